@@ -74,8 +74,8 @@ std::optional<std::string> finish_reason(const Event &event) {
 }
 
 std::optional<std::string> error_kind(const Event &event) {
-    static const char *const names[n_error_kinds] = {"LoadError",     "ShapeError",   "UnsupportedError",
-                                                     "CapacityError", "RequestError", "InternalError"};
+    static const char *const names[n_error_kinds] = {
+        "LoadError", "ShapeError", "UnsupportedError", "CapacityError", "RequestError", "InternalError", "DeviceError"};
     if (event.kind != EventKind::error) return std::nullopt;
     return names[static_cast<int>(event.error_kind)];
 }

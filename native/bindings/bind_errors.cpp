@@ -11,7 +11,8 @@ void bind_errors() {
         } catch (const Error &error) {
             // In the order of ErrorKind; a test compares the two lists.
             static const char *const classes[n_error_kinds] = {"LoadError",     "ShapeError",   "UnsupportedError",
-                                                               "CapacityError", "RequestError", "InternalError"};
+                                                               "CapacityError", "RequestError", "InternalError",
+                                                               "DeviceError"};
             py::object type = py::module_::import("quire.errors").attr(classes[static_cast<int>(error.kind())]);
             PyErr_SetString(type.ptr(), error.what());
         }

@@ -12,7 +12,10 @@ namespace quire::bindings {
 namespace py = pybind11;
 
 PlacesOfWeights places_named(const std::map<std::string, std::string> &given) {
-    static constexpr Named<Place> names[] = {{"cpu", Place::cpu}, {"device", Place::device}};
+    static constexpr Named<Place> names[] = {
+        {"cpu", Place::cpu},          {"device", Place::device},    {"device1", device_place(1)},
+        {"device2", device_place(2)}, {"device3", device_place(3)}, {"device4", device_place(4)},
+        {"device5", device_place(5)}, {"device6", device_place(6)}, {"device7", device_place(7)}};
     PlacesOfWeights places;
     for (const auto &[name, place] : given) places[name] = parse("executor", "a place", place, names);
     return places;
@@ -82,6 +85,33 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const Tables &
     return out;
 }
 
+std::map<std::string, size_t> named_bytes(const GraphExecutor::DeviceBytes &there) {
+    return {{"weights", there.weights},
+            {"cache", there.cache},
+            {"compute", there.compute},
+            {"free", there.free},
+            {"total", there.total}};
+}
+
+py::tuple measure(Trace trace, const Device &device, int n_blocks, const std::string &kv, const std::string &kernels,
+                  int max_rows, int max_sequences, int n_states, std::optional<KernelSet> kernel_set,
+                  size_t cache_bytes, const std::map<std::string, std::string> &places,
+                  std::vector<Device> more_devices) {
+    ExecutorOptions options{n_blocks, n_states,      1,         cache_types_from_name(kv), kernels_named(kernels),
+                            max_rows, max_sequences, Repack::no};
+    options.kernel_set = kernel_set;
+    options.cache_bytes = cache_bytes;
+    options.places = places_named(places);
+    options.more_devices = std::move(more_devices);
+    const GraphExecutor::Measured found = [&] {
+        py::gil_scoped_release release;
+        return GraphExecutor::measure(std::move(trace), device, options);
+    }();
+    std::vector<std::map<std::string, size_t>> devices;
+    for (const auto &there : found.devices) devices.push_back(named_bytes(there));
+    return py::make_tuple(devices, found.cpu_compute);
+}
+
 py::dict input_sums(const GraphExecutor &self) {
     py::dict made;
     if (self.input_sums() == nullptr) return made;
@@ -113,7 +143,7 @@ void bind_executor(py::module_ &m) {
                          std::vector<int> cpus, std::optional<PackedCacheOptions> packed_cache, int n_states,
                          std::optional<KernelSet> kernel_set, size_t cache_bytes, bool sums_inputs,
                          const std::shared_ptr<GraphExecutor> &team_of,
-                         const std::map<std::string, std::string> &places) {
+                         const std::map<std::string, std::string> &places, std::vector<Device> more_devices) {
                  const ExecutorOptions options{n_blocks,
                                                n_states,
                                                threads,
@@ -129,7 +159,8 @@ void bind_executor(py::module_ &m) {
                                                sums_inputs,
                                                team_of ? team_of->team() : nullptr,
                                                team_of ? team_of->packed_model() : nullptr,
-                                               places_named(places)};
+                                               places_named(places),
+                                               std::move(more_devices)};
                  py::gil_scoped_release release;
                  return std::make_shared<GraphExecutor>(std::move(trace), device, options);
              }),
@@ -138,7 +169,12 @@ void bind_executor(py::module_ &m) {
              py::arg("max_sequences") = 32, py::arg("repack") = "keep", py::arg("cpus") = std::vector<int>{},
              py::arg("packed_cache") = py::none(), py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
              py::arg("cache_bytes") = 0, py::arg("sums_inputs") = false, py::arg("team_of") = py::none(),
-             py::arg("places") = std::map<std::string, std::string>{})
+             py::arg("places") = std::map<std::string, std::string>{}, py::arg("more_devices") = std::vector<Device>{})
+        .def_static("measure", measure, py::arg("trace"), py::arg("device"), py::kw_only(), py::arg("n_blocks"),
+                    py::arg("kv_dtype") = "f16", py::arg("kernels") = "auto", py::arg("max_rows") = 512,
+                    py::arg("max_sequences") = 32, py::arg("n_states") = 0, py::arg("kernel_set") = py::none(),
+                    py::arg("cache_bytes") = 0, py::arg("places") = std::map<std::string, std::string>{},
+                    py::arg("more_devices") = std::vector<Device>{})
         .def_property_readonly("n_vocab", &GraphExecutor::n_vocab)
         .def_property_readonly("n_hidden", &GraphExecutor::n_hidden)
         .def_property_readonly("makes_logits", &GraphExecutor::makes_logits)
@@ -177,9 +213,9 @@ void bind_executor(py::module_ &m) {
                                })
         .def_property_readonly("device_bytes",
                                [](const GraphExecutor &self) {
-                                   const auto [weights, cache, compute] = self.device_bytes();
-                                   return std::map<std::string, size_t>{
-                                       {"weights", weights}, {"cache", cache}, {"compute", compute}};
+                                   std::vector<std::map<std::string, size_t>> found;
+                                   for (const auto &there : self.device_bytes()) found.push_back(named_bytes(there));
+                                   return found;
                                })
         .def_property_readonly("n_pieces", &GraphExecutor::n_pieces)
         .def(
@@ -189,8 +225,10 @@ void bind_executor(py::module_ &m) {
                std::vector<int32_t> n_kv, const std::vector<std::vector<int32_t>> &tables, std::vector<int32_t> states,
                std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
                std::vector<int32_t> n_source,
-               const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features) {
+               const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features,
+               std::vector<int32_t> likeliest) {
                 StepBatch batch;
+                batch.likeliest = std::move(likeliest);
                 if (features) batch.features = {features->data(), static_cast<size_t>(features->size())};
                 if (token_types.empty()) token_types.resize(tokens.size());
                 batch.token_types = std::move(token_types);
@@ -208,7 +246,9 @@ void bind_executor(py::module_ &m) {
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
             py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
-            py::arg("features") = py::none())
+            py::arg("features") = py::none(), py::arg("likeliest") = std::vector<int32_t>{})
+        .def("copy_block", &GraphExecutor::copy_block, py::arg("group"), py::arg("from_block"), py::arg("to_block"),
+             py::call_guard<py::gil_scoped_release>())
         .def_property_readonly("n_features", &GraphExecutor::n_features)
         .def_property_readonly("n_features_read", &GraphExecutor::n_features_read)
         .def(

@@ -127,8 +127,13 @@ void bind_tracer(py::module_ &m) {
         .def(
             "placed_parts",
             [](const Trace &self, const std::map<std::string, std::string> &places) {
-                PlacedParts parts = placed_parts(self, places_named(places));
-                return py::make_tuple(parts.cpu_bytes, parts.device_bytes, std::move(parts.device_layers));
+                std::vector<std::pair<std::map<std::string, size_t>, std::set<int>>> found;
+                for (auto &[place, part] : placed_parts(self, places_named(places))) {
+                    const auto number = static_cast<size_t>(static_cast<int>(place) + 1);
+                    if (found.size() <= number) found.resize(number + 1);
+                    found[number] = {std::move(part.weights), std::move(part.layers)};
+                }
+                return found;
             },
             py::arg("places"))
         .def("describe", [](const Trace &self) {

@@ -25,6 +25,7 @@ Value parse(const char *place, const char *what, const std::string &text, const 
     throw UnsupportedError(place, cat(what, " must be one of ", known, " but is '", text, "'"));
 }
 
-PlacesOfWeights places_named(const std::map<std::string, std::string> &given); // "cpu" or "device" by weight
+// By weight "cpu", or "device", "device1" and so on for the model's devices.
+PlacesOfWeights places_named(const std::map<std::string, std::string> &given);
 
 } // namespace quire::bindings

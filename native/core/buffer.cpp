@@ -1,7 +1,11 @@
 #include "core/buffer.h"
 
+#include <ggml-backend-impl.h> // of the pinned version: a buffer of ours has no public constructor
 #include <ggml-backend.h>
 
+#include <algorithm>
+
+#include "core/device_faults.h"
 #include "core/error.h"
 
 namespace quire {
@@ -10,7 +14,7 @@ Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bo
                std::shared_ptr<void> owner)
     : device_(device), handle_(handle), size_bytes_(size_bytes), read_only_(read_only), owner_(std::move(owner)) {}
 
-Buffer::~Buffer() { ggml_backend_buffer_free(handle_); }
+Buffer::~Buffer() { free_buffer(handle_); }
 
 std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     // ggml returns a dummy for size 0, which has no address.
@@ -21,16 +25,31 @@ std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     if (wanted > ggml_backend_buft_get_max_size(type)) {
         reason = cat("the device's largest buffer has ", ggml_backend_buft_get_max_size(type), " bytes");
     } else {
-        try {
-            handle = ggml_backend_buft_alloc_buffer(type, wanted);
-        } catch (const std::exception &error) { // of the driver
-            reason = error.what();
-        }
+        driver_call(device, [&] {
+            try {
+                handle = ggml_backend_buft_alloc_buffer(type, wanted);
+            } catch (const std::exception &error) { // of the driver, which has no memory
+                reason = error.what();
+            }
+        });
         if (reason.empty()) reason = cat(device.memory_free_bytes(), " are free");
     }
     if (handle == nullptr)
         throw CapacityError("buffer", cat(size_bytes, " bytes must fit on ", device.name(), " but ", reason));
     return std::shared_ptr<Buffer>(new Buffer(device, handle, size_bytes, false, nullptr));
+}
+
+ggml_backend_buffer *new_measured_buffer(Device device, size_t size_bytes) {
+    ggml_backend_buffer_i functions{};
+    // Of no memory, and aligned as any device wants it.
+    functions.get_base = [](ggml_backend_buffer *) -> void * { return reinterpret_cast<void *>(uintptr_t{1} << 30); };
+    return ggml_backend_buffer_init(ggml_backend_dev_buffer_type(device.handle()), functions, nullptr,
+                                    std::max<size_t>(size_bytes, 1));
+}
+
+std::shared_ptr<Buffer> Buffer::measured(Device device, size_t size_bytes) {
+    return std::shared_ptr<Buffer>(
+        new Buffer(device, new_measured_buffer(device, size_bytes), size_bytes, true, nullptr));
 }
 
 std::shared_ptr<Buffer> Buffer::borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner) {

@@ -17,6 +17,8 @@ class Buffer {
   public:
     // Fresh memory on `device`; CapacityError when there is not enough.
     static std::shared_ptr<Buffer> allocate(Device device, size_t size_bytes);
+    // Of measured sizes: places that nobody may read or write.
+    static std::shared_ptr<Buffer> measured(Device device, size_t size_bytes);
     // Host memory of somebody else, used in place on the CPU.  `read_only` memory is never written by Quire.
     static std::shared_ptr<Buffer> borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner);
     ~Buffer();
@@ -38,6 +40,9 @@ class Buffer {
     bool read_only_;
     std::shared_ptr<void> owner_;
 };
+
+// What Buffer::measured has, for ggml's own functions.
+ggml_backend_buffer *new_measured_buffer(Device device, size_t size_bytes);
 
 // The alignment that tensors in a CPU buffer need.
 inline constexpr size_t tensor_alignment_bytes = 64;

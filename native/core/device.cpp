@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
+#include "core/device_faults.h"
 #include "core/error.h"
 #include "core/library.h"
 #include "core/module_file.h"
@@ -50,15 +50,6 @@ fs::path &cpu_module() {
 
 void quiet(ggml_log_level, const char *, void *) {}
 
-// The last words of a process that ggml ends: of a driver's error, mostly.  Nothing may be allocated any more.
-void tell_abort(const char *message) {
-    std::fprintf(stderr,
-                 "[device] ggml must go on but ends the process: %s\n"
-                 "[device] if the model was on a device, 'quire devices --check' tells whether that works; "
-                 "--device cpu does without\n",
-                 message);
-}
-
 template <class Function> Function cpu_function(const char *name) {
     ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
     void *found = cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(cpu, name);
@@ -98,7 +89,7 @@ void load_cpu_backend() {
     static std::once_flag once;
     std::call_once(once, [] {
         ggml_log_set(quiet, nullptr);
-        ggml_set_abort_callback(tell_abort);
+        ggml_set_abort_callback(end_or_throw);
         // ggml's tiled products compute a row differently when more rows come with it.  Without them a row's bits do not
         // depend on the rest of the batch.  ggml reads the switch at the first product.
         set_environment("GGML_CPU_TILED_MM", "0");
@@ -264,19 +255,27 @@ std::vector<std::string> Device::features() const {
     return found;
 }
 
-void Backend::FreeBackend::operator()(ggml_backend *backend) const { ggml_backend_free(backend); }
+void Backend::FreeBackend::operator()(ggml_backend *backend) const {
+    try {
+        driver_call(Device(ggml_backend_get_device(backend)), [backend] { ggml_backend_free(backend); });
+    } catch (const std::exception &) { // there is nobody to tell
+    }
+}
 
-Backend::Backend(Device device, int n_threads) : device_(device), n_threads_(n_threads), team_(nullptr, FreeTeam{}) {
+Backend::Backend(Device device, int n_threads, Memory memory)
+    : device_(device), n_threads_(n_threads), memory_(memory), team_(nullptr, FreeTeam{}) {
     if (n_threads < 0 || n_threads > GGML_MAX_N_THREADS) {
         throw ShapeError("device", cat("threads must be 0 to ", GGML_MAX_N_THREADS, " but is ", n_threads));
     }
     if (n_threads_ == 0) n_threads_ = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     std::string reason;
-    try {
-        backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
-    } catch (const std::exception &error) { // of the driver
-        reason = cat(": ", error.what());
-    }
+    driver_call(device, [&] {
+        try {
+            backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
+        } catch (const std::exception &error) { // of the driver
+            reason = cat(": ", error.what());
+        }
+    });
     if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not", reason));
 }
 

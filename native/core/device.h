@@ -52,16 +52,20 @@ Device find_device(const std::string &name);
 // A function that the loaded CPU module exports; InternalError if it does not.
 void *cpu_symbol(const char *name);
 
+// Whether what is made for a device takes memory there, or is only measured; then it cannot run.
+enum class Memory { taken, measured };
+
 // A queue of work on a device: one per decoder.
 class Backend {
   public:
     // n_threads 0: as many as the machine has cores.
-    Backend(Device device, int n_threads);
+    Backend(Device device, int n_threads, Memory memory = Memory::taken);
     Backend(const Backend &) = delete;
     Backend &operator=(const Backend &) = delete;
     Device device() const { return device_; }
     int n_threads() const { return n_threads_; }
     ggml_backend *handle() const { return backend_.get(); }
+    bool measures() const { return memory_ == Memory::measured; }
     // ggml's own thread team, of the CPU only; it starts with the first call.
     ggml_threadpool *team();
     bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
@@ -76,6 +80,7 @@ class Backend {
     };
     Device device_;
     int n_threads_;
+    Memory memory_;
     std::unique_ptr<ggml_threadpool, FreeTeam> team_; // outlives backend_, which refers to it
     std::unique_ptr<ggml_backend, FreeBackend> backend_;
 };

@@ -10,8 +10,8 @@
 namespace quire {
 
 // Every kind of error; a test enumerates them against Python's classes.
-enum class ErrorKind { load, shape, unsupported, capacity, request, internal };
-inline constexpr int n_error_kinds = 6;
+enum class ErrorKind { load, shape, unsupported, capacity, request, internal, device };
+inline constexpr int n_error_kinds = 7;
 
 // The parts of a message, streamed together: cat("n_head must be positive but is ", n).
 template <class... Parts> std::string cat(const Parts &...parts) {
@@ -41,5 +41,6 @@ using UnsupportedError = ErrorOf<ErrorKind::unsupported>; // well-formed, but no
 using CapacityError = ErrorOf<ErrorKind::capacity>;       // memory, blocks or context exhausted
 using RequestError = ErrorOf<ErrorKind::request>;         // a request's own parameters
 using InternalError = ErrorOf<ErrorKind::internal>;       // an invariant of ours broke
+using DeviceError = ErrorOf<ErrorKind::device>;           // a device is lost: its driver failed
 
 } // namespace quire

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/device_faults.h"
 #include "core/error.h"
 
 namespace quire {
@@ -105,13 +106,13 @@ void Tensor::copy_from_host(const void *source, size_t size_bytes) const {
         throw ShapeError("tensor", cat("the source must have ", size_bytes_, " bytes but has ", size_bytes));
     if (buffer_->read_only())
         throw UnsupportedError("tensor", "the tensor must be writable but its memory is read-only");
-    ggml_backend_tensor_set(handle_, source, 0, size_bytes);
+    driver_call(device(), [&] { ggml_backend_tensor_set(handle_, source, 0, size_bytes); });
 }
 
 void Tensor::copy_to_host(void *target, size_t size_bytes) const {
     if (size_bytes != size_bytes_)
         throw ShapeError("tensor", cat("the target must have ", size_bytes_, " bytes but has ", size_bytes));
-    ggml_backend_tensor_get(handle_, target, 0, size_bytes);
+    driver_call(device(), [&] { ggml_backend_tensor_get(handle_, target, 0, size_bytes); });
 }
 
 Tensor Tensor::part(int64_t begin, int64_t end) const {
@@ -127,7 +128,8 @@ Tensor Tensor::part(int64_t begin, int64_t end) const {
 Tensor Tensor::to(Device device) const {
     if (device == this->device()) return *this;
     Tensor copy = empty(dtype_, shape_, device);
-    ggml_backend_tensor_copy(handle_, copy.handle_);
+    driver_call(device.kind() == DeviceKind::cpu ? this->device() : device,
+                [&] { ggml_backend_tensor_copy(handle_, copy.handle_); });
     return copy;
 }
 

@@ -110,6 +110,13 @@ SequenceSpec ActiveRequest::take_spec() {
             std::move(source)};
 }
 
+int32_t ActiveRequest::n_likeliest(int index) const {
+    const Choice &choice = choices[static_cast<size_t>(index)];
+    const bool draws = request.task == Task::generate && (prompt_done || !wants_prompt_rows());
+    if (!draws || masks || request.processor != LogitsProcessor::none) return 0;
+    return choice.sampler->n_likeliest(choice.n_generated);
+}
+
 bool ActiveRequest::wants_prompt_rows() const {
     switch (request.task) {
     case Task::generate: return request.params->prompt_logprobs.has_value();

@@ -58,6 +58,8 @@ class ActiveRequest {
 
     // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
     Event sample(int choice, const LogitRow &row, std::span<const int32_t> tokens, double now_s);
+    // As StepBatch::likeliest, for the next rows of a choice.
+    int32_t n_likeliest(int choice) const;
     // Whether a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
     bool take_mask(int choice);
     // The token just drawn is known to whoever computes masks.

@@ -147,12 +147,20 @@ void DecoderLoop::show_features(const ActiveRequest &request, const PlanItem &it
         speculator_.see(item.id, request.drafters, item.first, features);
 }
 
-HiddenStates DecoderLoop::hidden_for(const Plan &plan) const {
-    const bool wanted = std::ranges::any_of(plan.items, [&](const PlanItem &item) {
-        const auto owner = owners_.find(item.id);
-        return owner != owners_.end() && owner->second.request->request.task == Task::embedding;
-    });
-    return wanted ? HiddenStates::wanted : HiddenStates::unwanted;
+StepWants DecoderLoop::wants_of(const Plan &plan) const {
+    StepWants wants;
+    for (const PlanItem &item : plan.items) {
+        const auto found = owners_.find(item.id);
+        if (found == owners_.end()) {
+            wants.likeliest.insert(wants.likeliest.end(), static_cast<size_t>(item.n_logit_rows), 0);
+            continue;
+        }
+        const auto [request, choice] = found->second;
+        if (request->request.task == Task::embedding) wants.hidden = HiddenStates::wanted;
+        wants.likeliest.insert(wants.likeliest.end(), static_cast<size_t>(item.n_logit_rows),
+                               request->n_likeliest(choice));
+    }
+    return wants;
 }
 
 bool DecoderLoop::run(const Plan &plan) {
@@ -162,7 +170,7 @@ bool DecoderLoop::run(const Plan &plan) {
     try {
         runner_.make_edits(plan);
         edited = true;
-        if (!plan.items.empty()) runner_.run(plan, scheduler_.pool(), hidden_for(plan));
+        if (!plan.items.empty()) runner_.run(plan, scheduler_.pool(), wants_of(plan));
         return true;
     } catch (const Error &error) {
         kind = error.kind();
@@ -171,7 +179,7 @@ bool DecoderLoop::run(const Plan &plan) {
         message = error.what();
     }
     ++totals_.n_failed_steps;
-    if (!edited) { // whose contents lie where is unknown
+    if (!edited || kind == ErrorKind::device) { // whose contents lie where is unknown, or they are gone
         scheduler_.forget_published();
         fail_all(kind, message);
         return false;

@@ -80,7 +80,7 @@ class DecoderLoop {
     void hope(const Plan &plan);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
-    HiddenStates hidden_for(const Plan &plan) const;
+    StepWants wants_of(const Plan &plan) const;
     void show_features(const ActiveRequest &request, const PlanItem &item, std::span<const float> features);
     bool run(const Plan &plan); // false: the step failed, and so did its requests
     void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows); // decoder_draws.cpp

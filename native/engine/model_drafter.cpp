@@ -99,7 +99,8 @@ void ModelDrafter::step() {
     runner_.make_edits(plan);
     if (plan.items.empty()) return;
     const double started_s = now_s();
-    runner_.run(plan, scheduler_.pool(), HiddenStates::unwanted, features_of(plan));
+    const std::vector<int32_t> one_each(static_cast<size_t>(plan.n_logit_rows), 1);
+    runner_.run(plan, scheduler_.pool(), {HiddenStates::unwanted, one_each}, features_of(plan));
     if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read) {
         const double seconds = now_s() - started_s, of_token = seconds / plan.n_tokens;
         read_s_ += seconds;

@@ -27,6 +27,8 @@ std::vector<int32_t> ascending(std::vector<int32_t> ids) {
     return ids;
 }
 
+constexpr int32_t most_likeliest = 1024; // beyond, a row may as well be there as a whole
+
 // Of what the chain left.
 SampledToken processed_log_probs(Candidates &candidates, const Candidate &drawn, int32_t n_top) {
     const double log_total = std::log(candidates.total());
@@ -156,6 +158,23 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
     }
     if (s.params->logprobs) return log_probs_of(row.logits, drawn.id, *s.params->logprobs);
     return {drawn.id, 0.0f, {}};
+}
+
+// Before tokens are cut to the k likeliest some may be excluded, of which k and as many are enough; whatever else looks at
+// the row, or changes its order, needs all of it.
+int32_t Sampler::n_likeliest(int64_t n_generated) const {
+    const State &s = *state_;
+    const SamplingParams &params = *s.params;
+    if (params.logprobs && !params.processed_logprobs) return 0;
+    if (params.allowed_token_ids || !params.logit_bias.empty()) return 0;
+    const size_t n_excluded = s.banned.size() + (n_generated < params.min_tokens ? s.ending.size() : 0);
+    for (SamplingStage stage : s.stages) {
+        if (stage == SamplingStage::top_k)
+            return params.top_k < most_likeliest ? params.top_k + static_cast<int32_t>(n_excluded) : 0;
+        if (stage != SamplingStage::temperature || params.dynatemp_range > 0.0f) return 0;
+        if (params.temperature == 0.0f) return 1 + static_cast<int32_t>(n_excluded);
+    }
+    return 0;
 }
 
 std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const float> logits,

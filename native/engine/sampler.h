@@ -34,6 +34,10 @@ class Sampler {
     SampledToken sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                         const TokenMask *mask = nullptr);
 
+    // So many of a row's likeliest are enough for the next token, of which the sequence has n_generated; 0: all may matter.
+    // Others may be -inf then.
+    int32_t n_likeliest(int64_t n_generated) const;
+
     // What sample() would draw from: the tokens that survive the chain, with their probabilities.
     std::vector<std::pair<int32_t, float>> distribution(std::span<const float> logits, std::span<const int32_t> tokens,
                                                         int64_t n_prompt, const TokenMask *mask = nullptr);

@@ -23,11 +23,12 @@ void StepRunner::make_edits(const Plan &plan) {
     for (const CacheEdit &edit : plan.edits) make(edit);
 }
 
-void StepRunner::run(const Plan &plan, const CachePool &pool, HiddenStates hidden, std::span<const float> features) {
+void StepRunner::run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features) {
     if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) executor_->encode(source_batch_);
     fill_batch(batch_, plan, pool);
     batch_.features = features;
-    batch_.hidden = n_hidden_ + n_taps_ > 0 ? hidden : HiddenStates::unwanted;
+    batch_.hidden = n_hidden_ + n_taps_ > 0 ? wants.hidden : HiddenStates::unwanted;
+    batch_.likeliest = std::move(wants.likeliest);
     logits_ = executor_->run(batch_);
     maxima_ = executor_->maxima();
     hidden_ = batch_.hidden == HiddenStates::wanted ? executor_->hidden() : nullptr;

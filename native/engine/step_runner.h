@@ -12,6 +12,12 @@
 
 namespace quire {
 
+// What of a step's rows is looked at.
+struct StepWants {
+    HiddenStates hidden = HiddenStates::unwanted;
+    std::vector<int32_t> likeliest = {}; // as in StepBatch
+};
+
 class StepRunner {
   public:
     explicit StepRunner(std::shared_ptr<Executor> executor);
@@ -19,7 +25,7 @@ class StepRunner {
     void make_edits(const Plan &plan);
     // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all rows, for
     // a head.
-    void run(const Plan &plan, const CachePool &pool, HiddenStates hidden, std::span<const float> features = {});
+    void run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features = {});
     // Of the last run, those of the item that next_rows() is asked for next; empty where the model shows none.
     std::span<const float> features(const PlanItem &item);
     // Of the last run, once for each item in the plan's order.

@@ -31,15 +31,17 @@ struct Border {
 // The operation that brings such a value into another piece.  `from_device`: from the device's own memory.
 std::shared_ptr<const OperationKind> carried(std::shared_ptr<const Border> border, bool from_device);
 
+using Borders = std::vector<std::shared_ptr<Border>>;
+
 // Memory of borders, which share it where they are not needed at once.
 class BorderMemory {
   public:
     BorderMemory() = default;
-    // `device`: whose transfers the host's memory is for.  CapacityError when there is no memory.
-    BorderMemory(const std::vector<std::shared_ptr<Border>> &borders, const Backend &device, int max_rows,
-                 int max_logit_rows);
-    size_t size_bytes() const { return host_bytes_ + (device_ ? device_->size_bytes() : 0); }
-    size_t device_bytes() const { return device_ ? device_->size_bytes() : 0; }
+    // Both: of those that are wanted there.  CapacityError when there is no memory.
+    // `device`: whose transfers the host's memory is for.
+    static BorderMemory in_host(const Borders &borders, const Backend &device, int max_rows, int max_logit_rows);
+    static BorderMemory on_device(const Borders &borders, const Backend &device, int max_rows, int max_logit_rows);
+    size_t size_bytes() const { return size_bytes_; }
 
   private:
     struct FreeBuffer {
@@ -47,7 +49,7 @@ class BorderMemory {
     };
     std::unique_ptr<ggml_backend_buffer, FreeBuffer> host_;
     std::shared_ptr<Buffer> device_;
-    size_t host_bytes_ = 0;
+    size_t size_bytes_ = 0;
 };
 
 } // namespace quire

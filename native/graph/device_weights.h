@@ -1,4 +1,4 @@
-// Weights of a model that lies in the host's memory, as a device has them.
+// Weights of a model as a device has them: copies, but of those that are there already.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@ namespace quire {
 
 class DeviceWeights {
   public:
-    explicit DeviceWeights(Device device) : device_(device) {}
+    explicit DeviceWeights(const Backend &backend) : backend_(backend) {}
     // Copied when first asked for: before any step, as the largest graph is made then.  CapacityError when there is no
     // memory.
     const Tensor &of(const WeightRef &weight);
@@ -21,7 +21,7 @@ class DeviceWeights {
         WeightRef weight; // kept, as its address is the key
         Tensor tensor;
     };
-    Device device_;
+    const Backend &backend_;
     std::map<const Weight *, Copy> copies_;
     size_t size_bytes_ = 0;
 };

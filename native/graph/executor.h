@@ -39,6 +39,9 @@ struct StepBatch {
     // [3, n_rows] places in time, height and width, for rotations with sections; empty: the position in all three.
     std::vector<int32_t> axes;
     std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
+    // [logit_rows.size()] k: of the row the k likeliest are enough, of equal ones those with smaller ids; 0: all are wanted,
+    // as they are where this is empty.
+    std::vector<int32_t> likeliest = {};
     std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
     std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
     std::vector<GroupBatch> groups; // by group of the cache's layout
@@ -72,7 +75,8 @@ class Executor {
     // Contents that are lost: the memory may go back to the system until it is written again.
     virtual void discard_block(int group, int block) = 0;
     virtual void discard_state(int slot) = 0;
-    // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well.  Throws Error; the cache's
+    // Logits [logit_rows.size(), n_vocab], the caller's until the next call, to change as well; where the likeliest are
+    // enough, others may be -inf.  Throws Error; the cache's
     // contents of the step's slots are then undefined, everything else is untouched.
     virtual float *run(const StepBatch &batch) = 0;
     // Of a model whose cache has a group of source texts: the rows of `batch` are whole source texts, which leave in that

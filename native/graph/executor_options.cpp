@@ -43,6 +43,9 @@ bool own_kernels(Kernels kernels, const Backend &backend) {
 
 void check_options(const Trace &trace, const ExecutorOptions &options, const Backend &backend) {
     const bool is_mixed = !options.places.empty(), own = own_kernels(options.kernels, backend);
+    for (const auto &[name, place] : options.places)
+        if (is_device(place) && device_number(place) > options.more_devices.size())
+            refuse(cat("places must be on the model's devices but ", name, " is on number ", device_number(place)));
     if (is_mixed && (backend.is_cpu() || options.kernels != Kernels::automatic))
         refuse("a model on two devices must have a device besides the CPU, and automatic kernels");
     if (options.sums_inputs && (own || is_mixed)) refuse("inputs of products must be summed by stock kernels");

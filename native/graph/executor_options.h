@@ -37,8 +37,11 @@ struct ExecutorOptions {
     std::shared_ptr<ThreadTeam> team = nullptr;
     // Of another executor: the matrices that both read are packed once.  Null: all are packed here.
     const PackedModel *packed_of = nullptr;
-    // Where weights are that lie in the host's memory; the device's are copied there.  Empty: all are where the model runs.
+    // Where operations run, by their weights; what a device reads that lies elsewhere is copied there.  Empty: all are where
+    // the model runs.
     PlacesOfWeights places = {};
+    std::vector<Device> more_devices = {}; // the second one and those after it, which only places speak of
+    Memory memory = Memory::taken; // on the devices
 };
 
 // Bytes of blocks and states together.

@@ -10,9 +10,13 @@ namespace {
 
 constexpr size_t most_graphs = 64; // of a trace
 
-void check(ggml_status status) {
-    if (status != GGML_STATUS_SUCCESS)
-        throw InternalError("graph", cat("a graph must run but ended with ", ggml_status_to_string(status)));
+void check(ggml_status status, Device device) {
+    if (status == GGML_STATUS_SUCCESS) return;
+    if (status == GGML_STATUS_ALLOC_FAILED)
+        throw CapacityError("graph", cat(device.name(), " must have memory for a step but has not"));
+    const std::string how = cat("a graph must run but ended with ", ggml_status_to_string(status));
+    if (device.kind() == DeviceKind::cpu) throw InternalError("graph", how);
+    lose(device, how);
 }
 
 // Plans of all graphs share one work buffer: only one runs at a time.
@@ -33,7 +37,7 @@ class CpuRunner : public GraphRunner {
     void run(const LoweredGraph &graph) override {
         ggml_cplan &plan = plans_.at(graph.graph);
         plan.work_data = work_.data();
-        check(compute_(graph.graph, &plan));
+        check(compute_(graph.graph, &plan), backend_.device());
     }
 
   private:
@@ -50,7 +54,7 @@ class DeviceRunner : public GraphRunner {
     void plan(const LoweredGraph &) override {}
     void forget(const LoweredGraph &) override {}
     void run(const LoweredGraph &graph) override {
-        check(ggml_backend_graph_compute_async(backend_.handle(), graph.graph));
+        check(ggml_backend_graph_compute_async(backend_.handle(), graph.graph), backend_.device());
     }
 
   private:
@@ -66,8 +70,8 @@ std::unique_ptr<GraphRunner> make_runner(Backend &backend) {
 
 GraphCache::GraphCache(Backend &backend, const Lowering &lowering)
     : backend_(backend), lowering_(lowering), runner_(make_runner(backend)), inputs_(backend),
-      allocator_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.handle()))) {
-    if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
+      allocator_(nullptr, FreeAllocator{backend.device()}) {
+    make_allocator();
 }
 
 GraphCache::~GraphCache() = default;
@@ -89,6 +93,11 @@ void GraphCache::check_supported(const LoweredGraph &graph) const {
     }
 }
 
+void GraphCache::make_allocator() {
+    allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.handle())));
+    if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
+}
+
 void GraphCache::forget_all() {
     for (const LoweredGraph &graph : graphs_) runner_->forget(graph);
     by_key_.clear();
@@ -97,9 +106,13 @@ void GraphCache::forget_all() {
 
 const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     if (inputs_.place(graph)) forget_all();
+    if (backend_.measures()) return measure(std::move(graph));
     const size_t size_bytes = compute_bytes();
-    if (!allocate_graph(backend_, allocator_.get(), graph))
-        throw CapacityError("graph", "the compute buffer must fit in memory but does not");
+    if (!allocate_graph(backend_, allocator_.get(), graph)) {
+        forget_all(); // their memory is gone, and the allocator does not know it
+        make_allocator();
+        throw CapacityError("graph", cat("the compute buffer must fit on ", backend_.device().name(), " but does not"));
+    }
     if (compute_bytes() != size_bytes) forget_all();
     if (graphs_.size() >= most_graphs * traces_.size()) {
         runner_->forget(graphs_.back());
@@ -109,6 +122,12 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     graphs_.push_front(std::move(graph));
     by_key_.emplace(graphs_.front().key, graphs_.begin());
     runner_->plan(graphs_.front());
+    return graphs_.front();
+}
+
+const LoweredGraph &GraphCache::measure(LoweredGraph graph) {
+    measured_bytes_ = std::max(measured_bytes_, measure_graph(backend_, allocator_.get(), graph));
+    graphs_.push_front(std::move(graph));
     return graphs_.front();
 }
 
@@ -126,6 +145,8 @@ const LoweredGraph &GraphCache::get(const GraphKey &key) {
     return graphs_.front();
 }
 
-size_t GraphCache::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
+size_t GraphCache::compute_bytes() const {
+    return backend_.measures() ? measured_bytes_ : ggml_gallocr_get_buffer_size(allocator_.get(), 0);
+}
 
 } // namespace quire

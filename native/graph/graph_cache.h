@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/device.h"
+#include "core/device_faults.h"
 #include "graph/input_memory.h"
 #include "graph/lowering.h"
 
@@ -46,11 +46,14 @@ class GraphCache {
 
   private:
     struct FreeAllocator {
-        void operator()(ggml_gallocr *allocator) const { ggml_gallocr_free(allocator); }
+        Device device;
+        void operator()(ggml_gallocr *allocator) const { free_allocator(allocator, device); }
     };
     void check_supported(const LoweredGraph &graph) const;
     const LoweredGraph &add(LoweredGraph graph);
+    const LoweredGraph &measure(LoweredGraph graph);
     void forget_all();
+    void make_allocator();
     LoweredGraph lowered(const GraphKey &key) const {
         return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
     }
@@ -60,6 +63,7 @@ class GraphCache {
     std::unique_ptr<GraphRunner> runner_;
     InputMemory inputs_;
     std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
+    size_t measured_bytes_ = 0;
     std::list<LoweredGraph> graphs_; // the last used first
     std::map<GraphKey, std::list<LoweredGraph>::iterator> by_key_;
 };

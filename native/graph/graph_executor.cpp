@@ -24,11 +24,13 @@ KeptParts kept_at(Place place, size_t n_layers, const PlacesOfRows &rows) {
     return kept;
 }
 
-std::set<const Weight *> matrices_at(Place place, const std::vector<Pass *> &passes) {
+std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_devices) {
     std::set<const Weight *> found;
     for (const Pass *pass : passes)
-        for (const Operation &operation : operations_at(place, pass->pieces()).operations)
-            for (const WeightRef &weight : operation.kind->matrices()) found.insert(weight.get());
+        for (const Piece &piece : pass->pieces())
+            if (is_device(piece.place) == on_devices)
+                for (const Operation &operation : piece.trace.operations)
+                    for (const WeightRef &weight : operation.kind->matrices()) found.insert(weight.get());
     return found;
 }
 
@@ -43,32 +45,53 @@ int64_t rows_indexed_by(const Trace &trace, int ids) {
 
 } // namespace
 
+struct GraphExecutor::DevicePart {
+    Backend backend;
+    DeviceWeights weights;
+    const KvStore *store = nullptr; // null where the device has no part
+    std::unique_ptr<StockDevice> stock;
+
+    DevicePart(Device device, const ExecutorOptions &options)
+        : backend(device, options.n_threads, options.memory), weights(backend) {}
+};
+
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
-    : trace_(std::move(trace)), backend_(device, options.n_threads), max_sequences_(options.max_sequences),
+    : trace_(std::move(trace)), max_sequences_(options.max_sequences),
       n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
       n_types_(rows_indexed_by(trace_, token_types_operation)) {
-    check_options(trace_, options, backend_);
+    devices_.push_back(std::make_unique<DevicePart>(device, options));
+    for (const Device &other : options.more_devices) devices_.push_back(std::make_unique<DevicePart>(other, options));
+    check_options(trace_, options, first().backend);
     const PlacesOfRows rows = cut_traces(options);
     make_stores(options, rows);
-    limits_ = limits_for(trace_, options, !has_part(Place::device));
-    for (Pass *pass : passes()) pass->add_borders(backend_, max_rows(), max_logit_rows());
-    // The device's copies first: what they were made of may be given back, and so may what is packed.
-    if (has_part(Place::device)) make_graphs(options);
+    limits_ = limits_for(trace_, options, !has_graphs());
+    std::vector<const Backend *> backends;
+    for (const auto &part : devices_) backends.push_back(&part->backend);
+    for (Pass *pass : passes()) pass->add_borders(backends, max_rows(), max_logit_rows());
+    // The devices' copies first: what they were made of may be given back, and so may what is packed.
+    if (has_graphs()) make_graphs(options);
     if (has_part(Place::cpu)) make_programs(options);
 }
 
 GraphExecutor::~GraphExecutor() = default;
+
+GraphExecutor::Measured GraphExecutor::measure(Trace trace, Device device, ExecutorOptions options) {
+    options.memory = Memory::measured;
+    options.repack = Repack::no;
+    options.packed_cache.reset();
+    const GraphExecutor made(std::move(trace), device, options);
+    return {made.device_bytes(), made.own_ ? made.own_->memory_bytes : 0};
+}
 
 PlacesOfRows GraphExecutor::cut_traces(const ExecutorOptions &options) {
     PlacesOfRows rows;
     auto cut_or_whole = [&](const Trace &whole) {
         if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, rows));
         return std::make_unique<Pass>(
-            uncut(whole, own_kernels(options.kernels, backend_) ? Place::cpu : Place::device));
+            uncut(whole, own_kernels(options.kernels, first().backend) ? Place::cpu : Place::device));
     };
     if (trace_.encoder) encode_ = cut_or_whole(*trace_.encoder); // which says where the rows are that others read
     decode_ = cut_or_whole(trace_);
-    if (!options.places.empty()) copies_ = std::make_unique<DeviceWeights>(backend_.device());
     return rows;
 }
 
@@ -81,17 +104,29 @@ bool GraphExecutor::has_part(Place place) const {
     return std::ranges::any_of(passes(), [place](const Pass *pass) { return pass->is_at(place); });
 }
 
+bool GraphExecutor::has_graphs() const {
+    for (size_t d = 0; d < devices_.size(); ++d)
+        if (has_part(device_place(d))) return true;
+    return false;
+}
+
 void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfRows &rows) {
     const CacheLayout layout(trace_.cache, options.kv_types);
-    const bool on_device = !backend_.is_cpu() && has_part(Place::device);
+    const bool is_mixed = !options.places.empty(), on_device = !first().backend.is_cpu() && has_graphs();
     const CacheSizes sizes = sizes_of(layout, options, !on_device);
     budget_bytes_ = budget_of(layout, options);
-    auto kept = [&](Place place) { return is_mixed() ? kept_at(place, layout.layers().size(), rows) : KeptParts{}; };
-    if (on_device)
-        stores_.push_back(
-            std::make_unique<KvStore>(layout, sizes, backend_.device(), backend_.handle(), kept(Place::device)));
-    if (!on_device || has_part(Place::cpu))
-        stores_.push_back(std::make_unique<KvStore>(layout, sizes, find_device("CPU"), nullptr, kept(Place::cpu)));
+    auto kept = [&](Place place) { return is_mixed ? kept_at(place, layout.layers().size(), rows) : KeptParts{}; };
+    for (size_t d = 0; on_device && d < devices_.size(); ++d) {
+        DevicePart &part = *devices_[d];
+        const Place place = device_place(d);
+        if (!has_part(place)) continue;
+        stores_.push_back(std::make_unique<KvStore>(layout, sizes, part.backend.device(), part.backend.handle(),
+                                                    kept(place), options.memory));
+        part.store = stores_.back().get();
+    }
+    if (on_device && !has_part(Place::cpu)) return;
+    stores_.push_back(std::make_unique<KvStore>(layout, sizes, find_device("CPU"), nullptr, kept(Place::cpu)));
+    if (!on_device) first().store = stores_.back().get();
 }
 
 void GraphExecutor::make_graphs(const ExecutorOptions &options) {
@@ -99,13 +134,21 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
         throw UnsupportedError("executor", cat("kv_dtype ", name(options.kv_types),
                                                " must be used with Quire's own kernels but they are not in use here"));
     }
-    stock_ = std::make_unique<StockDevice>(backend_, store(), options.sums_inputs, copies_.get());
-    decode_->add_graphs(*stock_, limits_);
-    if (encode_) encode_->add_graphs(*stock_, {limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows});
-    if (!is_mixed() || (options.repack != Repack::release && options.repack != Repack::lock)) return;
-    const std::set<const Weight *> others = matrices_at(Place::cpu, passes());
-    for (const Weight *weight : matrices_at(Place::device, passes()))
-        if (!others.contains(weight)) give_back(weight->tensor.data(), weight->tensor.size_bytes());
+    for (size_t d = 0; d < devices_.size(); ++d) {
+        DevicePart &part = *devices_[d];
+        const Place place = device_place(d);
+        if (!has_part(place)) continue;
+        part.stock = std::make_unique<StockDevice>(part.backend, *part.store, options.sums_inputs, &part.weights);
+        decode_->add_graphs(place, *part.stock, limits_);
+        if (encode_)
+            encode_->add_graphs(place, *part.stock, {limits_.max_rows, 1, limits_.max_sequences, limits_.max_rows});
+    }
+    const bool gives_back = options.repack == Repack::release || options.repack == Repack::lock;
+    if (first().backend.is_cpu() || !gives_back) return;
+    const std::set<const Weight *> others = matrices_of(passes(), false);
+    for (const Weight *weight : matrices_of(passes(), true))
+        if (!others.contains(weight) && weight->tensor.device().kind() == DeviceKind::cpu)
+            give_back(weight->tensor.data(), weight->tensor.size_bytes());
 }
 
 void GraphExecutor::make_programs(const ExecutorOptions &options) {
@@ -114,16 +157,17 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
     if (options.repack != Repack::no) {
         Trace read = operations_at(Place::cpu, decode_->pieces());
         if (encode_) read.encoder = std::make_shared<const Trace>(operations_at(Place::cpu, encode_->pieces()));
-        packed = std::make_unique<PackedModel>(kernels, read, options.repack, backend_.n_threads(),
-                                               options.packed_cache, options.packed_of);
+        packed = std::make_unique<PackedModel>(kernels, read, options.repack, n_threads(), options.packed_cache,
+                                               options.packed_of);
     }
-    own_ = std::make_unique<OwnKernels>(
-        kernels, std::move(packed),
-        options.team ? options.team : std::make_shared<ThreadTeam>(backend_.n_threads(), options.cpus));
+    own_ = std::make_unique<OwnKernels>(kernels, std::move(packed),
+                                        options.team ? options.team
+                                                     : std::make_shared<ThreadTeam>(n_threads(), options.cpus));
     const KvStore &store = *stores_.back();
     decode_->add_programs(*own_, store, {max_rows(), max_logit_rows(), max_sequences_});
     if (encode_) encode_->add_programs(*own_, store, {max_rows(), 1, max_sequences_});
     for (const Pass *pass : passes()) own_->memory_bytes = std::max(own_->memory_bytes, pass->program_bytes());
+    if (options.memory == Memory::measured) return;
     try {
         own_->memory = AlignedMemory(own_->memory_bytes);
     } catch (const std::bad_alloc &) {
@@ -141,24 +185,39 @@ size_t GraphExecutor::cache_bytes() const {
 }
 
 size_t GraphExecutor::compute_bytes() const {
-    size_t bytes = (own_ ? own_->memory_bytes : 0) + (stock_ ? stock_->cache.compute_bytes() : 0);
-    for (const Pass *pass : passes()) bytes += pass->borders().size_bytes();
+    size_t bytes = own_ ? own_->memory_bytes : 0;
+    for (const Pass *pass : passes()) bytes += pass->host_border_bytes();
+    for (const DeviceBytes &there : device_bytes()) bytes += there.compute;
     return bytes;
 }
 
-GraphExecutor::DeviceBytes GraphExecutor::device_bytes() const {
-    if (!is_mixed() || !stock_) return {};
-    size_t compute = stock_->cache.compute_bytes() + stock_->cache.inputs().size_bytes();
-    for (const Pass *pass : passes()) compute += pass->borders().device_bytes();
-    return {copies_->size_bytes(), store().size_bytes(), compute};
+std::vector<GraphExecutor::DeviceBytes> GraphExecutor::device_bytes() const {
+    std::vector<DeviceBytes> found;
+    for (size_t d = 0; has_graphs() && d < devices_.size(); ++d) {
+        const DevicePart &part = *devices_[d];
+        DeviceBytes &there = found.emplace_back();
+        there.free = part.backend.device().memory_free_bytes();
+        there.total = part.backend.device().memory_total_bytes();
+        if (!part.stock) continue;
+        there.weights = part.weights.size_bytes();
+        there.cache = part.store->size_bytes();
+        there.compute = part.stock->cache.compute_bytes() + part.stock->cache.inputs().size_bytes();
+        for (const Pass *pass : passes()) there.compute += pass->border_bytes(d);
+    }
+    return found;
 }
 
 size_t GraphExecutor::n_pieces() const { return decode_->pieces().size(); }
 size_t GraphExecutor::packed_bytes() const { return packed_model() ? packed_model()->size_bytes() : 0; }
-const InputSums *GraphExecutor::input_sums() const { return stock_ ? stock_->sums.get() : nullptr; }
+const InputSums *GraphExecutor::input_sums() const { return first().stock ? first().stock->sums.get() : nullptr; }
+int GraphExecutor::n_threads() const { return first().backend.n_threads(); }
 const PackedModel *GraphExecutor::packed_model() const { return own_ ? own_->packed.get() : nullptr; }
 const KernelSet *GraphExecutor::kernel_set() const { return own_ ? &own_->kernels : nullptr; }
-size_t GraphExecutor::n_graphs() const { return stock_ ? stock_->cache.n_graphs() : 1; }
+size_t GraphExecutor::n_graphs() const {
+    size_t n = 0;
+    for (const auto &part : devices_) n += part->stock ? part->stock->cache.n_graphs() : 0;
+    return std::max<size_t>(n, 1);
+}
 
 std::vector<std::string> GraphExecutor::stock_operations() const {
     std::set<std::string> names;
@@ -195,6 +254,8 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
            "logit rows must be at most max_logit_rows");
+    expect(batch.likeliest.empty() || batch.likeliest.size() == batch.logit_rows.size(),
+           "likeliest must be as many as logit rows");
     expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1, "row_begin and n_kv must agree");
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
            "row_begin must span all rows");

@@ -1,4 +1,4 @@
-// The executor of a traced model: its passes, cut into pieces where it lies on two devices, and a cache store on each.
+// The executor of a traced model: its passes, cut into pieces where it lies on several devices, and a cache store on each.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,12 @@
 
 namespace quire {
 
-class DeviceWeights;
 class Pass;
 struct OwnKernels;
-struct StockDevice;
 
 class GraphExecutor : public Executor {
   public:
-    // UnsupportedError when the device lacks an operation.
+    // UnsupportedError when a device lacks an operation.
     GraphExecutor(Trace trace, Device device, const ExecutorOptions &options);
     ~GraphExecutor() override;
 
@@ -53,11 +51,18 @@ class GraphExecutor : public Executor {
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
     size_t compute_bytes() const;
     size_t packed_bytes() const;
-    // Of a model on two devices, what the device has: copies of weights, cache and compute buffer; 0 else.
+    // What a device has, or would have.
     struct DeviceBytes {
-        size_t weights, cache, compute;
+        size_t weights = 0, cache = 0, compute = 0;
+        size_t free = 0, total = 0; // that the device tells, where nothing is taken
     };
-    DeviceBytes device_bytes() const;
+    std::vector<DeviceBytes> device_bytes() const; // by device; none where all of the model is on the CPU
+    // The same without taking memory, and what the CPU's steps take.
+    struct Measured {
+        std::vector<DeviceBytes> devices;
+        size_t cpu_compute;
+    };
+    static Measured measure(Trace trace, Device device, ExecutorOptions options);
     size_t n_pieces() const; // that a step runs one after the other
     const PackedModel *packed_model() const; // null where nothing is packed
     size_t n_graphs() const; // a program of our own serves all sizes: 1
@@ -66,7 +71,7 @@ class GraphExecutor : public Executor {
     const InputSums *input_sums() const; // null where they are not wanted
     bool uses_own_kernels() const { return own_ != nullptr; } // for a part of the model at least
     const KernelSet *kernel_set() const; // null without kernels of our own
-    int n_threads() const { return backend_.n_threads(); }
+    int n_threads() const;
 
   private:
     enum class Kind { decode, encode };
@@ -77,20 +82,21 @@ class GraphExecutor : public Executor {
     void make_graphs(const ExecutorOptions &options);
     void make_programs(const ExecutorOptions &options);
     bool has_part(Place place) const;
-    bool is_mixed() const { return copies_ != nullptr; }
+    bool has_graphs() const; // a part on a device
     std::vector<Pass *> passes() const;
     const KvStore &store() const { return *stores_.front(); } // whose layout and sizes are those of all
+    // A device of the model: the CPU is one where ggml's operators are wanted there.
+    struct DevicePart;
+    DevicePart &first() const { return *devices_.front(); }
     bool shows_features() const; // by the last tap
     Trace trace_;
-    Backend backend_;
+    std::vector<std::unique_ptr<DevicePart>> devices_;
     std::unique_ptr<Pass> decode_, encode_; // encode_: where the trace has an encoder
-    std::vector<std::unique_ptr<KvStore>> stores_; // the device's, then the CPU's where both have a part
+    std::vector<std::unique_ptr<KvStore>> stores_; // those of devices that have a part, then the CPU's
     size_t budget_bytes_ = 0;
     int max_sequences_;
     int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
     GraphLimits limits_;
-    std::unique_ptr<DeviceWeights> copies_;
-    std::unique_ptr<StockDevice> stock_;
     std::unique_ptr<OwnKernels> own_;
 };
 

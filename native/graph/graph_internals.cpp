@@ -49,12 +49,11 @@ ggml_cgraph *with_kept(ggml_context *context, ggml_cgraph *graph, const Kept &ke
     return longer;
 }
 
-} // namespace
-
-bool allocate_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph) {
+// Calls `use` for the graph as it is allocated.
+template <class Use> auto with_lifetimes(const Backend &backend, LoweredGraph &graph, const Use &use) {
     graph.id = graph.graph->uid = ggml_graph_next_uid();
     const Kept kept = optimize(backend, graph.graph);
-    if (kept.empty()) return ggml_gallocr_alloc_graph(allocator, graph.graph);
+    if (kept.empty()) return use(graph.graph);
     size_t n_readers = 0;
     for (const auto &[node, tensors] : kept) n_readers += tensors.size();
     const auto n = static_cast<size_t>(std::max(graph.graph->n_nodes, graph.graph->n_leafs)) + n_readers;
@@ -62,7 +61,21 @@ bool allocate_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGrap
                             true};
     std::unique_ptr<ggml_context, FreeContext> context(ggml_init(params));
     if (!context) throw CapacityError("graph", "a graph's records must fit in memory but do not");
-    return ggml_gallocr_alloc_graph(allocator, with_kept(context.get(), graph.graph, kept, n));
+    return use(with_kept(context.get(), graph.graph, kept, n));
+}
+
+} // namespace
+
+bool allocate_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph) {
+    return with_lifetimes(backend, graph, [&](ggml_cgraph *all) { return ggml_gallocr_alloc_graph(allocator, all); });
+}
+
+size_t measure_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph) {
+    return with_lifetimes(backend, graph, [&](ggml_cgraph *all) {
+        size_t size_bytes = 0; // of the only buffer
+        ggml_gallocr_reserve_n_size(allocator, all, nullptr, nullptr, &size_bytes);
+        return size_bytes;
+    });
 }
 
 } // namespace quire

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "core/buffer.h"
+#include "core/device_faults.h"
 #include "core/error.h"
 
 namespace quire {
 
-void InputMemory::FreeBuffer::operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
+void InputMemory::FreeBuffer::operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
 
 ggml_backend_buffer *new_transfer_buffer(const Backend &backend, size_t size_bytes) {
     ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(backend.device().handle());
@@ -33,13 +35,15 @@ bool InputMemory::place(LoweredGraph &graph) {
     if (end == 0) return false;
     const bool moves = end > size_bytes_;
     if (moves) {
-        host_.reset();
-        device_.reset();
-        device_.reset(ggml_backend_buft_alloc_buffer(type, end));
-        if (!device_)
-            throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
+        const bool measures = backend_.measures();
+        OwnedBuffer device(measures ? new_measured_buffer(backend_.device(), end)
+                                    : ggml_backend_buft_alloc_buffer(type, end));
+        OwnedBuffer host;
+        if (!device) throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
+        if (!measures && !ggml_backend_buffer_is_host(device.get())) host.reset(new_transfer_buffer(backend_, end));
+        device_ = std::move(device);
+        host_ = std::move(host);
         size_bytes_ = end;
-        if (!ggml_backend_buffer_is_host(device_.get())) host_.reset(new_transfer_buffer(backend_, end));
     }
     auto *base = static_cast<char *>(ggml_backend_buffer_get_base(device_.get()));
     auto put = [&](ggml_tensor *tensor, size_t offset) {

@@ -16,6 +16,7 @@ class InputMemory {
   public:
     explicit InputMemory(const Backend &backend) : backend_(backend) {}
     // Gives the graph's inputs their places.  True when the memory has moved: graphs that were placed before are void.
+    // CapacityError, and nothing has moved, when there is none.
     bool place(LoweredGraph &graph);
     // What the host writes of an input of a placed graph.
     template <class T> T *host(const ggml_tensor *input) const { return reinterpret_cast<T *>(host_bytes(input)); }

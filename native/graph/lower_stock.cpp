@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "graph/border.h"
+#include "graph/logit_strips.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
@@ -82,6 +83,14 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
         if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)
             for (ggml_tensor *pool : {written.k, written.v}) ggml_build_forward_expand(out.graph, pool);
     if (out.output != nullptr) ggml_build_forward_expand(out.graph, out.output);
+    if (out.output != nullptr && key.n_strips > 0) {
+        out.strips = find_strips(out.context.get(), device_, out.output, key.n_strips);
+        for (ggml_tensor *tensor : {out.strips.values, out.strips.ids, out.strips.sums}) {
+            if (tensor == nullptr) continue;
+            ggml_set_output(tensor);
+            ggml_build_forward_expand(out.graph, tensor);
+        }
+    }
     return out;
 }
 

@@ -20,6 +20,7 @@ struct GraphKey {
     int n_rows;
     int trace = 0; // which of those that share a compute buffer
     std::vector<AttentionForm> attention{};
+    int n_strips = 0; // of each row of logits that are found on the device (graph/logit_strips.h)
     auto operator<=>(const GraphKey &) const = default;
 };
 
@@ -57,6 +58,14 @@ struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
 
+// Of every row of logits the strips with the largest maxima, in no order; and the sum of all of the row's, which is no
+// number where one is none.
+struct FoundStrips {
+    ggml_tensor *values = nullptr; // f32 [n_rows, strips, logit_strip]
+    ggml_tensor *ids = nullptr; // i32 [n_rows, strips]
+    ggml_tensor *sums = nullptr; // f32 [n_rows, 1]
+};
+
 // A graph that is ready for allocation.
 struct LoweredGraph {
     GraphKey key;
@@ -65,6 +74,7 @@ struct LoweredGraph {
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
     ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors; null where another piece has them
+    FoundStrips strips{}; // null where the key has none, or the device cannot find them
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
     std::vector<ggml_tensor *>

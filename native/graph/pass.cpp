@@ -13,16 +13,22 @@ bool Pass::is_at(Place place) const {
     return std::ranges::any_of(pieces(), [place](const Piece &piece) { return piece.place == place; });
 }
 
-void Pass::add_borders(const Backend &device, int max_rows, int max_logit_rows) {
-    std::vector<std::shared_ptr<Border>> borders;
+void Pass::add_borders(const std::vector<const Backend *> &devices, int max_rows, int max_logit_rows) {
+    Borders all;
+    std::vector<Borders> by_device(devices.size());
     for (const Piece &piece : pieces())
-        for (const Left &left : piece.trace.left) borders.push_back(left.border);
-    borders_ = BorderMemory(borders, device, max_rows, max_logit_rows);
+        for (const Left &left : piece.trace.left) {
+            all.push_back(left.border);
+            if (is_device(piece.place)) by_device[device_number(piece.place)].push_back(left.border);
+        }
+    host_borders_ = BorderMemory::in_host(all, *devices.front(), max_rows, max_logit_rows);
+    for (size_t d = 0; d < devices.size(); ++d)
+        device_borders_.push_back(BorderMemory::on_device(by_device[d], *devices[d], max_rows, max_logit_rows));
 }
 
-void Pass::add_graphs(StockDevice &device, const GraphLimits &limits) {
+void Pass::add_graphs(Place place, StockDevice &device, const GraphLimits &limits) {
     for (size_t p = 0; p < pieces().size(); ++p)
-        if (pieces()[p].place == Place::device)
+        if (pieces()[p].place == place)
             runners_[p].graphs = std::make_unique<StockGraphs>(device, pieces()[p].trace, limits);
 }
 
@@ -74,7 +80,8 @@ const float *Pass::hidden() const {
 
 float *Pass::maxima() const {
     const Runner &last = runners_.back();
-    return last.program && !trace_.output ? last.program->maxima() : nullptr;
+    if (trace_.output) return nullptr;
+    return last.program ? last.program->maxima() : last.graphs->maxima();
 }
 
 const float *Pass::tap(size_t i) const {

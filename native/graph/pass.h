@@ -32,7 +32,7 @@ struct OwnKernels {
           team(std::move(threads)) {}
 };
 
-// Pieces at Place::cpu are programs, those at Place::device graphs.  What is added to a pass must outlive it.
+// Pieces at Place::cpu are programs, those on devices graphs.  What is added to a pass must outlive it.
 class Pass {
   public:
     explicit Pass(CutTrace trace);
@@ -42,8 +42,9 @@ class Pass {
     const std::vector<Piece> &pieces() const { return trace_.pieces; }
     bool is_at(Place place) const;
     // In this order, each where there are such pieces.  They throw what StockGraphs and lower_cpu do.
-    void add_borders(const Backend &device, int max_rows, int max_logit_rows);
-    void add_graphs(StockDevice &device, const GraphLimits &limits);
+    // `devices`: by number; transfers are made for the first.
+    void add_borders(const std::vector<const Backend *> &devices, int max_rows, int max_logit_rows);
+    void add_graphs(Place place, StockDevice &device, const GraphLimits &limits);
     void add_programs(OwnKernels &own, const KvStore &store, CpuProgramLimits limits);
     size_t program_bytes() const; // of the largest
     void place(uint8_t *memory);
@@ -56,7 +57,8 @@ class Pass {
 
     size_t n_nodes() const;
     std::set<std::string> stock_operations() const;
-    const BorderMemory &borders() const { return borders_; }
+    size_t host_border_bytes() const { return host_borders_.size_bytes(); }
+    size_t border_bytes(size_t device) const { return device_borders_.at(device).size_bytes(); }
 
   private:
     struct Runner { // one of both
@@ -66,7 +68,8 @@ class Pass {
     float *run_program(const Piece &piece, CpuProgram &program, const StepBatch &batch);
     CutTrace trace_; // fixed: runners refer to the pieces' traces
     std::vector<Runner> runners_; // by piece
-    BorderMemory borders_;
+    BorderMemory host_borders_;
+    std::vector<BorderMemory> device_borders_; // by device
     ThreadTeam *team_ = nullptr;
 };
 

@@ -17,13 +17,14 @@ std::vector<WeightRef> placing_weights(const OperationKind &kind) {
     return matrices.empty() ? kind.weights() : matrices;
 }
 
-// What is said of an operation's weights.  Where these are in two places, the CPU has all of them.
+// What is said of an operation's weights.  Where these are in two places, the CPU has all of them, or the first of two
+// devices.
 std::optional<Place> said(const OperationKind &kind, const PlacesOfWeights &places) {
     std::optional<Place> found;
     for (const WeightRef &weight : placing_weights(kind)) {
         const auto place = places.find(weight->name);
         if (place == places.end()) continue;
-        if (!found || place->second == Place::cpu) found = place->second;
+        if (!found || place->second < *found) found = place->second;
     }
     return found;
 }
@@ -35,9 +36,11 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
         Place place = found[at(i) - 1]; // of what reads nothing but the step
         const auto is_made = [](int input) { return input >= n_step_values; };
         if (std::ranges::any_of(operation.inputs, is_made)) {
-            const bool from_device = std::ranges::any_of(
-                operation.inputs, [&](int input) { return is_made(input) && found[at(input)] == Place::device; });
-            place = from_device ? Place::device : Place::cpu;
+            place = Place::cpu;
+            int last = -1; // of the inputs that are on a device
+            for (int input : operation.inputs)
+                if (is_made(input) && is_device(found[at(input)])) last = std::max(last, input);
+            if (last >= 0) place = found[at(last)];
         }
         place = said(*operation.kind, places).value_or(place);
         if (operation.kind->has_state()) place = Place::cpu; // devices have no operations that carry one
@@ -129,7 +132,7 @@ class Cutter {
     // The number of an earlier value in the last piece, which it is carried into if need be.
     int in_this_piece(int i) {
         if (const auto found = here_.find(i); found != here_.end()) return found->second;
-        const bool stays = places_[at(i)] == Place::device && pieces_.back().place == Place::device;
+        const bool stays = places_[at(i)] == pieces_.back().place && is_device(places_[at(i)]);
         const std::shared_ptr<Border> border = border_of(i);
         (stays ? border->on_device : border->in_host) = true;
         border->last = static_cast<int>(pieces_.size()) - 1;
@@ -160,10 +163,9 @@ Trace operations_at(Place place, const std::vector<Piece> &pieces) {
     return all;
 }
 
-PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places) {
+std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places) {
     PlacesOfRows rows;
-    std::map<Place, std::set<const Weight *>> read;
-    std::map<Place, size_t> bytes;
+    std::map<Place, PlacedPart> parts;
     std::vector<const Trace *> passes;
     if (trace.encoder) passes.push_back(trace.encoder.get());
     passes.push_back(&trace);
@@ -172,11 +174,9 @@ PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places) {
         for (size_t i = 0; i < found.size(); ++i)
             for (const auto &weights : {pass->operations[i].kind->matrices(), pass->operations[i].kind->weights()})
                 for (const WeightRef &weight : weights)
-                    if (read[found[i]].insert(weight.get()).second) bytes[found[i]] += weight->tensor.size_bytes();
+                    parts[found[i]].weights[weight->name] = weight->tensor.size_bytes();
     }
-    PlacedParts parts{bytes[Place::cpu], bytes[Place::device]};
-    for (const auto &[layer, place] : rows)
-        if (place == Place::device) parts.device_layers.insert(layer);
+    for (const auto &[layer, place] : rows) parts[place].layers.insert(layer);
     return parts;
 }
 

@@ -16,7 +16,11 @@
 
 namespace quire {
 
-enum class Place { cpu, device };
+// The CPU, or one of the model's devices: the first, and those after it.
+enum class Place : int { cpu = -1, device = 0 };
+constexpr Place device_place(size_t number) { return static_cast<Place>(number); }
+constexpr bool is_device(Place place) { return place != Place::cpu; }
+constexpr size_t device_number(Place place) { return static_cast<size_t>(place); }
 
 // By weights' names.  What is not named follows the operations around it.
 using PlacesOfWeights = std::map<std::string, Place>;
@@ -46,13 +50,12 @@ CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &ro
 // Operations of all pieces there, as one trace that tells which weights they read.
 Trace operations_at(Place place, const std::vector<Piece> &pieces);
 
-// What each place has: bytes of weights as the file has them (of those that both read, both), and whose rows the device
-// keeps.
-struct PlacedParts {
-    size_t cpu_bytes = 0, device_bytes = 0;
-    std::set<int> device_layers = {};
+// What a place has: bytes of the weights that it reads, as the file has them, by name, and the layers whose rows it keeps.
+struct PlacedPart {
+    std::map<std::string, size_t> weights = {};
+    std::set<int> layers = {};
 };
-PlacedParts placed_parts(const Trace &trace, const PlacesOfWeights &places);
+std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places);
 
 // Names of weights by which operations can be placed, an encoder's included.
 std::set<std::string> placed_names(const Trace &trace);

@@ -14,18 +14,25 @@ StockDevice::StockDevice(Backend &backend_, const KvStore &store_, bool sums_inp
 StockGraphs::StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits)
     : device_(device), trace_(trace), number_(device.cache.add_trace(trace)), buckets_(limits, device.on_device),
       planner_(trace, device.store, {limits.max_rows, limits.max_sequences, limits.max_kv_tokens}, device.on_device),
-      taps_(trace.taps.size()) {
+      strips_(device.backend), taps_(trace.taps.size()) {
+    driver_call(device.backend.device(), [&] { reserve(limits); });
+}
+
+void StockGraphs::reserve(const GraphLimits &limits) {
+    StockDevice &device = device_;
     const int n_tokens = buckets_.tokens(limits.max_rows);
     const int n_rows = buckets_.logit_rows(n_tokens, limits.max_logit_rows);
     if (device.on_device) { // a small graph tells what the device lacks
-        const int few = buckets_.tokens(1);
+        const int few = buckets_.tokens(1), n_strips = may_find_strips() ? most_strips(trace_.n_vocab) : 0;
         for (const std::vector<AttentionForm> &form : planner_.largest(few)) {
-            const LoweredGraph tried = device.lowering.lower(trace, {few, 1, number_, form});
+            const LoweredGraph tried = device.lowering.lower(trace_, {few, 1, number_, form, n_strips});
+            finds_strips_ = tried.strips.values != nullptr;
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
         }
     }
     for (std::vector<AttentionForm> &form : planner_.largest(n_tokens))
-        device.cache.reserve({n_tokens, n_rows, number_, std::move(form)});
+        device.cache.reserve(
+            {n_tokens, n_rows, number_, std::move(form), finds_strips_ ? most_strips(trace_.n_vocab) : 0});
 }
 
 std::vector<AttentionForm> StockGraphs::forms(const std::vector<GroupAttention> &attention) {
@@ -35,12 +42,17 @@ std::vector<AttentionForm> StockGraphs::forms(const std::vector<GroupAttention> 
 }
 
 float *StockGraphs::run(const StepBatch &batch) {
+    return driver_call(device_.backend.device(), [&] { return run_step(batch); });
+}
+
+float *StockGraphs::run_step(const StepBatch &batch) {
     const int n_tokens = buckets_.tokens(static_cast<int>(batch.tokens.size()));
     const int n_rows = buckets_.logit_rows(n_tokens, static_cast<int>(std::max<size_t>(1, batch.logit_rows.size())));
     const std::vector<GroupAttention> attention = planner_.plan(batch, n_tokens);
     last_ = nullptr;
     const GraphCache &cache = device_.cache;
-    const LoweredGraph &graph = device_.cache.get({n_tokens, n_rows, number_, forms(attention)});
+    const LoweredGraph &graph = device_.cache.get({n_tokens, n_rows, number_, forms(attention),
+                                                   finds_strips_ ? strips_wanted(batch.likeliest, trace_.n_vocab) : 0});
     device_.inputs.fill({graph, batch, attention, cache.inputs(), device_.store.layout()});
     if (device_.sums)
         device_.sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
@@ -51,10 +63,11 @@ float *StockGraphs::run(const StepBatch &batch) {
     n_rows_ = batch.logit_rows.size();
     hidden_.is_there = false;
     for (Copy &copy : taps_) copy.is_there = false;
-    float *logits = graph.output == nullptr ? nullptr : fetch(graph.output, n_rows_, logits_);
+    float *logits = graph.output == nullptr ? nullptr : fetch_logits(graph, batch);
     if (batch.hidden == HiddenStates::wanted && graph.hidden != nullptr) fetch(graph.hidden, n_rows_, hidden_);
     fetch_left(graph);
     if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
+    if (has_strips_) strips_.finish();
     return logits;
 }
 
@@ -71,23 +84,43 @@ void StockGraphs::fetch_left(const LoweredGraph &graph) const {
 float *StockGraphs::fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy) {
     if (ggml_backend_buffer_is_host(tensor->buffer)) return static_cast<float *>(tensor->data);
     const size_t bytes = n_rows * static_cast<size_t>(tensor->ne[0]) * sizeof(float);
+    float *target = room(bytes, copy);
+    copy.is_there = true;
+    if (bytes > 0) ggml_backend_tensor_get_async(device_.backend.handle(), tensor, target, 0, bytes);
+    return target;
+}
+
+bool StockGraphs::may_find_strips() const { return trace_.output >= 0 && trace_.kind == OutputKind::logits; }
+
+float *StockGraphs::room(size_t bytes, Copy &copy) {
     if (bytes > copy.size_bytes) {
         copy.buffer.reset();
         copy.size_bytes = 0;
         copy.buffer.reset(new_transfer_buffer(device_.backend, bytes));
         copy.size_bytes = bytes;
+        if (&copy == &logits_) strips_.forget_rows();
     }
-    copy.is_there = true;
-    auto *target = copy.buffer ? static_cast<float *>(ggml_backend_buffer_get_base(copy.buffer.get())) : nullptr;
-    if (bytes > 0) ggml_backend_tensor_get_async(device_.backend.handle(), tensor, target, 0, bytes);
-    return target;
+    return copy.buffer ? static_cast<float *>(ggml_backend_buffer_get_base(copy.buffer.get())) : nullptr;
+}
+
+float *StockGraphs::fetch_logits(const LoweredGraph &graph, const StepBatch &batch) {
+    has_strips_ = graph.strips.values != nullptr;
+    if (!has_strips_) {
+        strips_.forget_rows();
+        return fetch(graph.output, n_rows_, logits_);
+    }
+    float *rows = room(n_rows_ * static_cast<size_t>(graph.output->ne[0]) * sizeof(float), logits_);
+    strips_.ask(graph, batch.likeliest, rows);
+    return rows;
 }
 
 const float *StockGraphs::fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy) {
     if (copy.is_there) return static_cast<const float *>(ggml_backend_buffer_get_base(copy.buffer.get()));
-    const float *found = fetch(tensor, n_rows, copy);
-    if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
-    return found;
+    return driver_call(device_.backend.device(), [&] {
+        const float *found = fetch(tensor, n_rows, copy);
+        if (device_.on_device) ggml_backend_synchronize(device_.backend.handle());
+        return found;
+    });
 }
 
 const float *StockGraphs::hidden() {

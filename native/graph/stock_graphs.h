@@ -5,8 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "core/device_faults.h"
 #include "graph/graph_cache.h"
 #include "graph/graph_key.h"
+#include "graph/logit_strips.h"
 #include "graph/lower_stock.h"
 #include "graph/step_inputs.h"
 
@@ -31,15 +33,17 @@ class StockGraphs {
     // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
     // memory.
     StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
-    // The output, null where the trace has none; what it leaves for others is in their borders then.
+    // The output, null where the trace has none; what it leaves for others is in their borders then.  DeviceError when the
+    // device is lost.
     float *run(const StepBatch &batch);
     // Of the last run; null where there are none, or no run was.
     const float *hidden();
     const float *tap(size_t i);
+    float *maxima() { return has_strips_ ? strips_.maxima() : nullptr; }
 
   private:
     struct FreeBuffer {
-        void operator()(ggml_backend_buffer *buffer) const { ggml_backend_buffer_free(buffer); }
+        void operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
     };
     // What a device's rows are copied to.
     struct Copy {
@@ -47,9 +51,14 @@ class StockGraphs {
         size_t size_bytes = 0;
         bool is_there = false; // since the last run
     };
+    void reserve(const GraphLimits &limits);
+    float *run_step(const StepBatch &batch);
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
     // The first rows, asked of the device where they are on one.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
+    float *fetch_logits(const LoweredGraph &graph, const StepBatch &batch);
+    float *room(size_t bytes, Copy &copy);
+    bool may_find_strips() const;
     const float *fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
     void fetch_left(const LoweredGraph &graph) const;
 
@@ -59,6 +68,8 @@ class StockGraphs {
     GraphBuckets buckets_;
     AttentionPlanner planner_;
     Copy logits_, hidden_;
+    LogitStrips strips_;
+    bool finds_strips_ = false, has_strips_ = false; // the device can; the last run's rows were brought so
     std::vector<Copy> taps_;
     const LoweredGraph *last_ = nullptr;
     size_t n_tokens_ = 0, n_rows_ = 0; // n_rows_: of logits; both of the last run

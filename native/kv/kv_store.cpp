@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/device_faults.h"
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "core/system.h"
@@ -17,10 +18,11 @@ namespace {
 size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
-std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device) {
+std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device, Memory memory) {
+    if (memory == Memory::measured) return Buffer::measured(device, size_bytes);
     if (device.kind() != DeviceKind::cpu) {
         std::shared_ptr<Buffer> buffer = Buffer::allocate(device, size_bytes);
-        ggml_backend_buffer_clear(buffer->handle(), 0);
+        driver_call(device, [&] { ggml_backend_buffer_clear(buffer->handle(), 0); });
         return buffer;
     }
     std::shared_ptr<uint8_t> pages = new_pages(size_bytes, false);
@@ -41,7 +43,8 @@ void discard_bytes(const Tensor &tensor, size_t first, size_t bytes) {
 
 } // namespace
 
-KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept)
+KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue, KeptParts kept,
+                 Memory memory)
     : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue),
       rows_(layout_.layers().size()), states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
@@ -68,7 +71,7 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
             total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
     }
     if (total == 0) return;
-    buffer_ = zeroed(total, device);
+    buffer_ = zeroed(total, device, memory);
     size_t offset = 0;
     auto take = [&](DType dtype, Shape shape) {
         Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);
@@ -108,8 +111,20 @@ void KvStore::check_state(int slot) const {
         throw InternalError("kv_store", cat("a state must be below ", sizes_.n_states, " but is ", slot));
 }
 
+// Some devices (Vulkan's) may copy in any order what is asked of them side by side.
+void KvStore::keep_order(Place from, Place to) const {
+    constexpr size_t most = 64; // then those that have long been made are forgotten, too
+    const bool meet = std::ranges::any_of(touched_, [&](const Place &other) { return other == from || other == to; });
+    if (meet || touched_.size() >= most) {
+        ggml_backend_synchronize(queue_);
+        touched_.clear();
+    }
+    touched_.push_back(from);
+    touched_.push_back(to);
+}
+
 // On a device from one place of its memory to another.
-void KvStore::copy(const std::vector<Copy> &copies) const {
+void KvStore::copy(const std::vector<Copy> &copies, Place from, Place to) const {
     if (copies.empty()) return;
     if (buffer_->is_host()) {
         for (const Copy &c : copies) std::memcpy(c.tensor->data() + c.to, c.tensor->data() + c.from, c.bytes);
@@ -127,13 +142,16 @@ void KvStore::copy(const std::vector<Copy> &copies) const {
         bytes->data = static_cast<char *>(pool->data) + offset;
         return bytes;
     };
-    for (const Copy &c : copies) {
-        ggml_tensor *source = part(c, c.from), *target = part(c, c.to);
-        if (queue_ != nullptr)
-            ggml_backend_tensor_copy_async(queue_, queue_, source, target);
-        else
-            ggml_backend_tensor_copy(source, target);
-    }
+    driver_call(buffer_->device(), [&] {
+        if (queue_ != nullptr) keep_order(from, to);
+        for (const Copy &c : copies) {
+            ggml_tensor *source = part(c, c.from), *target = part(c, c.to);
+            if (queue_ != nullptr)
+                ggml_backend_tensor_copy_async(queue_, queue_, source, target);
+            else
+                ggml_backend_tensor_copy(source, target);
+        }
+    });
 }
 
 void KvStore::copy_block(int group, int from, int to) const {
@@ -148,7 +166,7 @@ void KvStore::copy_block(int group, int from, int to) const {
         if (r.v_block_bytes > 0)
             copies.push_back({&r.v, source * r.v_block_bytes, target * r.v_block_bytes, r.v_block_bytes});
     }
-    copy(copies);
+    copy(copies, {group, from}, {group, to});
 }
 
 void KvStore::discard_block(int group, int block) const {
@@ -170,7 +188,7 @@ void KvStore::copy_state(int from, int to) const {
             const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
             copies.push_back({&state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes});
         }
-    copy(copies);
+    copy(copies, {-1, from}, {-1, to});
 }
 
 void KvStore::discard_state(int slot) const {

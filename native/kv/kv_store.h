@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -37,7 +38,8 @@ class KvStore {
     };
     // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache: copies are
     // asked of it in their order.  Null on the CPU.
-    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {});
+    KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {},
+            Memory memory = Memory::taken);
 
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }
@@ -57,13 +59,17 @@ class KvStore {
         const Tensor *tensor;
         size_t from, to, bytes;
     };
-    void copy(const std::vector<Copy> &copies) const;
+    // A block or a state, asked of the device and not known to be there: group, or below 0, and its number.
+    using Place = std::pair<int, int>;
+    void copy(const std::vector<Copy> &copies, Place from, Place to) const;
+    void keep_order(Place from, Place to) const;
     void check_block(int group, int block) const;
     void check_state(int slot) const;
     CacheLayout layout_;
     CacheSizes sizes_;
     KeptParts kept_;
     ggml_backend *queue_;
+    mutable std::vector<Place> touched_; // by copies since it was last waited for the device
     std::shared_ptr<Buffer> buffer_; // null where nothing is kept
     std::vector<std::optional<Rows>> rows_; // by layer
     std::vector<std::vector<Tensor>> states_; // by layer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .errors import (
     BusyError,
     CapacityError,
+    DeviceError,
     InternalError,
     LoadError,
     QuireError,
@@ -84,6 +85,7 @@ __all__ = [
     "Delta",
     "Detokenizer",
     "Device",
+    "DeviceError",
     "EngineConfig",
     "GGUFReader",
     "GGUFWriter",

@@ -18,11 +18,13 @@ __all__ = [
     "CacheDType",
     "EngineConfig",
     "EngineOption",
+    "FitMode",
     "Kernels",
     "KvDType",
     "LoadMode",
     "Policy",
     "Speculation",
+    "SplitMode",
     "cache_dtype_of",
     "engine_options",
 ]
@@ -38,6 +40,8 @@ Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
 Speculation = Literal["auto", "off", "draft", "mtp", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
+FitMode = Literal["on", "off"]
+SplitMode = Literal["auto", "layer", "none"]
 
 _KV_DTYPES = ("auto", *get_args(CacheDType))
 T = TypeVar("T")
@@ -51,7 +55,7 @@ class EngineOption:
     about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
     first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.  ``is_ints``: a tuple of ints
     within ``limits``, ascending.  ``is_adapters``: pairs of a path and a factor.
-    ``is_overrides``: pairs of a regular expression and a device.
+    ``is_overrides``: pairs of a regular expression and a device.  ``is_shares``: a tuple of numbers from 0, not all 0.
     """
 
     flags: str = ""
@@ -66,6 +70,7 @@ class EngineOption:
     is_ints: bool = False
     is_adapters: bool = False
     is_overrides: bool = False
+    is_shares: bool = False
 
 
 def _option(default: T, option: EngineOption) -> T:
@@ -74,13 +79,41 @@ def _option(default: T, option: EngineOption) -> T:
 
 
 _DEVICE = EngineOption(
-    flags="--device", metavar="NAME", help="A name or kind (gpu, cuda, vulkan) of 'quire devices', or auto [cpu]."
-)
+    flags="--device", metavar="NAME",
+    help="A name or kind (gpu, cuda, vulkan) of 'quire devices', several with commas, cpu, or auto [a GPU that passed"
+    " 'quire devices --check', or the CPU].",
+)  # fmt: skip
 _N_GPU_LAYERS = EngineOption(limits=(0, 2**24))  # the command line has -ngl, which also takes words
 _N_CPU_MOE = EngineOption(
     flags="-ncmoe --n-cpu-moe", metavar="N", limits=(0, 2**16),
     help="Experts of the first N layers stay on the CPU, where the model is on a device.",
 )  # fmt: skip
+_N_CPU_FFN = EngineOption(
+    flags="-ncffn --n-cpu-ffn", metavar="N", limits=(0, 2**16),
+    help="Feed-forward weights of the first N layers, but experts, stay on the CPU.",
+)  # fmt: skip
+_FIT = EngineOption(
+    flags="-fit --fit", choices=get_args(FitMode), metavar="on|off",
+    help="What does not fit on a device goes to the CPU: a smaller cache, experts, then layers.",
+)  # fmt: skip
+_FIT_TARGET = EngineOption(
+    flags="-fitt --fit-target", metavar="MIB", limits=(0, 2**24), help="Of a device's free memory to be left free."
+)
+_FIT_CTX = EngineOption(
+    flags="-fitc --fit-ctx", metavar="N", limits=(1, 2**24),
+    help="The context that --fit keeps, before it takes layers from a device.",
+)  # fmt: skip
+_SPLIT_MODE = EngineOption(
+    flags="-sm --split-mode", choices=get_args(SplitMode), metavar="MODE",
+    help="Of devices of one kind: layer (all, layers one after the other), none (one), auto (as --tensor-split says).",
+)  # fmt: skip
+_TENSOR_SPLIT = EngineOption(
+    flags="-ts --tensor-split", metavar="N,N,...", is_shares=True,
+    help="What each device gets of the layers, in proportion [what is free there].",
+)  # fmt: skip
+_MAIN_GPU = EngineOption(
+    flags="-mg --main-gpu", metavar="N", limits=(0, 63), help="Which device of several is used alone, from 0."
+)
 _OVERRIDE_TENSOR = EngineOption(
     flags="-ot --override-tensor", metavar="PATTERN=DEVICE", is_overrides=True,
     help="Weights in whose names the pattern is found are on the CPU, or on the device; may be repeated, or hold"
@@ -175,12 +208,17 @@ class EngineConfig:
     """Options of the engine; RequestError naming the one that does not hold.
 
     ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
-    ``"sycl"`` or ``"metal"`` for the first of that kind; or ``"auto"`` for a GPU where there is one, and else the CPU.
+    ``"sycl"`` or ``"metal"`` for the first of that kind; ``"auto"`` for a GPU where there is one, and else the CPU; or
+    ``"default"`` for one that passed ``quire devices --check``, unless another option is for the CPU alone.
     ``n_gpu_layers``: how many of the last layers are on the device, the output counted as the last one, while the CPU
-    computes the others by Quire's own kernels; ``None``: all.  Where it is not 0, ``device`` ``"cpu"`` stands for
-    ``"auto"``.  ``n_cpu_moe``: the experts of so many first layers are on the CPU.  ``override_tensor``: pairs of a
+    computes the others by Quire's own kernels; ``None``: all.  Where it is not 0, ``"cpu"`` and ``"default"`` stand
+    for ``"auto"``.  ``fit``: ``"on"`` puts less there where a device is too small: a smaller cache (of ``fit_ctx``
+    tokens at least, or ``n_ctx``), then experts on the CPU, then layers, so that ``fit_target`` MiB stay free;
+    ``"off"`` fails instead.  ``n_cpu_moe``: the experts of so many first layers are on the CPU; ``n_cpu_ffn``: other
+    feed-forward weights.  ``split_mode``: whether all devices of a kind are used, layers one after the other, or one,
+    ``main_gpu``; ``tensor_split``: what each has of the layers, in proportion.  ``override_tensor``: pairs of a
     regular expression and a device, the CPU or the model's: weights in whose names it is found are there, and their
-    products; the first one counts.  Neither changes anything where all of the model is on the CPU.
+    products; the first one counts.  None of these changes anything where all of the model is on the CPU.
     ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on, as far as the
     memory at hand reaches. ``threads``: 0 is one per core. ``cpu_mask``: the logical processors that the engine's
     threads may use, bit i for processor i; ``None``: any. ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where
@@ -215,10 +253,17 @@ class EngineConfig:
     most; how many are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
-    device: str = _option("cpu", _DEVICE)
+    device: str = _option("default", _DEVICE)
     n_gpu_layers: int | None = _option(None, _N_GPU_LAYERS)
     n_cpu_moe: int = _option(0, _N_CPU_MOE)
+    n_cpu_ffn: int = _option(0, _N_CPU_FFN)
     override_tensor: tuple[tuple[str, str], ...] = _option((), _OVERRIDE_TENSOR)
+    fit: FitMode = _option("on", _FIT)
+    fit_target: int = _option(1024, _FIT_TARGET)
+    fit_ctx: int = _option(4096, _FIT_CTX)
+    split_mode: SplitMode = _option("auto", _SPLIT_MODE)
+    tensor_split: tuple[float, ...] = _option((), _TENSOR_SPLIT)
+    main_gpu: int = _option(0, _MAIN_GPU)
     n_ctx: int | None = _option(None, _N_CTX)
     threads: int = _option(0, _THREADS)
     cpu_mask: int | None = _option(None, _CPU_MASK)
@@ -252,8 +297,10 @@ class EngineConfig:
         for name in ("isa", "packed_cache", "deterministic"):
             if self.__dict__[name] and self.kernels == "stock":
                 raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
-        if self.n_gpu_layers == 0 and self.device.lower() not in ("cpu", "auto"):
+        if self.n_gpu_layers == 0 and self.device.lower() not in ("cpu", "auto", "default"):
             raise RequestError(f"[engine] device must be 'cpu' where n_gpu_layers is 0 but is {self.device!r:.40}")
+        if self.main_gpu and (self.split_mode == "layer" or self.tensor_split):
+            raise RequestError(f"[engine] main_gpu must be 0 where several devices are used but is {self.main_gpu}")
         if self.draft_min > self.draft_max:
             raise RequestError(
                 f"[engine] draft_min must be at most draft_max, {self.draft_max}, but is {self.draft_min}"
@@ -291,6 +338,8 @@ def _check(name: str, option: EngineOption, value: object) -> None:
         low, high = option.limits
         if not isinstance(value, int | float) or isinstance(value, bool) or not low < value <= high:
             raise RequestError(f"[engine] {name} must be above {low} and at most {high} but is {value!r:.40}")
+    elif option.is_shares:
+        _check_shares(name, value)
     elif option.is_ints:
         assert option.limits is not None
         ints = list(value) if isinstance(value, tuple) else [-1]
@@ -315,6 +364,23 @@ def _check_pairs(name: str, option: EngineOption, value: object) -> None:
         raise RequestError(f"[engine] {name} must be a tuple of pairs ({what}) but is {value!r:.80}")
     for each in value if option.is_overrides else ():
         _check_override(name, each)
+
+
+def _check_shares(name: str, value: object) -> None:
+    numbers = value if isinstance(value, tuple) else (-1.0,)
+    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if not is_number or not all(0 <= each < 1e9 for each in numbers) or (numbers and not any(numbers)):
+        raise RequestError(f"[engine] {name} must be numbers from 0, one of them above it, but is {value!r:.80}")
+
+
+def read_shares(text: str) -> tuple[float, ...]:
+    """Numbers with commas or slashes between them; RequestError for others."""
+    try:
+        found = tuple(float(part) for part in text.replace("/", ",").split(","))
+    except ValueError:
+        raise RequestError(f"[engine] tensor_split must be numbers with commas between but is {text!r:.80}") from None
+    _check_shares("tensor_split", found)
+    return found
 
 
 def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:

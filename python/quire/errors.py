@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "BusyError",
     "CapacityError",
+    "DeviceError",
     "InternalError",
     "LoadError",
     "QuireError",
@@ -44,6 +45,10 @@ class BusyError(CapacityError):
 
 class RequestError(QuireError, ValueError):
     """A request's own parameters do not hold; other requests are not affected."""
+
+
+class DeviceError(QuireError):
+    """A device is lost, with all that it held: its driver failed.  A new process can try it again."""
 
 
 class InternalError(QuireError):

@@ -8,6 +8,7 @@ Raffinot's).  Back-references and possessive repetitions are refused: they are n
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from .errors import LoadError, QuireError, UnsupportedError
 __all__ = ["Expression", "Steps"]
 
 MAX_CHARACTERS = 1 << 14
-MAX_STEPS = 1 << 24  # some seconds; the longest published lists of names take a tenth
+MAX_STEPS = 1 << 26  # some seconds; 70 000 names with five expressions, as the largest models have, take a tenth
 _MAX_DEPTH = 50
+_NUMBERS = itertools.count()  # of nodes that match one character
 _parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 
@@ -29,6 +31,13 @@ class Steps:
 
     def __init__(self, most: int = MAX_STEPS) -> None:
         self.most = self.left = most
+        self._read: _Text | None = None
+
+    def read(self, text: str) -> _Text:
+        """A text with the places of its characters; the last one is kept for the next expression."""
+        if self._read is None or self._read.text != text:
+            self._read = _Text(text, self)
+        return self._read
 
 
 class _TooManySteps(Exception):
@@ -92,7 +101,7 @@ class Expression:
 
     def _ends(self, text: str, starts: Callable[[_Text], int]) -> int:
         try:
-            read = _Text(text, self._steps)
+            read = self._steps.read(text)
             return self._node(read, starts(read))
         except _TooManySteps:
             raise self._error(
@@ -105,7 +114,6 @@ class _Reading:
 
     def __init__(self, what: str, text: str) -> None:
         self._what, self._text = what, text
-        self._n_nodes = 0
 
     def sequence(self, tree: Any, flags: int, depth: int) -> _Node:
         if depth > _MAX_DEPTH:
@@ -170,12 +178,15 @@ class _Reading:
 
     def _mask(self, kind: str, value: Any, flags: int) -> Callable[[_Text], int] | None:
         """Of what matches one character: the places of those that it does."""
+        if kind in ("LITERAL", "NOT_LITERAL") and not flags & re.IGNORECASE:
+            return _of_character(chr(value), is_negated=kind == "NOT_LITERAL")
+        if kind == "ANY":
+            return _of_character("" if flags & re.DOTALL else "\n", is_negated=True)
         found = _test(kind, value, flags)
         if found is None:
             return None
         test, n_tests = found
-        self._n_nodes += 1
-        number = self._n_nodes
+        number = next(_NUMBERS)
 
         def mask(text: _Text) -> int:
             if (known := text.masks.get(number)) is None:
@@ -185,6 +196,13 @@ class _Reading:
             return known
 
         return mask
+
+
+def _of_character(character: str, *, is_negated: bool) -> Callable[[_Text], int]:
+    """The places of a character, or of all others."""
+    if is_negated:
+        return lambda text: (1 << text.n) - 1 & ~text.places.get(character, 0)
+    return lambda text: text.places.get(character, 0)
 
 
 def _repeated_character(mask: Callable[[_Text], int], least: int, most: int) -> _Node:
@@ -263,8 +281,6 @@ def _assertion(body: _Node, width: int, *, is_negated: bool) -> _Node:
 
 def _test(kind: str, value: Any, flags: int) -> tuple[_Test, int] | None:
     """Whether a character matches, and about how many comparisons tell; None for what is no single character."""
-    if kind == "ANY":
-        return (lambda character: bool(flags & re.DOTALL) or character != "\n"), 1
     if kind in ("LITERAL", "NOT_LITERAL"):
         items, is_negated = [("LITERAL", value)], kind == "NOT_LITERAL"
     elif kind == "IN":

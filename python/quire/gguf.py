@@ -182,6 +182,11 @@ class GGUFReader:
         return self._reader.identity
 
     @property
+    def is_made(self) -> bool:
+        """Whether tensors are made when they are asked for; the file itself has zeros then."""
+        return False
+
+    @property
     def is_mapped(self) -> bool:
         """Whether tensors are pages of a file, which can be read again."""
         return True

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from counting_device import CountingDevice, counting_device
 from quire import LLM, SamplingParams
+from quire.engine.device_choice import devices_of
 from quire.engine.placement import Placement
 from quire.engine_options import EngineConfig, read_overrides
 from quire.errors import RequestError, UnsupportedError
@@ -128,7 +129,7 @@ def test_other_mixes(llms: tuple[LLM, LLM], counting: CountingDevice, options: d
     assert counts.computes >= 12
     assert counts.uploads == counts.computes
     if "n_gpu_layers" in options:  # one piece of a step is the device's
-        assert counts.downloads == counts.computes == 12
+        assert counts.synchronizations == counts.computes == 12
 
 
 def test_all_layers_are_one_piece_on_the_device(counting: CountingDevice) -> None:
@@ -153,3 +154,70 @@ def test_what_does_not_go_with_two_devices(
 ) -> None:
     with pytest.raises(error, match=words):
         LLM(device="Counting0", **(OPTIONS | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "n_devices"),
+    [
+        ({"device": "Counting0,Counting1"}, 2),
+        ({"device": "Counting0,Counting1", "tensor_split": (1, 3), "n_gpu_layers": 6}, 2),
+        ({"device": "Counting1,Counting0", "override_tensor": (("ffn_down", "Counting0"), ("attn_q", "CPU"))}, 2),
+        ({"device": "Counting0,Counting1", "tensor_split": (0, 1)}, 1),
+    ],
+)  # fmt: skip
+def test_layers_on_two_devices(
+    llms: tuple[LLM, LLM], counting: CountingDevice, options: dict[str, object], n_devices: int
+) -> None:
+    """With choices that share blocks, copies of them, and prefix hits on both."""
+    params = [SamplingParams(max_tokens=12, temperature=0.0, n=n, ignore_eos=True) for n in (1, 3)]
+    expected = [tokens(llms[1], [STORY] * 2, params) for _ in range(2)]
+    with LLM(**OPTIONS, **options) as llm:  # type: ignore[arg-type]
+        counting.reset()
+        assert [tokens(llm, [STORY] * 2, params) for _ in range(2)] == expected
+        assert llm.stats().n_prefix_hit_tokens > 0
+    assert sum(counting.computes(number) > 0 for number in (0, 1)) == n_devices
+    assert counting.computes(1) > 0
+
+
+def test_two_cards_that_are_too_small(llms: tuple[LLM, LLM], counting: CountingDevice) -> None:
+    """Each has what fits there, in proportion to what is free, and the CPU the rest."""
+    params = [SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)]
+    expected = tokens(llms[1], [STORY], params)
+    held = [counting.held_bytes(number) for number in (0, 1)]
+    with (
+        counting.memory(5_000_000),
+        counting.memory(4_000_000, 1),
+        LLM(device="Counting0,Counting1", fit_target=0, **OPTIONS) as llm,  # type: ignore[arg-type]
+    ):
+        assert tokens(llm, [STORY], params) == expected
+        taken = [counting.held_bytes(number) - before for number, before in zip((0, 1), held, strict=True)]
+    assert 3_000_000 < taken[0] <= 5_000_000
+    assert 2_000_000 < taken[1] <= 4_000_000
+
+
+def test_which_devices_are_meant(counting: CountingDevice) -> None:
+    def chosen(**given: object) -> list[str]:
+        return [device.name for device in devices_of(EngineConfig(**given))]  # type: ignore[arg-type]
+
+    both, named = ["Counting0", "Counting1"], {"device": "counting0,Counting1"}
+    assert chosen(device="cpu", tensor_split=(1.0, 2.0)) == ["CPU"]
+    assert chosen(**named) == both
+    assert chosen(**named, split_mode="none") == both[:1]
+    assert chosen(**named, main_gpu=1) == both[1:]
+    assert chosen(**named, tensor_split=(0.0, 2.0)) == both[1:]
+    assert chosen(device="Counting1") == both[1:]
+    for given, words in [
+        ({"main_gpu": 2}, "must be below 2, as there are Counting0, Counting1, but is 2"),
+        (
+            {"tensor_split": (1.0, 1.0, 1.0)},
+            "at most one number for each device, Counting0, Counting1, but there are 3",
+        ),
+    ]:
+        with pytest.raises(UnsupportedError, match=words):
+            chosen(**named, **given)
+    with pytest.raises(UnsupportedError, match="the CPU must not be named beside devices"):
+        chosen(device="Counting0,CPU")
+    with pytest.raises(RequestError, match="main_gpu must be 0 where several devices are used"):
+        EngineConfig(tensor_split=(1.0, 1.0), main_gpu=1)
+    with pytest.raises(RequestError, match="tensor_split must be numbers from 0, one of them above it"):
+        EngineConfig(tensor_split=(0.0,))

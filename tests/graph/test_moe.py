@@ -18,6 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "softmax": {"n_used": 3},
     "softmax, not normalized, scaled": {"n_used": 3, "normalize": False, "scale": 2.5},
     "sigmoid with selection bias": {"n_used": 2, "gating": "sigmoid", "selection_bias": True},
+    "large scores": {"n_used": 2, "gating": "sigmoid", "factor": 30.0},
     "groups by two": {"n_used": 3, "gating": "sigmoid", "n_group": 4, "n_group_used": 2, "selection_bias": True},
     "groups by the largest": {"n_used": 2, "n_group": 2, "n_group_used": 1, "group_score": "largest"},
     "gpt-oss": {
@@ -54,8 +55,8 @@ def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple
     odds = scores
     if gating in ("softmax", "sigmoid"):
         odds = softmax(scores) if gating == "softmax" else 1 / (1 + np.exp(-scores))
-    ranked = odds + (0 if bias is None else bias)
     n_group = spec.get("n_group", 1)
+    ranked = scores if gating == "sigmoid" and bias is None and n_group == 1 else odds + (0 if bias is None else bias)
     if n_group > 1:
         groups = ranked.reshape(n_group, -1)
         best = 1 if spec.get("group_score") == "largest" else 2
@@ -100,8 +101,10 @@ def unit(gate: Array | None, up: Array, spec: dict[str, Any]) -> Array:
 @pytest.mark.parametrize("kind", KINDS)
 def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
     spec = dict(KINDS[kind])
+    factor = spec.pop("factor", 1.0)
     bench = Bench(seed=5)
     (x, v), (scores, s) = bench.value(DIM), bench.value(N_EXPERT)
+    scores, s = scores * factor, s * np.float32(factor)
     if spec.get("gating") == "sparse_mixer":  # so that some are near
         scores, s = graph.soft_cap(scores, 0.7), 0.7 * np.tanh(s / 0.7)
     gates, ups, downs = (bench.array(N_EXPERT, *d, low=-0.5, high=0.5) for d in ((FFN, DIM), (FFN, DIM), (DIM, FFN)))

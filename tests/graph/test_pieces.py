@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ from quire.parity.models import TOLERANCE, model_names, run_model
 from quire.parity.results import deviation_of
 from tiny_checkpoints import write_checkpoint
 
-Place = Literal["cpu", "device"]
-Mix = Callable[[str], Place | None]
+Mix = Callable[[str], str | None]
 
 
 @pytest.fixture
@@ -37,23 +36,23 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def last_layers(name: str) -> Place | None:
+def last_layers(name: str) -> str | None:
     layer = layer_of(name)
     if layer is None:
         return "device" if name.startswith(("output", "cls")) else None
     return "cpu" if layer == 0 else "device"
 
 
-def first_layers(name: str) -> Place | None:
+def first_layers(name: str) -> str | None:
     """The other way round: what is made on the device is read from there at once, and at the end."""
     return "device" if layer_of(name) == 0 or name.startswith("token_embd") else "cpu"
 
 
-def feed_forward(name: str) -> Place | None:
+def feed_forward(name: str) -> str | None:
     return "cpu" if ".ffn_" in name else "device"
 
 
-def every_other_matrix(name: str) -> Place | None:
+def every_other_matrix(name: str) -> str | None:
     """As many borders as there can be; what stays on the device passes the CPU by."""
     return "cpu" if re.search(r"attn_(q|output)\.|ffn_down|ffn_gate_inp", name) else "device"
 
@@ -73,6 +72,30 @@ def test_every_architecture_equals_the_cpu(name: str, counting: CountingDevice) 
         assert deviation_of(found, expected) <= TOLERANCE, mix
         assert counting.counts().computes > 0
         assert counting.launches("MUL_MAT") > 0
+
+
+def layers_in_sequence(name: str) -> str | None:
+    """The embedding on the CPU, the first layer on one device, all else on the other."""
+    layer = layer_of(name)
+    if layer is None:
+        return "device1" if name.startswith(("output", "cls")) else None
+    return "device" if layer == 0 else "device1"
+
+
+def feed_forward_on_the_other(name: str) -> str | None:
+    """As many borders between devices as there can be; what stays on a device passes the host by."""
+    return "device1" if ".ffn_" in name else "device"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3moe", "gemma3", "deepseek2", "bloom", "mamba2", "bert"])
+@pytest.mark.parametrize("mix", [layers_in_sequence, feed_forward_on_the_other])
+def test_two_devices_equal_the_cpu(name: str, mix: Callable[[str], str | None], counting: CountingDevice) -> None:
+    expected = run_model(name, find_device("CPU"), "stock")
+    found = run_model(name, counting.device, "auto", mix, [counting.other])
+    assert deviation_of(found, expected) <= TOLERANCE
+    assert counting.computes(0) > 0
+    has_feed_forward = name != "mamba2"
+    assert counting.computes(1) > 0 or (mix is feed_forward_on_the_other and not has_feed_forward)
 
 
 def test_layers_are_one_piece(counting: CountingDevice) -> None:

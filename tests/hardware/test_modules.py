@@ -48,9 +48,15 @@ def only_report() -> ModuleReport:
         (NEEDS_A_DRIVER, "unusable", "quire_absent_driver"),
     ],
 )
-def test_a_broken_module_is_told_of(folder: Path, source: str, state: str, words: str) -> None:
+def test_a_broken_module_is_told_of(
+    folder: Path, source: str, state: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     compiled(folder, "cuda", source)
-    report = only_report()
+    with caplog.at_level("INFO", "quire"):
+        report = only_report()
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"[device] module {folder / 'libggml-cuda.so'}: {state}: ")
+    assert words in said
     assert (report.module, report.source, report.state, report.devices) == ("cuda", "QUIRE_MODULE_PATH", state, ())
     assert words in report.reason
     assert report.advice

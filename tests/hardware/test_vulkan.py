@@ -108,10 +108,19 @@ def test_a_request_that_goes_away_is_cancelled(llms: tuple[LLM, LLM]) -> None:
     assert after.choices[0].token_ids
 
 
+def has_experts(reader: GGUFReader) -> bool:
+    return any(key.endswith(".expert_used_count") for key in reader.metadata)
+
+
 def logits_of(path: Path, device: object, ids: list[int]) -> np.ndarray:
-    """Of two steps of one sequence; an encoder has one."""
+    """Of two steps of one sequence; an encoder has one, and so have models with experts.
+
+    For those Mesa 22.3's lavapipe ends the process when a step of one row follows one of many: in its own code, with
+    fusion and reordering switched off as well.
+    """
     place = device if device.kind != "cpu" else None  # type: ignore[attr-defined]
-    model = load_model(GGUFReader(path), (lambda tensor: tensor.to(place)) if place else (lambda tensor: tensor))
+    reader = GGUFReader(path)
+    model = load_model(reader, (lambda tensor: tensor.to(place)) if place else (lambda tensor: tensor))
     has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
     executor = Executor(
         model.trace(), device, n_blocks=3, n_states=2 if has_state else 0, threads=1, kv_dtype="f32", kernels="stock",  # type: ignore[arg-type]
@@ -126,7 +135,8 @@ def logits_of(path: Path, device: object, ids: list[int]) -> np.ndarray:
         )  # fmt: skip
 
     n = len(ids)
-    return step(0, n) if model.config.is_encoder else np.concatenate([step(0, n - 1), step(n - 1, n)])
+    is_one_step = model.config.is_encoder or has_experts(reader)
+    return step(0, n) if is_one_step else np.concatenate([step(0, n - 1), step(n - 1, n)])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -144,7 +154,7 @@ def test_every_architectures_tiny_model(tmp_path: Path, name: str) -> None:
     found = logits_of(path, vulkan(), ids)
     # ggml's CPU looks GELU up in a table of half precision.
     tolerance = 2 * TOLERANCE if "gelu" in str(CONFIGS[name]).lower() or name.startswith("t5encoder") else TOLERANCE
-    if any(key.endswith(".expert_used_count") for key in GGUFReader(path).metadata):
+    if has_experts(GGUFReader(path)):
         # A row whose scores of two experts are as good as equal may go to the other one.
         rows = np.sort([deviation_of(a, b) for a, b in zip(found, expected, strict=True)])
         assert rows[int(0.75 * len(rows))] <= tolerance

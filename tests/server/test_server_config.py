@@ -77,9 +77,12 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
     arguments += ["-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
-    arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU"]
+    arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU", "--n-cpu-ffn", "1", "--fit", "off", "--fit-target", "512"]
+    arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
     engine = opened(monkeypatch, *arguments)[2]
     expected: dict[str, object] = {"n_cpu_moe": 2, "override_tensor": (("ffn", "CPU"),)}
+    expected |= {"n_cpu_ffn": 1, "fit": "off", "fit_target": 512, "fit_ctx": 2048}
+    expected |= {"split_mode": "none", "tensor_split": (3.0, 1.0), "main_gpu": 0}
     expected |= {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}

@@ -1,4 +1,4 @@
-"""A device that computes as the CPU does and counts what is asked of it: tests/native/counting_device.cpp, compiled here."""
+"""Two devices that compute as the CPU does and count what is asked of them: tests/native/counting_device.cpp, compiled here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import quire
 from quire._native.core import Device, devices, find_device, load_backend, module_version
 
-__all__ = ["CountingDevice", "Counts", "counting_device"]
+__all__ = ["CountingDevice", "Counts", "compiled_device", "counting_device"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GGML = ROOT / "vendor" / "ggml"
@@ -49,7 +49,9 @@ class CountingDevice:
         load_backend(str(module))
         self._module = ctypes.CDLL(str(module))
         self._module.counting_launches.restype = ctypes.c_int64
+        self._module.counting_held.restype = self._module.counting_computes.restype = ctypes.c_int64
         self.device: Device = find_device("Counting0")
+        self.other: Device = find_device("Counting1")
 
     def reset(self) -> None:
         self._module.counting_reset()
@@ -63,6 +65,28 @@ class CountingDevice:
         """Of one of ggml's operations, such as ``FLASH_ATTN_EXT``."""
         return int(self._module.counting_launches(operation.encode()))
 
+    def arm(self, kind: str, n: int) -> None:
+        """A fault at the n-th compute from now: ``fail`` (by a status), ``exhaust`` (likewise), ``throw``, ``abort`` (as
+        ggml ends a process), ``hang``; or at the n-th ``allocation`` or ``upload``."""
+        self._module.counting_arm(kind.encode(), ctypes.c_int64(n))
+
+    def held_bytes(self, number: int = 0) -> int:
+        """Of all buffers on the device of that number."""
+        return int(self._module.counting_held(number))
+
+    def computes(self, number: int) -> int:
+        """Graphs on the device of that number, since the last ``reset``."""
+        return int(self._module.counting_computes(number))
+
+    @contextmanager
+    def memory(self, n_bytes: int, number: int = 0) -> Iterator[None]:
+        """So many bytes are free on the device of that number, beside what it holds now; nothing more is given."""
+        self._module.counting_set_memory(number, ctypes.c_int64(self.held_bytes(number) + n_bytes))
+        try:
+            yield
+        finally:
+            self._module.counting_set_memory(number, ctypes.c_int64(1 << 34))
+
     @contextmanager
     def without(self, *operations: str) -> Iterator[None]:
         """The device says that it lacks them."""
@@ -75,27 +99,32 @@ class CountingDevice:
                 self._module.counting_refuse(operation.encode(), 0)
 
 
-@cache
-def counting_device() -> CountingDevice:
-    """Compile the module and load it; skips the test where there is no compiler, or no source of ggml."""
+def compiled_device(folder: Path) -> Path:
+    """Compile the module into a folder; skips the test where there is no compiler, or no source of ggml."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None or not (GGML / "include").is_dir():
         pytest.skip("the counting device needs a C++ compiler and ggml's headers")
     libraries = Path(quire.__file__).parent / "lib"
+    module = folder / "libggml-counting.so"
+    source = ROOT / "tests" / "native" / "counting_device.cpp"
+    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
+    if sys.platform == "linux":  # where our ggml has names of its own
+        names = folder / "own-names.h"
+        subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
+        command += ["-include", str(names)]
+    command += [f'-DQUIRE_MODULE_VERSION="{module_version()}"']
+    command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", str(source), "-o", str(module)]
+    command += [f"-L{libraries}", "-lquire-ggml", "-lquire-ggml-base", f"-Wl,-rpath,{libraries}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return module
+
+
+@cache
+def counting_device() -> CountingDevice:
+    """The device in this process; skips the test as ``compiled_device`` does."""
     folder = Path(tempfile.mkdtemp(prefix="quire-counting-"))
     try:
-        module = folder / "libggml-counting.so"
-        source = ROOT / "tests" / "native" / "counting_device.cpp"
-        command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
-        if sys.platform == "linux":  # where our ggml has names of its own
-            names = folder / "own-names.h"
-            subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
-            command += ["-include", str(names)]
-        command += [f'-DQUIRE_MODULE_VERSION="{module_version()}"']
-        command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", str(source), "-o", str(module)]
-        command += [f"-L{libraries}", "-lquire-ggml", "-lquire-ggml-base", f"-Wl,-rpath,{libraries}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return CountingDevice(module)
+        return CountingDevice(compiled_device(folder))
     finally:
         shutil.rmtree(folder)

@@ -334,6 +334,7 @@ def smallthinker_config(config: Config) -> dict[str, object]:
 def minimax_config(config: Config) -> dict[str, object]:
     kinds, alpha = config["attn_type_list"], config["layernorm_mlp_alpha"]
     assert isinstance(kinds, list)
+    assert config["rotary_dim"] == config["head_dim"]  # transformers turns all of a head
     return {
         **config, "model_type": "minimax", "layer_types": ["full_attention" if one else "linear_attention" for one in kinds],
         "full_attn_alpha_factor": alpha, "linear_attn_alpha_factor": alpha, "mlp_alpha_factor": alpha, "block_size": 32,

@@ -85,6 +85,7 @@ Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, con
                         : routing.gating == Gating::sigmoid ? ggml_sigmoid(ctx, scores)
                                                             : scores;
     ggml_tensor *ranked = w.selection_bias ? ggml_add(ctx, odds, p.weight(w.selection_bias)) : odds;
+    if (ranks_by_scores(w, routing)) ranked = scores;
     if (routing.n_group > 1) ranked = in_best_groups(ctx, ranked, routing);
     ggml_tensor *experts = ggml_argsort_top_k(ctx, ranked, routing.n_used);
     auto of_chosen = [&](ggml_tensor *all) {

@@ -43,6 +43,7 @@ void MoeNode::rank(const float *scores, std::vector<float> &odds, std::vector<fl
     if (routing_.gating == Gating::sigmoid)
         for (float &x : odds) x = 1.0F / (1.0F + std::exp(-x));
     ranked = odds;
+    if (ranks_by_scores(weights_, routing_)) ranked.assign(scores, scores + n);
     if (const float *bias = weight_floats(weights_.selection_bias))
         for (size_t i = 0; i < n; ++i) ranked[i] += bias[i];
     if (routing_.n_group > 1) keep_best_groups(ranked);

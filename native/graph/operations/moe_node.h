@@ -9,6 +9,11 @@
 
 namespace quire {
 
+// Sigmoids of large scores are all 1: where nothing is added to them, the scores themselves tell which are the best.
+inline bool ranks_by_scores(const MoeWeights &weights, const Routing &routing) {
+    return routing.gating == Gating::sigmoid && weights.selection_bias == nullptr && routing.n_group == 1;
+}
+
 // One matrix per expert.
 struct ExpertMatrices {
     std::vector<const Matrix *> gate, up, down; // no gate where they are ungated

@@ -34,7 +34,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
   public:
     explicit TileAttention(const AttentionTile &tile)
         : tile_(tile), shape_(*tile.shape), steps_(tile), n_(tile.n_queries),
-          queries_{tile.scratch, padded_floats(shape_.head_dim),   shape_.head_dim, nullptr,
+          queries_{tile.scratch, padded_floats(shape_.head_dim), shape_.head_dim, nullptr,
                    nullptr,      shape_.k_type == KvType::q5_1},
           states_(tile, tile.scratch + n_ * queries_.stride, padded_floats(shape_.v_head_dim)), scores_(states_.end()),
           key_elements_(elements<K, TK>(shape_.k_type, shape_.head_dim)),
@@ -162,8 +162,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
             values_[b] = readable(values_of(table[b], head), b, next);
             const int begin = b * block_tokens, end = begin + block_tokens;
             const Range some{seen.begin > begin ? seen.begin : begin, seen.end < end ? seen.end : end};
-            add_block(piece_of(some, next, true),
-                      {head * group, (head + 1) * group}, b == first);
+            add_block(piece_of(some, next, true), {head * group, (head + 1) * group}, b == first);
         });
     }
 

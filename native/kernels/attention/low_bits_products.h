@@ -251,8 +251,7 @@ template <class L> class Values<L, LowBits> {
             // Where the last strip has one group of two, it is computed twice.
             int at[n_groups];
 #pragma GCC unroll 2
-            for (int g = 0; g < n_groups; ++g)
-                at[g] = d + g * m * width < piece.dim ? d + g * m * width : d;
+            for (int g = 0; g < n_groups; ++g) at[g] = d + g * m * width < piece.dim ? d + g * m * width : d;
             Vec sum[n][n_groups][m];
 #pragma GCC unroll 8
             for (int i = 0; i < n; ++i) {
@@ -289,33 +288,33 @@ template <class L> class Values<L, LowBits> {
                         }
                     }
                 }
-                for (int k = t - first; k < stop - first; ++k) {
-                    const int8_t *row = codes + int64_t{k} * piece.dim;
-                    Vec value[n_groups][m];
-#pragma GCC unroll 2
-                    for (int g = 0; g < n_groups; ++g) {
-#pragma GCC unroll 8
-                        for (int j = 0; j < m; ++j) value[g][j] = L::load(row + at[g] + j * width);
-                    }
-                    if (piece.has_smallest) {
+                // Loops of their own: compilers keep no sums in registers across branches.
+                auto add_tokens = [&]<bool has_smallest>() __attribute__((always_inline)) {
+                    for (int k = t - first; k < stop - first; ++k) {
+                        const int8_t *row = codes + int64_t{k} * piece.dim;
 #pragma GCC unroll 2
                         for (int g = 0; g < n_groups; ++g) {
-                            const Vec scale = L::set(scales[g][k]), least = L::set(smallest[g][k]);
+                            Vec value[m];
 #pragma GCC unroll 8
-                            for (int j = 0; j < m; ++j) value[g][j] = L::fma(value[g][j], scale, least);
+                            for (int j = 0; j < m; ++j) {
+                                value[j] = L::load(row + at[g] + j * width);
+                                if constexpr (has_smallest)
+                                    value[j] = L::fma(value[j], L::set(scales[g][k]), L::set(smallest[g][k]));
+                            }
+#pragma GCC unroll 8
+                            for (int i = 0; i < n; ++i) {
+                                const float *from = has_smallest ? weights + i * step_tokens + first : scaled[g][i];
+                                const Vec weight = L::set(from[k]);
+#pragma GCC unroll 8
+                                for (int j = 0; j < m; ++j) sum[i][g][j] = L::fma(weight, value[j], sum[i][g][j]);
+                            }
                         }
                     }
-#pragma GCC unroll 8
-                    for (int i = 0; i < n; ++i) {
-#pragma GCC unroll 2
-                        for (int g = 0; g < n_groups; ++g) {
-                            const float *from = piece.has_smallest ? weights + i * step_tokens + first : scaled[g][i];
-                            const Vec weight = L::set(from[k]);
-#pragma GCC unroll 8
-                            for (int j = 0; j < m; ++j) sum[i][g][j] = L::fma(weight, value[g][j], sum[i][g][j]);
-                        }
-                    }
-                }
+                };
+                if (piece.has_smallest)
+                    add_tokens.template operator()<true>();
+                else
+                    add_tokens.template operator()<false>();
                 t = stop;
             }
 #pragma GCC unroll 8
@@ -323,8 +322,7 @@ template <class L> class Values<L, LowBits> {
 #pragma GCC unroll 2
                 for (int g = 0; g < n_groups; ++g) {
 #pragma GCC unroll 8
-                    for (int j = 0; j < m; ++j)
-                        L::store(sums + i * sum_stride + at[g] + j * width, sum[i][g][j]);
+                    for (int j = 0; j < m; ++j) L::store(sums + i * sum_stride + at[g] + j * width, sum[i][g][j]);
                 }
             }
         }

@@ -162,9 +162,9 @@ class Trace:
     @property
     def placed_names(self) -> set[str]:
         """Names of the weights by which operations can be placed, an encoder's included: ``Executor``'s ``places``."""
-    def placed_parts(self, places: Mapping[str, Literal["cpu", "device"]]) -> tuple[int, int, set[int]]:
-        """With ``Executor``'s ``places``: bytes of weights that the CPU reads, and the device, and the layers whose
-        rows the device keeps."""
+    def placed_parts(self, places: Mapping[str, str]) -> list[tuple[dict[str, int], set[int]]]:
+        """With ``Executor``'s ``places``: of the CPU, and of each device as far as there are parts, the weights that it
+        reads with their bytes, and the layers whose rows it keeps."""
     def describe(self) -> list[str]:
         """One line per recorded operation."""
 
@@ -311,10 +311,10 @@ class Executor(ExecutorBase):
     ``cache_bytes``: of the blocks of all groups together, where that is less than ``n_blocks`` of each (windows need
     fewer); 0: that many.
     ``sums_inputs``: what products read is added up for ``input_sums``, by stock kernels on the CPU only.
-    ``places``: where weights are, ``"cpu"`` or ``"device"``, of a model whose tensors are all the CPU's: an operation
-    runs where its matrices are (on the CPU where these are in two places), and one without a word where its inputs
-    are.  What is on the CPU runs by our own kernels, what is not is copied to ``device``; each keeps its layers' rows,
-    and recurrent states are the CPU's.  Empty: everything runs on ``device``.
+    ``places``: where weights are, ``"cpu"``, ``"device"``, or ``"device1"`` and so on for ``more_devices``: an
+    operation runs where its matrices are (on the CPU where these are in two places), and one without a word where its
+    inputs are.  What is on the CPU runs by our own kernels; each place keeps its layers' rows, and recurrent states are
+    the CPU's.  Empty: everything runs on ``device``.  What a device reads that lies elsewhere is copied there.
     ``team_of``: an executor whose threads this one uses, where both have our own kernels; they must not run at once.
     Packed matrices that both traces read are shared.
     Our own kernels run one program for all sizes.  For stock ones the largest graph is made here, and others
@@ -340,8 +340,27 @@ class Executor(ExecutorBase):
         cache_bytes: int = 0,
         sums_inputs: bool = False,
         team_of: Executor | None = None,
-        places: Mapping[str, Literal["cpu", "device"]] = ...,
+        places: Mapping[str, str] = ...,
+        more_devices: Sequence[Device] = (),
     ) -> None: ...
+    @staticmethod
+    def measure(
+        trace: Trace,
+        device: Device,
+        *,
+        n_blocks: int,
+        kv_dtype: str = "f16",
+        kernels: Literal["auto", "stock", "cpu"] = "auto",
+        max_rows: int = 512,
+        max_sequences: int = 32,
+        n_states: int = 0,
+        kernel_set: KernelSet | None = None,
+        cache_bytes: int = 0,
+        places: Mapping[str, str] = ...,
+        more_devices: Sequence[Device] = (),
+    ) -> tuple[list[dict[str, int]], int]:
+        """What such an executor would have as ``device_bytes``, without taking it; and the bytes of values on the CPU
+        (of weights that are not packed).  Raises as the executor does, but for CapacityError."""
     @property
     def n_vocab(self) -> int: ...
     @property
@@ -392,8 +411,9 @@ class Executor(ExecutorBase):
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by use: ``cache``, ``compute``, and ``packed`` for weights in the layout of our own products."""
     @property
-    def device_bytes(self) -> dict[str, int]:
-        """What the device has of a model with ``places``: ``weights``, ``cache``, ``compute``; zeros of others."""
+    def device_bytes(self) -> list[dict[str, int]]:
+        """By device ``weights``, ``cache``, ``compute`` (buffers of steps), and what it tells as ``free`` and
+        ``total``; empty where all of the model runs by our own kernels."""
     @property
     def n_pieces(self) -> int:
         """Pieces of the trace that a step runs one after the other: 1, or more with ``places``."""
@@ -426,13 +446,17 @@ class Executor(ExecutorBase):
         source_tables: Sequence[Sequence[int]] = (),
         n_source: Sequence[int] = (),
         features: npt.NDArray[np.float32] | None = None,
+        likeliest: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """One step (for tests): logits ``[len(logit_rows), n_vocab]``.
 
         ``features``: ``[tokens, n]``, those that come with a head's tokens.
+        ``likeliest``: how many of each row are enough, 0 for all; others may be -inf then.
         ``axes``: places of the tokens in time, then in height, then in width; empty: their positions in all three.
         ``source_tables``, ``n_source``: where the rows of each sequence's source lie, and how many they are.
         """
+    def copy_block(self, group: int, from_block: int, to_block: int) -> None:
+        """Copy what a group's layers keep in one block to another (for tests)."""
     def encode(
         self,
         tokens: Sequence[int],

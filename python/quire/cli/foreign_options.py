@@ -28,6 +28,7 @@ _CACHE_TYPES = ("-ctk", "-ctv")
 _ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # -t4, as click has it
 REREAD = frozenset((
     "-t", "--threads", "-np", "--parallel", "-a", "--alias", "-dev", "--device", "--api-key", "--reasoning-format",
+    "-fit", "--fit", "-sm", "--split-mode",
 ))  # fmt: skip
 """Options of ours whose values may be written in other ways: the table is read for them, too."""
 
@@ -159,7 +160,7 @@ def _as_arguments(row: ForeignOption, parameter: click.Parameter, values: Values
     if values is None:
         return []
     if not _takes_value(parameter):
-        return [row.target]
+        return [row.target] if values != ["off"] else []
     return [part for value in values for part in (row.target, value)]
 
 

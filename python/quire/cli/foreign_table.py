@@ -38,12 +38,12 @@ class ForeignOption:
 
 
 def _works(
-    names: str, target: str = "", *, env: str = "", takes: bool = True, value: str | None = None, how: str = "same",
-    elsewhere: str = "",
+    names: str, target: str = "", *, env: str = "", takes: bool | tuple[str, ...] = True, value: str | None = None,
+    how: str = "same", elsewhere: str = "",
 ) -> ForeignOption:  # fmt: skip
     split = tuple(names.split())
     return ForeignOption(
-        "", split, "works", "", takes and value is None, env, target or split[-1], value, how, (), elsewhere
+        "", split, "works", "", takes if value is None else False, env, target or split[-1], value, how, (), elsewhere
     )
 
 
@@ -57,8 +57,7 @@ def _refused(
     return ForeignOption("", tuple(names.split()), "refused", text, takes, env, neutral=tuple(neutral.split()))
 
 
-_SIZES = "sizes always fit the memory at hand"
-_ONE_DEVICE = "a model runs on one device as a whole"
+_ONE_DEVICE = "no matrix is split: --split-mode layer puts layers on several devices"
 _SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
 _DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
 _NO_SUCH = "tokens are proposed by a draft model or by a look at the text so far: see docs/speculation.md"
@@ -143,16 +142,18 @@ _LLAMA_CPP = (
     _works("-ngl --gpu-layers --n-gpu-layers", env="LLAMA_ARG_N_GPU_LAYERS"),
     _works("-dev --device", "--device", env="LLAMA_ARG_DEVICE", how="device"),
     _refused("--list-devices", "quire devices lists them", takes=False),
-    _note("-sm --split-mode", _ONE_DEVICE, env="LLAMA_ARG_SPLIT_MODE", takes=True),
-    _refused("-ts --tensor-split", f"{_ONE_DEVICE}: --device names it", env="LLAMA_ARG_TENSOR_SPLIT"),
-    _refused("-mg --main-gpu", "--device names it", env="LLAMA_ARG_MAIN_GPU", neutral="0"),
+    _works("-sm --split-mode", env="LLAMA_ARG_SPLIT_MODE", how="split_mode"),
+    _works("-ts --tensor-split", env="LLAMA_ARG_TENSOR_SPLIT"),
+    _works("-mg --main-gpu", env="LLAMA_ARG_MAIN_GPU"),
     _works("-ot --override-tensor", env="LLAMA_ARG_OVERRIDE_TENSOR"),
     _works("-cmoe --cpu-moe", "--n-cpu-moe", env="LLAMA_ARG_CPU_MOE", value="65536"),
     _works("-ncmoe --n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE"),
-    _refused("-ncffn --n-cpu-ffn", "--override-tensor says by names which weights stay on the CPU", neutral="0"),
+    _works("-ncffn --n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN"),
     _refused("--rpc", "build with QUIRE_RPC, then --device names one of 'quire devices'", env="LLAMA_ARG_RPC"),
-    _note("-fit --fit", _SIZES, env="LLAMA_ARG_FIT", takes=_ON_OFF),
-    _note("-fitp --fit-print -fitt --fit-target -fitc --fit-ctx", _SIZES, takes=True),
+    _works("-fit --fit", env="LLAMA_ARG_FIT", how="on_off", takes=_ON_OFF),
+    _refused("-fitp --fit-print", "quire info MODEL --fit prints it", env="LLAMA_ARG_FIT_ESTIMATE", neutral="off 0"),
+    _works("-fitt --fit-target", env="LLAMA_ARG_FIT_TARGET"),
+    _works("-fitc --fit-ctx", env="LLAMA_ARG_FIT_CTX"),
     _works("--mlock", "--load", value="lock", env="LLAMA_ARG_MLOCK"),
     _works("--no-mmap", "--load", value="copy", env="LLAMA_ARG_NO_MMAP"),
     _works("--mmap", "--load", value="mmap"),
@@ -160,7 +161,7 @@ _LLAMA_CPP = (
     _note("-lzm --lazy-mode", "a mapped file is read as it is used", env="LLAMA_ARG_LAZY_MODE", takes=True),
     _note("-dio --direct-io -ndio --no-direct-io", "--load says how a file is read"),
     _note("--repack -nr --no-repack --no-host", "--kernels stock keeps weights as the file has them"),
-    _note("--op-offload --no-op-offload", _ONE_DEVICE),
+    _note("--op-offload --no-op-offload", "an operation runs where its weights are"),
     _note("-bs --backend-sampling", "tokens are drawn on the CPU", env="LLAMA_ARG_BACKEND_SAMPLING"),
     _note("--warmup --no-warmup", "a server warms up before its first request"),
     # Positions

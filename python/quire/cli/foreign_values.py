@@ -39,9 +39,17 @@ def _mask(value: str) -> Values:
 
 
 def _device(value: str) -> Values:
-    if "," in value:
-        raise ValueError("must be one device")
     return ["cpu" if value.lower() == "none" else value]
+
+
+def _split_mode(value: str) -> Values:
+    if value not in ("layer", "none", "auto"):
+        raise ValueError("must be layer or none, as no matrix is split between devices,")
+    return [value]
+
+
+def _on_off(value: str) -> Values:
+    return ["off" if value in ("off", "0", "false") else "on"]
 
 
 def _load_mode(value: str) -> Values:
@@ -120,6 +128,8 @@ _HOW: dict[str, Callable[[str], Values]] = {
     "parallel": lambda value: None if value in ("-1", "0") else [value],
     "mask": _mask,
     "device": _device,
+    "split_mode": _split_mode,
+    "on_off": _on_off,
     "load_mode": _load_mode,
     "sampler_letters": _sampler_letters,
     "reasoning_format": _reasoning_format,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..engine_options import engine_options
+from ..engine_options import EngineConfig, engine_options
 from ..errors import QuireError
 from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
+from .fit_report import fit_object, fit_of_file, places_of_tensors, print_fit
 from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .model_options import adapters_option
@@ -21,7 +22,7 @@ from .text import one_line, size_text
 from .verdict import DEFAULT_N_CTX, Verdict, opened, verdict_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from .._native.gguf import TensorInfo
@@ -57,6 +58,16 @@ SHOWN = 8
     help="Type of the KV cache, as 'quire run' has it.",
 )
 @adapters_option
+@click.option("--fit", "fits", is_flag=True, help="Show how much of it fits on a device, and what takes how much.")
+@click.option("--device", metavar="NAME", default="gpu", show_default=True, help="For --fit: as 'quire run' has it.")
+@click.option(
+    "--fit-target",
+    type=click.IntRange(0, 2**24),
+    metavar="MIB",
+    default=1024,
+    show_default=True,
+    help="For --fit: of the device's free memory to be left free.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
 @click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")
 def command(
@@ -65,6 +76,9 @@ def command(
     n_ctx: int | None,
     kv_dtype: KvDType,
     adapters: Sequence[tuple[str, float]] | None,
+    fits: bool,
+    device: str,
+    fit_target: int,
     as_json: bool,
     architectures: bool,
 ) -> None:
@@ -93,12 +107,21 @@ def command(
             reasons = refusals(source, reader, adapters)
             beside = adapter_objects(adapters, reasons)
             verdict.reasons.extend(reason for reason in reasons if reason)
+        fit = None
+        if fits and reader is not None and not verdict.reasons:
+            config = EngineConfig(
+                device=device, n_ctx=n_ctx, kv_dtype=kv_dtype, fit_target=fit_target, adapters=tuple(adapters or ())
+            )
+            fit = fit_of_file(reader, source, config)
         if as_json:
             shown = _verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))
+            shown |= {} if fit is None else {"fit": fit_object(fit)}
             print(json.dumps(shown | ({"adapters": beside} if adapters else {})))
             return
         if reader is not None:
-            _print(source, reader, verdict)
+            _print(source, reader, verdict, {} if fit is None else places_of_tensors(fit))
+        if fit is not None:
+            print_fit(fit)
         print_adapters(beside)
         for reason in verdict.reasons:
             print(f"runs: no: {one_line(reason)}")
@@ -135,7 +158,7 @@ def _entries(reader: GGUFReader, key: str) -> tuple[str, int, Sequence[object]] 
     return kind, len(strings), [item.decode("utf-8", "backslashreplace") for item in strings[:SHOWN]]
 
 
-def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
+def _print(path: Path, reader: GGUFReader, verdict: Verdict, places: Mapping[str, str]) -> None:
     n_elements = sum(math.prod(info.shape) for info in reader.tensors)
     kind = "as GGUF" if path.is_dir() else f"GGUF {reader.version}"
     parts = f" in {reader.n_files} files" if reader.n_files > 1 else ""
@@ -146,10 +169,15 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict) -> None:
     print_table(
         ("key", "type", "value"), ((k, reader.metadata.type_of(k), _value_text(reader, k)) for k in reader.metadata)
     )
+    where = ("place",) if places else ()
     print_table(
-        ("tensor", "shape", "dtype", "size>"),
-        ((t.name, " x ".join(map(str, t.shape)), str(t.dtype), size_text(t.size_bytes)) for t in reader.tensors),
-    )
+        ("tensor", "shape", "dtype", "size>", *where),
+        (
+            (t.name, " x ".join(map(str, t.shape)), str(t.dtype), size_text(t.size_bytes),
+             *(places.get(t.name, "-") for _ in where))
+            for t in reader.tensors
+        ),
+    )  # fmt: skip
     print_table(
         ("dtype", "tensors>", "parameters>", "size>"),
         ((name, str(n), f"{elements:,}", size_text(size)) for name, n, elements, size in _types(reader.tensors)),

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import click
 from click.core import ParameterSource
 
-from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters, read_overrides
+from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters, read_overrides, read_shares
 from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
@@ -72,7 +72,7 @@ class ModelOptions:
         device: str | None = self.engine.get("device")
         on_cpu = device is not None and device.lower() == "cpu"
         if self.gpu_layers is None:
-            return device or "cpu"
+            return device or "default"
         if self.gpu_layers == 0:
             if device is not None and not on_cpu:
                 raise click.UsageError(f"-ngl 0 keeps the model on the CPU but --device is {device}")
@@ -144,6 +144,14 @@ def _overrides(ctx: click.Context, param: click.Parameter, values: Sequence[str]
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _shares(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """What ``read_shares`` makes of them."""
+    try:
+        return None if value is None else read_shares(value)
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 _ADAPTERS = engine_options()["adapters"]
 adapters_option = click.option(
     *_ADAPTERS.flags.split(), "adapters", multiple=True, callback=_adapters, metavar=_ADAPTERS.metavar,
@@ -163,6 +171,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
         return adapters_option
     if option.is_overrides:
         return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
+    if option.is_shares:
+        return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
     if option.hexadecimal:
         return click.option(*flags, callback=_hexadecimal, **more)
     if option.choices:

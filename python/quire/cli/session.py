@@ -28,11 +28,14 @@ class Sizes:
 
 def _open(options: ModelOptions, sizes: Sizes) -> LLM:
     import logging
+    import os
 
     from ..engine import LLM
 
     # What the engine warns of is a remark like the command's own.
-    logging.basicConfig(format="quire: %(message)s")
+    logging.basicConfig(
+        format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
+    )
     wanted = {name: value for name, value in asdict(sizes).items() if value is not None}
     path = None if options.path is None else located(options.path)
     return LLM(path, **{**options.config(), **wanted})

@@ -49,6 +49,10 @@ class MadeReader(GGUFReader):
         self._writer.abort()
 
     @property
+    def is_made(self) -> bool:
+        return True
+
+    @property
     def is_mapped(self) -> bool:
         """False: what is made from a tensor is in memory alone."""
         return False

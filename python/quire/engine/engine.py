@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from .._native import engine as native
 from ..errors import (
     CapacityError,
+    DeviceError,
     InternalError,
     LoadError,
     QuireError,
@@ -76,7 +77,7 @@ class Failure:
 
 _KINDS: dict[str, type[QuireError]] = {
     kind.__name__: kind
-    for kind in (LoadError, ShapeError, UnsupportedError, CapacityError, RequestError, InternalError)
+    for kind in (LoadError, ShapeError, UnsupportedError, CapacityError, RequestError, InternalError, DeviceError)
 }
 Deliver = Callable[[Sequence["Event | Failure"]], None]
 
@@ -103,6 +104,7 @@ def native_params(params: SamplingParams) -> native.SamplingParams:
 class Engine:
     """Owns a decoder.  Thread-safe.
 
+    ``device_lost`` is set when a request failed for that: all later ones will.
     ``submit`` names a function that gets the request's events, all of a step at once, on the dispatcher's thread: it
     must be quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
     """
@@ -113,6 +115,7 @@ class Engine:
         self._masks = MaskThreads(n_vocab, self._fail)
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
+        self.device_lost = threading.Event()
         self._processing: ThreadPoolExecutor | None = None
         self._thread = threading.Thread(target=self._dispatch, args=(decoder,), name="quire-dispatch", daemon=True)
         self._thread.start()
@@ -208,6 +211,8 @@ class Engine:
                 rows.append(event)
             else:
                 by_request.setdefault(event.request_id, []).append(_item(event))
+                if event.error_kind == "DeviceError":
+                    self.device_lost.set()
         for request_id, items in by_request.items():
             waiting = self._take(request_id, items)
             if waiting is not None and not _deliver(waiting, items):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ..errors import RequestError, UnsupportedError
-from .config import EngineConfig, Kernels, KvDType, LoadMode, Policy, Speculation
+from .config import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
 from .engine import Engine, EngineRequest, Pooling
 from .loader import open_model
 from .prompts import Prompt, Prompts, RequestOptions, prompt_list
@@ -46,10 +46,17 @@ class LLMBase:
         self,
         model: str | os.PathLike[str] | None = None,
         *,
-        device: str = "cpu",
+        device: str = "default",
         n_gpu_layers: int | None = None,
         n_cpu_moe: int = 0,
+        n_cpu_ffn: int = 0,
         override_tensor: Sequence[tuple[str, str]] = (),
+        fit: FitMode = "on",
+        fit_target: int = 1024,
+        fit_ctx: int = 4096,
+        split_mode: SplitMode = "auto",
+        tensor_split: Sequence[float] = (),
+        main_gpu: int = 0,
         n_ctx: int | None = None,
         threads: int = 0,
         cpu_mask: int | None = None,
@@ -78,7 +85,14 @@ class LLMBase:
             device=device,
             n_gpu_layers=n_gpu_layers,
             n_cpu_moe=n_cpu_moe,
+            n_cpu_ffn=n_cpu_ffn,
             override_tensor=tuple((pattern, place) for pattern, place in override_tensor),
+            fit=fit,
+            fit_target=fit_target,
+            fit_ctx=fit_ctx,
+            split_mode=split_mode,
+            tensor_split=tuple(tensor_split),
+            main_gpu=main_gpu,
             n_ctx=n_ctx,
             threads=threads,
             cpu_mask=cpu_mask,

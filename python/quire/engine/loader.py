@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,17 +17,18 @@ from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
 from ..errors import LoadError, RequestError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
-from ..hardware import find_device, has_gpu
 from ..models import load_model
 from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
+from .device_choice import device_at_hand, devices_of
 from .draft import DraftModel, cache_bytes_beside, opened_draft, predictor_beside, wants_predictor
 from .engine import Pooling
+from .fit import Fit, fitted
 from .memory import memory_at_hand
 from .model_output import ModelOutput, output_of, pooling_of
-from .placement import Placement, asks_for_two_devices, memory_of_all, needs_of_parts, placement_of
-from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes, sizes_of_parts
+from .placement import Placement, asks_for_two_devices, memory_of_all
+from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
 from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "OpenedModel",
     "advised_sampling",
     "cache_dtype",
+    "fit_of",
     "open_decoder",
     "open_model",
     "open_reader",
@@ -115,32 +117,13 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
     Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
     CapacityError when the weights or the cache do not fit into memory.
     """
-    config = replace(config, device=_device_at_hand(config))
+    config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs))
     if not asks_for_two_devices(config):
-        _kernel_set(config, find_device(config.device))  # refused before anything is read
+        _kernel_set(config, devices_of(config)[0])  # refused before anything is read
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config, sums_inputs)
     return _open_file(source, config, sums_inputs)
-
-
-def _device_at_hand(config: EngineConfig) -> str:
-    """What ``"auto"`` stands for: the first GPU, or else the CPU, which is said; all others are themselves.
-
-    ``"cpu"`` is ``"auto"`` where layers are wanted on a device.
-    """
-    if config.n_gpu_layers == 0:
-        return "cpu"
-    wanted = config.device if config.n_gpu_layers is None or config.device.lower() != "cpu" else "auto"
-    if wanted.lower() != "auto":
-        return wanted
-    if has_gpu():
-        return "gpu"
-    _LOG.warning(
-        "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
-        "(README: Install tells how to build for one; 'quire devices' lists what is there)"
-    )
-    return "cpu"
 
 
 def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
@@ -174,8 +157,6 @@ def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> P
 
 def _kernel_set(config: EngineConfig, device: Device, placement: Placement | None = None) -> KernelSet | None:
     """The kernels of our own that the model runs by, or its part on the CPU; None where it runs by ggml's."""
-    if placement is not None and config.kernels != "auto":
-        raise UnsupportedError(f"[engine] kernels must be 'auto' on two devices but are '{config.kernels}'")
     if placement is not None and not config.deterministic:
         return KernelSet(config.isa)
     if device.kind != "cpu":
@@ -200,7 +181,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
     ):
         if config.quantize is not None:
             return _open_quantized(reader, config, sums_inputs)
-        check_weights(folder.name, reader.size_bytes, memory_of_all(config, find_device(config.device)))
+        check_weights(folder.name, reader.size_bytes, memory_of_all(config, devices_of(config)))
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
@@ -215,16 +196,15 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool)
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
         QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
     ):
-        available = memory_of_all(config, find_device(config.device))
+        available = memory_of_all(config, devices_of(config))
         check_weights(Path(source.path).name, reader.size_bytes, available)
         return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
 
 
 def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
-    device = find_device(config.device)
     # What the cache holds is copied from there, so that the file is not read for nothing.
     mapped = config.packed_cache is not None and config.load == "copy"
-    available = memory_of_all(config, device)
+    available = memory_of_all(config, devices_of(config))
     if config.quantize is not None:
         return _open_quantized(GGUFReader(path), config, sums_inputs)
     if path.is_file():
@@ -244,39 +224,65 @@ def open_reader(
 
     ``repack``: as ``Executor`` takes it; None: as the options have it.
     """
-    device = find_device(config.device)
-    model, placement, adapter_bytes = _loaded(reader, config, device)
+    if config.device == "default":  # of who has a reader of his own
+        config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
+    devices = devices_of(config)
+    # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
+    is_shape = reader.is_made and devices[0].kind != "cpu"
+    model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
     n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
         tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
     _check_calls_are_known(tokenizer)
-    kernel_set = _kernel_set(config, device, placement)
-    of_cache = kernel_set if placement is None else None  # one type for all layers
-    kv_dtype = cache_dtype(config.kv_dtype, of_cache, is_kept=not model.config.is_encoder)
+    fit = None
+    if devices[0].kind != "cpu":
+        fit, kv_dtype = _fitted(path, reader, model, config, adapter_bytes)
+        if fit.note:
+            _LOG.warning("[fit] %s", fit.note)
+        if not fit.devices:
+            fit, config = None, replace(config, device="cpu", n_gpu_layers=0)
+            devices = devices_of(config)
+    if is_shape:
+        is_whole = fit is not None and fit.placement is None
+        model, adapter_bytes = _adapted(reader, config, devices[0] if is_whole else None)
+    kernel_set = _kernel_set(config, devices[0], fit.placement if fit else None)
+    if fit is None:
+        kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
     predictor = predictor_beside(path.name, model, config, kv_dtype)
-    with opened_draft(config, device, tokenizer, n_vocab, kv_dtype) as draft:
+    with opened_draft(config, devices[0], tokenizer, n_vocab, kv_dtype) as draft:
         return _open_with(
-            reader, path, config, device, model, placement=placement,
+            reader, path, config, devices, model, fit=fit,
             tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack,
             sums_inputs=sums_inputs, adapter_bytes=adapter_bytes,
         )  # fmt: skip
 
 
-def _loaded(reader: GGUFReader, config: EngineConfig, device: Device) -> tuple[LoadedModel, Placement | None, int]:
-    """The model with its adapters, which parts of it are the CPU's (all its weights are in the host's memory then), and
-    what the adapters take."""
-    if asks_for_two_devices(config):
-        model, n_bytes = _adapted(reader, config, lambda tensor: tensor)
-        if (placement := placement_of(config, device, model.config.n_layer)) is not None or device.kind == "cpu":
-            return model, placement, n_bytes
-    model, n_bytes = _adapted(reader, config, _placing(device))
-    return model, None, n_bytes
+def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
+    """What fits of a model on the device of the options, for which nothing is taken.  Raises as ``open_model``."""
+    config = replace(config, device=device_at_hand(config))
+    if devices_of(config)[0].kind == "cpu":
+        raise UnsupportedError("[fit] the device must be another one than the CPU but is the CPU")
+    model, adapter_bytes = _adapted(reader, config)
+    return _fitted(path, reader, model, config, adapter_bytes)[0]
 
 
-def _adapted(reader: GGUFReader, config: EngineConfig, place: Callable[[Tensor], Tensor]) -> tuple[LoadedModel, int]:
-    predicts = wants_predictor(config, find_device(config.device))
+def _fitted(
+    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, adapter_bytes: int
+) -> tuple[Fit, CacheDType]:
+    kv_dtype = cache_dtype(config.kv_dtype, None, is_kept=not model.config.is_encoder)  # one type for all layers
+    needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
+    return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
+
+
+def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
+    """The model with its adapters, on the device or in the host's memory, and what the adapters take."""
+    predicts = wants_predictor(config, devices_of(config)[0])
+
+    def place(tensor: Tensor) -> Tensor:
+        return tensor if device is None else tensor.to(device)
+
     if not config.adapters:
         return load_model(reader, place, predicts=predicts), 0
     from ..convert import opened_adapters
@@ -290,10 +296,10 @@ def _open_with(
     reader: GGUFReader,
     path: Path,
     config: EngineConfig,
-    device: Device,
+    devices: Sequence[Device],
     model: LoadedModel,
     *,
-    placement: Placement | None,
+    fit: Fit | None,
     tokenizer: Tokenizer | None,
     kv_dtype: CacheDType,
     kernel_set: KernelSet | None,
@@ -302,32 +308,26 @@ def _open_with(
     sums_inputs: bool,
     adapter_bytes: int,
 ) -> OpenedModel:
-    n_vocab = model.config.n_vocab
+    device, n_vocab = devices[0], model.config.n_vocab
     cache = CacheLayout(model.cache, kv_dtype)
     if "q" in kv_dtype and not cache.groups:
         raise UnsupportedError(
             f"[engine] kv_dtype {kv_dtype} must go with a model that caches keys and values but {path.name} caches none"
         )
-    advice = text_advice(reader.metadata)
-    needs = _needs(path, reader, model, config, cache, own_kernels=kernel_set is not None, advice=advice)
-    needs = replace(needs, weights_bytes=needs.weights_bytes + adapter_bytes)
+    needs = _needs(
+        path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes,
+        own_kernels=fit is None and kernel_set is not None,
+    )  # fmt: skip
     for draft in drafts:
         needs = draft.add_to(needs)
-    if placement is None:
-        sizes = choose_sizes(needs, config, memory_at_hand(config, device))
-    else:
-        parts = needs_of_parts(needs, model, placement, kv_dtype)
-        sizes = sizes_of_parts(
-            parts, config, (memory_at_hand(config, find_device("cpu")), memory_at_hand(config, device))
-        )
+    sizes = choose_sizes(needs, config, memory_at_hand(config, device)) if fit is None else fit.sizes
     if sizes.n_ctx > needs.n_ctx_train:
         _LOG.warning(
             "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
             sizes.n_ctx, needs.n_ctx_train, path.name,
         )  # fmt: skip
-    trace = model.trace(sizes.n_ctx, config.taps)
     executor = Executor(
-        trace,
+        model.trace(sizes.n_ctx, config.taps),
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
@@ -342,7 +342,8 @@ def _open_with(
         packed_cache=_packed_cache(reader, device, config),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
         sums_inputs=sums_inputs,
-        places={} if placement is None else placement.places(trace.placed_names),
+        places={} if fit is None else fit.places,
+        more_devices=devices[1:],
     )
     for note in executor.packed_cache_notes:
         _LOG.warning("[packed-cache] %s", note)
@@ -386,7 +387,7 @@ def _open_with(
         kv_dtype,
         None if kernel_set is None else kernel_set.isa,
         output,
-        advice,
+        text_advice(reader.metadata),
         config.device,
         kinds_of(cache),
         cache.state_bytes > 0,
@@ -424,12 +425,6 @@ def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
         ) from error
     # Also what is as usual without advice: a file that says temperature 1 means it.
     return MappingProxyType({name: getattr(params, name) for name in advice})
-
-
-def _placing(device: Device) -> Callable[[Tensor], Tensor]:
-    if device.kind == "cpu":
-        return lambda tensor: tensor
-    return lambda tensor: tensor.to(device)
 
 
 def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
@@ -475,17 +470,17 @@ def _needs(
     reader: GGUFReader,
     model: LoadedModel,
     config: EngineConfig,
-    cache: CacheLayout,
     *,
-    own_kernels: bool,
-    advice: TextAdvice,
+    kv_dtype: CacheDType,
+    adapter_bytes: int,
+    own_kernels: bool = False,
 ) -> ModelNeeds:
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
-    c = model.config
+    c, cache = model.config, CacheLayout(model.cache, kv_dtype)
     return ModelNeeds(
         name=path.name,
         n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes + (_packing_bytes(reader) if own_kernels else 0),
+        weights_bytes=reader.size_bytes + adapter_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),
         token_bytes=4 * (8 * c.dim + 4 * c.widest),
         paged=own_kernels,
@@ -493,6 +488,6 @@ def _needs(
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
         reads_source=c.decoder_start is not None,
-        n_ctx_advised=advice.max_tokens,
+        n_ctx_advised=text_advice(reader.metadata).max_tokens,
         limited=limited_groups(cache),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import CapacityError
@@ -16,7 +15,6 @@ __all__ = [
     "Sizes",
     "check_weights",
     "choose_sizes",
-    "sizes_of_parts",
 ]
 
 BLOCK_TOKENS = 32
@@ -145,19 +143,6 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
         max_step_tokens=step_tokens,
         n_states=n_states,
         cache_bytes=0 if cache_bytes >= (n_blocks - 1) * needs.block_bytes else cache_bytes,
-    )
-
-
-def sizes_of_parts(parts: Sequence[ModelNeeds], config: EngineConfig, available_bytes: Sequence[int]) -> Sizes:
-    """The sizes of a model whose parts lie on several devices: what fits on each.  Raises as ``choose_sizes``."""
-    found = [choose_sizes(part, config, n_bytes) for part, n_bytes in zip(parts, available_bytes, strict=True)]
-    n_ctx = min(each.n_ctx for each in found)
-    return Sizes(
-        n_ctx=n_ctx,
-        n_blocks=max(min(each.n_blocks for each in found), 2),
-        max_sequences=min(each.max_sequences for each in found),
-        max_step_tokens=min(each.max_step_tokens for each in found),
-        n_states=max(each.n_states for each in found),
     )
 
 

@@ -1,7 +1,17 @@
 """Devices: the modules that offer them, which is meant by a name, and what checks have found of them."""
 
-from .choice import devices, find_device, has_gpu
+from .choice import checked_gpu, devices, find_device, find_devices, has_gpu
 from .modules import ModuleReport, module_reports
 from .verdicts import Verdict, verdict_of
 
-__all__ = ["ModuleReport", "Verdict", "devices", "find_device", "has_gpu", "module_reports", "verdict_of"]
+__all__ = [
+    "ModuleReport",
+    "Verdict",
+    "checked_gpu",
+    "devices",
+    "find_device",
+    "find_devices",
+    "has_gpu",
+    "module_reports",
+    "verdict_of",
+]

@@ -9,12 +9,12 @@ from ..errors import UnsupportedError
 from .kinds import KINDS, Kind, kind_named
 from .module_files import module_folders
 from .modules import ModuleReport, load_modules
-from .verdicts import verdict_of
+from .verdicts import any_passed, verdict_of
 
 if TYPE_CHECKING:
     from .._native.core import Device
 
-__all__ = ["devices", "find_device", "has_gpu"]
+__all__ = ["checked_gpu", "devices", "find_device", "find_devices", "has_gpu"]
 
 _LOG = logging.getLogger("quire")
 _GPUS = ("gpu", "integrated_gpu")
@@ -38,30 +38,62 @@ def find_device(name: str) -> Device:
     theirs.  Of a kind, one that failed ``quire devices --check`` is passed over.  The modules of the CPU and of what is
     asked for are loaded, and no others.  Raises UnsupportedError, which tells what became of the modules.
     """
+    return _found(name, every=False)[0]
+
+
+def find_devices(names: str, *, every: bool = False) -> list[Device]:
+    """The devices of those names, which have commas between them; each once, in their order.
+
+    ``every``: of a kind all, not the first alone.  Raises as ``find_device``.
+    """
+    found: list[Device] = []
+    for name in names.split(","):
+        found += [device for device in _found(name.strip(), every) if device not in found]
+    return found
+
+
+def _found(name: str, every: bool) -> list[Device]:
     from .._native import core
 
     wanted = name.lower()
     if wanted == "cpu":
-        return core.find_device("CPU")
+        return [core.find_device("CPU")]
     kind = kind_named(wanted)
     reports = load_modules(kind)
     found = core.devices()
     for device in found:
         if device.name.lower() == wanted:
-            return device
+            return [device]
     of_kind = [device for device in found if _is_of(device, wanted, kind)]
+    usable: list[Device] = []
     for device in of_kind:
         verdict = verdict_of(device)
-        if verdict is None or verdict.passed:
-            return device
-        _LOG.warning(
-            "[device] %s is passed over: it failed 'quire devices --check' (%s); --device %s uses it all the same",
-            device.name, verdict.reason, device.name,
-        )  # fmt: skip
+        if verdict is not None and not verdict.passed:
+            _LOG.warning(
+                "[device] %s is passed over: it failed 'quire devices --check' (%s); --device %s uses it all the same",
+                device.name, verdict.reason, device.name,
+            )  # fmt: skip
+            continue
+        usable.append(device)
+        if not every:
+            break
+    if usable:
+        return usable
     names = ", ".join(device.name for device in found)
     raise UnsupportedError(
         f"[device] the device must be one of {names} but is '{name}'{_why(wanted, kind, reports, bool(of_kind))}"
     )
+
+
+def checked_gpu() -> Device | None:
+    """The first GPU that passed ``quire devices --check``.  No module is loaded where none has ever passed."""
+    if not any_passed():
+        return None
+    for device in devices():
+        verdict = verdict_of(device) if device.kind in _GPUS else None
+        if verdict is not None and verdict.passed:
+            return device
+    return None
 
 
 def has_gpu() -> bool:

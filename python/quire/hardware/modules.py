@@ -7,6 +7,7 @@ that did not ask for it nor one that did.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ __all__ = ["ModuleReport", "load_modules", "module_reports"]
 State = Literal["loaded", "not used", "no device", "unusable"]
 START_S = 30.0
 NOTHING = "found nothing to run on"  # as native/core/device.cpp says it
+_LOG = logging.getLogger("quire")
 _lock = threading.Lock()
 _reports: dict[ModuleFile, ModuleReport] = {}
 
@@ -57,7 +59,14 @@ def load_modules(kind: Kind | None = None) -> list[ModuleReport]:
                 tried = list(pool.map(_tried, new))
             for file, report in zip(new, tried, strict=True):
                 _reports[file] = report if report.state != "loaded" else _loaded(file)
+                _log(_reports[file])
         return [_reports[file] for file in files]
+
+
+def _log(report: ModuleReport) -> None:
+    """What became of a module, for ``QUIRE_LOG``."""
+    found = ", ".join(report.devices) if report.state == "loaded" else report.reason
+    _LOG.info("[device] module %s: %s: %s%s", report.path, report.state, found, report.advice and f" ({report.advice})")
 
 
 def module_reports() -> list[ModuleReport]:

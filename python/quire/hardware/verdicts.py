@@ -15,7 +15,7 @@ from ..system import loaded_files
 if TYPE_CHECKING:
     from .._native.core import Device
 
-__all__ = ["Verdict", "identity_of", "keep_verdict", "verdict_of"]
+__all__ = ["Verdict", "any_passed", "identity_of", "keep_verdict", "verdict_of"]
 
 # Libraries of drivers, which the module's loader or its vendor's brings in.
 _DRIVER = re.compile(r"/lib(cuda|nvidia|vulkan_|amdhip|hsa|ze_|igc|OpenCL|GLX_nvidia)[^/]*\.so")
@@ -68,6 +68,15 @@ def verdict_of(device: Device) -> Verdict | None:
     except (OSError, ValueError, TypeError):
         return None
     return verdict if isinstance(verdict.passed, bool) else None
+
+
+def any_passed() -> bool:
+    """Whether some device has passed a check, of whatever version: looked for before any module is."""
+    try:
+        found = [path.read_text(encoding="utf-8") for path in verdicts_folder().glob("*.json")]
+    except (OSError, ValueError):
+        return False
+    return any('"passed": true' in text for text in found)
 
 
 def keep_verdict(device: Device, verdict: Verdict) -> Path:

@@ -110,7 +110,7 @@ def _residual_scale(config: Fields) -> float:
 _ATTENTION, _MOE = "model.layers.{i}.self_attn", "model.layers.{i}.block_sparse_moe"
 
 
-def _of(theta: float, **fixed: tuple[object, ...]) -> Checkpoint:
+def _of(**fixed: tuple[object, ...]) -> Checkpoint:
     return Checkpoint(
         "minimax-01",
         {
@@ -134,16 +134,16 @@ def _of(theta: float, **fixed: tuple[object, ...]) -> Checkpoint:
             "blk.{i}.ffn_down_exps": f"{_MOE}.experts.{{e}}.w2",
         },
         fixed={"hidden_act": SILU, "sliding_window": (None,), **fixed},
-        rope=lambda config: rope_keys(config, theta),
+        rope=lambda config: rope_keys(config, 1e6),
         unused=("block_size", "router_jitter_noise", "shared_moe_mode"),
         # They follow from the configuration.
         ignored=("*.self_attn.slope_rate", *(f"*.self_attn.{x}_decay" for x in ("query", "key", "diagonal"))),
     )
 
 
-_PUBLISHED = _of(10000.0, postnorm=(True,), shared_intermediate_size=(0,))
+_PUBLISHED = _of(postnorm=(True,), shared_intermediate_size=(0,))
 HF = {
-    "MiniMaxForCausalLM": _of(1e6),
+    "MiniMaxForCausalLM": _of(),
     "MiniMaxText01ForCausalLM": _PUBLISHED,
     "MiniMaxM1ForCausalLM": _PUBLISHED,
 }

@@ -90,6 +90,8 @@ def _gating(config: Fields) -> int:
 def _rope(config: Fields) -> Iterator[Entry]:
     if not any(_layout(config, "rope_layout")):
         raise UnsupportedError("[convert] 'rope_layout' must have a layer that is rotated but has none")
+    if not config.has("rope_parameters"):
+        config.number("rope_theta")  # of which there is no usual value
     return rope_keys(config)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._native.core import Device
     from .._native.gguf import Reader
 
-__all__ = ["model_names", "run_model"]
+__all__ = ["model_names", "run_model", "tiny_model"]
 
 Array = npt.NDArray[np.float32]
 TOLERANCE = 2e-2
@@ -113,7 +113,8 @@ class _RandomWeights(Weights):
     def finish(self) -> None: ...
 
 
-def _model(name: str, place: Callable[[Tensor], Tensor]) -> LoadedModel:
+def tiny_model(name: str, place: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LoadedModel:
+    """``place``: what becomes of each tensor, which is in the host's memory."""
     described = _described()[name]
     metadata = Metadata(cast("Reader", _Keys({key: tuple(value) for key, value in described["keys"].items()})))
     return model_of(metadata, _RandomWeights(described, place), N_VOCAB)
@@ -123,19 +124,21 @@ def run_model(
     name: str,
     device: Device,
     kernels: Literal["auto", "stock", "cpu"] = "stock",
-    places: Callable[[str], Literal["cpu", "device"] | None] | None = None,
+    places: Callable[[str], str | None] | None = None,
+    more_devices: Sequence[Device] = (),
 ) -> Array:
     """Logits, or an encoder's vectors, of two sequences: one that goes on in a second step, beside one that begins.
 
-    ``places``: where a weight is, by its name, of a model on that device and the CPU; None: it says nothing.
+    ``places``: where a weight is, by its name, of a model on that device, ``more_devices`` and the CPU; None: it says
+    nothing.
     """
-    model = _model(name, lambda tensor: tensor.to(device) if places is None else tensor)
+    model = tiny_model(name, lambda tensor: tensor.to(device) if places is None else tensor)
     trace = model.trace()
     named = {} if places is None else {each: place for each in trace.placed_names if (place := places(each))}
     has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
     executor = Executor(
         trace, device, n_blocks=4, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=32,
-        max_sequences=2, places=named,
+        max_sequences=2, places=named, more_devices=more_devices,
     )  # fmt: skip
     ids = np.random.default_rng(len(name)).integers(0, N_VOCAB, 40).tolist()
 

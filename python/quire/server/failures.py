@@ -87,6 +87,7 @@ _STATUS = {
     "CapacityError": (400, "capacity_exceeded"),
     "BusyError": (429, "grammar_busy"),
     "LoadError": (503, "model_not_loaded"),
+    "DeviceError": (503, "device_lost"),
     "Lost": (503, "worker_lost"),
 }
 

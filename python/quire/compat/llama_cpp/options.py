@@ -19,7 +19,7 @@ _PLACE = "llama_cpp.Llama"
 _KV_DTYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q5_1", 8: "q8_0", 30: "bf16"}
 # Arguments without effect here, with llama-cpp-python's defaults.
 _IGNORED: Mapping[str, object] = {
-    "split_mode": 1, "main_gpu": 0, "tensor_split": None, "n_ubatch": 512, "n_threads_batch": None,
+    "n_ubatch": 512, "n_threads_batch": None,
     "logits_all": False, "embedding": False, "offload_kqv": True, "op_offload": None, "swa_full": None,
     "flash_attn": False, "last_n_tokens_size": 64, "numa": False, "no_perf": False, "draft_model": None,
     "verbose": True, "chat_format": None, "spm_infill": False, "rpc_servers": None, "use_mmap": True,
@@ -37,7 +37,7 @@ _REFUSED: Mapping[str, object] = {
 def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``quire.LLM`` for those that are given.  UnsupportedError or TypeError naming what is neither."""
     known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
-    known |= {"lora_path", "lora_scale"}
+    known |= {"lora_path", "lora_scale", "split_mode", "main_gpu", "tensor_split"}
     for name in given:
         if name not in known and name not in _IGNORED and name not in _REFUSED:
             raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
@@ -58,10 +58,26 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UnsupportedError(f"[{_PLACE}] {name} must be one of {', '.join(_KV_DTYPES.values())} but is {kind}")
     if kinds:
         options["kv_dtype"] = cache_dtype_of(*(_KV_DTYPES.get(kinds.get(name, -1)) for name in ("type_k", "type_v")))
+    options["device"] = "cpu"  # as llama-cpp-python does where no layers are asked for
     if given.get("n_gpu_layers"):
         options["device"] = _device()
         if given["n_gpu_layers"] > 0 and options["device"] != "cpu":
             options["n_gpu_layers"] = given["n_gpu_layers"]
+        options |= _split_options(given)
+    return options
+
+
+def _split_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of several devices.  Layers on all of them, 1, is what nobody needs to say."""
+    mode = given.get("split_mode", 1)
+    if mode not in (0, 1):
+        raise UnsupportedError(f"[{_PLACE}] split_mode must be 0 or 1, as no matrix is split, but is {mode}")
+    shares = given.get("tensor_split")
+    options: dict[str, Any] = {"split_mode": "none"} if mode == 0 else {}
+    if mode == 0 and given.get("main_gpu"):
+        options["main_gpu"] = given["main_gpu"]
+    if mode == 1 and shares is not None:
+        options["tensor_split"] = tuple(shares)
     return options
 
 

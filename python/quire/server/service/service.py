@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engine_options import EngineConfig, engine_options, read_adapters, read_overrides
+from ...engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
 from ...errors import RequestError
 from ...system import process_memory
 from ..failures import ApiError
@@ -224,7 +224,13 @@ def _options_of(preset: Preset) -> dict[str, Any]:
         option = engine_options()[name]
         texts = [value] if isinstance(value, str) else value
         found[name] = (
-            read_adapters(texts) if option.is_adapters else read_overrides(texts) if option.is_overrides else value
+            read_adapters(texts)
+            if option.is_adapters
+            else read_overrides(texts)
+            if option.is_overrides
+            else read_shares(texts[0])
+            if option.is_shares
+            else value
         )
     EngineConfig(**found)
     return found

@@ -122,6 +122,11 @@ class ModelWorker(LLMBase):
             cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
 
+    @property
+    def device_lost(self) -> threading.Event:
+        """Set when a request failed because the model's device is lost."""
+        return self._engine.device_lost
+
     def handle(self, message: wire.ToEngine) -> None:
         """Take a message.  Returns at once."""
         if isinstance(message, wire.Cancel):

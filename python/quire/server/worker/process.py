@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ __all__ = ["BEAT_S", "run"]
 BEAT_S = 0.5
 # The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
 _NICE = 3
+_LAST_WORDS_S = 0.05
 WorkerMaker = Callable[[Open, Emit], ModelWorker]
 
 
@@ -52,16 +54,23 @@ def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> No
 
 
 def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
-    while True:
-        threading.Event().wait(BEAT_S)
+    while not worker.device_lost.wait(BEAT_S):
         channel.send([worker.beat()])
+    # Its requests are told; only a new process can try the device again.
+    time.sleep(_LAST_WORDS_S)
+    channel.finish()
+    sys.stderr.write("quire: the worker ends, as its device is lost\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def main(make_worker: WorkerMaker = ModelWorker) -> None:
     """The process."""
     ignore_stops()  # the listener decides when this process ends
     lower_priority(_NICE)
-    logging.basicConfig(format="quire: %(message)s")
+    logging.basicConfig(
+        format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
+    )
     connection = connection_of(sys.argv[1])
     code = 1
     try:

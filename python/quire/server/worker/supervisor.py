@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import LoadError
+from ...errors import DeviceError, LoadError
 from ...system import connect, ended_by, was_killed
 from ..failures import ApiError
 from .awake_clock import AwakeClock
@@ -23,6 +23,8 @@ from .poison_requests import PoisonRequests
 from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInfo, Open, Ready, Work
 
 __all__ = ["Watch", "WorkerSupervisor"]
+
+_LOST = DeviceError.__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ class WorkerSupervisor(Streams):
         self._clock = AwakeClock(2 * self._watch.check_s)
         self._command = command
         self._poison = PoisonRequests()
+        self._with_device: list[Work] = []  # lost with it
         self._info: ModelInfo | None = None
         self._beat: Beat | None = None
         self._state = EngineState.LOADING
@@ -228,6 +231,8 @@ class WorkerSupervisor(Streams):
                 self._set(EngineState.READY)
             elif isinstance(message, Failed) and message.id == 0:
                 self._failure = message
+            elif isinstance(message, Failed) and message.kind == _LOST and message.id in self._work:
+                self._with_device.append(self._work[message.id])  # the worker is about to end
         self.dispatch(messages)
 
     async def _supervise(self) -> None:
@@ -279,6 +284,8 @@ class WorkerSupervisor(Streams):
         if self._company is not None:
             self._company.clear()
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
+        lost += self._with_device
+        self._with_device = []
         if worker.hung or not was_killed(code):
             self._poison.add(lost)
 
