@@ -115,8 +115,8 @@ def has_experts(reader: GGUFReader) -> bool:
 def logits_of(path: Path, device: object, ids: list[int]) -> np.ndarray:
     """Of two steps of one sequence; an encoder has one, and so have models with experts.
 
-    For those Mesa 22.3's lavapipe ends the process when a step of one row follows one of many: in its own code, with
-    fusion and reordering switched off as well.
+    With Mesa 22.3's lavapipe the process of those ends in the driver when a step of one row follows one of many, with fusion
+    and reordering switched off as well; whose fault it is was not found.
     """
     place = device if device.kind != "cpu" else None  # type: ignore[attr-defined]
     reader = GGUFReader(path)
