@@ -105,7 +105,7 @@ void GraphCache::forget_all() {
 }
 
 const LoweredGraph &GraphCache::add(LoweredGraph graph) {
-    if (inputs_.place(graph)) forget_all();
+    inputs_.place(graph, [this] { forget_all(); });
     if (backend_.measures()) return measure(std::move(graph));
     const size_t size_bytes = compute_bytes();
     if (!allocate_graph(backend_, allocator_.get(), graph)) {

@@ -22,7 +22,7 @@ ggml_backend_buffer *new_transfer_buffer(const Backend &backend, size_t size_byt
     return made;
 }
 
-bool InputMemory::place(LoweredGraph &graph) {
+void InputMemory::place(LoweredGraph &graph, const std::function<void()> &before_moving) {
     GraphInputs &inputs = graph.inputs;
     ggml_backend_buffer_type_t type = ggml_backend_get_default_buffer_type(backend_.handle());
     const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
@@ -32,17 +32,18 @@ bool InputMemory::place(LoweredGraph &graph) {
         places.push_back(end);
         end += (ggml_backend_buft_get_alloc_size(type, input) + alignment - 1) / alignment * alignment;
     }
-    if (end == 0) return false;
-    const bool moves = end > size_bytes_;
-    if (moves) {
+    if (end == 0) return;
+    if (end > size_bytes_) {
+        before_moving();
+        size_bytes_ = 0;
+        host_.reset();
+        device_.reset();
         const bool measures = backend_.measures();
-        OwnedBuffer device(measures ? new_measured_buffer(backend_.device(), end)
-                                    : ggml_backend_buft_alloc_buffer(type, end));
-        OwnedBuffer host;
-        if (!device) throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
-        if (!measures && !ggml_backend_buffer_is_host(device.get())) host.reset(new_transfer_buffer(backend_, end));
-        device_ = std::move(device);
-        host_ = std::move(host);
+        device_.reset(measures ? new_measured_buffer(backend_.device(), end)
+                               : ggml_backend_buft_alloc_buffer(type, end));
+        if (!device_)
+            throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
+        if (!measures && !ggml_backend_buffer_is_host(device_.get())) host_.reset(new_transfer_buffer(backend_, end));
         size_bytes_ = end;
     }
     auto *base = static_cast<char *>(ggml_backend_buffer_get_base(device_.get()));
@@ -53,7 +54,6 @@ bool InputMemory::place(LoweredGraph &graph) {
     for (size_t i = 0; i < places.size(); ++i) put(inputs.all[i], places[i]);
     inputs.packed = ggml_new_tensor_1d(graph.context.get(), GGML_TYPE_I8, static_cast<int64_t>(end));
     put(inputs.packed, 0);
-    return moves;
 }
 
 uint8_t *InputMemory::host_bytes(const ggml_tensor *input) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "core/device.h"
@@ -15,9 +16,10 @@ namespace quire {
 class InputMemory {
   public:
     explicit InputMemory(const Backend &backend) : backend_(backend) {}
-    // Gives the graph's inputs their places.  True when the memory has moved: graphs that were placed before are void.
-    // CapacityError, and nothing has moved, when there is none.
-    bool place(LoweredGraph &graph);
+    // Gives the graph's inputs their places.  Memory that is too small is freed before there is more of it, as a device may
+    // not hold both: graphs that were placed before are void then, which ``before_moving`` is to see to.  CapacityError when
+    // there is not so much, and then there is none.
+    void place(LoweredGraph &graph, const std::function<void()> &before_moving);
     // What the host writes of an input of a placed graph.
     template <class T> T *host(const ggml_tensor *input) const { return reinterpret_cast<T *>(host_bytes(input)); }
     size_t size_bytes() const { return size_bytes_; } // on the device

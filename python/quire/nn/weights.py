@@ -33,6 +33,7 @@ class Weights:
 
     _adapters: Sequence[Adapter] = ()
     _adapted: set[str]
+    predicts = False
 
     def __init__(
         self,

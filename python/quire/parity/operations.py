@@ -118,6 +118,11 @@ def _scan(bench: Bench) -> TraceTensor:
     return graph.selective_scan(x, dt, b, c, bench.weight(16, 4, low=-3.0, high=-0.01), None, layer=0, state=0)
 
 
+def _retention(bench: Bench) -> TraceTensor:
+    q, k, v = bench.value(4, 8), bench.value(4, 8), bench.value(4, 8)
+    return graph.retention(q, k, v, bench.weight(4, low=-1.0, high=-0.1), layer=0, state=0)
+
+
 def _delta(bench: Bench) -> TraceTensor:
     q, k, v = bench.value(2, 8), bench.value(2, 8, low=-0.3, high=0.3), bench.value(4, 8)
     g, beta = bench.value(4, low=-1.0, high=0.0), bench.value(4, low=0.0, high=1.0)
@@ -223,6 +228,7 @@ _RECURRENT = [
     OperationCase("token_shift", lambda b: graph.token_shift(b.value(32), layer=0, state=0), ELEMENTS, _with_state(32)),
     OperationCase("selective_scan", _scan, PRODUCTS, _with_state(64)),
     OperationCase("state_space_dual", _ssd, PRODUCTS, _with_state(512)),
+    OperationCase("retention", _retention, PRODUCTS, _with_state(256)),
     OperationCase("gated_delta", _delta, PRODUCTS, _with_state(256)),
     OperationCase("wkv6", _wkv6, PRODUCTS, _with_state(128)),
     OperationCase("wkv7", _wkv7, PRODUCTS, _with_state(128)),
