@@ -7,43 +7,24 @@ from dataclasses import dataclass
 
 from .._native import graph
 from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
-from ..errors import LoadError, UnsupportedError
+from ..errors import UnsupportedError
 from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
-from .base import MAX_DIM, MAX_LAYERS, Config
-from .rwkv7 import HEAD_EPS, flat, lerps
+from .base import MAX_DIM, MAX_LAYERS
+from .rwkv7 import HEAD_EPS, HeadSizes, flat, lerps
 
 ARCHES = ("rwkv6",)
 MIXED = "wkvrg"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
 
 
 @dataclass(frozen=True)
-class Sizes(Config):
-    size: int  # of a head
-    ffn_dim: int
-    eps: float
+class Sizes(HeadSizes):
     mix_rank: int
     decay_rank: int
 
-    @property
-    def n_head(self) -> int:
-        return self.dim // self.size
-
-    @property
-    def widest(self) -> int:
-        return max(self.ffn_dim, self.dim)
-
     @classmethod
     def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
-        base = Config.read(m, n_vocab)
-        m.only("attention.head_count", 0)
-        m.only("token_shift_count", 2)
-        m.only("attention.causal", True)
-        size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
-        if base.dim % size or not 0 < eps < 1:
-            raise LoadError(f"[rwkv6] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1")
         mix_rank, decay_rank = (m.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay"))
-        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, mix_rank=mix_rank, decay_rank=decay_rank)
+        return cls(**vars(cls.read_heads(m, n_vocab)), mix_rank=mix_rank, decay_rank=decay_rank)
 
 
 def vector(w: Weights, name: str, dim: int) -> Weight:

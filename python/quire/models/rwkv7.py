@@ -19,11 +19,12 @@ RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 
 
 @dataclass(frozen=True)
-class Sizes(Config):
+class HeadSizes(Config):
+    """What RWKV-6 has as well."""
+
     size: int  # of a head
     ffn_dim: int
     eps: float
-    ranks: dict[str, int]
 
     @property
     def n_head(self) -> int:
@@ -34,17 +35,28 @@ class Sizes(Config):
         return max(self.ffn_dim, self.dim)
 
     @classmethod
-    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
+    def read_heads(cls, m: Keys, n_vocab: int) -> HeadSizes:
         base = Config.read(m, n_vocab)
         m.only("attention.head_count", 0)
         m.only("token_shift_count", 2)
         m.only("attention.causal", True)
         size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
         if base.dim % size or not 0 < eps < 1:
-            raise LoadError(f"[rwkv7] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1")
-        ranks = {one: m.integer(f"attention.{name}_lora_rank", low=1, high=MAX_DIM) for one, name in RANKS.items()}
+            raise LoadError(
+                f"[{m.arch}] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1"
+            )
         ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps, ranks=ranks)
+        return HeadSizes(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps)
+
+
+@dataclass(frozen=True)
+class Sizes(HeadSizes):
+    ranks: dict[str, int]
+
+    @classmethod
+    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
+        ranks = {one: m.integer(f"attention.{name}_lora_rank", low=1, high=MAX_DIM) for one, name in RANKS.items()}
+        return cls(**vars(cls.read_heads(m, n_vocab)), ranks=ranks)
 
 
 class LowRank:
