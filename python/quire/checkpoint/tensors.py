@@ -13,8 +13,8 @@ SUFFIXES = ("", ".weight", ".bias")
 # What GGUF files keep in f32 although it has two dimensions; experts' biases are a matrix.
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "ssm_conv1d_q.weight",
             "ssm_conv1d_k.weight", "ssm_conv1d_v.weight", "shortconv.conv.weight", "position_embd.weight",
-            "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight", "ssm_a", "ssm_d",
-            ".bias")  # fmt: skip
+            "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
+            "ssm_a", "ssm_d", ".bias")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _predicting(reader: GGUFReader) -> tuple[int, bool] | None:
 
 def _sampling(reader: GGUFReader) -> dict[str, object] | None:
     """What a chat is sampled by where a request says nothing; None for a model that no chat is answered with."""
-    from ..engine.loader import advised_sampling
+    from ..engine.sampling_advice import advised_sampling
     from ..sampling_defaults import chat_defaults
 
     if "tokenizer.chat_template" not in reader.metadata:

@@ -80,7 +80,7 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
 
 def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verdict:
     """Everything that opening the model asks for, but its weights."""
-    from ..engine.loader import advised_sampling
+    from ..engine.sampling_advice import advised_sampling
     from ..tokenizer import Tokenizer
 
     reasons, memory = [], None

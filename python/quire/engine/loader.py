@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from .._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
-from .._native.graph import Executor, PackedCache, packed_row_bytes
+from .._native.graph import Executor, PackedCache
 from .._native.kernels import KernelSet
 from .._native.kv import CacheLayout
-from ..errors import LoadError, RequestError, UnsupportedError
-from ..gguf import GGUFReader, Metadata
+from ..errors import LoadError, UnsupportedError
+from ..gguf import GGUFReader
 from ..models import load_model
-from ..sampling import SamplingParams
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig, KvDType
 from .device_choice import device_at_hand, devices_of
@@ -26,9 +23,11 @@ from .draft import DraftModel, cache_bytes_beside, opened_draft, predictor_besid
 from .engine import Pooling
 from .fit import Fit, fitted
 from .memory import memory_at_hand
+from .model_needs import kinds_of, needs_of
 from .model_output import ModelOutput, output_of, pooling_of
 from .placement import Placement, asks_for_two_devices, memory_of_all
-from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds, Sizes, check_weights, choose_sizes
+from .sampling_advice import advised_sampling
+from .sizes import Sizes, check_weights, choose_sizes
 from .text_advice import TextAdvice, text_advice
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OpenedModel",
-    "advised_sampling",
     "cache_dtype",
     "fit_of",
     "open_decoder",
@@ -47,31 +45,11 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("quire")
-# Keys of a file, by the fields of SamplingParams; below general.sampling where they do not say.
-_ADVICE = {
-    "quire.sampling.typical_p": "typical_p",
-    "quire.sampling.bad_token_ids": "bad_token_ids",
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
-    "penalty_last_n": "penalty_last_n",
-    "penalty_repeat": "repetition_penalty",
-    "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_tau",
-    "mirostat_eta": "mirostat_eta",
-}
-
 # Of an encoder-decoder model whose file has none: messages one below the other, ended as a text is.
 _SOURCE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
     "{{ eos_token }}"
 )
-
-# Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
-_TOKEN_BYTES = 700
 
 
 @dataclass(frozen=True)
@@ -272,7 +250,7 @@ def _fitted(
     path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, adapter_bytes: int
 ) -> tuple[Fit, CacheDType]:
     kv_dtype = cache_dtype(config.kv_dtype, None, is_kept=not model.config.is_encoder)  # one type for all layers
-    needs = _needs(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
+    needs = needs_of(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
     return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
 
 
@@ -314,7 +292,7 @@ def _open_with(
         raise UnsupportedError(
             f"[engine] kv_dtype {kv_dtype} must go with a model that caches keys and values but {path.name} caches none"
         )
-    needs = _needs(
+    needs = needs_of(
         path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes,
         own_kernels=fit is None and kernel_set is not None,
     )  # fmt: skip
@@ -409,85 +387,9 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
         )
 
 
-def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
-    """The fields of SamplingParams that the file says; LoadError where that is nothing to sample by."""
-    advice: dict[str, object] = {}
-    for key, name in _ADVICE.items():
-        full = key if "." in key else f"general.sampling.{key}"
-        if full in metadata:
-            is_list = metadata.type_of(full).endswith("[]")
-            advice[name] = metadata.array(full).tolist() if is_list else metadata[full]
-    try:
-        params = SamplingParams(**advice)  # type: ignore[arg-type]
-    except RequestError as error:
-        raise LoadError(
-            f"[loader] general.sampling and quire.sampling of the file must be valid but {error}"
-        ) from error
-    # Also what is as usual without advice: a file that says temperature 1 means it.
-    return MappingProxyType({name: getattr(params, name) for name in advice})
-
-
 def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
     if tokenizer is None:
         return VocabInfo(n_vocab, [], [b""] * n_vocab)
     shown = tokenizer.all_token_bytes()
     shown += [b""] * (n_vocab - len(shown))
     return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)
-
-
-def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
-    """What the groups of layers are called."""
-    return tuple(
-        f"window {group.window}"
-        if group.window
-        else f"chunk {group.chunk}"
-        if group.chunk
-        else "source"
-        if group.of_source
-        else "full"
-        for group in cache.groups
-    )
-
-
-def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
-    """The groups of layers that see only their last tokens."""
-    reaches = [(group.block_bytes, group.window or group.chunk) for group in cache.groups]
-    return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
-
-
-def _packing_bytes(reader: GGUFReader) -> int:
-    """What matrices take besides the file's bytes, where products read them as of a type of more bits."""
-    more = 0
-    for info in reader.tensors:
-        if len(info.shape) > 1 and info.shape[-1]:
-            row_bytes = packed_row_bytes(info.dtype, info.shape[-1])
-            more += math.prod(info.shape[:-1]) * row_bytes - info.size_bytes
-    return more
-
-
-def _needs(
-    path: Path,
-    reader: GGUFReader,
-    model: LoadedModel,
-    config: EngineConfig,
-    *,
-    kv_dtype: CacheDType,
-    adapter_bytes: int,
-    own_kernels: bool = False,
-) -> ModelNeeds:
-    """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
-    c, cache = model.config, CacheLayout(model.cache, kv_dtype)
-    return ModelNeeds(
-        name=path.name,
-        n_ctx_train=c.n_ctx_train,
-        weights_bytes=reader.size_bytes + adapter_bytes + (_packing_bytes(reader) if own_kernels else 0),
-        block_bytes=max(1, cache.block_bytes),
-        token_bytes=4 * (8 * c.dim + 4 * c.widest),
-        paged=own_kernels,
-        fixed_bytes=c.n_vocab * (_TOKEN_BYTES + 4 * (config.max_sequences or MOST_SEQUENCES)),
-        state_bytes=cache.state_bytes,
-        undivided=c.is_encoder,
-        reads_source=c.decoder_start is not None,
-        n_ctx_advised=text_advice(reader.metadata).max_tokens,
-        limited=limited_groups(cache),
-    )
