@@ -47,7 +47,8 @@ struct CodeLanes : Lanes {
         for (int at = 0; at < n; at += static_cast<int>(sizeof(Bytes))) {
             const Bytes code = load_bytes(codes + at);
             const auto is_clear = [&](int bit) {
-                return reinterpret_cast<Bytes>((code & static_cast<uint8_t>(1 << bit)) == 0);
+                const auto mask = static_cast<uint8_t>(1U << bit);
+                return reinterpret_cast<Bytes>((code & mask) == 0);
             };
             Bytes found[half];
 #pragma GCC unroll 8
