@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..system import loaded_files
+from ..whole_file import WholeFile
 
 if TYPE_CHECKING:
     from .._native.core import Device
@@ -84,7 +85,6 @@ def keep_verdict(device: Device, verdict: Verdict) -> Path:
     folder = verdicts_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{identity_of(device)}.json"
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-    os.replace(beside, path)
+    with WholeFile(path, "devices") as file:
+        file.write(json.dumps(asdict(verdict)).encode())
     return path

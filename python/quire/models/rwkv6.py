@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._native import graph
 from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
 from ..errors import UnsupportedError
-from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
+from ..nn import Keys, Linear, Step, Tensor, Weight, Weights
 from .base import MAX_DIM, MAX_LAYERS
-from .rwkv7 import HEAD_EPS, HeadSizes, flat, lerps
+from .rwkv7 import HEAD_EPS, HeadSizes, Rwkv, flat, lerps
 
 ARCHES = ("rwkv6",)
 MIXED = "wkvrg"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
@@ -92,25 +91,13 @@ class Block:
         return x * 0.5 if self.halves else x
 
 
-class Rwkv6:
+class Rwkv6(Rwkv):
     def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = Sizes.read_file(m, n_vocab)
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.first_norm, self.norm = (w.layer_norm(name, c.dim, c.eps) for name in ("token_embd_norm", "output_norm"))
-        period = m.integer("rescale_every_n_layers", 0, high=MAX_LAYERS)
-        self.blocks = [
+        c, period = Sizes.read_file(m, n_vocab), m.integer("rescale_every_n_layers", 0, high=MAX_LAYERS)
+        blocks = [
             Block(c, b, i, halves=period > 0 and (i + 1) % period == 0) for i, b in enumerate(w.blocks(c.n_layer))
         ]
-        self.head = w.linear("output", c.dim, n_vocab)
-
-    def cache(self) -> Sequence[CacheSpec]:
-        c = self.config
-        states = [("time_shift", c.dim), ("wkv", c.dim * c.size), ("channel_shift", c.dim)]
-        return [CacheSpec(states=states)] * c.n_layer
-
-    def __call__(self, step: Step) -> Tensor:
-        x = step.run_layers(self.blocks, self.first_norm(self.embedding(step.tokens)))
-        return self.head(self.norm(select_rows(x, step.logit_rows)))
+        super().__init__(c, w, n_vocab, blocks)
 
 
 MODEL = Rwkv6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .._native import graph
@@ -147,12 +147,15 @@ class Block:
         return x + self.channel(self.norms[1](x), step)
 
 
-class Rwkv7:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = Sizes.read_file(m, n_vocab)
-        self.embedding, first = w.embedding("token_embd", n_vocab, c.dim), First()
+class Rwkv:
+    """What is around the blocks, of RWKV-6 as well."""
+
+    def __init__(
+        self, c: HeadSizes, w: Weights, n_vocab: int, blocks: Sequence[Callable[[Tensor, Step], Tensor]]
+    ) -> None:
+        self.config, self.blocks = c, blocks
+        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
         self.first_norm, self.norm = (w.layer_norm(name, c.dim, c.eps) for name in ("token_embd_norm", "output_norm"))
-        self.blocks = [Block(c, b, i, first) for i, b in enumerate(w.blocks(c.n_layer))]
         self.head = w.linear("output", c.dim, n_vocab)
 
     def cache(self) -> Sequence[CacheSpec]:
@@ -163,6 +166,12 @@ class Rwkv7:
     def __call__(self, step: Step) -> Tensor:
         x = step.run_layers(self.blocks, self.first_norm(self.embedding(step.tokens)))
         return self.head(self.norm(select_rows(x, step.logit_rows)))
+
+
+class Rwkv7(Rwkv):
+    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+        c, first = Sizes.read_file(m, n_vocab), First()
+        super().__init__(c, w, n_vocab, [Block(c, b, i, first) for i, b in enumerate(w.blocks(c.n_layer))])
 
 
 MODEL = Rwkv7
