@@ -104,9 +104,9 @@ class _Fitter:
         self.names = self.trace.placed_names
         self.n_layer = model.config.n_layer
         self.host_bytes = memory_at_hand(config, find_device("cpu"))
-        # Proportions of several devices, where nobody gave some.
         self._sizes: list[Sizes] = []
         self._n_full = 0  # of them, those with long steps
+        # Proportions of several devices, where nobody gave some.
         self.split = tuple(float(self._room(device)) for device in devices)
         if not any(self.split):
             self.split = (1.0,) * len(devices)

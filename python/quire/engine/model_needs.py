@@ -16,7 +16,7 @@ from .text_advice import text_advice
 if TYPE_CHECKING:
     from ..models import LoadedModel
 
-__all__ = ["kinds_of", "limited_groups", "needs_of"]
+__all__ = ["kinds_of", "needs_of"]
 
 # Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
 _TOKEN_BYTES = 700
@@ -36,7 +36,7 @@ def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
     )
 
 
-def limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
+def _limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
     """The groups of layers that see only their last tokens."""
     reaches = [(group.block_bytes, group.window or group.chunk) for group in cache.groups]
     return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
@@ -76,5 +76,5 @@ def needs_of(
         undivided=c.is_encoder,
         reads_source=c.decoder_start is not None,
         n_ctx_advised=text_advice(reader.metadata).max_tokens,
-        limited=limited_groups(cache),
+        limited=_limited_groups(cache),
     )
