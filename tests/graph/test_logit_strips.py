@@ -115,15 +115,21 @@ PARAMS = {
 def test_answers_are_those_of_whole_rows(counting: CountingDevice) -> None:
     """To requests of every kind; and what a step brings to the host.
 
-    One after the other: the bits of ggml's products depend on what is computed side by side.
+    The same graph without strips is what they are compared with: on some processors the last bits of ggml's products
+    differ between this device's graphs and the CPU's.
     """
 
     def answers(llm: LLM) -> list[object]:
         each = [llm.generate(prompt, params)[0] for params in PARAMS.values() for prompt in PROMPTS]
         return [[choice.token_ids for choice in result.choices] for result in each]
 
-    with LLM(kernels="stock", **OPTIONS) as on_cpu, LLM(device="Counting0", **OPTIONS) as on_device:  # type: ignore[arg-type]
-        assert answers(on_device) == answers(on_cpu)
+    with counting.without("TOP_K"), LLM(device="Counting0", **OPTIONS) as whole:  # type: ignore[arg-type]
+        counting.reset()
+        expected = answers(whole)
+        row_bytes = whole.n_vocab * 4
+        assert counting.counts().download_bytes >= counting.counts().computes * row_bytes
+    with LLM(device="Counting0", **OPTIONS) as on_device:  # type: ignore[arg-type]
+        assert answers(on_device) == expected
         assert on_device.n_vocab % STRIP == 0
         counting.reset()
         on_device.generate(PROMPTS, PARAMS["greedy"])
