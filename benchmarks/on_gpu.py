@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class Sizes:
 
 
 FULL = Sizes((512, 4096), (1, 8, 32), 64, 3)
-QUICK = Sizes((512,), (1, 32), 32, 1)
+QUICK = Sizes((512,), (1, 32), 128, 2)
 DRY = Sizes((64,), (1, 2), 8, 1)
 
 
@@ -221,6 +223,17 @@ def ours(report: Report, machine: Machine, file: Path, n_prompt: int, n_depth: i
         report.add(file, "quire", row["test"], row["batch"], row["tokens_per_s"])
 
 
+def served(report: Report, machine: Machine, file: Path, n_vocab: int) -> None:
+    """Both servers with as many clients as the most streams."""
+    n_prompt, n_clients = machine.sizes.prompts[0], machine.sizes.streams[-1]
+    command = [sys.executable, str(Path(__file__).with_name("serve_beside_llama_server.py")), str(machine.peer)]
+    command += [str(file), "--device", machine.device, "--clients", str(n_clients), "--prompt", str(n_prompt)]
+    command += ["--answer", str(machine.sizes.answer), "--vocabulary", str(n_vocab)]
+    found = json.loads(report.run(f"{file.stem}-served", command, machine.timeout_s))
+    for program, row in found.items():
+        report.add(file, program, f"served {n_prompt}", n_clients, statistics.median(row["tokens_per_s"]))
+
+
 def parity(report: Report, machine: Machine) -> None:
     if machine.device == "cpu":  # what others are compared with
         report.run("devices", [sys.executable, "-m", "quire", "devices"], machine.timeout_s)
@@ -233,7 +246,7 @@ def main() -> None:
     parser.add_argument("peer", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="gpu")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes, one round each, Q4_K_M and BF16")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, Q4_K_M and BF16")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -242,16 +255,22 @@ def main() -> None:
         options.peer, "cpu" if options.dry_run else options.device, sizes, 120 if options.dry_run else 600
     )
     report = Report(options.out)
-    report.step("parity", lambda: parity(report, machine))
-    for shape in TINY if options.dry_run else SHAPES:
-        for mix in [mix for mix in TYPES if not (options.quick and mix == "Q8_0")]:
-            file = options.out / f"{shape.name}-{mix}.gguf"
-            report.step(f"make {file.name}", lambda s=shape, m=mix, f=file: make_file(s, m, f))  # type: ignore[misc]
-            report.step(f"llama-bench {file.name}", lambda f=file: single(report, machine, f))  # type: ignore[misc]
-            report.step(f"quire {file.name}", lambda f=file: ours(report, machine, f, 0, 0))  # type: ignore[misc]
-            for n in sizes.prompts:
-                report.step(f"batched {file.name} {n}", lambda f=file, n=n: batched(report, machine, f, n))  # type: ignore[misc]
-                report.step(f"quire {file.name} {n}", lambda f=file, n=n: ours(report, machine, f, n, n))  # type: ignore[misc]
+    mixes = [mix for mix in TYPES if not (options.quick and mix == "Q8_0")]
+    shapes = TINY if options.dry_run else SHAPES
+    files = {options.out / f"{shape.name}-{mix}.gguf": (shape, mix) for shape in shapes for mix in mixes}
+    # The machine's time is short: files are made while the device is compared with the CPU.
+    with ThreadPoolExecutor(1) as pool:
+        made = {file: pool.submit(make_file, shape, mix, file) for file, (shape, mix) in files.items()}
+        report.step("parity", lambda: parity(report, machine))
+        for file in files:
+            report.step(f"make {file.name}", made[file].result)
+    for file in files:
+        report.step(f"llama-bench {file.name}", lambda f=file: single(report, machine, f))  # type: ignore[misc]
+        report.step(f"quire {file.name}", lambda f=file: ours(report, machine, f, 0, 0))  # type: ignore[misc]
+        for n in sizes.prompts:
+            report.step(f"batched {file.name} {n}", lambda f=file, n=n: batched(report, machine, f, n))  # type: ignore[misc]
+            report.step(f"quire {file.name} {n}", lambda f=file, n=n: ours(report, machine, f, n, n))  # type: ignore[misc]
+        report.step(f"served {file.name}", lambda f=file: served(report, machine, f, files[f][0].n_vocab))  # type: ignore[misc]
     print((options.out / "report.md").read_text())
     if any(step["error"] for step in report.steps):
         raise SystemExit(1)

@@ -22,7 +22,7 @@ from .session import Session, Sizes
 from .tables import print_table
 
 if TYPE_CHECKING:
-    from ..engine import LLM
+    from ..engine import LLM, GenerationResult
 
 __all__ = ["command"]
 
@@ -119,13 +119,19 @@ def _read(llm: LLM, source: random.Random, n_prompt: int, batch: int) -> float:
 
 
 def _write(llm: LLM, source: random.Random, sizes: tuple[int, int], batch: int) -> float:
-    """Seconds to write answers of ``sizes[1]`` tokens to prompts of ``sizes[0]``, or of one."""
+    """Seconds to write answers of ``sizes[1]`` tokens to prompts of ``sizes[0]``, or of one.
+
+    The first token belongs to the prompt, so the clock runs from there; the longest time of the batch counts.
+    """
     n_depth, n_gen = sizes
     prompts = _fresh_prompts(llm, source, max(1, n_depth), batch)
     if n_depth:
         # Read them first; then all but the last block is found in the cache.
-        _timed(llm, prompts, 1)
-    return _timed(llm, prompts, n_gen)
+        _generated(llm, prompts, 1)
+    if n_gen == 1:
+        return _timed(llm, prompts, n_gen)
+    seconds = max(result.timings.decode_s for result in _generated(llm, prompts, n_gen))
+    return seconds * n_gen / (n_gen - 1)
 
 
 def _fresh_prompts(llm: LLM, source: random.Random, n_tokens: int, batch: int) -> list[list[int]]:
@@ -134,12 +140,16 @@ def _fresh_prompts(llm: LLM, source: random.Random, n_tokens: int, batch: int) -
 
 
 def _timed(llm: LLM, prompts: list[list[int]], n_gen: int) -> float:
-    params = SamplingParams(max_tokens=n_gen, temperature=0.0, ignore_eos=True)
     begin = time.perf_counter()
+    _generated(llm, prompts, n_gen)
+    return time.perf_counter() - begin
+
+
+def _generated(llm: LLM, prompts: list[list[int]], n_gen: int) -> list[GenerationResult]:
+    params = SamplingParams(max_tokens=n_gen, temperature=0.0, ignore_eos=True)
     results = llm.generate(prompts, params)
-    seconds = time.perf_counter() - begin
     assert all(len(result.token_ids) == params.max_tokens for result in results)
-    return seconds
+    return results
 
 
 def _print(llm: LLM, measured: list[Measurement]) -> None:
