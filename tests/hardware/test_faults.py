@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,28 @@ def test_a_server_replaces_the_worker(folder: Path) -> None:
             await engine.stop()
 
     asyncio.run(test())
+
+
+def test_a_device_that_is_lost_again_and_again_is_given_up(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fault = folder / "fault"
+
+    async def test() -> None:
+        engine = WorkerSupervisor(Open(None, OPTIONS), replace(WATCH, device_losses=2))
+        try:
+            await engine.start()
+            fault.write_text("abort 4")
+            await lost(engine, "device_lost")
+            fault.write_text("abort 4")
+            with pytest.raises(ApiError, match="illegal access"):
+                await text_of(engine)
+            while engine.state is not EngineState.STOPPED:
+                await asyncio.sleep(0.01)
+            with pytest.raises(ApiError, match="must work but was lost 2 times within 60 s") as told:
+                await text_of(engine)
+            assert told.value.status == 503
+            assert engine.n_restarts == 1
+        finally:
+            await engine.stop()
+
+    asyncio.run(test())
+    assert "quire: the device must work but was lost 2 times within 60 s" in capfd.readouterr().err

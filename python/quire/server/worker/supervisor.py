@@ -35,6 +35,7 @@ class Watch:
     ``hung_step_s``: it is ended when one step of the model takes longer.  ``load_s``: the longest time to open a model.
     ``pause_s``: the longest pause before a restart.  ``settled_s``: a worker that ended after this long with its model
     is replaced without a pause; one that ended earlier may end at every start.
+    ``device_losses``: after so many workers that lost their device within ``device_losses_s`` none is started.
     """
 
     silent_s: float = 2.5
@@ -44,6 +45,8 @@ class Watch:
     pause_s: float = 10.0
     settled_s: float = 2.0
     check_s: float = 0.25
+    device_losses: int = 3
+    device_losses_s: float = 60.0
 
 
 @dataclass
@@ -92,6 +95,8 @@ class WorkerSupervisor(Streams):
         self._command = command
         self._poison = PoisonRequests()
         self._with_device: list[Work] = []  # lost with it
+        self._devices_lost_s: list[float] = []  # when, of late
+        self._gave_up = ""  # why no worker is started any more
         self._info: ModelInfo | None = None
         self._beat: Beat | None = None
         self._state = EngineState.LOADING
@@ -185,7 +190,7 @@ class WorkerSupervisor(Streams):
 
     def _away(self) -> ApiError:
         seconds = max(1, round(self._load_s + 0.5))
-        text = f"the model must be ready but is {self.state.value}"
+        text = self._gave_up or f"the model must be ready but is {self.state.value}"
         return ApiError(503, "model_not_ready", text, retry_after_s=seconds)
 
     def _silent_s(self) -> float:
@@ -249,6 +254,9 @@ class WorkerSupervisor(Streams):
                 self._set(EngineState.STOPPED)
                 return
             self._lost(worker)
+            if self._gave_up:
+                self._set(EngineState.STOPPED)
+                return
             lived_s = time.monotonic() - worker.started_s
             settled = lived_s > self._watch.settled_s + self._load_s
             pause_s = 0.0 if settled else min(max(2 * pause_s, 0.1), self._watch.pause_s)
@@ -280,7 +288,10 @@ class WorkerSupervisor(Streams):
         code = worker.process.returncode
         by = ended_by(code)
         how = "hung" if worker.hung else f"was ended by {by}" if by else f"ended with {code}"
-        sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost, and another one is started\n")
+        if self._with_device:
+            self._lost_a_device()
+        then = "" if self._gave_up else ", and another one is started"
+        sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost{then}\n")
         if self._company is not None:
             self._company.clear()
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
@@ -288,6 +299,17 @@ class WorkerSupervisor(Streams):
         self._with_device = []
         if worker.hung or not was_killed(code):
             self._poison.add(lost)
+
+
+    def _lost_a_device(self) -> None:
+        """A driver that fails again and again needs a person: starting anew each time would only hide that."""
+        watch, now = self._watch, self._clock.now()
+        self._devices_lost_s = [at for at in self._devices_lost_s if now - at < watch.device_losses_s] + [now]
+        if len(self._devices_lost_s) < watch.device_losses:
+            return
+        n, seconds = watch.device_losses, watch.device_losses_s
+        self._gave_up = f"the device must work but was lost {n} times within {seconds:.0f} s: no worker is started"
+        sys.stderr.write(f"quire: {self._gave_up}; look at the driver (quire devices --check), then start anew\n")
 
 
 async def _end(worker: _Worker) -> None:
