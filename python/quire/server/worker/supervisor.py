@@ -300,7 +300,6 @@ class WorkerSupervisor(Streams):
         if worker.hung or not was_killed(code):
             self._poison.add(lost)
 
-
     def _lost_a_device(self) -> None:
         """A driver that fails again and again needs a person: starting anew each time would only hide that."""
         watch, now = self._watch, self._clock.now()
