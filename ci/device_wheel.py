@@ -24,12 +24,15 @@ OWN_LIBRARIES = ("libquire-ggml-base.so", "libquire-ggml.so")
 @dataclass(frozen=True)
 class DeviceKind:
     """``module``: of ``libggml-MODULE.so``.  ``option``: of CMake.  ``system``: patterns of libraries that come
-    with the driver or the toolkit, and never in a wheel."""
+    with the driver or the toolkit, and never in a wheel.  ``requires``: packages of the index that have some of them,
+    in ``folders``, as seen from the module."""
 
     module: str
     option: str
     system: tuple[str, ...]
     title: str
+    requires: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 KINDS = {
@@ -37,6 +40,7 @@ KINDS = {
     "cuda": DeviceKind(
         "cuda", "QUIRE_CUDA", ("libcuda.so.1", "libcudart.so.*", "libcublas.so.*", "libcublasLt.so.*", "libnccl.so.*"),
         "NVIDIA's CUDA",
+        ("nvidia-cublas>=13.0,<14", "nvidia-cuda-runtime>=13.0,<14"), ("$ORIGIN/../nvidia/cu13/lib",),
     ),
     "rocm": DeviceKind("hip", "QUIRE_HIP", ("libamdhip64.so.*", "libhipblas.so.*", "librocblas.so.*"), "AMD's ROCm"),
     "sycl": DeviceKind(
@@ -131,6 +135,7 @@ def write_tree(folder: Path, name: str, module: Path, version: str) -> None:
         "Requires-Python: >=3.10",
         # A module belongs to one build of ggml, as its note says.
         f"Requires-Dist: quire=={version}",
+        *(f"Requires-Dist: {package}" for package in kind.requires),
     ]
     (info / "METADATA").write_text("\n".join(metadata) + "\n\nSee quire's documentation, *Devices*.\n")
     (info / "entry_points.txt").write_text(f"[quire.modules]\n{kind.module} = quire_{name}\n")
@@ -178,8 +183,9 @@ def main() -> None:
     shutil.rmtree(folder / "tree", ignore_errors=True)
     write_tree(folder / "tree", options.kind, module, version_of_quire())
     packed = folder / "tree" / f"quire_{options.kind}" / f"libggml-{KINDS[options.kind].module}.so"
-    if options.module is not None:  # its build may have left folders of its own in it
-        run(TOOLS / "patchelf", "--set-rpath", "$ORIGIN", packed, log=folder / "pack.log")
+    folders = ":".join(("$ORIGIN", *KINDS[options.kind].folders))
+    if options.module is not None or KINDS[options.kind].folders:  # its build may have left folders of its own in it
+        run(TOOLS / "patchelf", "--set-rpath", folders, packed, log=folder / "pack.log")
     wheel = pack(options.kind, folder, commit_time())
     size = wheel.stat().st_size
     print(f"{wheel.relative_to(ROOT)}: {note[1].decode()}, {size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
