@@ -4,6 +4,7 @@
 // (tests/support/counting_device.py).
 #include <ggml-backend-impl.h>
 #include <ggml-backend.h>
+#include <ggml-impl.h>
 #include <ggml.h>
 
 #include <chrono>
@@ -72,6 +73,16 @@ ggml_status injected() {
         for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
     return GGML_STATUS_SUCCESS;
 }
+
+// What the device computes wrongly: results of one of ggml's operations, from a
+// row on; or, of a graph that has one row of it, where the graph before had
+// more rows than that.
+struct {
+    std::string operation;
+    int64_t row = 0;
+    bool is_after = false;
+    int64_t rows_before = 0;
+} wrong;
 
 bool is_view(const ggml_tensor *node) {
     return node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE ||
@@ -205,11 +216,39 @@ bool copy_async(ggml_backend_t, ggml_backend_t, const ggml_tensor *source, ggml_
     return is_ours(source) && is_ours(target) && copy(source, target);
 }
 void synchronize(ggml_backend_t) { ++counts.synchronizations; }
+bool is_wrong(const ggml_tensor *node) { return wrong.operation == ggml_op_name(node->op); }
+void falsify(ggml_tensor *node, int64_t first_row) {
+    if (node->type != GGML_TYPE_F32 || !ggml_is_contiguous(node)) return;
+    float *numbers = static_cast<float *>(node->data);
+    for (int64_t row = 0; row < ggml_nrows(node); ++row)
+        for (int64_t i = 0; row % node->ne[1] >= first_row && i < node->ne[0]; ++i) numbers[row * node->ne[0] + i] *= 1.5F;
+}
+// Node by node, so that others read what is wrong.
+ggml_status compute_wrongly(ggml_backend_t cpu, ggml_cgraph *graph) {
+    int64_t rows = 0;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i)
+        if (const ggml_tensor *node = ggml_graph_node(graph, i); is_wrong(node) && node->ne[1] > rows) rows = node->ne[1];
+    const bool is_due = !wrong.is_after || (rows == 1 && wrong.rows_before > wrong.row);
+    wrong.rows_before = rows;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+        ggml_cgraph one = *graph;
+        one.nodes += i;
+        one.n_nodes = 1;
+        one.uid = 0;
+        if (const ggml_status status = ggml_backend_graph_compute(cpu, &one); status != GGML_STATUS_SUCCESS)
+            return status;
+        if (is_due && is_wrong(ggml_graph_node(graph, i)))
+            falsify(ggml_graph_node(graph, i), wrong.is_after ? 0 : wrong.row);
+    }
+    return GGML_STATUS_SUCCESS;
+}
 ggml_status compute(ggml_backend_t backend, ggml_cgraph *graph) {
     count_graph(graph);
     ++states[number_of(backend->device)].computes;
     const ggml_status status = injected();
-    return status == GGML_STATUS_SUCCESS ? ggml_backend_graph_compute(cpu_of(backend), graph) : status;
+    if (status != GGML_STATUS_SUCCESS) return status;
+    return wrong.operation.empty() ? ggml_backend_graph_compute(cpu_of(backend), graph)
+                                   : compute_wrongly(cpu_of(backend), graph);
 }
 
 // The device.
@@ -304,6 +343,11 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
 }
 
 extern "C" __attribute__((visibility("default"))) void counting_arm(const char *kind, int64_t n) { arm(kind, n); }
+
+extern "C" __attribute__((visibility("default"))) void counting_miscompute(const char *operation, int64_t row,
+                                                                           int is_after) {
+    wrong = {operation, row, is_after != 0, 0};
+}
 
 extern "C" __attribute__((visibility("default"))) void counting_reset() {
     const int64_t largest = counts.largest_buffer_bytes;

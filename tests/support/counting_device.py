@@ -70,6 +70,16 @@ class CountingDevice:
         ggml ends a process), ``hang``; or at the n-th ``allocation`` or ``upload``."""
         self._module.counting_arm(kind.encode(), ctypes.c_int64(n))
 
+    @contextmanager
+    def miscomputing(self, operation: str, row: int, *, is_after: bool = False) -> Iterator[None]:
+        """One of ggml's operations is computed wrongly from that row on (the first is 0); or where a step has one row of it
+        after a step of more than ``row``."""
+        self._module.counting_miscompute(operation.encode(), ctypes.c_int64(row), int(is_after))
+        try:
+            yield
+        finally:
+            self._module.counting_miscompute(b"", ctypes.c_int64(0), 0)
+
     def held_bytes(self, number: int = 0) -> int:
         """Of all buffers on the device of that number."""
         return int(self._module.counting_held(number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -100,7 +101,7 @@ def _verdict_text(device: Device) -> str:
 def _checked(device: Device, quiet: bool) -> Checked:
     from ..parity import check_device
 
-    return check_device(device, (lambda line: None) if quiet else print)
+    return check_device(device, (lambda line: None) if quiet else partial(print, flush=True))
 
 
 def _as_json(found: list[Device], reports: list[ModuleReport], checks: list[Checked]) -> dict[str, object]:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from .._native.core import Device
 
 Array = npt.NDArray[np.float32]
-N_VOCAB, N_ROWS = 32, 7
+N_VOCAB = 32
+# Which sequence, and from which row to which: 40 rows, one, 7.  Devices compute one row, some and many by programs of
+# their own, and what a step leaves behind may be wrong for the next.
+STEPS = (((0, 0, 23), (1, 0, 17)), ((0, 23, 24),), ((0, 24, 27), (1, 17, 21)))
+N_TOKENS = 32  # of a sequence; a block holds as many
 
 
 class Bench:
@@ -28,7 +32,7 @@ class Bench:
         self.cache = list(cache)
         self.tracer = Tracer(self.cache)
         self._random = np.random.default_rng(seed)
-        self._tokens = self._random.integers(0, N_VOCAB, N_ROWS).tolist()
+        self._tokens = self._random.integers(0, N_VOCAB, (2, N_TOKENS)).tolist()
         self._n_weights = 0
         self._encoder: Trace | None = None
 
@@ -57,22 +61,48 @@ class Bench:
         flat = write(encoder).merge_heads()
         self._encoder = encoder.tracer.finish_vectors(graph.select_rows(flat, encoder.tracer.logit_rows))
 
-    def run(self, y: TraceTensor, kernels: Literal["stock", "cpu"] = "stock") -> Array:
-        """The numbers of every row."""
+    def run(
+        self, y: TraceTensor, kernels: Literal["stock", "cpu"] = "stock", ended: Callable[[], None] = lambda: None
+    ) -> list[Array]:
+        """The numbers of every row, of each of ``STEPS``; ``ended`` is called after each."""
         n = int(np.prod([int(d) for d in y.shape[1:]]))
         flat = y if len(y.shape) == 2 else graph.reshape(y, [n])
         trace = self.tracer.finish(graph.select_rows(flat, self.tracer.logit_rows), encoder=self._encoder)
         has_rows, has_state = any(c.n_kv_head for c in self.cache), any(c.states for c in self.cache)
         executor = Executor(
-            trace, self.device, n_blocks=2, n_states=2 if has_state else 0, threads=1, kernels=kernels, max_rows=16,
-            max_sequences=1,
+            trace, self.device, n_blocks=3, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=40,
+            max_sequences=2,
         )  # fmt: skip
-        rows, has_source = list(range(N_ROWS)), self._encoder is not None
-        slots = [32 + p for p in rows] if has_rows else []
-        if has_source:
-            executor.encode(self._tokens, slots=slots, row_begin=[0, N_ROWS], tables=[[1]])
-        return executor.run(
-            self._tokens, positions=rows, slots=slots, logit_rows=rows, row_begin=[0, N_ROWS], n_kv=[N_ROWS],
-            tables=[[1]] if has_rows else [], states=[1] if has_state else [],
-            source_tables=[[1]] if has_source else [], n_source=[N_ROWS] if has_source else [],
-        )  # fmt: skip
+        n_source: list[int] = []
+        if self._encoder is not None:
+            n_source = [end for _, _, end in STEPS[0]]
+            tokens, _, slots, row_begin = self._rows(STEPS[0])
+            executor.encode(tokens, slots=slots, row_begin=row_begin, tables=[[1], [2]])
+
+        def step(parts: Sequence[tuple[int, int, int]]) -> Array:
+            tokens, positions, slots, row_begin = self._rows(parts)
+            numbers = [s + 1 for s, _, _ in parts]  # of blocks and states; the first is nobody's
+            found = executor.run(
+                tokens, positions=positions, slots=slots if has_rows else [], logit_rows=list(range(len(tokens))),
+                row_begin=row_begin, n_kv=[end for _, _, end in parts],
+                tables=[[i] for i in numbers] if has_rows else [],
+                states=numbers if has_state else [], source_tables=[[i] for i in numbers] if n_source else [],
+                n_source=[n_source[s] for s, _, _ in parts] if n_source else [],
+            )  # fmt: skip
+            ended()
+            return found
+
+        if has_rows or has_state:
+            return [step(parts) for parts in STEPS]
+        # Without a cache a sequence is the step's rows of it.
+        return [step([(s, 0, end - begin) for s, begin, end in parts]) for parts in STEPS]
+
+    def _rows(self, parts: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Tokens, positions and slots of a step's rows, and where each sequence's begin."""
+        rows = [(s, p) for s, begin, end in parts for p in range(begin, end)]
+        return (
+            [self._tokens[s][p] for s, p in rows],
+            [p for _, p in rows],
+            [N_TOKENS * (s + 1) + p for s, p in rows],
+            np.cumsum([0, *(end - begin for _, begin, end in parts)]).tolist(),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "capabilities", "check_device"]
 
-# A driver that compiles its programs at first use takes its time.
-CASE_S = 180.0
+# Of a step: a driver that compiles its programs at first use takes its time.
+STEP_S = 180.0
+SAY_S = 15.0  # what runs for so long without an end is told
 MOST_DEATHS = 3  # of the process: then the rest is not tried
 
 
@@ -59,7 +61,7 @@ def check_device(device: Device, say: Callable[[str], None] = print) -> Checked:
     todo, deaths = case_names(), 0
     say(f"{device.name} ({device.description}):")
     while todo:
-        for result in _run(device.name, todo):
+        for result in _run(device.name, todo, say):
             cases.append(result)
             say(_line(result))
             todo = todo[todo.index(result.name) + 1 :]
@@ -82,8 +84,8 @@ def _line(result: CaseResult) -> str:
     return f"  {result.name:32} {result.state:11} {deviation:>8} of {result.tolerance:.1e}  {result.reason}".rstrip()
 
 
-def _run(device: str, names: list[str]) -> Iterator[CaseResult]:
-    """Cases of one process, as far as it comes."""
+def _run(device: str, names: list[str], say: Callable[[str], None]) -> Iterator[CaseResult]:
+    """Cases of one process, as far as it comes.  It answers at the begin of each, after each step and at the end."""
     if not sys.executable:
         raise UnsupportedError(
             "[device] a process must start to check a device but this program has no Python of its own"
@@ -98,21 +100,33 @@ def _run(device: str, names: list[str]) -> Iterator[CaseResult]:
         process.stdin.write(json.dumps({"path": sys.path, "device": device, "cases": names}).encode() + b"\n")
         process.stdin.close()
         begun, lines = "", Lines(process.stdout)
+        since = time.monotonic()
         try:
-            while (line := lines.next(CASE_S)) is not None:
+            while (line := _next(lines, since, begun, say)) is not None:
                 if not line.startswith(b"{"):  # drivers may write others
                     continue
+                since = time.monotonic()
                 answer = json.loads(line)
                 if "begin" in answer:
                     begun = answer["begin"]
-                else:
+                elif "name" in answer:
                     yield CaseResult(**answer)
                     begun = ""
         except TimeoutError:
             end_group(process)
-            yield CaseResult(begun or names[0], "died", 0.0, reason=f"no answer within {CASE_S:g} s")
+            yield CaseResult(begun or names[0], "died", 0.0, reason=f"no answer within {STEP_S:g} s")
             return
         code = process.wait()
         if code != 0 or begun:
             said = " ".join(process.stderr.read().decode(errors="replace").split())[-300:]
             yield CaseResult(begun or names[0], "died", 0.0, reason=f"the process ended with {code}: {said}")
+
+
+def _next(lines: Lines, since: float, begun: str, say: Callable[[str], None]) -> bytes | None:
+    """The next line.  TimeoutError where the process does not answer for too long, whatever a driver writes."""
+    while (left := since + STEP_S - time.monotonic()) > 0:
+        try:
+            return lines.next(min(left, SAY_S))
+        except TimeoutError:
+            say(f"  {begun or 'the start'} has run for {time.monotonic() - since:.0f} s (of a step's {STEP_S:g} s)")
+    raise TimeoutError

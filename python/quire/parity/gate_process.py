@@ -7,18 +7,20 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quire._native.core import Device
     from quire.parity.results import CaseResult
 
 
-def compare(name: str, device: Device) -> CaseResult:
-    """One case on the device and on the CPU."""
+def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None) -> CaseResult:
+    """One case on the device and on the CPU.  ``ended``: called after each step."""
     from quire._native.core import find_device
     from quire.errors import QuireError, UnsupportedError
     from quire.parity.bench import Bench
     from quire.parity.models import TOLERANCE, run_model
     from quire.parity.operations import OPERATIONS
-    from quire.parity.results import CaseResult, deviation_of
+    from quire.parity.results import CaseResult, worst_step
 
     case = next((case for case in OPERATIONS if case.name == name), None)
     tolerance = TOLERANCE if case is None else case.tolerance
@@ -26,18 +28,18 @@ def compare(name: str, device: Device) -> CaseResult:
     for where in (find_device("CPU"), device):
         try:
             if case is None:
-                found.append(run_model(name.removeprefix("model "), where))
+                found.append(run_model(name.removeprefix("model "), where, ended=ended))
             else:
                 bench = Bench(where, case.cache)
-                found.append(bench.run(case.build(bench)))
+                found.append(bench.run(case.build(bench), ended=ended))
         except UnsupportedError as error:
             if where.kind == "cpu":  # the case itself is wrong
                 return CaseResult(name, "error", tolerance, reason=str(error))
             return CaseResult(name, "unsupported", tolerance, reason=str(error))
         except (QuireError, RuntimeError, MemoryError) as error:  # drivers throw errors of their own
             return CaseResult(name, "error", tolerance, reason=str(error))
-    deviation = deviation_of(found[1], found[0])
-    return CaseResult(name, "agrees" if deviation <= tolerance else "differs", tolerance, deviation)
+    deviation, reason = worst_step(found[1], found[0], tolerance)
+    return CaseResult(name, "differs" if reason else "agrees", tolerance, deviation, reason)
 
 
 def main() -> None:
@@ -48,9 +50,13 @@ def main() -> None:
     from quire.hardware import find_device
 
     device = find_device(task["device"])
+
+    def said() -> None:
+        print('\n{"step": "ended"}', flush=True)
+
     for name in task["cases"]:
         print("\n" + json.dumps({"begin": name}), flush=True)
-        print("\n" + json.dumps(asdict(compare(name, device))), flush=True)
+        print("\n" + json.dumps(asdict(compare(name, device, said))), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,15 @@ __all__ = ["model_names", "run_model", "tiny_model"]
 Array = npt.NDArray[np.float32]
 TOLERANCE = 2e-2
 N_VOCAB = 272
+# Which sequence, and from which token to which: steps of 44 rows, 1, 8, 23, 1 and 3.  A prompt, a token of one, all of
+# them beside the rest of a prompt, one that grows into its second block, and that again by a token.
+STEPS = (
+    ((0, 0, 23), (1, 0, 12), (2, 0, 9)), ((0, 23, 24),), ((0, 24, 25), (1, 12, 16), (2, 9, 12)), ((0, 25, 48),),
+    ((0, 48, 49),), ((0, 49, 50), (1, 16, 17), (2, 12, 13)),
+)  # fmt: skip
+# An encoder has whole texts.
+TEXTS = (((0, 0, 23), (1, 0, 12), (2, 0, 9)), ((0, 0, 1),), ((0, 0, 5), (1, 0, 3)))
+BLOCK, N_TOKENS = 32, 64  # of a block, and of a sequence's two
 
 
 @cache
@@ -98,6 +107,8 @@ class _RandomWeights(Weights):
             values *= 0.2
         elif "freqs" in name:
             values = 1 + np.abs(values)  # frequencies are divided by them
+        elif name == "ssm_a":
+            values = -np.abs(values)  # of a positive one states grow without end
         else:
             values *= 0.3 if "embd" in name else 1.5 * shape[-1] ** -0.5
         return np.asarray(values, np.float32)
@@ -126,8 +137,10 @@ def run_model(
     kernels: Literal["auto", "stock", "cpu"] = "stock",
     places: Callable[[str], str | None] | None = None,
     more_devices: Sequence[Device] = (),
-) -> Array:
-    """Logits, or an encoder's vectors, of two sequences: one that goes on in a second step, beside one that begins.
+    *,
+    ended: Callable[[], None] = lambda: None,
+) -> list[Array]:
+    """Logits of each of ``STEPS``, or an encoder's vectors of ``TEXTS``; ``ended`` is called after each.
 
     ``places``: where a weight is, by its name, of a model on that device, ``more_devices`` and the CPU; None: it says
     nothing.
@@ -137,26 +150,24 @@ def run_model(
     named = {} if places is None else {each: place for each in trace.placed_names if (place := places(each))}
     has_rows, has_state = any(spec.n_kv_head for spec in model.cache), any(spec.states for spec in model.cache)
     executor = Executor(
-        trace, device, n_blocks=4, n_states=3 if has_state else 0, threads=1, kernels=kernels, max_rows=32,
-        max_sequences=2, places=named, more_devices=more_devices,
+        trace, device, n_blocks=7, n_states=4 if has_state else 0, threads=1, kernels=kernels, max_rows=44,
+        max_sequences=3, places=named, more_devices=more_devices,
     )  # fmt: skip
-    ids = np.random.default_rng(len(name)).integers(0, N_VOCAB, 40).tolist()
+    ids = np.random.default_rng(len(name)).integers(0, N_VOCAB, (3, N_TOKENS)).tolist()
 
     def step(parts: Sequence[tuple[int, int, int]]) -> Array:
-        """``parts``: which sequence, and from where to where."""
-        rows = [p for _, begin, end in parts for p in range(begin, end)]
-        ends = np.cumsum([0, *(end - begin for _, begin, end in parts)]).tolist()
-        return executor.run(
-            [ids[16 * s + p] for s, begin, end in parts for p in range(begin, end)],
-            positions=rows,
-            slots=[32 * (s + 1) + p for s, begin, end in parts for p in range(begin, end)] if has_rows else [],
+        rows = [(s, p) for s, begin, end in parts for p in range(begin, end)]
+        found = executor.run(
+            [ids[s][p] for s, p in rows],
+            positions=[p for _, p in rows],
+            slots=[BLOCK + N_TOKENS * s + p for s, p in rows] if has_rows else [],
             logit_rows=list(range(len(rows))),
-            row_begin=ends,
+            row_begin=np.cumsum([0, *(end - begin for _, begin, end in parts)]).tolist(),
             n_kv=[end for _, _, end in parts],
-            tables=[[s + 1] for s, _, _ in parts] if has_rows else [],
+            tables=[[2 * s + 1, 2 * s + 2][: -(-end // BLOCK)] for s, _, end in parts] if has_rows else [],
             states=[s + 1 for s, _, _ in parts] if has_state else [],
         )
+        ended()
+        return found
 
-    if model.config.is_encoder:
-        return step([(0, 0, 20), (1, 0, 9)])
-    return np.concatenate([step([(0, 0, 20)]), step([(0, 20, 21), (1, 0, 9)]), step([(0, 21, 22), (1, 9, 10)])])
+    return [step(parts) for parts in (TEXTS if model.config.is_encoder else STEPS)]

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["CaseResult", "deviation_of"]
+__all__ = ["CaseResult", "deviation_of", "worst_step"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,21 @@ def deviation_of(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float3
     norm = float(np.linalg.norm(expected.astype(np.float64)))
     difference = float(np.linalg.norm(found.astype(np.float64) - expected))
     return difference / norm if norm > 0 else (float("inf") if difference > 0 else 0.0)
+
+
+def worst_step(
+    found: Sequence[npt.NDArray[np.float32]], expected: Sequence[npt.NDArray[np.float32]], tolerance: float
+) -> tuple[float, str]:
+    """The largest deviation of a step, each by itself: one row of one step is not lost among many of others.
+
+    The text says where the first is that is more than the tolerance.
+    """
+    deviations = [deviation_of(a, b) for a, b in zip(found, expected, strict=True)]
+    first = next((i for i, deviation in enumerate(deviations) if not deviation <= tolerance), None)
+    if first is None:
+        return max(deviations), ""
+    sizes = [len(step) for step in expected]
+    pairs = zip(found[first], expected[first], strict=False)
+    rows = [i for i, (a, b) in enumerate(pairs) if not deviation_of(a, b) <= tolerance]
+    where = f"{len(rows)} of {sizes[first]} rows, from row {rows[0] + 1} on" if rows else f"{sizes[first]} rows"
+    return max(deviations), f"step {first + 1} of {'+'.join(map(str, sizes))} rows: {where}"
