@@ -1,6 +1,6 @@
 """Everything to be measured on a machine with a GPU, in one call: parity, then llama.cpp and Quire on the same files.
 
-    python benchmarks/on_gpu.py PEER OUT [--device gpu] [--quick]
+    python benchmarks/on_gpu.py PEER OUT [--device gpu] [--quick] [--types Q4_K_M,BF16]
     python benchmarks/on_gpu.py PEER OUT --dry-run          # tiny shapes on the CPU: that the script works
 
 PEER has llama-bench and llama-batched-bench, built with the same ggml for the same kind of device.  Files of two
@@ -246,7 +246,9 @@ def main() -> None:
     parser.add_argument("peer", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="gpu")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds, Q4_K_M and BF16")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
+    parser.add_argument("--types", default=",".join(TYPES), help="of the weights [all]")
+    parser.add_argument("--no-parity", action="store_true", help="where it was shown before")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -255,13 +257,14 @@ def main() -> None:
         options.peer, "cpu" if options.dry_run else options.device, sizes, 120 if options.dry_run else 600
     )
     report = Report(options.out)
-    mixes = [mix for mix in TYPES if not (options.quick and mix == "Q8_0")]
+    mixes = options.types.split(",")
     shapes = TINY if options.dry_run else SHAPES
     files = {options.out / f"{shape.name}-{mix}.gguf": (shape, mix) for shape in shapes for mix in mixes}
     # The machine's time is short: files are made while the device is compared with the CPU.
     with ThreadPoolExecutor(1) as pool:
         made = {file: pool.submit(make_file, shape, mix, file) for file, (shape, mix) in files.items()}
-        report.step("parity", lambda: parity(report, machine))
+        if not options.no_parity:
+            report.step("parity", lambda: parity(report, machine))
         for file in files:
             report.step(f"make {file.name}", made[file].result)
     for file in files:
