@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from quire._native.quant import quantize
 from quire.gguf import GGUFWriter
 
@@ -63,6 +64,22 @@ class Sizes:
 FULL = Sizes((512, 4096), (1, 8, 32), 64, 3)
 QUICK = Sizes((512,), (1, 32), 128, 2)
 DRY = Sizes((64,), (1, 2), 8, 1)
+
+
+# Where the scale of a block lies: bytes of a block, and of those the first one of the scale, a half.
+SCALES = {"q4_k": (144, 0), "q6_k": (210, 208), "q8_0": (34, 0)}
+
+
+def varied(stored: npt.NDArray[Any], dtype: str, seed: int) -> npt.NDArray[Any]:
+    """Other rows of the same numbers: equal rows of the head would have equal logits, which no model has."""
+    if dtype == "bf16":
+        return np.roll(stored, 1 + seed, axis=-1)
+    size, at = SCALES[dtype]
+    blocks = stored.reshape(stored.shape[0], -1, size).copy()
+    scales = blocks[:, :, at : at + 2].copy().view(np.float16)
+    scales *= np.random.default_rng(seed).uniform(0.8, 1.2, scales.shape).astype(np.float16)
+    blocks[:, :, at : at + 2] = scales.view(np.uint8)
+    return blocks.reshape(stored.shape)
 
 
 def make_file(shape: Shape, mix: str, out: Path) -> None:
@@ -112,7 +129,8 @@ def make_file(shape: Shape, mix: str, out: Path) -> None:
             piece = np.resize(drawn * np.float32(n_in**-0.5), n_rows * n_in).reshape(n_rows, n_in)
             stored = quantize(piece, dtype).numpy()
             for begin in range(0, n_out, n_rows):
-                writer.write(f"{name}.weight", stored[: min(n_rows, n_out - begin)])
+                rows = stored[: min(n_rows, n_out - begin)]
+                writer.write(f"{name}.weight", varied(rows, dtype, begin // n_rows) if begin else rows)
 
 
 class Report:

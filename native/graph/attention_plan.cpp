@@ -34,6 +34,15 @@ int largest_n(const std::vector<StreamRun> &rows) {
 // Tokens that the sequences' own copies of blocks may take.
 int most_copied(int pool_tokens) { return std::min(pool_tokens, std::max(pool_tokens / 4, 4096) / kv_step * kv_step); }
 
+// Where a stretch of the pool begins that holds [first, end): each beginning is a graph of its own, so that there are
+// few, and it is the pool's where little is saved.
+int beginning(int first, int end) {
+    int step = kv_step;
+    while (step * 8 <= end - first) step *= 2;
+    const int begin = first / step * step;
+    return begin * 4 >= end ? begin : 0;
+}
+
 } // namespace
 
 int padded_rows(int n, int limit) { return std::min(rounded_up(n), limit); }
@@ -93,15 +102,15 @@ double AttentionPlanner::cost(const Group &group, const AttentionPart &part) con
 
 // All rows in one stream.
 AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRows source, const Rows &rows, int n_rows,
-                                                    int n_kv) const {
-    const int limit = group.pool_tokens;
+                                                    int n_kv, int first_kv) const {
+    const int limit = group.pool_tokens - first_kv;
     if (n_kv > limit)
         throw InternalError("attention", cat("a step must see at most ", limit, " cached tokens but sees ", n_kv));
     // The CPU's graphs serve as oracle, so there are few sizes.
     int padded = padded_kv_tokens(n_kv, limit);
     if (!on_device_)
         for (padded = std::min(kv_step, limit); padded < n_kv;) padded = std::min(padded * 4, limit);
-    Choice choice{{source, 1, n_rows, padded}, {}, 0};
+    Choice choice{{source, 1, n_rows, padded, first_kv}, {}, 0};
     int first = 0;
     for (StreamRun run : rows) {
         run.stream = 0;
@@ -157,14 +166,14 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
     std::ranges::sort(live);
     live.erase(std::unique(live.begin(), live.end()), live.end());
     const int padded = n_exact > 0 ? n_exact : rounded_up(n_rows);
-    const int pool_tokens = (live.back() + 1) * kv_block_tokens;
+    const int end = (live.back() + 1) * kv_block_tokens, first_kv = beginning(live.front() * kv_block_tokens, end);
     Choice found = together(group, CachedRows::live, rows, padded, static_cast<int>(live.size()) * kv_block_tokens);
     found.live = std::move(live);
     if (!on_device_) return found;
     auto consider = [&](Choice other) {
         if (other.cost < found.cost) found = std::move(other);
     };
-    if (!group.is_explicit) consider(together(group, CachedRows::pool, rows, padded, pool_tokens));
+    if (!group.is_explicit) consider(together(group, CachedRows::pool, rows, padded, end - first_kv, first_kv));
     const int most = n_exact > 0 ? std::min(n_exact, rounded_up(largest_n(rows))) : rounded_up(largest_n(rows));
     for (int size = 1; size < 2 * most; size *= 2) {
         const int stream_rows = std::min(size, most);

@@ -2,8 +2,8 @@
 //
 // Attention there is of *streams*: a stream is some rows of the step that look at the same cached rows.  Of each group of
 // layers a step's rows make one or two parts, each of streams of equal size, in one of three forms:
-//   pool      all rows look at the first tokens of the pool, where they lie: nothing is copied, and what sequences share
-//             is read once.  Order does not matter to attention, so that a mask says what is whose.
+//   pool      all rows look at a stretch of the pool, where it lies: nothing is copied, and what sequences share is read
+//             once.  Order does not matter to attention, so that a mask says what is whose.
 //   live      all rows look at copies of the blocks that any of them sees, each once;
 //   sequence  a stream holds rows of one sequence and looks at copies of the blocks that those see.
 // What a form costs depends on the step, so it is chosen for each (attention_plan.cpp).
@@ -26,6 +26,7 @@ struct AttentionPart {
     CachedRows source;
     int n_streams, stream_rows;
     int n_kv; // cached tokens that each stream looks at
+    int first_kv = 0; // of a stretch of the pool: tokens before it
     int n_rows() const { return n_streams * stream_rows; }
     auto operator<=>(const AttentionPart &) const = default;
 };
@@ -84,7 +85,8 @@ class AttentionPlanner {
     };
     using Rows = std::vector<StreamRun>; // of whole sequences, each a stream
     double cost(const Group &group, const AttentionPart &part) const;
-    Choice together(const Group &group, CachedRows source, const Rows &rows, int n_rows, int n_kv) const;
+    Choice together(const Group &group, CachedRows source, const Rows &rows, int n_rows, int n_kv,
+                    int first_kv = 0) const;
     Choice apart(size_t g, const Rows &rows, int stream_rows, int n_exact, const StepBatch &batch) const;
     Choice best(size_t g, const Rows &rows, int n_exact, const StepBatch &batch) const;
     GroupAttention plan_group(size_t g, const StepBatch &batch, int n_tokens) const;

@@ -46,8 +46,11 @@ FoundStrips find_strips(ggml_context *context, ggml_backend *device, ggml_tensor
     ggml_tensor *maxima = ggml_pool_1d(context, logits, GGML_OP_POOL_MAX, strip, strip, 0);
     ggml_tensor *ids = ggml_top_k(context, maxima, n_strips);
     ggml_tensor *strips = ggml_reshape_3d(context, logits, strip, logits->ne[0] / strip, logits->ne[1]);
-    const FoundStrips found{ggml_get_rows(context, strips, ids), ids, ggml_sum_rows(context, logits)};
-    for (const ggml_tensor *node : {maxima, found.ids, found.values, found.sums})
+    // Of strips first: one long row alone would be one block of threads' work.
+    ggml_tensor *by_strip = ggml_sum_rows(context, strips);
+    ggml_tensor *sums = ggml_sum_rows(context, ggml_reshape_2d(context, by_strip, strips->ne[1], strips->ne[2]));
+    const FoundStrips found{ggml_get_rows(context, strips, ids), ids, sums};
+    for (const ggml_tensor *node : {maxima, found.ids, found.values, by_strip, found.sums})
         if (!ggml_backend_supports_op(device, node)) return {};
     return found;
 }

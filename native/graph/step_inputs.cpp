@@ -80,7 +80,8 @@ void fill_blocks(const StepToFill &step, PartPlace place, ggml_tensor *target) {
 template <class Use>
 void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t> &places, const StreamRun &run,
               int row, const Use &use) {
-    const CachedRows source = part_of(step, place).source;
+    const AttentionPart &part = part_of(step, place);
+    const CachedRows source = part.source;
     const CacheLifetime lifetime = step.lifetime(place.group);
     const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
     const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(row)]);
@@ -90,7 +91,8 @@ void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t
     for (int32_t at = first; at <= last;) {
         const int32_t end = std::min(last + 1, (at / kv_block_tokens + 1) * kv_block_tokens);
         const int32_t block = table[at / kv_block_tokens];
-        const int32_t there = source == CachedRows::pool ? block : places[static_cast<size_t>(block)];
+        const int32_t there =
+            source == CachedRows::pool ? block - part.first_kv / kv_block_tokens : places[static_cast<size_t>(block)];
         use(there * kv_block_tokens + at % kv_block_tokens, end - at, at);
         at = end;
     }

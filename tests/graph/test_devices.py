@@ -181,10 +181,17 @@ def test_what_the_documentation_says_of_a_step(n_streams: int, n_tokens: int, co
     assert row in DOCUMENT.read_text(encoding="utf-8").splitlines()
 
 
-def test_few_live_blocks_of_a_large_pool_are_copied(counting: CountingDevice) -> None:
-    """Where what is live lies far up, a step reads copies of it: thrice its bytes, and not the pool's."""
+@pytest.mark.parametrize(
+    ("blocks", "n_reads"),
+    [
+        (list(range(1, 4096)), 1),  # from the end on: a stretch of the pool is read where it lies
+        ([*range(4088, 4096), 7], 3),  # copies are made and read
+    ],
+)
+def test_few_live_blocks_of_a_large_pool(blocks: list[int], n_reads: int, counting: CountingDevice) -> None:
+    """What lies far up, or far apart, is what a step reads, and not the pool."""
     made = Sequences(Variant(), counting, 4096)
-    made.free = list(range(1, 4096))
+    made.free = blocks
     made.add(tokens_of(200, 0))
     made.step([(0, 96)])
     made.step([(0, 96)])
@@ -192,7 +199,8 @@ def test_few_live_blocks_of_a_large_pool_are_copied(counting: CountingDevice) ->
     found = made.step([(0, 1)])[0]
     expected = numpy_forward(made.weights, Variant(), made.tokens[0][:193])
     np.testing.assert_allclose(found[0], expected[-1], atol=1e-4 * np.abs(expected).max())
-    assert counting.counts().cache_bytes <= 3 * 256 * BYTES_OF_TOKEN
+    assert counting.counts().cache_bytes <= n_reads * 512 * BYTES_OF_TOKEN
+    assert (counting.launches("GET_ROWS") > 4) == (n_reads > 1)
 
 
 def test_memory_that_a_step_does_not_get_takes_no_other_step_along(counting: CountingDevice) -> None:

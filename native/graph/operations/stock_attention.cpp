@@ -3,6 +3,7 @@
 #include <ggml-backend.h>
 
 #include <array>
+#include <string_view>
 
 #include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
@@ -12,13 +13,21 @@ namespace {
 
 // The same bytes seen as numbers of another type.
 ggml_tensor *seen_as(ggml_context *ctx, ggml_tensor *x, ggml_type type, const std::array<int64_t, 4> &ne,
-                     const std::array<size_t, 3> &strides) {
-    ggml_tensor *view = ggml_view_1d(ctx, x, 1, 0);
+                     const std::array<size_t, 3> &strides, size_t offset_bytes = 0) {
+    ggml_tensor *view = ggml_view_1d(ctx, x, 1, offset_bytes);
     view->type = type;
     view->nb[0] = ggml_type_size(type);
     for (size_t i = 0; i < 4; ++i) view->ne[i] = ne[i];
     for (size_t i = 0; i < 3; ++i) view->nb[i + 1] = strides[i];
     return view;
+}
+
+// ggml's kernels for CUDA, which serve HIP and MUSA too, cap scores of heads of these widths alone; its answer to whether
+// an operation is supported does not know that, and others end in an illegal instruction.
+bool caps_scores(ggml_backend *device, int64_t head_dim) {
+    const std::string_view name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(ggml_backend_get_device(device)));
+    if (name != "CUDA" && name != "ROCm" && name != "MUSA") return true;
+    return head_dim == 128 || head_dim == 256 || head_dim == 512;
 }
 
 class AttentionBuilder {
@@ -70,11 +79,12 @@ ggml_tensor *AttentionBuilder::cached(const AttentionPart &part, int i, ggml_ten
         from = ggml_get_rows(ctx_, blocks, table);
     }
     return seen_as(ctx_, from, pool->type, {head_dim, part.n_kv, kept_.n_kv_head, part.n_streams},
-                   {token, head, token * static_cast<size_t>(part.n_kv)});
+                   {token, head, token * static_cast<size_t>(part.n_kv)}, token * static_cast<size_t>(part.first_kv));
 }
 
 ggml_tensor *AttentionBuilder::flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask) {
     if (graph_.flash == nullptr || attention_.bias) return nullptr;
+    if (attention_.soft_cap > 0 && !caps_scores(graph_.flash, v->ne[0])) return nullptr;
     ggml_tensor *made = ggml_flash_attn_ext(ctx_, q, k, v, mask, attention_.scale, 0.0F, attention_.soft_cap);
     if (attention_.sinks) ggml_flash_attn_ext_add_sinks(made, p_.weight(attention_.sinks));
     return ggml_backend_supports_op(graph_.flash, made) ? made : nullptr;

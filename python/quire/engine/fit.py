@@ -98,7 +98,7 @@ class _Fitter:
     ) -> None:
         from ..hardware import find_device
 
-        self.needs = replace(needs, paged=False, limited=())
+        self.needs = replace(needs, paged=False, on_device=True, limited=())
         self.model, self.config, self.devices, self.kv_dtype = model, config, tuple(devices), kv_dtype
         self.trace = model.trace(config.n_ctx, config.taps)
         self.names = self.trace.placed_names

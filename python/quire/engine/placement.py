@@ -124,7 +124,7 @@ def needs_of_parts(
         layers = [spec if is_there(i) else CacheSpec() for i, spec in enumerate(cache)]
         return max(1, CacheLayout(layers, kv_dtype).block_bytes)
 
-    both = replace(needs, paged=False, limited=())  # blocks of all groups are as many as the device has
+    both = replace(needs, paged=False, on_device=True, limited=())  # blocks of all groups are as many as the device has
     return [
         replace(
             both,

@@ -67,6 +67,8 @@ class ModelNeeds:
     ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
     is used; elsewhere every graph is planned for all of it.
 
+    ``on_device``: a part on a device, whose graphs read what is there of a cache, however large it is.
+
     ``n_ctx_advised``: what the makers of an embedding model read of a text at most.
 
     ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
@@ -80,6 +82,7 @@ class ModelNeeds:
     block_bytes: int
     token_bytes: int
     paged: bool = True
+    on_device: bool = False
     state_bytes: int = 0
     undivided: bool = False
     reads_source: bool = False
@@ -259,7 +262,8 @@ def _cache_bytes(room: _Room, config: EngineConfig, n_ctx: int) -> int:
         return (config.n_blocks - 1) * room.needs.block_bytes
     one = room.context_bytes(n_ctx)
     usual = room.context_bytes(min(n_ctx, _TOKENS_OF_A_SEQUENCE))
-    wanted = (config.max_sequences or MOST_SEQUENCES) * usual if room.needs.paged else 2 * one
+    many = room.needs.paged or room.needs.on_device
+    wanted = (config.max_sequences or MOST_SEQUENCES) * usual if many else 2 * one
     return max(min(wanted, room.fair_bytes - room.needs.block_bytes), one)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None) -> CaseResult:
     """One case on the device and on the CPU.  ``ended``: called after each step."""
     from quire._native.core import find_device
-    from quire.errors import QuireError, UnsupportedError
+    from quire.errors import DeviceError, QuireError, UnsupportedError
     from quire.parity.bench import Bench
     from quire.parity.models import TOLERANCE, run_model
     from quire.parity.operations import OPERATIONS
@@ -36,6 +36,8 @@ def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None)
             if where.kind == "cpu":  # the case itself is wrong
                 return CaseResult(name, "error", tolerance, reason=str(error))
             return CaseResult(name, "unsupported", tolerance, reason=str(error))
+        except DeviceError as error:
+            return CaseResult(name, "died", tolerance, reason=str(error))
         except (QuireError, RuntimeError, MemoryError) as error:  # drivers throw errors of their own
             return CaseResult(name, "error", tolerance, reason=str(error))
     deviation, reason = worst_step(found[1], found[0], tolerance)
@@ -56,7 +58,10 @@ def main() -> None:
 
     for name in task["cases"]:
         print("\n" + json.dumps({"begin": name}), flush=True)
-        print("\n" + json.dumps(asdict(compare(name, device, said))), flush=True)
+        result = compare(name, device, said)
+        print("\n" + json.dumps(asdict(result)), flush=True)
+        if result.state == "died":  # lost to this process; another one goes on with the next case
+            return
 
 
 if __name__ == "__main__":
