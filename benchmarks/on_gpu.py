@@ -247,6 +247,7 @@ def served(report: Report, machine: Machine, file: Path, n_vocab: int) -> None:
     command = [sys.executable, str(Path(__file__).with_name("serve_beside_llama_server.py")), str(machine.peer)]
     command += [str(file), "--device", machine.device, "--clients", str(n_clients), "--prompt", str(n_prompt)]
     command += ["--answer", str(machine.sizes.answer), "--vocabulary", str(n_vocab)]
+    command += ["--rounds", str(min(machine.sizes.repetitions, 2))]
     found = json.loads(report.run(f"{file.stem}-served", command, machine.timeout_s))
     for program, row in found.items():
         report.add(file, program, f"served {n_prompt}", n_clients, statistics.median(row["tokens_per_s"]))
@@ -265,6 +266,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
+    parser.add_argument("--shapes", default=",".join(shape.name for shape in SHAPES), help="of the files [all]")
     parser.add_argument("--types", default=",".join(TYPES), help="of the weights [all]")
     parser.add_argument("--no-parity", action="store_true", help="where it was shown before")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
@@ -276,7 +278,7 @@ def main() -> None:
     )
     report = Report(options.out)
     mixes = options.types.split(",")
-    shapes = TINY if options.dry_run else SHAPES
+    shapes = TINY if options.dry_run else [shape for shape in SHAPES if shape.name in options.shapes.split(",")]
     files = {options.out / f"{shape.name}-{mix}.gguf": (shape, mix) for shape in shapes for mix in mixes}
     # The machine's time is short: files are made while the device is compared with the CPU.
     with ThreadPoolExecutor(1) as pool:
