@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -268,11 +268,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     parser.add_argument("--shapes", default=",".join(shape.name for shape in SHAPES), help="of the files [all]")
     parser.add_argument("--types", default=",".join(TYPES), help="of the weights [all]")
+    parser.add_argument("--prompts", help="tokens of each, such as 512,4096")
+    parser.add_argument("--streams", help="such as 1,32")
     parser.add_argument("--no-parity", action="store_true", help="where it was shown before")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     sizes = DRY if options.dry_run else QUICK if options.quick else FULL
+    for name in ("prompts", "streams"):
+        if given := getattr(options, name):
+            sizes = replace(sizes, **{name: tuple(map(int, given.split(",")))})
     machine = Machine(
         options.peer, "cpu" if options.dry_run else options.device, sizes, 120 if options.dry_run else 600
     )
