@@ -79,7 +79,8 @@ def varied(stored: npt.NDArray[Any], dtype: str, seed: int) -> npt.NDArray[Any]:
     scales = blocks[:, :, at : at + 2].copy().view(np.float16)
     scales *= np.random.default_rng(seed).uniform(0.8, 1.2, scales.shape).astype(np.float16)
     blocks[:, :, at : at + 2] = scales.view(np.uint8)
-    return blocks.reshape(stored.shape)
+    other: npt.NDArray[Any] = blocks.reshape(stored.shape)
+    return other
 
 
 def make_file(shape: Shape, mix: str, out: Path) -> None:
@@ -275,9 +276,10 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     sizes = DRY if options.dry_run else QUICK if options.quick else FULL
-    for name in ("prompts", "streams"):
-        if given := getattr(options, name):
-            sizes = replace(sizes, **{name: tuple(map(int, given.split(",")))})
+    if options.prompts:
+        sizes = replace(sizes, prompts=tuple(map(int, options.prompts.split(","))))
+    if options.streams:
+        sizes = replace(sizes, streams=tuple(map(int, options.streams.split(","))))
     machine = Machine(
         options.peer, "cpu" if options.dry_run else options.device, sizes, 120 if options.dry_run else 600
     )
