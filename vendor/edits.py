@@ -1,4 +1,4 @@
-"""Edit what is unpacked in a few places where a system that we support does not compile it.
+"""Edit what is unpacked in a few places where a system that we support does not compile it, or where it is wrong.
 
     python vendor/edits.py [FOLDER]             # default: vendor/ggml beside this file
 
@@ -36,6 +36,35 @@ EDITS = (
         last="    vk::InstanceCreateInfo instance_create_info(",
         before="#if VK_HEADER_VERSION >= 272 // edited: see vendor/README.md",
         after="#else\n    vk::InstanceCreateInfo instance_create_info({}, &app_info, layers, extensions);\n#endif",
+    ),
+    # The program copies 512 numbers of a row with each group of threads, and half as many groups as that takes are
+    # started: of rows of more than 512 whole numbers, parts stay unwritten.  Blocks of the cache are such rows.
+    Edit(
+        path="src/ggml-vulkan/ggml-vulkan.cpp",
+        first="    ggml_vk_create_pipeline(device, device->pipeline_get_rows[GGML_TYPE_I32], ",
+        last="    ggml_vk_create_pipeline(device, device->pipeline_get_rows[GGML_TYPE_I32], ",
+        before="#if 0 // edited, rows of whole numbers: see vendor/README.md",
+        after="""#else
+    ggml_vk_create_pipeline(device, device->pipeline_get_rows[GGML_TYPE_I32], "get_rows_i32", get_rows_i32_len,
+                            get_rows_i32_data, "main", 3, sizeof(vk_op_binary_push_constants), {512, 1, 1}, {}, 1);
+#endif""",
+    ),
+    # Of a set of 12 buffers an operation writes those that it uses; the rest stay those of the set's last use, though
+    # they may be gone.  Mesa's lavapipe binds all of a set: there the rest are written, too.
+    Edit(
+        path="src/ggml-vulkan/ggml-vulkan-common.h",
+        first="        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, pipeline->parameter_count",
+        last="        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, pipeline->parameter_count",
+        before="#if 0 // edited, all of a set: see vendor/README.md",
+        after="""#else
+        vk::DescriptorBufferInfo all_infos[MAX_PARAMETER_COUNT];
+        const bool writes_all = ctx->device->properties.deviceType == vk::PhysicalDeviceType::eCpu;
+        std::fill_n(all_infos, MAX_PARAMETER_COUNT, *descriptor_buffer_infos.begin());
+        std::copy(descriptor_buffer_infos.begin(), descriptor_buffer_infos.end(), all_infos);
+        const uint32_t n_infos = writes_all ? MAX_PARAMETER_COUNT : pipeline->parameter_count;
+        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, n_infos,
+                                                     vk::DescriptorType::eStorageBuffer, nullptr, all_infos };
+#endif""",
     ),
 )
 

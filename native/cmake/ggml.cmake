@@ -21,7 +21,7 @@ endif()
 if(QUIRE_VULKAN AND NOT QUIRE_GGML_DIR)
   execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/vendor/edits.py RESULT_VARIABLE edited)
   if(NOT edited EQUAL 0)
-    message(FATAL_ERROR "vendor/edits.py must edit ${ggml_dir} for older Vulkan headers but failed")
+    message(FATAL_ERROR "vendor/edits.py must edit ${ggml_dir} but failed")
   endif()
 endif()
 

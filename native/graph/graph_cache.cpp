@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "graph/graph_internals.h"
+#include "graph/node_check.h"
 
 namespace quire {
 namespace {
@@ -54,6 +55,7 @@ class DeviceRunner : public GraphRunner {
     void plan(const LoweredGraph &) override {}
     void forget(const LoweredGraph &) override {}
     void run(const LoweredGraph &graph) override {
+        if (compares_nodes()) return run_and_compare(backend_, graph.graph);
         check(ggml_backend_graph_compute_async(backend_.handle(), graph.graph), backend_.device());
     }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from quire.hardware import verdict_of, verdicts
 from quire.parity import check_device, gate
 from quire.parity.bench import Bench
 from quire.parity.gate_process import compare
-from quire.parity.models import TOLERANCE, model_names, run_model
+from quire.parity.models import STEPS, TOLERANCE, model_names, run_model
 from quire.parity.operations import OPERATIONS
 from quire.parity.results import CaseResult, deviation_of, worst_step
 
@@ -42,7 +45,7 @@ def test_our_kernels_agree_with_ggmls_operators(case: Any) -> None:
     """As a device does, ours compute the same in another way; for a cache of F16 they round otherwise."""
     found = []
     for kernels in ("stock", "cpu"):
-        bench = Bench(find_device("CPU"), case.cache)
+        bench = Bench(find_device("CPU"), case.cache, first_block=case.first_block)
         found.append(bench.run(case.build(bench), kernels))
     stock, own = found
     assert [len(step) for step in stock] == [40, 1, 7]
@@ -185,3 +188,42 @@ def test_a_case_that_the_cpu_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("quire.parity.models.run_model", refuse)
     assert compare("model llama", find_device("CPU")) == CaseResult("model llama", "error", 2e-2, reason="[test] no")
+
+
+COMPARED = """
+from counting_device import counting_device
+from quire.parity.models import run_model
+counting = counting_device()
+with counting.miscomputing("GLU", 16):
+    run_model("llama", counting.device)
+"""
+
+
+def test_a_node_that_the_device_computes_wrongly_is_the_first_that_is_named() -> None:
+    """Those after it compute with what it gave."""
+    source = Path(quire.__file__).parents[1]
+    paths = os.pathsep.join([str(source), str(Path(__file__).parents[1] / "support")])
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARED], capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "QUIRE_COMPARE_NODES": "1", "PYTHONPATH": paths},
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if line.startswith("[node] Counting0: ")]
+    assert re.search(
+        r"\d+ SWIGLU .* f32 \{96, 44, 1, 1\}: .* from number 1536 on; MUL_MAT f32", lines[0]
+    )  # 16 rows of 96
+    of_steps = [line for line in lines if line.endswith("nodes differ")]
+    assert len(of_steps) == len(STEPS)
+    assert re.match(r"\[node\] Counting0: 0 of \d+ nodes differ", of_steps[4])  # of one row
+
+
+def test_attention_has_a_case_that_copies_blocks() -> None:
+    counting = counting_device()
+    launched = []
+    for name in ("attend", "attend copied blocks"):
+        case = next(case for case in OPERATIONS if case.name == name)
+        counting.reset()
+        bench = Bench(counting.device, case.cache, first_block=case.first_block)
+        bench.run(case.build(bench))
+        assert counting.launches("FLASH_ATTN_EXT") == 3
+        launched.append(counting.launches("GET_ROWS"))
+    assert launched[1] == launched[0] + 2 * 3  # K and V, in each step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -167,3 +168,23 @@ def test_the_committed_pin_is_complete(fetch: ModuleType) -> None:
     pin = fetch.read_pin(ROOT / "vendor" / "ggml.toml")
     assert len(bytes.fromhex(pin["sha256"])) == 32
     assert pin["archive"].endswith(f"{pin['package_version']}.tar.gz")
+
+
+def test_edits_find_their_places_and_are_made_once() -> None:
+    path = ROOT / "vendor" / "edits.py"
+    if not (ROOT / "vendor" / "ggml" / "src").is_dir():
+        pytest.skip("ggml is not unpacked: this is not a source tree that was built")
+    spec = importlib.util.spec_from_file_location("quire_vendor_edits", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclass
+    spec.loader.exec_module(module)
+    assert len({(edit.path, edit.before) for edit in module.EDITS}) == len(module.EDITS)
+    for edit in module.EDITS:
+        text = (ROOT / "vendor" / "ggml" / edit.path).read_text(encoding="utf-8")
+        edited = module.edited(text, edit)
+        assert edited.count(edit.before) == 1
+        assert module.edited(edited, edit) == edited
+        with pytest.raises(SystemExit, match="was written for another version of ggml"):
+            module.edited(text.replace(edit.before, "").replace(edit.first, "other"), edit)
