@@ -331,8 +331,9 @@ void bind_drafters(py::module_ &m) {
         .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
              py::arg("n_ctx"));
     py::class_<HeadDrafter, Drafter, std::shared_ptr<HeadDrafter>>(m, "HeadDrafter")
-        .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
-             py::arg("n_ctx"));
+        .def(py::init<std::shared_ptr<Executor>, int64_t, std::string, std::vector<int32_t>>(),
+             py::arg("executor").none(false), py::kw_only(), py::arg("n_ctx"), py::arg("name") = "mtp",
+             py::arg("tokens") = std::vector<int32_t>{});
     bind_speculator(m);
     py::class_<SuffixAutomaton>(m, "SuffixAutomaton")
         .def(py::init<>())

@@ -12,10 +12,15 @@ constexpr int64_t least_read = 16; // rows that are worth a thought before they 
 
 } // namespace
 
-HeadDrafter::HeadDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx) : ModelDrafter(std::move(executor), n_ctx) {
+HeadDrafter::HeadDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx, std::string name,
+                         std::vector<int32_t> tokens)
+    : ModelDrafter(std::move(executor), n_ctx), name_(std::move(name)), tokens_(std::move(tokens)) {
     if (n_features() < 1 || this->executor().n_features() != n_features())
         throw ShapeError("draft", cat("a head must leave features as it reads them, but reads ", n_features(),
                                       " numbers and leaves ", this->executor().n_features()));
+    if (!tokens_.empty() && tokens_.size() != static_cast<size_t>(n_vocab()))
+        throw ShapeError("draft", cat("a head must know the model's token of each of its ", n_vocab(), " but of ",
+                                      tokens_.size()));
 }
 
 void HeadDrafter::forget(SequenceId sequence, std::span<const int32_t> answer) {

@@ -86,7 +86,7 @@ void ModelDrafter::extend(const PlanItem &item, const ItemRows &rows) {
     if (item.n_logit_rows == 0 || found == wishes_.end()) return;
     DraftWish &wish = *found->second;
     const std::span<float> logits = rows.last(1).logits;
-    const auto token = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+    const int32_t token = token_of(static_cast<size_t>(std::ranges::max_element(logits) - logits.begin()));
     wish.proposal.push_back(token);
     if (static_cast<int>(wish.proposal.size()) < wish.most)
         scheduler_.append(item.id, token);

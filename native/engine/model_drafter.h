@@ -44,6 +44,8 @@ class ModelDrafter : public Drafter {
     // item have left.
     virtual std::span<const float> features_of(const Plan &) { return {}; }
     virtual void has_read(const PlanItem &, std::span<const float> /*features*/) {}
+    // The token that a place in a row of logits stands for.
+    virtual int32_t token_of(size_t logit) const { return static_cast<int32_t>(logit); }
     // The sequence's text is to be read anew; nothing is proposed for it now.
     void drop(SequenceId sequence);
     bool is_read(SequenceId sequence) const; // from its beginning, or in part

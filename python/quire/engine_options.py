@@ -38,7 +38,7 @@ CacheDType = Literal[
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
-Speculation = Literal["auto", "off", "draft", "mtp", "lookup", "grammar"]
+Speculation = Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 FitMode = Literal["on", "off"]
 SplitMode = Literal["auto", "layer", "none"]
@@ -185,13 +185,13 @@ _SNAPSHOT_TOKENS = EngineOption(
 )  # fmt: skip
 _DRAFT = EngineOption(
     flags="-md --draft --model-draft", metavar="MODEL",
-    help="A smaller model with the same tokenizer, which proposes tokens (docs/speculation.md).",
+    help="A smaller model with the same tokenizer, or a head of EAGLE-3, which proposes tokens (docs/speculation.md).",
 )  # fmt: skip
 _SPECULATION = EngineOption(
     flags="--speculation", choices=get_args(Speculation),
     help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, layers of the"
-    " model's file that predict later tokens, a look at the text so far, or a form that leaves no choice [auto with"
-    " --draft, else grammar].",
+    " model's file that predict later tokens, the head of EAGLE-3 that --draft names, a look at the text so far, or a"
+    " form that leaves no choice [auto with --draft, else grammar].",
 )  # fmt: skip
 _DRAFT_MAX = EngineOption(
     flags="--draft-max", metavar="N",
@@ -244,13 +244,14 @@ class EngineConfig:
     whose hidden states ``LLM.hidden_states`` can give.  ``adapters``: LoRA adapters, GGUF files or PEFT folders, each
     with what it is multiplied by; they add up, for all requests, and go without ``packed_cache``
     (``docs/adapters.md``).
-    ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, which proposes tokens that
-    the model verifies; answers stay the model's own (``docs/speculation.md``).  ``speculation``: who proposes for
-    requests that do not say: ``"draft"``, ``"mtp"`` (layers of the model's own file that predict later tokens),
-    ``"lookup"`` (what followed where the end of the text occurred before), ``"grammar"`` (what a form leaves no choice
-    in), ``"auto"`` (all, as far as there are) or ``"off"``; ``None`` is ``"auto"`` with a draft model and ``"grammar"``
-    without.  Only ``"auto"`` and ``"mtp"`` take those layers into memory.  ``draft_max``: tokens proposed at a time at
-    most; how many are computed depends on what they cost and were worth lately, but ``draft_min`` are in any case.
+    ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, or of a head of EAGLE-3 for
+    this model, which proposes tokens that the model verifies; answers stay the model's own (``docs/speculation.md``).
+    ``speculation``: who proposes for requests that do not say: ``"draft"``, ``"eagle"`` (that head), ``"mtp"`` (layers
+    of the model's own file that predict later tokens), ``"lookup"`` (what followed where the end of the text occurred
+    before), ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``;
+    ``None`` is ``"auto"`` with a draft and ``"grammar"`` without.  Only ``"auto"`` and ``"mtp"`` take those layers into
+    memory, and not beside a head.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on
+    what they cost and were worth lately, but ``draft_min`` are in any case.
     """
 
     device: str = _option("default", _DEVICE)
@@ -307,8 +308,8 @@ class EngineConfig:
             )
         if self.adapters and self.packed_cache is not None:
             raise RequestError("[engine] packed_cache must be None with adapters but is given")
-        if self.draft is None and self.speculation == "draft":
-            raise RequestError("[engine] draft must be given for speculation 'draft' but is None")
+        if self.draft is None and self.speculation in ("draft", "eagle"):
+            raise RequestError(f"[engine] draft must be given for speculation '{self.speculation}' but is None")
 
 
 def cache_dtype_of(k: str | None, v: str | None) -> str:

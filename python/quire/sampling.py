@@ -33,7 +33,7 @@ DEFAULT_SAMPLERS = (
 )
 """The stages of the sampling chain, in the default order."""
 
-_SPECULATIONS = ("auto", "off", "draft", "mtp", "lookup", "grammar")
+_SPECULATIONS = ("auto", "off", "draft", "mtp", "eagle", "lookup", "grammar")
 _INT32_MAX = 2**31 - 1
 _INFINITY = math.inf
 
@@ -310,8 +310,8 @@ class SamplingParams:
         ``structured_outputs``: the form of the answer (``StructuredOutputsParams``).  Tokens that would leave it are
         excluded before the stages, and generation can only end where the form is complete: ``min_tokens`` yields to
         that, and ``ignore_eos`` must not be set.
-        ``speculation``: who proposes tokens, ``"auto"``, ``"off"``, ``"draft"``, ``"mtp"``, ``"lookup"`` or
-        ``"grammar"``; None: as the engine was told (``docs/speculation.md``).  ``prediction``: what the text is
+        ``speculation``: who proposes tokens, ``"auto"``, ``"off"``, ``"draft"``, ``"mtp"``, ``"eagle"``, ``"lookup"``
+        or ``"grammar"``; None: as the engine was told (``docs/speculation.md``).  ``prediction``: what the text is
         expected to be, where that is known for the most part; it is looked up unless ``speculation`` says otherwise.
         Neither changes what is drawn.
     """

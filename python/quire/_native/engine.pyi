@@ -366,13 +366,22 @@ class ModelDrafter(Drafter):
 
 @final
 class HeadDrafter(Drafter):
-    """Proposes what a head predicts that was trained with the model (DeepSeek-V3 2024), of the model's own features.
+    """Proposes what a head predicts that was trained with the model, of the model's own features (DeepSeek-V3 2024,
+    EAGLE-3 2025).
 
-    ``n_ctx``: positions that it has.  ShapeError unless the head leaves features as it reads them; the decoder's model
-    must leave as many.
+    ``n_ctx``: positions that it has.  ``tokens``: the model's token of each one that the head has logits of; empty: the
+    same.  ShapeError unless the head leaves features as it reads them, and ``tokens`` are as many as its logits; the
+    decoder's model must leave as many features.
     """
 
-    def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
+    def __init__(
+        self,
+        executor: Executor | FakeExecutor,
+        *,
+        n_ctx: int,
+        name: str = "mtp",
+        tokens: Sequence[int] = (),
+    ) -> None: ...
 
 @final
 class ScriptedDrafter(Drafter):

@@ -17,6 +17,7 @@ from .decoder import (
     no_windows,
 )
 from .fields import Fields, checkpoint_dtype, read_json
+from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
 from .keys import Key, cap, f32, factor, flag, made, u32, window
 from .mapping import SILU, Checkpoint
 from .pictures import with_pictures
@@ -35,6 +36,7 @@ __all__ = [
     "Checkpoint",
     "Entry",
     "Fields",
+    "HeadCheckpoint",
     "Key",
     "PredictingLayers",
     "Source",
@@ -46,8 +48,10 @@ __all__ = [
     "f32",
     "factor",
     "flag",
+    "flattened",
     "half",
     "has_windows",
+    "head_class",
     "interleaved",
     "kinds_of_mlps",
     "local_layers",
@@ -58,6 +62,7 @@ __all__ = [
     "read_json",
     "rope_keys",
     "rows",
+    "speaks_of_eagle",
     "squeezed",
     "taken",
     "transposed",

@@ -67,6 +67,7 @@ class Checkpoint:
     section: str = ""  # the field that holds the configuration of the text model, where there are several
     predicting: PredictingLayers | None = None  # layers that predict later tokens
     has_empty_layers: bool = False  # layers may be without tensors
+    is_head: bool = False  # it proposes tokens for another model, and has no vocabulary of its own
     base: str = "model."  # what checkpoints of the model without its head leave out of names
     # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
     homes: tuple[tuple[str, str], ...] = ()

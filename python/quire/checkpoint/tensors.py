@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from .changes import Array, Change
 from .packed import MXFP4
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SUFFIXES = ("", ".weight", ".bias")
 # What GGUF files keep in f32 although it has two dimensions; experts' biases are a matrix.
@@ -54,7 +59,7 @@ class Target:
     sources: tuple[str, ...]
     change: Change | None = None
     stacked: bool = False  # along a new first dimension
-    made: Array | None = None  # computed from the configuration, with no source
+    made: Array | npt.NDArray[np.int64] | None = None  # computed, and so not read from the sources
     packing: MXFP4 | None = None  # the sources are the parts of a matrix that is taken as it is
 
     @property

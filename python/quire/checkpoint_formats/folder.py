@@ -46,6 +46,7 @@ FORMATS: Mapping[str, Format] = {
 # Modules that stay as they are, as formats call the list.
 EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "skip_modules", "ignored_layers")
 _SLAB_VALUES = 1 << 20
+_WHOLE = ("I64", "I32", "I16", "I8", "U32", "U16", "U8", "BOOL")
 _T = TypeVar("_T")
 
 
@@ -98,6 +99,14 @@ class StoredCheckpoint(Collection[str]):
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor of U8."""
         return self._tensors.bytes_of(name)
+
+    def whole_numbers(self, name: str) -> npt.NDArray[np.int64]:
+        """A tensor of whole numbers, or of truth values, which are 0 and 1."""
+        import numpy as np
+
+        if (dtype := self._tensors.dtype(name)) not in _WHOLE:
+            raise LoadError(f"[convert] tensor '{name}' must hold whole numbers but is {dtype}")
+        return self._tensors.array(name).astype(np.int64)
 
     def values(self, name: str) -> Floats:
         """A tensor as float32, whatever it is stored in.  LoadError for quantized numbers that are not finite."""

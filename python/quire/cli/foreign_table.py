@@ -60,7 +60,7 @@ def _refused(
 _ONE_DEVICE = "no matrix is split: --split-mode layer puts layers on several devices"
 _SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
 _DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
-_NO_SUCH = "tokens are proposed by a draft model or by a look at the text so far: see docs/speculation.md"
+_NO_SUCH = "tokens are proposed by a draft model, a head or a look at the text so far: see docs/speculation.md"
 _ADAPTER = "adapters apply to all requests of a model, from the start: --lora FILE or FOLDER"
 _ROTATION = "positions are as the model's file has them: set its rope keys when you convert it"
 _MEDIA = "only text is read so far"
@@ -309,7 +309,8 @@ _LLAMA_CPP = (
     _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
     _refused("--spec-default", _SPECULATION, takes=False),
     _refused("--mtp", "--speculation mtp says it", takes=False),
-    _refused("--dflash --eagle3", _NO_SUCH, takes=False),
+    _refused("--eagle3", "--draft takes the head's file or folder", takes=False),
+    _refused("--dflash", _NO_SUCH, takes=False),
     _note(
         "-td --threads-draft --spec-draft-threads -tbd --threads-batch-draft --spec-draft-threads-batch "
         "-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range "

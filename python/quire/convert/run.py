@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .._native.core import DType, Tensor
 from .._native.quant import quantize
-from ..checkpoint import Checkpoint, Entry, Fields, Target, read_json, transposed
+from ..checkpoint import Checkpoint, Entry, Fields, Target, flattened, head_class, read_json, transposed
 from ..checkpoint.qwen3_reranker import TEMPLATE
 from ..checkpoint_formats import StoredCheckpoint
 from ..errors import LoadError, QuireError, UnsupportedError
@@ -59,7 +59,8 @@ class _Conversion:
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self.whole = Fields("config.json", read_json(source / "config.json"))
+        self.values = flattened(read_json(source / "config.json"))
+        self.whole = Fields("config.json", self.values)
         self.mapping = self._mapping()
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
@@ -107,6 +108,8 @@ class _Conversion:
     def _mapping(self) -> Checkpoint:
         """By the configuration's ``architectures``."""
         names = self.whole.value("architectures")
+        if (head := head_class(self.values)) is not None:
+            return checkpoint_of(head)
         if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
             raise LoadError("[convert] 'architectures' of config.json must name one architecture")
         return checkpoint_of(names[0]).chosen(self.whole)
@@ -122,7 +125,7 @@ class _Conversion:
         """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
         by_name = {target.name: target for target in targets}
         head = by_name.get(HEAD)
-        if "output" not in self.mapping.tensors:
+        if "output" not in self.mapping.tensors or self.mapping.is_head:
             return targets
         if head is None:
             if not self.mapping.is_tied(self.whole):
@@ -194,13 +197,16 @@ class _Conversion:
                 yield from map(target.packing.packed, blocks, exponents)
         elif target.name in self.packed:
             yield from self.packed[target.name].data()
+        elif target.made is not None and target.made.dtype.kind == "i":
+            yield target.made
         else:
             for piece in self.pieces(target):
                 yield quantize(piece, dtype).numpy()
 
     def pieces(self, target: Target) -> Iterator[Array]:
         if target.made is not None:
-            yield target.made
+            yield cast("Array", target.made)
+            return
         for source in target.sources:
             values = self.checkpoint.values(source)
             yield target.change(values, self.config) if target.change is not None else values
@@ -212,6 +218,8 @@ class _Conversion:
             return DType(target.packing.dtype)
         if target.name in self.packed:
             return DType(self.packed[target.name].dtype)
+        if target.made is not None and target.made.dtype.kind == "i":
+            return DType("i64")
         if target.keep_f32 or len(shape) == 1:
             return DType("f32")
         of_library = {
@@ -253,6 +261,8 @@ def convert(
     if dtype not in DTYPES:
         raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
     todo = _Conversion(Path(folder))
+    if todo.mapping.is_head:
+        raise UnsupportedError("[convert] the checkpoint must be of a model but is a head: it opens as a model's draft")
     with GGUFWriter(out, todo.arch) as writer:
         dtypes = _announce(writer, todo, dtype)
         load_model(GGUFReader(writer.reserve()), predicts=True)
@@ -341,6 +351,8 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
         writer.set(key, value, kind)
     for key, kind, value in todo.sentences.own:
         writer.set(key, value, kind)
+    if todo.mapping.is_head:
+        return
     write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
     if todo.is_reranker:
         writer.set("tokenizer.chat_template.rerank", TEMPLATE)

@@ -52,7 +52,7 @@ def _is_for_cpu(config: EngineConfig) -> bool:
         or KernelSet(deterministic=config.deterministic).is_deterministic
         or config.packed_cache
         or config.draft
-        or config.speculation == "mtp"
+        or config.speculation in ("mtp", "eagle")
         or "q" in config.kv_dtype
         or config.load == "lock"
     )

@@ -1,4 +1,4 @@
-"""Models that propose tokens: a smaller one, and a predictor of the model's own file."""
+"""Models that propose tokens: a smaller one, a head of EAGLE-3, and a predictor of the model's own file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .._native.graph import CacheSpec, Executor, Trace
 from .._native.kv import CacheLayout
 from ..errors import UnsupportedError
 from ..gguf import GGUFReader
-from ..models import load_model
+from ..models import is_head, load_head, load_model, trace_predictor
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig
+from .draft_head import check_tokens, draft_is_head
 from .sizes import BLOCK_TOKENS, MOST_SEQUENCES, ModelNeeds, Sizes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .._native.kernels import KernelSet
     from ..models import LoadedModel
     from ..models.base import Config
+    from ..nn import Fusion
 
 __all__ = ["DraftModel", "cache_bytes_beside", "opened_draft", "predictor_beside", "wants_predictor"]
 
@@ -33,7 +35,10 @@ _KEPT_ROWS = 512  # of features that a sequence has at most (native/engine/head_
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A model that proposes tokens, with what it takes besides the target's weights, and the type of its cache."""
+    """A model that proposes tokens, with what it takes besides the target's weights, and the type of its cache.
+
+    ``fusion``: what the target makes features by, for a head; ``identity``: of the file that has its weights.
+    """
 
     config: Config
     cache: list[CacheSpec]
@@ -42,6 +47,8 @@ class DraftModel:
     size_bytes: int
     kept_bytes: int
     kv_dtype: CacheDType
+    fusion: Fusion | None = None
+    identity: str = ""
 
     def add_to(self, needs: ModelNeeds) -> ModelNeeds:
         """What the target needs, and this model beside it: each block of the target has one here."""
@@ -94,7 +101,12 @@ def cache_bytes_beside(drafts: Sequence[DraftModel], sizes: Sizes) -> int:
 
 
 def wants_predictor(config: EngineConfig, device: Device) -> bool:
-    """Whether a layer of the model's file that predicts later tokens is to be read.  It runs on the CPU alone."""
+    """Whether a layer of the model's file that predicts later tokens is to be read.  It runs on the CPU alone.
+
+    A head beside the model reads features of its own kind, and goes before it.
+    """
+    if draft_is_head(config):
+        return False
     if config.speculation == "mtp" and device.kind != "cpu":
         raise UnsupportedError(f"[speculation] the device must be the CPU for 'mtp' but is {device.name}")
     return config.speculation in ("auto", "mtp") and device.kind == "cpu"
@@ -114,18 +126,18 @@ def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dty
         model.trace_predictor,
         lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx),
         size_bytes=0,
-        kept_bytes=4 * model.config.dim * _KEPT_ROWS * (config.max_sequences or MOST_SEQUENCES),
+        kept_bytes=_kept_bytes(model.config.dim, config),
         kv_dtype=kv_dtype,
     )
 
 
 @contextmanager
 def opened_draft(
-    config: EngineConfig, device: Device, tokenizer: Tokenizer | None, n_vocab: int, kv_dtype: CacheDType
+    config: EngineConfig, device: Device, tokenizer: Tokenizer | None, target: LoadedModel, kv_dtype: CacheDType
 ) -> Iterator[DraftModel | None]:
-    """The draft model that ``config`` names, while its file is read; None where it names none.
+    """The draft model or head that ``config`` names, while its file is read; None where it names none.
 
-    UnsupportedError for a model of another tokenizer, or one that cannot draft.
+    UnsupportedError for a model of another tokenizer, or one that cannot draft; and for a head of another model.
     """
     if config.draft is None:
         yield None
@@ -134,8 +146,12 @@ def opened_draft(
     if device.kind != "cpu":
         raise UnsupportedError(f"[draft] the device must be the CPU for a draft model but is {device.name}")
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
+        if is_head(reader.metadata):
+            check_tokens(path.name, reader, tokenizer)
+            yield _head_beside(reader, target, config, kv_dtype)
+            return
         model = load_model(reader)
-        _check(path.name, model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, n_vocab)
+        _check(path.name, model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, target.config.n_vocab)
         yield DraftModel(
             model.config,
             model.cache,
@@ -145,6 +161,25 @@ def opened_draft(
             kept_bytes=0,
             kv_dtype=kv_dtype,
         )
+
+
+def _head_beside(reader: GGUFReader, target: LoadedModel, config: EngineConfig, kv_dtype: CacheDType) -> DraftModel:
+    loaded = load_head(reader, target)
+    return DraftModel(
+        loaded.config,
+        [loaded.head.cache],
+        lambda n_ctx: trace_predictor(loaded.head, n_ctx),
+        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx, name="eagle", tokens=loaded.tokens),
+        size_bytes=reader.size_bytes,
+        kept_bytes=_kept_bytes(loaded.config.dim, config),
+        kv_dtype=kv_dtype,
+        fusion=loaded.fusion,
+        identity=reader.identity,
+    )
+
+
+def _kept_bytes(dim: int, config: EngineConfig) -> int:
+    return 4 * dim * _KEPT_ROWS * (config.max_sequences or MOST_SEQUENCES)
 
 
 @contextmanager

@@ -125,12 +125,18 @@ def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: boo
     return "bf16" if kernel_set is not None and kernel_set.multiplies_bf16 else "f16"
 
 
-def _packed_cache(reader: GGUFReader, device: Device, config: EngineConfig) -> PackedCache | None:
+def _packed_cache(
+    reader: GGUFReader, device: Device, config: EngineConfig, head: DraftModel | None
+) -> PackedCache | None:
+    """``head``: what has a matrix of the model's pass in a file of its own."""
     if config.packed_cache is None:
         return None
     if device.kind != "cpu":
         raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
-    return PackedCache(config.packed_cache, source=reader.identity, load=config.load, source_is_mapped=reader.is_mapped)
+    source = reader.identity
+    if head is not None:
+        source = f"{source} {head.identity}" if source and head.identity else ""
+    return PackedCache(config.packed_cache, source=source, load=config.load, source_is_mapped=reader.is_mapped)
 
 
 def _kernel_set(config: EngineConfig, device: Device, placement: Placement | None = None) -> KernelSet | None:
@@ -208,7 +214,6 @@ def open_reader(
     # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
     is_shape = reader.is_made and devices[0].kind != "cpu"
     model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
-    n_vocab = model.config.n_vocab
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
         tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
@@ -228,7 +233,7 @@ def open_reader(
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
     predictor = predictor_beside(path.name, model, config, kv_dtype)
-    with opened_draft(config, devices[0], tokenizer, n_vocab, kv_dtype) as draft:
+    with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
         return _open_with(
             reader, path, config, devices, model, fit=fit,
             tokenizer=tokenizer, kv_dtype=kv_dtype, kernel_set=kernel_set,
@@ -304,8 +309,9 @@ def _open_with(
             "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
             sizes.n_ctx, needs.n_ctx_train, path.name,
         )  # fmt: skip
+    head = next((draft for draft in drafts if draft.fusion is not None), None)
     executor = Executor(
-        model.trace(sizes.n_ctx, config.taps),
+        model.trace(sizes.n_ctx, config.taps, fusion=None if head is None else head.fusion),
         device,
         n_blocks=sizes.n_blocks,
         n_states=sizes.n_states,
@@ -317,7 +323,7 @@ def _open_with(
         max_rows=sizes.max_step_tokens,
         max_sequences=sizes.max_sequences,
         repack=repack or ("lock" if config.load == "lock" else "release"),
-        packed_cache=_packed_cache(reader, device, config),
+        packed_cache=_packed_cache(reader, device, config, head),
         cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
         sums_inputs=sums_inputs,
         places={} if fit is None else fit.places,

@@ -9,8 +9,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
+    EagleHead,
     Embedding,
     ExpertConfig,
+    Fusion,
     GatedMLP,
     Keys,
     Linear,
@@ -334,19 +336,25 @@ def local_layers(m: Keys, n_layer: int, period: int, *, last: bool = True) -> li
     return [period == 0 or (i + last) % period != 0 for i in range(n_layer)]
 
 
-def trace(model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: bool = False) -> Trace:
+def trace(
+    model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: bool = False, fusion: Fusion | None = None
+) -> Trace:
     """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens.
 
     ``taps``: layers after which the hidden state can be read (``Executor.tap``).  UnsupportedError for those that the
     model does not have, or does not show.  ``has_predictor``: what a predictor reads can be read as well
-    (``Executor.features``), where the model has one.
+    (``Executor.features``), where the model has one; ``fusion``: so can what that makes of hidden states, for a head.
     """
     tracer, wanted = Tracer(model.cache()), frozenset(taps)
     encoder = None
     if isinstance(model, EncoderDecoder):
         of_source = Tracer(model.cache())
         encoder = of_source.finish_vectors(model.encode(Step(of_source, n_ctx)).rows)
-    output = model(Step(tracer, n_ctx, wanted, has_predictor))
+    kept = frozenset(layer - 1 for layer in fusion.layers) if fusion is not None else frozenset()
+    step = Step(tracer, n_ctx, wanted, has_predictor, kept)
+    output = model(step)
+    if fusion is not None:
+        step.show_features(fusion(_states_of(model, step, fusion)))
     if missing := wanted.difference(tracer.tapped_layers):
         c = model.config
         raise UnsupportedError(
@@ -356,7 +364,16 @@ def trace(model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: 
     return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output, encoder=encoder)
 
 
-def trace_predictor(predictor: Predictor, n_ctx: int) -> Trace:
-    """The pass of a predictor, which has one layer."""
+def _states_of(model: Model, step: Step, fusion: Fusion) -> list[Tensor]:
+    dim, arch = model.config.dim, model.config.arch
+    for layer in fusion.layers:
+        state = step.states.get(layer - 1)
+        if state is None or state.shape != ("tokens", dim):
+            raise UnsupportedError(f"[draft] {arch} must show what goes into layer {layer} for this head but does not")
+    return [step.states[layer - 1] for layer in fusion.layers]
+
+
+def trace_predictor(predictor: Predictor | EagleHead, n_ctx: int) -> Trace:
+    """The pass of a predictor or a head, which has one layer."""
     tracer = Tracer([predictor.cache])
     return tracer.finish(predictor(Step(tracer, n_ctx)))

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, cast
 
 from ..errors import LoadError, UnsupportedError
 from ..gguf import GGUFReader, Metadata
-from ..nn import Adapter, CacheSpec, Keys, Predictor, Trace, Weights
+from ..nn import Adapter, CacheSpec, Fusion, Keys, Predictor, Trace, Weights
 from .base import WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
     from ..checkpoint import Checkpoint
+    from .eagle3 import LoadedHead
 
 _Maker = Callable[[Keys, Weights, int], Model]
 _HERE = Path(__file__).parent
@@ -85,11 +86,13 @@ def model_file(arch: str) -> str | None:
 
 def checkpoint_of(name: str) -> Checkpoint:
     """How checkpoints of transformers' class ``name`` are converted.  UnsupportedError lists what there is."""
-    index = _index("HF")
+    heads = _index("HF_HEADS")
+    variable = "HF_HEADS" if name in heads else "HF"
+    index = _index(variable)
     if name not in index:
         raise UnsupportedError(f"[convert] the architecture must be one of {', '.join(sorted(index))} but is '{name}'")
     module = import_module(f".{index[name]}", __package__)
-    return cast("Mapping[str, Checkpoint]", vars(module)["HF"])[name]
+    return cast("Mapping[str, Checkpoint]", vars(module)[variable])[name]
 
 
 def checkpoints_of(arch: str) -> list[Checkpoint]:
@@ -118,10 +121,14 @@ class LoadedModel:
         """What predicts later tokens, where the file has it and it was asked for."""
         return self.model.predictor if isinstance(self.model, Decoder) else None
 
-    def trace(self, n_ctx: int | None = None, taps: Iterable[int] = ()) -> Trace:
-        """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on."""
-        has_predictor = self.predictor is not None
-        return trace(self.model, n_ctx or self.config.n_ctx_train, taps, has_predictor=has_predictor)
+    def trace(self, n_ctx: int | None = None, taps: Iterable[int] = (), *, fusion: Fusion | None = None) -> Trace:
+        """The forward pass for contexts of at most ``n_ctx`` tokens; None: as many as the model was trained on.
+
+        ``fusion``: of a head that reads this model's hidden states; it is then read instead of a predictor.
+        """
+        has_predictor = self.predictor is not None and fusion is None
+        n_ctx = n_ctx or self.config.n_ctx_train
+        return trace(self.model, n_ctx, taps, has_predictor=has_predictor, fusion=fusion)
 
     def trace_predictor(self, n_ctx: int) -> Trace:
         """The predictor's pass."""
@@ -141,8 +148,31 @@ def n_vocab_of(reader: GGUFReader) -> int:
     return n_vocab
 
 
+def is_head(metadata: Metadata) -> bool:
+    """Whether a file holds a head, which proposes tokens for another model."""
+    return metadata.text("general.architecture") in _index("HEADS")
+
+
+def load_head(reader: GGUFReader, model: LoadedModel) -> LoadedHead:
+    """The head of ``model`` that a file holds.
+
+    LoadError for keys and tensors that do not fit, UnsupportedError for a head of another model, by its sizes, and for
+    what is not known.
+    """
+    c = model.config
+    if not isinstance(model.model, Decoder) or c.decoder_start is not None or c.is_encoder:
+        raise UnsupportedError(f"[draft] a head must be for a decoder of the usual frame but the model is {c.arch}")
+    module = import_module(f".{_index('HEADS')[reader.metadata.text('general.architecture')]}", __package__)
+    return cast("Callable[[GGUFReader, Decoder], LoadedHead]", vars(module)["load_head"])(reader, model.model)
+
+
 def _maker(metadata: Metadata) -> _Maker:
     arch = metadata.text("general.architecture")
+    if is_head(metadata):
+        raise UnsupportedError(
+            f"[models] the file must hold a model but holds a head ({arch}), which proposes tokens for one: give it as "
+            f"the draft of its model"
+        )
     module = model_file(arch)
     if module is None:
         raise UnsupportedError(f"[models] the architecture must be one of {', '.join(architectures())} but is '{arch}'")
@@ -166,6 +196,7 @@ def load_model(
     """
     for adapter in adapters:
         adapter.check(reader.metadata.text("general.architecture"))
+    _maker(reader.metadata)  # before anything of the file is asked for
     return model_of(reader.metadata, Weights(reader, place, adapters, predicts=predicts), n_vocab_of(reader))
 
 

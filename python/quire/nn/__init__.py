@@ -20,6 +20,7 @@ from .._native.graph import (
 )
 from .._native.graph import TraceTensor as Tensor
 from .adapter import Adapter
+from .eagle import EagleHead, Fusion
 from .experts import ROUTING, ExpertConfig, SharedExpert, Together, experts_of
 from .keys import Keys
 from .latent import LatentAttention, LatentSizes, latent_rope
@@ -35,9 +36,11 @@ __all__ = [
     "ROUTING",
     "Adapter",
     "CacheSpec",
+    "EagleHead",
     "Embedding",
     "ExpertConfig",
     "FusedGatedMLP",
+    "Fusion",
     "GatedMLP",
     "Keys",
     "LatentAttention",

@@ -70,6 +70,10 @@ class Keys:
                 raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
         return numbers
 
+    def some_integers(self, name: str, *, low: int = 0, high: int = 2**31 - 1) -> list[int]:
+        """An array of whole numbers, of any length."""
+        return self.integers(name, len(self._metadata.array(self.full(name))), low=low, high=high)
+
     def numbers(self, name: str, n: int) -> list[float]:
         """One number (no nan) for each of ``n`` layers: an array, or one for all."""
         if not self.is_array(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._native import graph
 from .._native.graph import Tracer, Weight
@@ -16,12 +16,15 @@ class Step:
 
     ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).  ``taps``: layers
     after which the hidden state is to be read.  ``has_predictor``: a predictor reads what this model shows it.
+    ``kept``: layers whose hidden states are noted in ``states``; -1: what goes into the first layer.
     """
 
     tracer: Tracer
     n_ctx: int
     taps: frozenset[int] = frozenset()
     has_predictor: bool = False
+    kept: frozenset[int] = frozenset()
+    states: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def tokens(self) -> Tensor:
@@ -45,6 +48,7 @@ class Step:
 
     def run_layers(self, layers: Iterable[Callable[[Tensor, Step], Tensor]], x: Tensor) -> Tensor:
         """One layer after the other; what each that is tapped leaves can be read."""
+        self.after_layer(-1, x)
         for i, layer in enumerate(layers):
             x = self.after_layer(i, layer(x, self))
         return x
@@ -53,6 +57,8 @@ class Step:
         """``x`` itself, the hidden state ``[tokens, n]`` after a layer, declared where the layer is tapped."""
         if layer in self.taps:
             self.tracer.tap(layer, x)
+        if layer in self.kept:
+            self.states[layer] = x
         return x
 
     def features(self, n: int) -> Tensor:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What elementwise operations take; matrices may be anything that ggml multiplies.
 _VECTOR_DTYPES = ("f32",)
+_WHOLE = ("i32", "i64")
 _NOT_MATRICES = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")
 
 
@@ -114,6 +115,20 @@ class Weights:
 
         self.tensor(name, shape, vector=True)
         return np.array(self._reader.tensor(self._prefix + name).numpy(), np.float32)
+
+    def whole_numbers(self, name: str, n: int) -> npt.NDArray[np.int64]:
+        """Take ``n`` whole numbers."""
+        import numpy as np
+
+        full = self._prefix + name
+        info = self._reader.tensor_info(full)
+        if info.shape != (n,) or str(info.dtype) not in _WHOLE:
+            raise LoadError(
+                f"[weights] tensor '{full}' must be [{n}] of whole numbers but is {list(info.shape)} of {info.dtype}"
+            )
+        tensor = self._reader.tensor(full)
+        self._taken[full] = Weight(full, tensor)
+        return np.array(tensor.numpy(), np.int64)
 
     def dequantized(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32 | np.float16]:
         """Take a matrix whose numbers are put in another order: as f32 where the file has that, else as f16."""

@@ -146,7 +146,7 @@ class SamplingFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     dry_base: Annotated[float, Meta(ge=1, le=1e30)] | None = None
     dry_allowed_length: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None
-    speculation: Literal["auto", "off", "draft", "mtp", "lookup", "grammar"] | None = None
+    speculation: Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"] | None = None
 
     def same_names(self) -> dict[str, Any]:
         """The parameters that are given."""
