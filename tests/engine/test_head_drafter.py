@@ -151,9 +151,35 @@ def test_a_request_without_it_is_not_followed() -> None:
         assert [finish is not None and finish.n_drafted_tokens > 0 for finish in finished] == [False, True]
 
 
+def test_a_head_of_fewer_tokens_proposes_the_models() -> None:
+    """It takes half of the tokens for each other, and so is right about those of the other half alone."""
+    half = N_VOCAB // 2
+    tokens = [*range(half), *range(half + 1, N_VOCAB), half]
+    fake = FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, n_blocks=2000, reads_features=True)
+    prompts, sampling = [prompt(7 + i, seed=i) for i in range(12)], params(max_tokens=40, ignore_eos=False)
+    config = {"speculation": "eagle", "draft_max": 1, "draft_min": 1}
+    with opened([HeadDrafter(fake, n_ctx=256, name="eagle", tokens=tokens)], config) as client:
+        ids = [client.submit(text, sampling) for text in prompts]
+        client.run()
+        (stats,) = client.decoder.stats().drafters
+        answers = [client.answer(id_).token_ids for id_ in ids]
+    with Client() as client:
+        ids = [client.submit(text, sampling) for text in prompts]
+        client.run()
+        assert [client.answer(id_).token_ids for id_ in ids] == answers
+    assert (stats.name, stats.failure) == ("eagle", "")
+    # A draft whose token is known is right; the one behind it is drawn without.
+    assert 0.25 < stats.n_accepted_tokens / stats.n_drafted_tokens < 0.75
+    drawn = [token for answer in answers for token in answer]
+    assert stats.n_accepted_tokens <= sum(token < half for token in drawn)
+    assert stats.n_drafted_tokens - stats.n_accepted_tokens <= sum(token >= half for token in drawn) + len(prompts)
+
+
 def test_features_must_fit() -> None:
     vocab = VocabInfo(N_VOCAB, [], [b""] * N_VOCAB)
     with pytest.raises(ShapeError, match=r"drafter mtp must read the model's 0 features of a row but reads 4"):
         Decoder(FakeExecutor(n_vocab=N_VOCAB), vocab, DecoderConfig(n_ctx=64), [head()])
     with pytest.raises(ShapeError, match=r"a head must leave features as it reads them, but reads 0 numbers"):
         HeadDrafter(FakeExecutor(n_vocab=N_VOCAB), n_ctx=64)
+    with pytest.raises(ShapeError, match=r"a head must know the model's token of each of its 64 but of 3"):
+        HeadDrafter(FakeExecutor(n_vocab=N_VOCAB, reads_features=True), n_ctx=64, tokens=[1, 2, 3])

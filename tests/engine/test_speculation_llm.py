@@ -105,11 +105,15 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     for options, text in (
         ({"speculation": "draft"}, "draft must be given for speculation 'draft' but is None"),
-        ({"speculation": "eagle"}, "speculation must be one of auto, off, draft, mtp, lookup, grammar but is 'eagle'"),
+        ({"speculation": "eagle"}, "draft must be given for speculation 'eagle' but is None"),
+        (
+            {"speculation": "medusa"},
+            "speculation must be one of auto, off, draft, mtp, eagle, lookup, grammar but is 'medusa'",
+        ),
         ({"draft_max": 2, "draft_min": 3}, "draft_min must be at most draft_max, 2, but is 3"),
     ):
         with pytest.raises(RequestError, match=text):
             EngineConfig(**options)  # type: ignore[arg-type]
-    for fields, text in (({"speculation": "eagle"}, "one of auto"), ({"prediction": 3}, "be a string")):
+    for fields, text in (({"speculation": "medusa"}, "one of auto"), ({"prediction": 3}, "be a string")):
         with pytest.raises(RequestError, match=text):
             SamplingParams(**fields)  # type: ignore[arg-type]

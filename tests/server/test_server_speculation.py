@@ -86,7 +86,8 @@ def test_figures_by_drafter_and_position(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"speculation": "eagle"}, "speculation"),
+        ({"speculation": "medusa"}, "speculation"),
+        ({"speculation": "eagle"}, "one of auto, off, grammar, lookup, draft but is 'eagle'"),
         ({"speculation": "mtp"}, "one of auto, off, grammar, lookup, draft but is 'mtp'"),
         ({"prediction": {"type": "content"}}, "prediction"),
         ({"prediction": {"type": "other", "content": ""}}, "prediction"),

@@ -189,3 +189,53 @@ def write_deep(folder: Path, name: str, n_layer: int) -> Path:
     fields = {**config_of(name), "num_hidden_layers": n_layer}
     (folder / "config.json").write_text(json.dumps(fields))
     return folder
+
+
+def write_agreeing(target: Path, head: Path, name: str, **changes: object) -> None:
+    """A model that says little more than what follows the last token, and a head that mostly knows that.
+
+    Attention of the head sees its own row alone, and gives the embedding that its model's logits are made of.
+    """
+    fields = {**config_of(name), "tie_word_embeddings": False}
+    tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes_of(name).items()}
+    dim = int(fields["hidden_size"])  # type: ignore[call-overload]
+    tensors.setdefault("lm_head.weight", weight_of(name, "lm_head.weight", (N_VOCAB, dim)))
+    for tensor, values in tensors.items():
+        if tensor.endswith(("o_proj.weight", "down_proj.weight", "down_proj", "out_proj.weight")):
+            tensors[tensor] = values * np.float32(0.008)
+    write_checkpoint(target, name)
+    (target / "config.json").write_text(json.dumps(fields))
+    write_tensors(target / "model.safetensors", tensors)
+    config = head_config(name, num_key_value_heads=4, head_dim=dim // 4, **changes)
+    own, tokens = head_tensors(config), known_tokens()
+    first = np.eye(dim, 2 * dim, dtype=np.float32)
+    own["fc.weight"] = own["fc.weight"] * np.float32(0.01)
+    own[f"{LAYER}input_layernorm.weight"] = np.ones(dim, np.float32)
+    for part, factor in (("q", 5.0), ("k", 5.0), ("v", 1.0)):
+        own[f"{LAYER}self_attn.{part}_proj.weight"] = first * np.float32(factor)
+    own[f"{LAYER}self_attn.o_proj.weight"] = np.eye(dim, dtype=np.float32)
+    own[f"{LAYER}mlp.down_proj.weight"] = own[f"{LAYER}mlp.down_proj.weight"] * np.float32(0.008)
+    own["norm.weight"] = tensors["model.norm.weight"] + np.float32(name.startswith("qwen35"))
+    own["lm_head.weight"] = np.ascontiguousarray(tensors["lm_head.weight"][tokens])
+    write_head(head, config, own)
+
+
+def write_head_file(head: Path, model: Path, out: Path) -> Path:
+    """The head as llama.cpp's converter writes it, with the vocabulary of its model's file."""
+    from quire.convert import CheckpointReader
+    from quire.gguf import GGUFReader, GGUFWriter
+
+    source = GGUFReader(model).metadata
+    scratch = out.with_suffix(".scratch")
+    scratch.mkdir()
+    with CheckpointReader(head, scratch, "f32") as reader, GGUFWriter(out, "eagle3") as writer:
+        for metadata, of_head in ((reader.metadata, True), (source, False)):
+            for key in metadata:
+                if key.startswith("tokenizer." if not of_head else "eagle3."):
+                    kind = metadata.type_of(key)
+                    writer.set(key, metadata.strings(key) if kind == "string[]" else metadata[key], kind)  # type: ignore[arg-type]
+        for info in reader.tensors:
+            writer.add_tensor(info.name, str(info.dtype), info.shape)
+        for info in reader.tensors:
+            writer.write(info.name, reader.tensor(info.name).numpy())
+    return out
