@@ -17,6 +17,7 @@ from eagle_heads import write_agreeing
 from quire.convert import convert
 from quire.engine import AsyncLLM
 from quire.sampling import SamplingParams
+from quire.structured import StructuredOutputsParams
 from test_mtp_llm import write_agreeing as write_agreeing_layer
 
 pytestmark = pytest.mark.python_only
@@ -25,10 +26,11 @@ FORM = r"(one|two|three)( and (one|two|three)){4}"
 
 
 def request(i: int) -> tuple[str, SamplingParams]:
-    text = f"{'A text of some length. ' * (i % 4)}{WORDS[i % 8]} {i}"
-    fields: dict[str, Any] = {"max_tokens": 12 + i % 7, "temperature": 0.0}
-    if i % 3 == 0:
-        return text, SamplingParams(**fields, regex=FORM)
+    text = f"{'A text of some length. ' * (i % 2)}{WORDS[i % 8]} {i}"
+    # Those that begin together are long, so that the cache is full before they end.
+    fields: dict[str, Any] = {"max_tokens": 90 if i < 60 else 10 + i % 31, "temperature": 0.0}
+    if i % 3 == 0 and i >= 60:
+        return text, SamplingParams(**fields, structured_outputs=StructuredOutputsParams(regex=FORM))
     if i % 5 == 0:
         fields |= {"temperature": 0.9, "seed": i, "n": 2}
     return text, SamplingParams(**fields, ignore_eos=True, logprobs=1)
@@ -59,13 +61,12 @@ async def answers(llm: AsyncLLM, *, n_cancelled: int) -> list[object]:
             return
 
     doomed = [asyncio.create_task(begin(f"{word} and on")) for word in WORDS * n_cancelled]
-    tasks = [asyncio.create_task(llm.generate(text, params)) for text, params in REQUESTS]
-    results = await asyncio.gather(*tasks)
+    results = await llm.generate([text for text, _ in REQUESTS], [params for _, params in REQUESTS])
     for task in doomed:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    return [[(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in result.choices] for (result,) in results]
+    return [[(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in result.choices] for result in results]
 
 
 def answered(path: Path, n_cancelled: int = 0, **options: Any) -> tuple[list[object], Any]:
@@ -93,11 +94,11 @@ def test_200_answers_are_those_without(
     chained: bool,
 ) -> None:
     path, options = models[kind]
-    more = {"draft_max": 4, "draft_min": 4, "max_sequences": n_at_once, "n_blocks": 7 + 2 * n_at_once}
+    more = {"draft_max": 4, "draft_min": 4, "max_sequences": n_at_once, "n_blocks": {1: 8, 8: 13, 32: 36}[n_at_once]}
     found, stats = answered(path, 2, speculation="auto" if chained else kind, **options, **more)
     assert found == plain[kind]
     (drafter,) = [each for each in stats.drafters if each.name == kind]
     assert drafter.failure == ""
-    assert drafter.n_accepted_tokens > 0.2 * drafter.n_drafted_tokens > 20
+    assert drafter.n_accepted_tokens > 0.05 * drafter.n_drafted_tokens > 20
     assert (stats.n_preemptions > 0) == (n_at_once > 1)
     assert all(each.n_drafted_tokens > 0 for each in stats.drafters if chained)

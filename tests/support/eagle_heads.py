@@ -194,7 +194,8 @@ def write_deep(folder: Path, name: str, n_layer: int) -> Path:
 def write_agreeing(target: Path, head: Path, name: str, **changes: object) -> None:
     """A model that says little more than what follows the last token, and a head that mostly knows that.
 
-    Attention of the head sees its own row alone, and gives the embedding that its model's logits are made of.
+    Attention of the head sees its own row alone, and gives the embedding that its model's logits are made of; beside that
+    features count little, of whichever of both they are.
     """
     fields = {**config_of(name), "tie_word_embeddings": False}
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes_of(name).items()}
@@ -206,12 +207,13 @@ def write_agreeing(target: Path, head: Path, name: str, **changes: object) -> No
     write_checkpoint(target, name)
     (target / "config.json").write_text(json.dumps(fields))
     write_tensors(target / "model.safetensors", tensors)
-    config = head_config(name, num_key_value_heads=4, head_dim=dim // 4, **changes)
-    own, tokens = head_tensors(config), known_tokens()
+    config = head_config(
+        name, num_key_value_heads=4, head_dim=dim // 4, norm_before_residual=True, draft_vocab_size=250, **changes
+    )
+    own, tokens = head_tensors(config), known_tokens(250)
     first = np.eye(dim, 2 * dim, dtype=np.float32)
-    own["fc.weight"] = own["fc.weight"] * np.float32(0.01)
     own[f"{LAYER}input_layernorm.weight"] = np.ones(dim, np.float32)
-    for part, factor in (("q", 5.0), ("k", 5.0), ("v", 1.0)):
+    for part, factor in (("q", 5.0), ("k", 5.0), ("v", 20.0)):
         own[f"{LAYER}self_attn.{part}_proj.weight"] = first * np.float32(factor)
     own[f"{LAYER}self_attn.o_proj.weight"] = np.eye(dim, dtype=np.float32)
     own[f"{LAYER}mlp.down_proj.weight"] = own[f"{LAYER}mlp.down_proj.weight"] * np.float32(0.008)
