@@ -138,6 +138,7 @@ KINDS: dict[str, dict[str, object]] = {
     "all-tokens": {"draft_vocab_size": N_VOCAB},
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
     "every-head": {"num_key_value_heads": 4},
+    "biases": {"attention_bias": True},
 }  # fmt: skip
 
 

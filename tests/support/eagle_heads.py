@@ -55,6 +55,10 @@ def head_shapes(config: Mapping[str, object], n_states: int = 3) -> dict[str, li
     shapes |= {f"{LAYER}self_attn.{part}_proj.weight": [n, 2 * dim] for part, n in (("q", heads), ("k", kv), ("v", kv))}
     shapes |= {f"{LAYER}self_attn.o_proj.weight": [dim, heads], f"{LAYER}mlp.down_proj.weight": [dim, ffn]}
     shapes |= {f"{LAYER}mlp.{part}_proj.weight": [ffn, dim] for part in ("gate", "up")}
+    if c.get("attention_bias"):
+        shapes |= {
+            f"{LAYER}self_attn.{part}_proj.bias": [n] for part, n in (("q", heads), ("k", kv), ("v", kv), ("o", dim))
+        }
     shapes |= {"lm_head.weight": [c.get("draft_vocab_size", c["vocab_size"]), dim]}
     if c.get("norm_before_fc"):
         shapes["input_norm.weight"] = [of_model]
@@ -121,6 +125,8 @@ class HeadOracle:
         self.mlp = llama.LlamaMLP(c).eval()
         for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
             getattr(self.attention, part).weight = torch.nn.Parameter(self.w[f"{LAYER}self_attn.{part}.weight"])
+            if config.get("attention_bias"):
+                getattr(self.attention, part).bias = torch.nn.Parameter(self.w[f"{LAYER}self_attn.{part}.bias"])
         for part in ("gate_proj", "up_proj", "down_proj"):
             getattr(self.mlp, part).weight = torch.nn.Parameter(self.w[f"{LAYER}mlp.{part}.weight"])
 

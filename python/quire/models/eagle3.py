@@ -9,7 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checkpoint import DECODER_KEYS, SILU, Fields, HeadCheckpoint, Key, Source, interleaved, made, no_windows, taken
+from ..checkpoint import (
+    DECODER_KEYS,
+    SILU,
+    Fields,
+    HeadCheckpoint,
+    Key,
+    Source,
+    interleaved,
+    made,
+    no_windows,
+    taken,
+    u32,
+)
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     EagleHead,
@@ -216,10 +228,8 @@ KEYS: dict[str, Key] = {
     "attention.key_length": made("u32", head_dim_of),
     "attention.value_length": made("u32", head_dim_of),
     "rope.dimension_count": made("u32", head_dim_of),
-    "vocab_size": made("u32", lambda config: config.integer("vocab_size")),
-    "target_hidden_size": made(
-        "u32", lambda config: config.integer("target_hidden_size") if config.has("target_hidden_size") else None
-    ),
+    "vocab_size": u32("vocab_size"),
+    "target_hidden_size": u32("target_hidden_size", "hidden_size"),
     "target_layers": made("i32[]", _layers),
     **{name: _flag_of(name) for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
 }
