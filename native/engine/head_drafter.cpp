@@ -19,8 +19,8 @@ HeadDrafter::HeadDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx, std:
         throw ShapeError("draft", cat("a head must leave features as it reads them, but reads ", n_features(),
                                       " numbers and leaves ", this->executor().n_features()));
     if (!tokens_.empty() && tokens_.size() != static_cast<size_t>(n_vocab()))
-        throw ShapeError("draft", cat("a head must know the model's token of each of its ", n_vocab(), " but of ",
-                                      tokens_.size()));
+        throw ShapeError(
+            "draft", cat("a head must know the model's token of each of its ", n_vocab(), " but of ", tokens_.size()));
 }
 
 void HeadDrafter::forget(SequenceId sequence, std::span<const int32_t> answer) {

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from quire._native import graph
 from quire._native.core import find_device
-from quire.checkpoint import checkpoint_dtype
+from quire.checkpoint import checkpoint_dtype, speaks_of_eagle
 from quire.convert import CheckpointReader, convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
@@ -30,6 +30,7 @@ from eagle_heads import (  # noqa: E402
     maps_of,
     write_deep,
     write_head,
+    write_head_file,
 )
 
 pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
@@ -278,6 +279,44 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, llama: Path, case:
     )
     with pytest.raises(QuireError, match=text):
         Pair(tmp_path, llama, head)
+
+
+FILES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "as it is": ({}, {}, None),
+    "short numbers": ({}, {"d2t": (known_tokens().astype(np.int32), "i32")}, None),
+    "unknown key": ({"eagle3.mystery": (1, "u32")}, {}, "every key of the architecture must be known but 'eagle3.mystery' is"),
+    "vocabulary": ({"eagle3.vocab_size": (300, "u32")}, {}, "'eagle3.vocab_size' must be 272 but is 300"),
+    "width": ({"eagle3.target_hidden_size": (80, "u32")}, {}, "'eagle3.target_hidden_size' must be 64 but is 80"),
+    "layers": ({"eagle3.block_count": (2, "u32")}, {}, "'eagle3.block_count' must be 1 but is 2"),
+    "negative layer": ({"eagle3.target_layers": ([-1, 0, 1], "i32[]")}, {}, "must hold numbers from 0"),
+    "many layers": ({"eagle3.target_layers": ([*range(99)], "i32[]")}, {}, "must ascend, from 0 to the model's 2"),
+    "one layer": ({"eagle3.target_layers": (1, "i32")}, {}, "'eagle3.target_layers' must be an array of numbers"),
+    "map of numbers": ({}, {"d2t": (np.ones(200, np.float32), "f32")}, r"'d2t' must be \[200\] of whole numbers but is \[200\] of f32"),
+    "long map": ({}, {"d2t": (known_tokens(201), "i64")}, r"'d2t' must be \[200\] of whole numbers but is \[201\] of i64"),
+    "map below": ({}, {"d2t": (known_tokens() - 1, "i64")}, "'d2t' must lead to tokens of the model that differ, below 272"),
+    "unknown tensor": ({}, {"mystery": (np.ones(4, np.float32), "f32")}, "every tensor of the file must be used but 1 are not: mystery"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_are_checked(tmp_path: Path, llama: Path, case: str) -> None:
+    keys, tensors, text = FILES[case]
+    config = head_config("llama")
+    head = write_head(tmp_path / "head", config, head_tensors(config))
+    reader, model = (
+        GGUFReader(write_head_file(head, llama, tmp_path / "x.gguf", keys, tensors)),
+        load_model(GGUFReader(llama)),
+    )
+    if text is None:
+        assert load_head(reader, model).tokens == tuple(known_tokens())
+        return
+    with pytest.raises(QuireError, match=text):
+        load_head(reader, model)
+
+
+def test_models_of_pictures_are_no_heads() -> None:
+    assert not speaks_of_eagle({"architectures": ["Eagle2_5_VLForConditionalGeneration"]})
+    assert speaks_of_eagle({"architectures": ["EagleLlamaForCausalLM"]})
 
 
 def test_a_head_is_no_model(tmp_path: Path) -> None:

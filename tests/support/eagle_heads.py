@@ -228,8 +228,17 @@ def write_agreeing(target: Path, head: Path, name: str, **changes: object) -> No
     write_head(head, config, own)
 
 
-def write_head_file(head: Path, model: Path, out: Path) -> Path:
-    """The head as llama.cpp's converter writes it, with the vocabulary of its model's file."""
+def write_head_file(
+    head: Path,
+    model: Path,
+    out: Path,
+    keys: Mapping[str, tuple[Any, str]] | None = None,
+    tensors: Mapping[str, tuple[Array, str]] | None = None,
+) -> Path:
+    """The head as llama.cpp's converter writes it, with the vocabulary of its model's file.
+
+    ``keys``, ``tensors``: instead of its own or beside them, with their types.
+    """
     from quire.convert import CheckpointReader
     from quire.gguf import GGUFReader, GGUFWriter
 
@@ -239,11 +248,15 @@ def write_head_file(head: Path, model: Path, out: Path) -> Path:
     with CheckpointReader(head, scratch, "f32") as reader, GGUFWriter(out, "eagle3") as writer:
         for metadata, of_head in ((reader.metadata, True), (source, False)):
             for key in metadata:
-                if key.startswith("tokenizer." if not of_head else "eagle3."):
+                if key.startswith("tokenizer." if not of_head else "eagle3.") and key not in (keys or {}):
                     kind = metadata.type_of(key)
                     writer.set(key, metadata.strings(key) if kind == "string[]" else metadata[key], kind)  # type: ignore[arg-type]
-        for info in reader.tensors:
-            writer.add_tensor(info.name, str(info.dtype), info.shape)
-        for info in reader.tensors:
-            writer.write(info.name, reader.tensor(info.name).numpy())
+        for key, (value, kind) in (keys or {}).items():
+            writer.set(key, value, kind)  # type: ignore[arg-type]
+        all_tensors = {info.name: (reader.tensor(info.name).numpy(), str(info.dtype)) for info in reader.tensors}
+        all_tensors |= tensors or {}
+        for name, (values, dtype) in all_tensors.items():
+            writer.add_tensor(name, dtype, values.shape)
+        for name, (values, _) in all_tensors.items():
+            writer.write(name, values)
     return out

@@ -30,6 +30,7 @@ __all__ = ["HeadCheckpoint", "flattened", "head_class", "speaks_of_eagle"]
 CLASSES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel")
 _OF_LAYER = ("midlayer.", "layers.0.", "model.layers.0.", "model.midlayer.")
 _INNER = "transformer_layer_config"
+_NOT_HEADS = ("ForConditionalGeneration", "ChatModel")  # models of pictures, some of which are called Eagle, too
 
 
 def flattened(values: Mapping[str, object]) -> Mapping[str, object]:
@@ -43,8 +44,9 @@ def flattened(values: Mapping[str, object]) -> Mapping[str, object]:
 def speaks_of_eagle(values: Mapping[str, object]) -> bool:
     """Whether a configuration is that of a head that EAGLE has, of whatever version and class."""
     names = values.get("architectures")
-    name = names[0] if isinstance(names, list) and names else ""
-    return "eagle" in str(name).lower() or "draft_vocab_size" in values or "eagle_config" in values
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    is_other = name.endswith(_NOT_HEADS)
+    return ("eagle" in name.lower() and not is_other) or "draft_vocab_size" in values or "eagle_config" in values
 
 
 def head_class(values: Mapping[str, object]) -> str | None:

@@ -5,7 +5,6 @@ It is no model by itself.  Files are llama.cpp's; what checkpoints say beyond th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,6 @@ from .base import MAX_DIM, Decoder, DenseConfig
 from .llama import head_dim_of
 
 if TYPE_CHECKING:
-    from .._native.core import Tensor as Storage
     from ..gguf import GGUFReader
 
 HEADS = ("eagle3",)
@@ -74,15 +72,13 @@ class Attention:
         return self.o(step.attend(0, q, k, self.v(x).heads(self.n_kv_head), scale=self.scale))
 
 
-def load_head(
-    reader: GGUFReader, model: Decoder, place: Callable[[Storage], Storage] = lambda tensor: tensor
-) -> LoadedHead:
+def load_head(reader: GGUFReader, model: Decoder) -> LoadedHead:
     """The head of ``model`` that a file holds.  An embedding or output that the file has not is the model's.
 
     LoadError for keys and tensors that do not fit, UnsupportedError for a head of another model, by its sizes, and for
     what is not known.
     """
-    m, w, of_model = Keys(reader.metadata), Weights(reader, place), model.config
+    m, w, of_model = Keys(reader.metadata), Weights(reader, lambda tensor: tensor), model.config
     n_known = w.n_rows("output.weight") if w.has("output.weight") else of_model.n_vocab
     c = DenseConfig.read(m, n_known)
     m.only("block_count", 1)
