@@ -15,8 +15,11 @@ import pytest
 from eagle_heads import head_config, head_tensors, write_agreeing, write_head, write_head_file
 from quire.convert import convert
 from quire.engine import LLM, EngineConfig
+from quire.engine.draft import opened_draft, wants_predictor
 from quire.engine.results import GenerationResult
 from quire.errors import QuireError, RequestError, UnsupportedError
+from quire.gguf import GGUFReader
+from quire.models import load_model
 from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
@@ -161,6 +164,21 @@ def test_what_does_not_go_together_is_refused(pairs: Callable[[str], tuple[Path,
     with pytest.raises(UnsupportedError, match="must hold a model but holds a head"):
         opened(head)
     assert EngineConfig(draft=str(head), speculation="eagle").speculation == "eagle"
+
+
+def test_it_is_for_the_cpu_alone(pairs: Callable[[str], tuple[Path, Path]]) -> None:
+    class Gpu:
+        kind, name = "cuda", "CUDA0"
+
+    device: Any = Gpu()
+    model, head = pairs("llama")
+    config = EngineConfig(draft=str(head), speculation="eagle")
+    assert not wants_predictor(config, device)
+    with (
+        pytest.raises(UnsupportedError, match=r"^\[draft\] the device must be the CPU for a draft but is CUDA0"),
+        opened_draft(config, device, None, load_model(GGUFReader(model)), "f16"),
+    ):
+        pass
 
 
 def test_a_head_goes_before_a_layer_of_the_file(tmp_path: Path) -> None:

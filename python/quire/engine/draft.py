@@ -53,11 +53,12 @@ class DraftModel:
     def add_to(self, needs: ModelNeeds) -> ModelNeeds:
         """What the target needs, and this model beside it: each block of the target has one here."""
         c = self.config
+        n_states = 0 if self.fusion is None else self.fusion.projection.weight.shape[-1]
         return replace(
             needs,
             weights_bytes=needs.weights_bytes + self.size_bytes,
             block_bytes=needs.block_bytes + self.block_bytes,
-            token_bytes=needs.token_bytes + 4 * (8 * c.dim + 4 * c.widest),
+            token_bytes=needs.token_bytes + 4 * (8 * c.dim + 4 * c.widest + 2 * n_states),
             fixed_bytes=needs.fixed_bytes + 4 * c.n_vocab * 64 + self.kept_bytes,
         )
 
@@ -144,7 +145,7 @@ def opened_draft(
         return
     path = Path(config.draft)
     if device.kind != "cpu":
-        raise UnsupportedError(f"[draft] the device must be the CPU for a draft model but is {device.name}")
+        raise UnsupportedError(f"[draft] the device must be the CPU for a draft but is {device.name}")
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
         if is_head(reader.metadata):
             check_tokens(path.name, reader, tokenizer)
