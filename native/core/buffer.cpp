@@ -16,14 +16,18 @@ Buffer::Buffer(Device device, ggml_backend_buffer *handle, size_t size_bytes, bo
 
 Buffer::~Buffer() { free_buffer(handle_); }
 
+size_t Buffer::largest_bytes(Device device) {
+    return ggml_backend_buft_get_max_size(ggml_backend_dev_buffer_type(device.handle()));
+}
+
 std::shared_ptr<Buffer> Buffer::allocate(Device device, size_t size_bytes) {
     // ggml returns a dummy for size 0, which has no address.
     size_t wanted = size_bytes == 0 ? 1 : size_bytes;
     ggml_backend_buffer_type *type = ggml_backend_dev_buffer_type(device.handle());
     ggml_backend_buffer *handle = nullptr;
     std::string reason;
-    if (wanted > ggml_backend_buft_get_max_size(type)) {
-        reason = cat("the device's largest buffer has ", ggml_backend_buft_get_max_size(type), " bytes");
+    if (const size_t largest = largest_bytes(device); wanted > largest) {
+        reason = cat("the device's largest buffer has ", largest, " bytes");
     } else {
         driver_call(device, [&] {
             try {

@@ -17,6 +17,7 @@ class Buffer {
   public:
     // Fresh memory on `device`; CapacityError when there is not enough.
     static std::shared_ptr<Buffer> allocate(Device device, size_t size_bytes);
+    static size_t largest_bytes(Device device); // of a buffer there
     // Of measured sizes: places that nobody may read or write.
     static std::shared_ptr<Buffer> measured(Device device, size_t size_bytes);
     // Host memory of somebody else, used in place on the CPU.  `read_only` memory is never written by Quire.

@@ -128,9 +128,15 @@ Tensor Tensor::part(int64_t begin, int64_t end) const {
 Tensor Tensor::to(Device device) const {
     if (device == this->device()) return *this;
     Tensor copy = empty(dtype_, shape_, device);
-    driver_call(device.kind() == DeviceKind::cpu ? this->device() : device,
-                [&] { ggml_backend_tensor_copy(handle_, copy.handle_); });
+    copy_to(copy);
     return copy;
+}
+
+void Tensor::copy_to(const Tensor &target) const {
+    if (target.dtype_ != dtype_ || target.shape_ != shape_)
+        throw InternalError("tensor", "a copy must have the type and the shape of the tensor but has not");
+    driver_call(target.device().kind() == DeviceKind::cpu ? device() : target.device(),
+                [&] { ggml_backend_tensor_copy(handle_, target.handle_); });
 }
 
 } // namespace quire

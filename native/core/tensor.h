@@ -46,6 +46,7 @@ class Tensor {
     void copy_from_host(const void *source, size_t size_bytes) const; // both: exactly all bytes
     void copy_to_host(void *target, size_t size_bytes) const;
     Tensor to(Device device) const; // a copy, or itself where it already is there
+    void copy_to(const Tensor &target) const; // of the same type and shape
     // Parts [begin, end) of the first dimension, in the same memory.
     Tensor part(int64_t begin, int64_t end) const;
     ggml_tensor *handle() const { return handle_; }

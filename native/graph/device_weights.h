@@ -11,8 +11,9 @@ namespace quire {
 class DeviceWeights {
   public:
     explicit DeviceWeights(const Backend &backend) : backend_(backend) {}
-    // Copied when first asked for: before any step, as the largest graph is made then.  CapacityError when there is no
-    // memory.
+    // Copies of all of these side by side.  CapacityError when there is no memory.
+    void copy(const std::vector<WeightRef> &weights);
+    // What has no copy yet gets one, by itself: before any step, as the largest graph is made then.
     const Tensor &of(const WeightRef &weight);
     size_t size_bytes() const { return size_bytes_; }
 

@@ -34,6 +34,18 @@ std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_
     return found;
 }
 
+// All weights of what is computed there.
+std::vector<WeightRef> weights_at(const std::vector<Pass *> &passes, Place place) {
+    std::vector<WeightRef> found;
+    for (const Pass *pass : passes)
+        for (const Piece &piece : pass->pieces())
+            if (piece.place == place)
+                for (const Operation &operation : piece.trace.operations)
+                    for (const std::vector<WeightRef> &some : {operation.kind->weights(), operation.kind->matrices()})
+                        found.insert(found.end(), some.begin(), some.end());
+    return found;
+}
+
 // Rows of the smallest table that ids index: those of the operation `ids`.
 int64_t rows_indexed_by(const Trace &trace, int ids) {
     int64_t n = trace.encoder ? rows_indexed_by(*trace.encoder, ids) : std::numeric_limits<int32_t>::max();
@@ -138,6 +150,7 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
         DevicePart &part = *devices_[d];
         const Place place = device_place(d);
         if (!has_part(place)) continue;
+        part.weights.copy(weights_at(passes(), place));
         part.stock = std::make_unique<StockDevice>(part.backend, *part.store, options.sums_inputs, &part.weights);
         decode_->add_graphs(place, *part.stock, limits_);
         if (encode_)

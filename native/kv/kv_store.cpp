@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/array_room.h"
 #include "core/device_faults.h"
 #include "core/error.h"
 #include "core/large_pages.h"
@@ -14,8 +15,6 @@
 
 namespace quire {
 namespace {
-
-size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device, Memory memory) {
@@ -59,24 +58,21 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
         return device.kind() == DeviceKind::cpu ? n : (n + device_blocks - 1) / device_blocks * device_blocks;
     };
     const auto n_states = static_cast<size_t>(sizes_.n_states);
-    const size_t alignment = std::max(tensor_alignment_bytes, device.alignment_bytes());
-    size_t total = 0;
+    std::vector<size_t> sizes_bytes; // of arrays, in the order in which they are taken below
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
         if (spec.rows && kept_.has_rows(layer))
-            total += aligned(layout_.k_block_bytes(layer) * n_blocks(layer), alignment) +
-                     aligned(layout_.v_block_bytes(layer) * n_blocks(layer), alignment);
+            for (const size_t block_bytes : {layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)})
+                if (block_bytes > 0) sizes_bytes.push_back(block_bytes * n_blocks(layer));
         if (!kept_.states) continue;
         for (const CacheState &state : spec.states)
-            total += aligned(static_cast<size_t>(state.n) * sizeof(float) * n_states, alignment);
+            sizes_bytes.push_back(static_cast<size_t>(state.n) * sizeof(float) * n_states);
     }
-    if (total == 0) return;
-    buffer_ = zeroed(total, device, memory);
-    size_t offset = 0;
+    ArrayRoom room(device, sizes_bytes, [&](size_t bytes) { return zeroed(bytes, device, memory); });
+    size_bytes_ = room.size_bytes();
     auto take = [&](DType dtype, Shape shape) {
-        Tensor tensor = Tensor::in_buffer(dtype, std::move(shape), buffer_, offset);
-        offset += aligned(tensor.size_bytes(), alignment);
-        return tensor;
+        const auto [buffer, offset] = room.next();
+        return Tensor::in_buffer(dtype, std::move(shape), buffer, offset);
     };
     const CacheTypes types = layout_.types();
     for (int layer = 0; layer < n_layer; ++layer) {
@@ -126,7 +122,8 @@ void KvStore::keep_order(Place from, Place to) const {
 // On a device from one place of its memory to another.
 void KvStore::copy(const std::vector<Copy> &copies, Place from, Place to) const {
     if (copies.empty()) return;
-    if (buffer_->is_host()) {
+    const std::shared_ptr<Buffer> &buffer = copies.front().tensor->buffer();
+    if (buffer->is_host()) {
         for (const Copy &c : copies) std::memcpy(c.tensor->data() + c.to, c.tensor->data() + c.from, c.bytes);
         return;
     }
@@ -142,7 +139,7 @@ void KvStore::copy(const std::vector<Copy> &copies, Place from, Place to) const 
         bytes->data = static_cast<char *>(pool->data) + offset;
         return bytes;
     };
-    driver_call(buffer_->device(), [&] {
+    driver_call(buffer->device(), [&] {
         if (queue_ != nullptr) keep_order(from, to);
         for (const Copy &c : copies) {
             ggml_tensor *source = part(c, c.from), *target = part(c, c.to);

@@ -47,7 +47,7 @@ class KvStore {
     const Tensor &state(int layer, int which) const { // f32 [n_states, n]
         return states_.at(static_cast<size_t>(layer)).at(static_cast<size_t>(which));
     }
-    size_t size_bytes() const { return buffer_ ? buffer_->size_bytes() : 0; }
+    size_t size_bytes() const { return size_bytes_; }
     void copy_block(int group, int from, int to) const;
     void copy_state(int from, int to) const;
     // The block's or slot's contents are not needed any more: its pages may go back to the system.
@@ -70,7 +70,7 @@ class KvStore {
     KeptParts kept_;
     ggml_backend *queue_;
     mutable std::vector<Place> touched_; // by copies since it was last waited for the device
-    std::shared_ptr<Buffer> buffer_; // null where nothing is kept
+    size_t size_bytes_ = 0;
     std::vector<std::optional<Rows>> rows_; // by layer
     std::vector<std::vector<Tensor>> states_; // by layer
 };

@@ -141,6 +141,19 @@ def test_answers_are_the_cpus(share: float, counting: CountingDevice, caplog: py
     assert (counting.counts().computes > 0) == (share > 0)
 
 
+@pytest.mark.parametrize("largest", [None, 2_500_000])
+def test_arrays_share_buffers(largest: int | None, counting: CountingDevice) -> None:
+    """As few as the device allows: drivers round each up, and may have a limit of their number and size."""
+    given = {"device": "Counting0", "fit_target": 0, "threads": 1, **SIZES, "max_step_tokens": 32}
+    with LLM(**{**given, "device": "cpu"}) as on_cpu:  # type: ignore[arg-type]
+        expected = tokens(on_cpu)
+    with counting.largest_buffer(largest or 0), LLM(**given) as llm:  # type: ignore[arg-type]
+        counting.reset()
+        assert tokens(llm) == expected
+        use = fit_of_package(max_step_tokens=32).uses[0]
+        assert counting.n_buffers() <= (5 if largest is None else use.model_bytes // largest * 2)
+
+
 def test_the_cache_shrinks_before_layers_go(counting: CountingDevice) -> None:
     """And it has all that is left."""
     given = {"n_ctx": None, "fit_ctx": 128}

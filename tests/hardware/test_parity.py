@@ -45,7 +45,7 @@ def test_our_kernels_agree_with_ggmls_operators(case: Any) -> None:
     """As a device does, ours compute the same in another way; for a cache of F16 they round otherwise."""
     found = []
     for kernels in ("stock", "cpu"):
-        bench = Bench(find_device("CPU"), case.cache, first_block=case.first_block)
+        bench = Bench(find_device("CPU"), case.cache, blocks=case.blocks)
         found.append(bench.run(case.build(bench), kernels))
     stock, own = found
     assert [len(step) for step in stock] == [40, 1, 7]
@@ -219,11 +219,12 @@ def test_a_node_that_the_device_computes_wrongly_is_the_first_that_is_named() ->
 def test_attention_has_a_case_that_copies_blocks() -> None:
     counting = counting_device()
     launched = []
-    for name in ("attend", "attend copied blocks"):
+    for name in ("attend", "attend copied blocks", "attend stretch of the pool"):
         case = next(case for case in OPERATIONS if case.name == name)
         counting.reset()
-        bench = Bench(counting.device, case.cache, first_block=case.first_block)
+        bench = Bench(counting.device, case.cache, blocks=case.blocks)
         bench.run(case.build(bench))
         assert counting.launches("FLASH_ATTN_EXT") == 3
         launched.append(counting.launches("GET_ROWS"))
-    assert launched[1] == launched[0] + 2 * 3  # K and V, in each step
+    assert launched[1] == launched[0] + 2 * 2  # K and V, in each step of both sequences
+    assert launched[2] == launched[0]

@@ -126,7 +126,7 @@ void count_graph(ggml_cgraph *graph) {
 // Two devices, with memory of their own.
 constexpr size_t n_devices = 2;
 struct DeviceState {
-    size_t total = size_t{1} << 34, held = 0;
+    size_t total = size_t{1} << 34, held = 0, n_buffers = 0;
     int64_t computes = 0; // graphs, since the last reset
 };
 DeviceState states[n_devices];
@@ -135,6 +135,7 @@ size_t number_of(ggml_backend_dev_t device) { return reinterpret_cast<uintptr_t>
 // Memory.  What was not written is not a number.
 void buffer_free(ggml_backend_buffer_t buffer) {
     states[number_of(buffer->buft->device)].held -= buffer->size;
+    --states[number_of(buffer->buft->device)].n_buffers;
     std::free(buffer->context);
 }
 void *buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
@@ -177,6 +178,8 @@ bool buffer_copy(ggml_backend_buffer_t, const ggml_tensor *source, ggml_tensor *
 void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) { std::memset(buffer->context, value, buffer->size); }
 
 const char *type_name(ggml_backend_buffer_type_t) { return "Counting"; }
+size_t largest = SIZE_MAX; // of a buffer
+size_t type_largest(ggml_backend_buffer_type_t) { return largest; }
 size_t type_alignment(ggml_backend_buffer_type_t) { return 128; }
 bool type_is_host(ggml_backend_buffer_type_t) { return false; }
 ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
@@ -186,6 +189,7 @@ ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
     void *memory = std::aligned_alloc(128, (size + 127) / 128 * 128);
     if (memory == nullptr) return nullptr;
     there.held += size;
+    ++there.n_buffers;
     std::memset(memory, 0xFF, size);
     if (static_cast<int64_t>(size) > counts.largest_buffer_bytes)
         counts.largest_buffer_bytes = static_cast<int64_t>(size);
@@ -290,7 +294,7 @@ ggml_backend_t device_init(ggml_backend_dev_t device, const char *) {
 ggml_backend_buffer_type_t device_buffers(ggml_backend_dev_t device) {
     static ggml_backend_buffer_type types[n_devices];
     ggml_backend_buffer_type &type = types[number_of(device)];
-    type = {{type_name, type_alloc, type_alignment, nullptr, nullptr, type_is_host}, device, nullptr};
+    type = {{type_name, type_alloc, type_alignment, type_largest, nullptr, type_is_host}, device, nullptr};
     return &type;
 }
 ggml_backend_buffer_type_t device_host_buffers(ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); }
@@ -356,11 +360,17 @@ extern "C" __attribute__((visibility("default"))) void counting_reset() {
     launches.clear();
     for (DeviceState &there : states) there.computes = 0;
 }
+extern "C" __attribute__((visibility("default"))) int64_t counting_buffers(int device) {
+    return static_cast<int64_t>(states[device].n_buffers);
+}
 extern "C" __attribute__((visibility("default"))) int64_t counting_held(int device) {
     return static_cast<int64_t>(states[device].held);
 }
 extern "C" __attribute__((visibility("default"))) int64_t counting_computes(int device) {
     return states[device].computes;
+}
+extern "C" __attribute__((visibility("default"))) void counting_set_largest(int64_t bytes) {
+    largest = bytes > 0 ? static_cast<size_t>(bytes) : SIZE_MAX;
 }
 extern "C" __attribute__((visibility("default"))) void counting_set_memory(int device, int64_t bytes) {
     states[device].total = static_cast<size_t>(bytes);

@@ -50,6 +50,7 @@ class CountingDevice:
         self._module = ctypes.CDLL(str(module))
         self._module.counting_launches.restype = ctypes.c_int64
         self._module.counting_held.restype = self._module.counting_computes.restype = ctypes.c_int64
+        self._module.counting_buffers.restype = ctypes.c_int64
         self.device: Device = find_device("Counting0")
         self.other: Device = find_device("Counting1")
 
@@ -84,6 +85,9 @@ class CountingDevice:
         """Of all buffers on the device of that number."""
         return int(self._module.counting_held(number))
 
+    def n_buffers(self, number: int = 0) -> int:
+        return int(self._module.counting_buffers(number))
+
     def computes(self, number: int) -> int:
         """Graphs on the device of that number, since the last ``reset``."""
         return int(self._module.counting_computes(number))
@@ -96,6 +100,15 @@ class CountingDevice:
             yield
         finally:
             self._module.counting_set_memory(number, ctypes.c_int64(1 << 34))
+
+    @contextmanager
+    def largest_buffer(self, n_bytes: int) -> Iterator[None]:
+        """No buffer may be larger."""
+        self._module.counting_set_largest(ctypes.c_int64(n_bytes))
+        try:
+            yield
+        finally:
+            self._module.counting_set_largest(ctypes.c_int64(0))
 
     @contextmanager
     def without(self, *operations: str) -> Iterator[None]:

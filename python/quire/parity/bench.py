@@ -22,19 +22,20 @@ N_VOCAB = 32
 # their own, and what a step leaves behind may be wrong for the next.
 STEPS = (((0, 0, 23), (1, 0, 17)), ((0, 23, 24),), ((0, 24, 27), (1, 17, 21)))
 N_TOKENS = 32  # of a sequence; a block holds as many
-FIRST_BLOCK, FAR_BLOCK = 1, 500
+BLOCKS, FAR_BLOCK = (1, 2), 500  # of the two sequences
 
 
 class Bench:
     """The same numbers on every device: they follow from the seed and the order in which they are asked for."""
 
     def __init__(
-        self, device: Device, cache: Sequence[CacheSpec] = (), seed: int = 1, first_block: int = FIRST_BLOCK
+        self, device: Device, cache: Sequence[CacheSpec] = (), seed: int = 1, blocks: tuple[int, int] = BLOCKS
     ) -> None:
-        """``first_block``: of the sequences'.  Far from the pool's begin, attention is of copies of the blocks."""
+        """``blocks``: of the sequences.  Where one is far from the other, attention is of copies; where both are far
+        from the pool's begin, of a stretch of the pool."""
         self.device = device
         self.cache = list(cache)
-        self._first_block = first_block
+        self._blocks = blocks
         self.tracer = Tracer(self.cache)
         self._random = np.random.default_rng(seed)
         self._tokens = self._random.integers(0, N_VOCAB, (2, N_TOKENS)).tolist()
@@ -62,7 +63,7 @@ class Bench:
 
     def encode(self, write: Callable[[Bench], TraceTensor]) -> None:
         """What writes the rows of a source, and a value of its own; the rows of ``run`` are the source as well."""
-        encoder = Bench(self.device, self.cache, seed=2, first_block=self._first_block)
+        encoder = Bench(self.device, self.cache, seed=2, blocks=self._blocks)
         flat = write(encoder).merge_heads()
         self._encoder = encoder.tracer.finish_vectors(graph.select_rows(flat, encoder.tracer.logit_rows))
 
@@ -75,20 +76,18 @@ class Bench:
         trace = self.tracer.finish(graph.select_rows(flat, self.tracer.logit_rows), encoder=self._encoder)
         has_rows, has_state = any(c.n_kv_head for c in self.cache), any(c.states for c in self.cache)
         executor = Executor(
-            trace, self.device, n_blocks=self._first_block + 2, n_states=3 if has_state else 0, threads=1,
+            trace, self.device, n_blocks=self._blocks[-1] + 1, n_states=3 if has_state else 0, threads=1,
             kernels=kernels, max_rows=40, max_sequences=2,
         )  # fmt: skip
         n_source: list[int] = []
         if self._encoder is not None:
             n_source = [end for _, _, end in STEPS[0]]
             tokens, _, slots, row_begin = self._rows(STEPS[0])
-            executor.encode(
-                tokens, slots=slots, row_begin=row_begin, tables=[[self._first_block], [self._first_block + 1]]
-            )
+            executor.encode(tokens, slots=slots, row_begin=row_begin, tables=[[block] for block in self._blocks])
 
         def step(parts: Sequence[tuple[int, int, int]]) -> Array:
             tokens, positions, slots, row_begin = self._rows(parts)
-            tables = [[self._first_block + s] for s, _, _ in parts]
+            tables = [[self._blocks[s]] for s, _, _ in parts]
             found = executor.run(
                 tokens, positions=positions, slots=slots if has_rows else [], logit_rows=list(range(len(tokens))),
                 row_begin=row_begin, n_kv=[end for _, _, end in parts],
@@ -110,6 +109,6 @@ class Bench:
         return (
             [self._tokens[s][p] for s, p in rows],
             [p for _, p in rows],
-            [N_TOKENS * (self._first_block + s) + p for s, p in rows],
+            [N_TOKENS * self._blocks[s] + p for s, p in rows],
             np.cumsum([0, *(end - begin for _, begin, end in parts)]).tolist(),
         )

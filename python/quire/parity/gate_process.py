@@ -30,7 +30,7 @@ def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None)
             if case is None:
                 found.append(run_model(name.removeprefix("model "), where, ended=ended))
             else:
-                bench = Bench(where, case.cache, first_block=case.first_block)
+                bench = Bench(where, case.cache, blocks=case.blocks)
                 found.append(bench.run(case.build(bench), ended=ended))
         except UnsupportedError as error:
             if where.kind == "cpu":  # the case itself is wrong

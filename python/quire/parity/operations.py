@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .._native import graph
 from .._native.core import DType
 from .._native.graph import CacheSpec, MoeSpec, RopeSpec, TraceTensor
-from .bench import FAR_BLOCK, FIRST_BLOCK, Bench
+from .bench import FAR_BLOCK, BLOCKS, Bench
 
 __all__ = ["OPERATIONS", "OperationCase"]
 
@@ -22,7 +22,7 @@ _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
 class OperationCase:
     """``operation``: its name in ``quire._native.graph``.  ``cache``: of the layers that it has.
 
-    ``first_block``: see ``Bench``.
+    ``blocks``: see ``Bench``.
     """
 
     operation: str
@@ -30,7 +30,7 @@ class OperationCase:
     tolerance: float = ELEMENTS
     cache: tuple[CacheSpec, ...] = ()
     variant: str = ""
-    first_block: int = FIRST_BLOCK
+    blocks: tuple[int, int] = BLOCKS
 
     @property
     def name(self) -> str:
@@ -174,7 +174,8 @@ _FUSED = [
     OperationCase("attend", _attend(soft_cap=2.0), PRODUCTS, (_ROWS,), "soft cap"),
     OperationCase("attend", _attend(sinks=True), PRODUCTS, (_ROWS,), "sinks"),
     OperationCase("attend", _attend(bias=True), PRODUCTS, (_ROWS,), "bias"),
-    OperationCase("attend", _attend(), PRODUCTS, (_ROWS,), "copied blocks", FAR_BLOCK),
+    OperationCase("attend", _attend(), PRODUCTS, (_ROWS,), "copied blocks", (1, FAR_BLOCK)),
+    OperationCase("attend", _attend(), PRODUCTS, (_ROWS,), "stretch of the pool", (FAR_BLOCK, FAR_BLOCK + 1)),
     OperationCase("attend_to_written", _attend_to_written, PRODUCTS, (_ROWS,)),
     OperationCase(
         "write_source", _write_source, PRODUCTS, (_ROWS, CacheSpec(n_kv_head=2, head_dim=64, of_source=True)),
