@@ -46,7 +46,8 @@ def test_a_packed_module_is_found(
     (file,) = module_files.module_files(kind)
     assert file.path == site / f"quire_{name}" / f"libggml-{kind.module}.so"
     assert (file.source, file.refusal) == (f"quire-{name} {quire.__version__}", "")
-    assert metadata.requires(f"quire-{name}") == [f"quire=={quire.__version__}"]
+    others = ["nvidia-cublas>=13.0,<14", "nvidia-cuda-runtime>=13.0,<14"] if name == "cuda" else []
+    assert metadata.requires(f"quire-{name}") == [f"quire=={quire.__version__}", *others]
     assert kind.extra in ("", name)
 
 

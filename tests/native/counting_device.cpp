@@ -225,13 +225,15 @@ void falsify(ggml_tensor *node, int64_t first_row) {
     if (node->type != GGML_TYPE_F32 || !ggml_is_contiguous(node)) return;
     float *numbers = static_cast<float *>(node->data);
     for (int64_t row = 0; row < ggml_nrows(node); ++row)
-        for (int64_t i = 0; row % node->ne[1] >= first_row && i < node->ne[0]; ++i) numbers[row * node->ne[0] + i] *= 1.5F;
+        for (int64_t i = 0; row % node->ne[1] >= first_row && i < node->ne[0]; ++i)
+            numbers[row * node->ne[0] + i] *= 1.5F;
 }
 // Node by node, so that others read what is wrong.
 ggml_status compute_wrongly(ggml_backend_t cpu, ggml_cgraph *graph) {
     int64_t rows = 0;
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i)
-        if (const ggml_tensor *node = ggml_graph_node(graph, i); is_wrong(node) && node->ne[1] > rows) rows = node->ne[1];
+        if (const ggml_tensor *node = ggml_graph_node(graph, i); is_wrong(node) && node->ne[1] > rows)
+            rows = node->ne[1];
     const bool is_due = !wrong.is_after || (rows == 1 && wrong.rows_before > wrong.row);
     wrong.rows_before = rows;
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .._native import graph
 from .._native.core import DType
 from .._native.graph import CacheSpec, MoeSpec, RopeSpec, TraceTensor
-from .bench import FAR_BLOCK, BLOCKS, Bench
+from .bench import BLOCKS, FAR_BLOCK, Bench
 
 __all__ = ["OPERATIONS", "OperationCase"]
 
