@@ -174,6 +174,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     module = options.module
+    if module is not None and (module.parent / "only-for-tests").exists():
+        sys.exit(f"{module} must have all programs but has those of the tests: ci/devices --whole --build")
     if module is None:
         settings, variables = by_zig(folder) if options.zig else ([], {})
         module = build(KINDS[options.kind], folder, [*settings, *(f"-D{one}" for one in options.define)], variables)
