@@ -161,7 +161,7 @@ def logits_of(path: Path, device: object, ids: list[int]) -> np.ndarray:
 # one that needs the CPU.  `ci/devices --whole` has all.
 SOME = [
     "apertus", "arctic", "baichuan-alibi", "bitnet", "chatglm", "codegen", "cohere2", "command-r-plus", "dbrx",
-    "deepseek32", "deepseek2-groups", "exaone4", "gemma3n", "gemma4-moe", "glm4moe", "gptj", "gptneox",
+    "deepseek32", "exaone4", "gemma3n", "gemma4-moe", "glm4moe", "gptj", "gptneox",
     "granitemoe", "jais", "jina-bert-v2", "lfm2", "llama4", "minicpm3", "mistral4", "mixtral", "modern-bert", "mpt",
     "mt5", "nemotron", "nomic-bert-moe", "olmo2", "olmoe", "openelm", "phi2", "phi3-short", "phimoe", "qwen2moe",
     "qwen2vl", "qwen3next", "smallthinker", "stablelm", "starcoder2", "step35", "t5-gated", "t5encoder",
@@ -174,7 +174,8 @@ def test_an_architectures_tiny_model(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path / name, name)
     path = tmp_path / f"{name}.gguf"
     convert(tmp_path / name, path, "f32")
-    use_all(path)
+    if name != "phimoe":  # whose scores count or not by a threshold, of which more experts have more
+        use_all(path)
     ids = np.random.default_rng(1).integers(0, 256, 24).tolist()
     expected = logits_of(path, find_device("cpu"), ids)
     if any(spec.states for spec in load_model(GGUFReader(path)).cache):
@@ -188,12 +189,12 @@ def test_an_architectures_tiny_model(tmp_path: Path, name: str) -> None:
     assert deviation_of(found, expected) <= tolerance
 
 
-# Types of matrices, one of each way that they are stored in; the rest is the gate's on a whole module.
+# Some types of matrices; for products of others lavapipe compiles for a minute each.
 GATE = [
     case.name
     for case in OPERATIONS
     if case.operation != "linear" and case.name != "moe q8_0" and not any(spec.states for spec in case.cache)
-] + ["linear f32", "linear f16", "linear bias", "linear q8_0", "linear q4_k"]
+] + ["linear f32", "linear bias", "linear q8_0", "linear q4_k"]
 
 
 @pytest.mark.parametrize("name", [*GATE, *(f"model {name}" for name in model_names() if name != "mamba2")])
