@@ -179,6 +179,7 @@ def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str
     """A wheel that any Linux with the C library takes."""
     made, compilers = work / "made", machine.compilers()
     shutil.rmtree(made, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
     environment = environment_of(python)
     version = "".join(map(str, python.version))
     variables = {
