@@ -59,6 +59,7 @@ def test_the_mean_is_of_all_prefixes(llm: LLM) -> None:
     assert mean == pytest.approx(last.astype(np.float64).mean(axis=0), abs=2e-3 * float(np.abs(last).max()))
 
 
+@pytest.mark.slow
 def test_prompts_of_more_than_a_step(llm: LLM) -> None:
     ids = llm.tokenizer.encode(LONG)
     assert len(ids) > llm.sizes.max_step_tokens
@@ -69,6 +70,7 @@ def test_prompts_of_more_than_a_step(llm: LLM) -> None:
         assert long.shape == short.shape == (256,)
 
 
+@pytest.mark.slow
 def test_a_prompt_may_fill_the_context(llm: LLM) -> None:
     assert llm.embed([[5] * llm.n_ctx]).shape == (1, 256)
     with pytest.raises(RequestError, match=f"context of {llm.n_ctx} tokens"):

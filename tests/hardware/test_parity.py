@@ -159,6 +159,7 @@ for name in task["cases"]:
 """
 
 
+@pytest.mark.python_only
 def test_a_device_that_ends_the_process_or_hangs_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(gate, "STEP_S", 2.0)
@@ -199,6 +200,7 @@ with counting.miscomputing("GLU", 16):
 """
 
 
+@pytest.mark.python_only
 def test_a_node_that_the_device_computes_wrongly_is_the_first_that_is_named() -> None:
     """Those after it compute with what it gave."""
     source = Path(quire.__file__).parents[1]
