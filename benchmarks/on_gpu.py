@@ -3,10 +3,10 @@
     python benchmarks/on_gpu.py PEER OUT [--device gpu] [--quick] [--types Q4_K_M,BF16]
     python benchmarks/on_gpu.py PEER OUT --dry-run          # tiny shapes on the CPU: that the script works
 
-PEER has llama-bench and llama-batched-bench, built with the same ggml for the same kind of device.  Files of two
-published shapes (Qwen3 0.6B and 8B) are made in OUT with random weights, without torch.  What each step prints goes to
-a file of its own, and ``report.json`` and ``report.md`` are written anew after each, so that what was measured is there
-when time is up.  A step that fails is noted, and the others go on.
+PEER has llama-bench, llama-batched-bench and llama-server, built with the same ggml for the same kind of device.  Files
+of two published shapes (Qwen3 0.6B and 8B) are made in OUT with random weights, without torch.  What each step prints
+goes to a file of its own, and ``report.json`` and ``report.md`` are written anew after each, so that what was measured
+is there when time is up.  A step that fails is noted, and the others go on.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ class ArrayRoom {
         std::shared_ptr<Buffer> buffer;
         size_t offset_bytes;
     };
-    ArrayRoom() = default;
     // `make`: a buffer of so many bytes.  An array that is larger than a buffer may be is asked for by itself: CapacityError.
     ArrayRoom(Device device, const std::vector<size_t> &sizes_bytes,
               const std::function<std::shared_ptr<Buffer>(size_t)> &make);

@@ -24,25 +24,34 @@ KeptParts kept_at(Place place, size_t n_layers, const PlacesOfRows &rows) {
     return kept;
 }
 
-std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_devices) {
-    std::set<const Weight *> found;
+// Calls `use` for what is computed in the pieces at places that `is_wanted`.
+template <class Wanted, class Use>
+void for_operations(const std::vector<Pass *> &passes, const Wanted &is_wanted, const Use &use) {
     for (const Pass *pass : passes)
         for (const Piece &piece : pass->pieces())
-            if (is_device(piece.place) == on_devices)
-                for (const Operation &operation : piece.trace.operations)
-                    for (const WeightRef &weight : operation.kind->matrices()) found.insert(weight.get());
+            if (is_wanted(piece.place))
+                for (const Operation &operation : piece.trace.operations) use(*operation.kind);
+}
+
+std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_devices) {
+    std::set<const Weight *> found;
+    for_operations(
+        passes, [&](Place place) { return is_device(place) == on_devices; },
+        [&](const OperationKind &kind) {
+            for (const WeightRef &weight : kind.matrices()) found.insert(weight.get());
+        });
     return found;
 }
 
 // All weights of what is computed there.
 std::vector<WeightRef> weights_at(const std::vector<Pass *> &passes, Place place) {
     std::vector<WeightRef> found;
-    for (const Pass *pass : passes)
-        for (const Piece &piece : pass->pieces())
-            if (piece.place == place)
-                for (const Operation &operation : piece.trace.operations)
-                    for (const std::vector<WeightRef> &some : {operation.kind->weights(), operation.kind->matrices()})
-                        found.insert(found.end(), some.begin(), some.end());
+    for_operations(
+        passes, [&](Place other) { return other == place; },
+        [&](const OperationKind &kind) {
+            for (const std::vector<WeightRef> &some : {kind.weights(), kind.matrices()})
+                found.insert(found.end(), some.begin(), some.end());
+        });
     return found;
 }
 
