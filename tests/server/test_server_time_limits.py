@@ -24,7 +24,8 @@ from served import served
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 GENERATE = {"prompt": "x"}
-ALL = {"queue_timeout_s": 0.1, "first_token_timeout_s": 0.2, "request_timeout_s": 0.3}
+# The first is long enough for a busy machine to hand a request in.
+ALL = {"queue_timeout_s": 0.6, "first_token_timeout_s": 0.8, "request_timeout_s": 1.0}
 
 
 class StuckEngine(FakeEngine):
@@ -84,7 +85,7 @@ def test_a_request_cannot_lengthen_the_servers_limits() -> None:
 )  # fmt: skip
 def test_a_stream_ends_with_the_error_of_its_interface(path: str, body: dict[str, Any], last: dict[str, Any]) -> None:
     engine = StuckEngine("answering")
-    response = post(path, {**body, "stream": True}, engine=engine, options={"request_timeout_s": 0.1})
+    response = post(path, {**body, "stream": True}, engine=engine, options={"request_timeout_s": 0.5})
     assert response.status_code == 200
     (line,) = [line for line in response.text.splitlines() if line][-1:]
     event = json.loads(line.removeprefix("data: "))
