@@ -52,6 +52,21 @@ TESTS = {
     ],
 }
 
+# Zig has names of its own for ARM's architectures and for what they may have besides.
+ARM_NAMES = r"""for argument; do
+  shift
+  case $argument in
+  -march=armv*)
+    argument=$(echo "$argument" | sed 's/-march=armv\([0-9]*\)\.\([0-9]*\)-a/-mcpu=generic+v\1_\2a/
+      s/-march=armv8-a/-mcpu=generic/
+      s/+fp16/+fullfp16/
+      s/+no\([a-z0-9]*\)/-\1/')
+    ;;
+  esac
+  set -- "$@" "$argument"
+done
+"""
+
 
 def text_of(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
@@ -95,9 +110,9 @@ class Machine:
         zig = next(TOOLS.parent.glob("lib/python3*/site-packages/ziglang/zig"))
         for name in ("cc", "c++"):
             # Zig checks for undefined behaviour, and tells debuggers everything, where nobody asks it not to.
-            text = (
-                f'#!/bin/sh\nexec {zig} {name} -target {self.name}-linux-gnu.{GLIBC} -fno-sanitize=undefined -g0 "$@"\n'
-            )
+            options = f"-target {self.name}-linux-gnu.{GLIBC} -fno-sanitize=undefined -g0"
+            renamed = ARM_NAMES if self.name == "aarch64" else ""
+            text = f'#!/bin/sh\n{renamed}exec {zig} {name} {options} "$@"\n'
             path = folder / name
             if not path.exists() or path.read_text() != text:
                 path.write_text(text)
