@@ -57,6 +57,8 @@ def llama_server(options: argparse.Namespace) -> Iterator[int]:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
                 break
             time.sleep(0.1)
+        else:
+            raise SystemExit("llama-server must be ready within a minute but is not")
         yield port
     finally:
         process.terminate()
