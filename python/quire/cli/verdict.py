@@ -117,7 +117,7 @@ def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     from .._native.graph import Executor
     from .._native.kernels import KernelSet
     from .._native.kv import CacheLayout
-    from ..engine.loader import cache_dtype
+    from ..engine.kernel_choice import cache_dtype
     from ..models import load_model
 
     model = load_model(reader)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import errors
 from .._native.engine import Request
 from ..engine.config import EngineConfig
-from ..engine.loader import OpenedModel, open_model
+from ..engine.loader import open_model
+from ..engine.opened_model import OpenedModel
 from ..engine.sizes import BLOCK_TOKENS
 from ..errors import RequestError, UnsupportedError
 
