@@ -213,18 +213,14 @@ def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str
     run(*command, *machine.settings(), log=work / f"build-{version}.log", **variables)
     repaired = work / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
-    platform_tag = f"manylinux_{GLIBC.replace('.', '_')}_{machine.name}"
-    run(
-        TOOLS / "auditwheel",
-        "repair",
-        "--plat",
-        platform_tag,
-        "-w",
-        repaired,
-        next(made.glob("*.whl")),
-        SOURCE_DATE_EPOCH=epoch,
-    )
-    return Path(shutil.copy2(next(repaired.glob("*.whl")), DIST))
+    # auditwheel names the platforms of this machine alone, but finds those of others.
+    arguments = ["repair", "--plat", "auto", "-w", repaired, next(made.glob("*.whl"))]
+    run(TOOLS / "auditwheel", *arguments, SOURCE_DATE_EPOCH=epoch)
+    wheel = next(repaired.glob("*.whl"))
+    found = re.search(rf"manylinux_2_(\d+)_{machine.name}\.whl$", wheel.name)
+    if found is None or int(found[1]) > int(GLIBC.split(".")[1]):
+        raise Failed(f"[auditwheel] the wheel must need glibc {GLIBC} at most but is {wheel.name}")
+    return Path(shutil.copy2(wheel, DIST))
 
 
 def try_here(python: Python, wheel: Path, arguments: list[str]) -> tuple[str, str]:
