@@ -35,7 +35,7 @@ if(QUIRE_SANITIZE)
   target_compile_options(quire_bindings PRIVATE -O0 -fno-sanitize=alignment,vptr)
 endif()
 set(origin "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
-set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib" BUILD_WITH_INSTALL_RPATH OFF)
+set_target_properties(_native PROPERTIES INSTALL_RPATH "${origin}/lib" BUILD_WITH_INSTALL_RPATH ${QUIRE_PORTABLE})
 install(TARGETS _native COMPONENT quire LIBRARY DESTINATION quire RUNTIME DESTINATION quire)
 
 file(GLOB cython_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/tokenizer/*.pyx)
