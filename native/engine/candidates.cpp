@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void refuse_row(std::span<const float> logits) {
     for (size_t i = 0; i < logits.size(); ++i)
-        if (!(logits[i] <= FLT_MAX))
+        if (!(logits[i] <= largest_logit))
             throw RequestError("sampling", cat("logits must be finite or -inf but token ", i, " has ", logits[i]));
     throw InternalError("sampling", "a row was refused without a reason");
 }
@@ -161,7 +161,7 @@ void Candidates::keep_within(double distance) {
     next_items_.clear();
     if (dense_) {
         // No float below this one passes; excluded ones never do.
-        const float bound = std::max(static_cast<float>(lowest), -FLT_MAX);
+        const float bound = std::max(static_cast<float>(lowest), -largest_logit);
         const auto offer = [&](size_t i) {
             if (row_[i] >= bound && row_[i] >= lowest) next_items_.push_back({row_[i], static_cast<int32_t>(i)});
         };

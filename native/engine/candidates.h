@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -121,7 +120,7 @@ class Candidates {
 template <class Value, class F> void Candidates::change(const TokenMap<Value> &changes, F &&f) {
     const float factor = static_cast<float>(factor_);
     const auto changed = [&](float logit, const Value &value) {
-        return logit == -INFINITY ? logit : std::clamp<float>(f(logit, value), -FLT_MAX, FLT_MAX);
+        return logit == -INFINITY ? logit : std::clamp<float>(f(logit, value), -largest_logit, largest_logit);
     };
     if (dense_) {
         if (factor_ != 1.0) {
@@ -132,7 +131,7 @@ template <class Value, class F> void Candidates::change(const TokenMap<Value> &c
             set(entry.id, changed(row_[static_cast<size_t>(entry.id)], entry.value));
     } else {
         for (Candidate &item : items_) {
-            item.logit = std::max(item.logit * factor, -FLT_MAX);
+            item.logit = std::max(item.logit * factor, -largest_logit);
             if (const Value *value = changes.find(item.id)) item.logit = changed(item.logit, *value);
         }
         sorted_ = false;

@@ -68,7 +68,8 @@ void DryPenalty::apply(Candidates &candidates, std::span<const int32_t> tokens) 
     if (lengths_.empty()) return;
     candidates.change(lengths_, [&](float logit, int32_t length) {
         const double power = std::pow(static_cast<double>(params_.dry_base), length - params_.dry_allowed_length);
-        return static_cast<float>(std::max(logit - params_.dry_multiplier * power, -static_cast<double>(FLT_MAX)));
+        return static_cast<float>(
+            std::max(logit - params_.dry_multiplier * power, -static_cast<double>(largest_logit)));
     });
 }
 

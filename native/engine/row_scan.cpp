@@ -1,7 +1,6 @@
 #include "engine/row_scan.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -26,12 +25,12 @@ QUIRE_VECTOR_CLONES bool find_largest(std::span<const float> row, float &largest
     for (; i + scan_lanes <= n; i += scan_lanes) {
         for (size_t j = 0; j < scan_lanes; ++j) {
             lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
-            bad[j] |= !(x[i + j] <= FLT_MAX);
+            bad[j] |= !(x[i + j] <= largest_logit);
         }
     }
     for (; i < n; ++i) {
         lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-        bad[0] |= !(x[i] <= FLT_MAX);
+        bad[0] |= !(x[i] <= largest_logit);
     }
     uint32_t any_bad = 0;
     largest = -INFINITY;

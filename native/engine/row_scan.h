@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 namespace quire {
 
+inline constexpr float largest_logit = std::numeric_limits<float>::max(); // of those that are finite
 inline constexpr size_t scan_lanes = 16; // of a reduction: enough for any vector width, so that all give the same bits
 inline constexpr size_t scan_block = 256; // weights summed in single precision
 

@@ -3,7 +3,6 @@
 #include <ggml-backend.h>
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <limits>
 
@@ -105,7 +104,7 @@ void LogitStrips::clear(size_t i) {
 // Outside of the strips nothing is above the least of their maxima: the k likeliest are known where k strips are above it.
 bool LogitStrips::put(size_t i) {
     const auto k = static_cast<size_t>(graph_->strips.ids->ne[0]);
-    if (!(sums_[i] <= FLT_MAX)) return false; // one is not a number, or not finite
+    if (!(sums_[i] <= std::numeric_limits<float>::max())) return false; // one is not a number, or not finite
     const float *values = values_ + i * k * logit_strip;
     std::vector<float> found(k);
     for (size_t j = 0; j < k; ++j)

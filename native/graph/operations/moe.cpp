@@ -1,5 +1,4 @@
 // A mixture of experts (Shazeer et al. 2017; Fedus et al. 2021), every token through its best few units.
-#include <cfloat>
 #include <cmath>
 #include <limits>
 
@@ -97,8 +96,9 @@ Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, con
     if (routing.gating == Gating::sparse_mixer) weights = parts_of_near(ctx, scores, weights);
     // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of nothing but
     // underflow change.
+    constexpr float smallest = std::numeric_limits<float>::min();
     if (routing.normalize)
-        weights = ggml_div(ctx, weights, ggml_clamp(ctx, ggml_sum_rows(ctx, weights), FLT_MIN, INFINITY));
+        weights = ggml_div(ctx, weights, ggml_clamp(ctx, ggml_sum_rows(ctx, weights), smallest, INFINITY));
     weights = ggml_reshape_3d(ctx, weights, 1, routing.n_used, n_tokens);
     if (routing.scale != 1.0F) weights = ggml_scale(ctx, weights, routing.scale);
     if (w.expert_scale) {
