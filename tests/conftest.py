@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +30,20 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
 MARKS_OF_ROOMS = {"cli": ("python_only", "pythons"), "server": ("python_only", "pythons"), "house": ("python_only",)}
+FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in MARKS_OF_ROOMS.get(item.path.parent.name, ()):
         item.add_marker(mark)
+    if is_one_of_many(item) and zlib.crc32(item.name.encode()) % 2:  # by name, so that half of each kind stays
+        item.add_marker("spare")
+
+
+def is_one_of_many(item: pytest.Item) -> bool:
+    """Whether other cases of the same test run nearly the same native code."""
+    return "[" in item.name and (item.path.parent.name == "kernels" or item.path.name in FILES_OF_MANY)
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ from tiny_checkpoints import (
     write_safetensors,
 )
 
+pytestmark = pytest.mark.python_only  # what it runs is run by test_models.py, under the sanitizers too
+
 Array = npt.NDArray[np.float32]
 IDS = [3, 250, 17, 99, 12, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18, 27, 111, 90, 45, 8]
 # One checkpoint of each class of transformers, the one with more fields where a class has two architectures.
@@ -209,7 +211,6 @@ def ours(folder: Path) -> Array | None:
         return None
 
 
-@pytest.mark.python_only  # what it runs is run by test_models.py, under the sanitizers too
 @pytest.mark.filterwarnings("ignore")  # of torch and transformers
 @pytest.mark.parametrize("name", FUZZED)
 def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
@@ -223,7 +224,6 @@ def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> No
     assert seen["harmless and accepted"] >= 30
 
 
-@pytest.mark.python_only
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FUZZED_SIBLINGS)
 def test_a_changed_field_of_a_sibling_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
