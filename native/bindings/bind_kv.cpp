@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/named.h"
 #include "core/error.h"
 #include "kv/blake2b.h"
 #include "kv/block_table.h"
@@ -26,6 +27,12 @@ PrefixHash to_hash(const py::bytes &bytes) {
 }
 
 BlockId to_block(int32_t id) { return BlockId{id}; }
+
+BlockReuse reuse_named(const std::string &name) {
+    static constexpr Named<BlockReuse> names[] = {{"by_age", BlockReuse::by_age},
+                                                  {"by_address", BlockReuse::by_address}};
+    return parse("block_pool", "reuse", name, names);
+}
 
 py::object to_object(std::optional<BlockId> block) { return block ? py::object(py::int_(index(*block))) : py::none(); }
 
@@ -73,7 +80,10 @@ void bind_prefix_hash(py::module_ &m) {
 
 void bind_pool(py::module_ &m) {
     py::class_<BlockPool, std::shared_ptr<BlockPool>>(m, "BlockPool")
-        .def(py::init<int32_t, int>(), py::arg("n_blocks"), py::arg("block_tokens") = kv_block_tokens)
+        .def(py::init([](int32_t n_blocks, int block_tokens, const std::string &reuse) {
+                 return std::make_shared<BlockPool>(n_blocks, block_tokens, reuse_named(reuse));
+             }),
+             py::arg("n_blocks"), py::arg("block_tokens") = kv_block_tokens, py::kw_only(), py::arg("reuse") = "by_age")
         .def_property_readonly("n_blocks", &BlockPool::n_blocks)
         .def_property_readonly("n_usable", &BlockPool::n_usable)
         .def_property_readonly("block_tokens", &BlockPool::block_tokens)
@@ -186,8 +196,9 @@ void bind_layout(py::module_ &m) {
 
 // All that is there in each group, and in all states, unless a budget says less.
 std::shared_ptr<CachePool> make_cache_pool(std::vector<CachePoolSpec::Group> groups, int block_tokens, int32_t n_states,
-                                           size_t state_bytes, std::optional<size_t> budget_bytes) {
-    CachePoolSpec spec{std::move(groups), block_tokens, n_states, state_bytes, 0};
+                                           size_t state_bytes, std::optional<size_t> budget_bytes,
+                                           const std::string &reuse) {
+    CachePoolSpec spec{std::move(groups), block_tokens, n_states, state_bytes, 0, reuse_named(reuse)};
     size_t all = n_states > 0 ? static_cast<size_t>(n_states - 1) * state_bytes : 0;
     for (const auto &group : spec.groups) all += static_cast<size_t>(group.n_blocks - 1) * group.block_bytes;
     spec.budget_bytes = budget_bytes.value_or(all);
@@ -215,7 +226,8 @@ void bind_cache_pool(py::module_ &m) {
              py::arg("chunk") = 0, py::arg("of_source") = false);
     py::class_<CachePool, std::shared_ptr<CachePool>>(m, "CachePool")
         .def(py::init(&make_cache_pool), py::arg("groups"), py::kw_only(), py::arg("block_tokens") = kv_block_tokens,
-             py::arg("n_states") = 0, py::arg("state_bytes") = 0, py::arg("budget_bytes") = py::none())
+             py::arg("n_states") = 0, py::arg("state_bytes") = 0, py::arg("budget_bytes") = py::none(),
+             py::arg("reuse") = "by_age")
         .def_property_readonly("groups",
                                [](const CachePool &self) {
                                    std::vector<std::shared_ptr<BlockPool>> groups;

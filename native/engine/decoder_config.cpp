@@ -44,6 +44,7 @@ std::shared_ptr<CachePool> cache_pool(const Executor &executor) {
     spec.state_bytes = layout.state_bytes();
     if (spec.state_bytes > 0) spec.n_states = executor.n_states();
     spec.budget_bytes = executor.cache_budget_bytes();
+    if (executor.prefers_near_blocks()) spec.reuse = BlockReuse::by_address;
     return std::make_shared<CachePool>(std::move(spec));
 }
 

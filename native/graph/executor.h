@@ -65,6 +65,8 @@ class Executor {
     virtual int n_blocks(int group) const = 0; // ids of the group, the null block included
     virtual int n_states() const = 0; // slots, slot 0 included: it is always zero and never written
     virtual size_t cache_budget_bytes() const = 0; // of the blocks and states in use together
+    // A step costs less where the blocks of its sequences lie near each other.
+    virtual bool prefers_near_blocks() const { return false; }
     // Rows attend to each other both ways: a prompt is one item of a plan, and nothing is cached.
     virtual bool undivided_prompts() const { return false; }
     // The model tells the second text of a pair from the first, by the types of tokens.

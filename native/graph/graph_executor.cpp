@@ -131,6 +131,9 @@ bool GraphExecutor::has_graphs() const {
     return false;
 }
 
+// Attention of a device reads the stretch of the pool that holds them, or copies.
+bool GraphExecutor::prefers_near_blocks() const { return has_graphs() && !first().backend.is_cpu(); }
+
 void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfRows &rows) {
     const CacheLayout layout(trace_.cache, options.kv_types);
     const bool is_mixed = !options.places.empty(), on_device = !first().backend.is_cpu() && has_graphs();

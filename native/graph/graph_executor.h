@@ -33,6 +33,7 @@ class GraphExecutor : public Executor {
     int n_blocks(int group) const override { return store().sizes().n_blocks[static_cast<size_t>(group)]; }
     int n_states() const override { return store().sizes().n_states; }
     size_t cache_budget_bytes() const override { return budget_bytes_; }
+    bool prefers_near_blocks() const override;
     void copy_block(int group, int from, int to) override;
     void copy_state(int from, int to) override;
     void discard_block(int group, int block) override;

@@ -19,17 +19,18 @@ void require(bool holds, const char *invariant, int32_t block) {
 
 } // namespace
 
-BlockPool::BlockPool(int32_t n_blocks, int block_tokens)
+BlockPool::BlockPool(int32_t n_blocks, int block_tokens, BlockReuse reuse)
     : BlockPool(n_blocks, block_tokens, 1,
-                std::make_shared<CacheLedger>(static_cast<size_t>(checked_block_count(n_blocks) - 1)), 0) {}
+                std::make_shared<CacheLedger>(static_cast<size_t>(checked_block_count(n_blocks) - 1)), 0, reuse) {}
 
 BlockPool::BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std::shared_ptr<CacheLedger> ledger,
-                     int group)
+                     int group, BlockReuse reuse)
     : block_tokens_(block_tokens), block_bytes_(block_bytes), ledger_(std::move(ledger)), group_(group),
       blocks_(static_cast<size_t>(checked_block_count(n_blocks))), cached_(n_blocks), blank_(n_blocks) {
     if (block_tokens < 1) throw ShapeError("block_pool", cat("block_tokens must be positive but is ", block_tokens));
     if (block_bytes < 1) throw ShapeError("block_pool", "block_bytes must be positive but is 0");
     for (int32_t id = 1; id < n_blocks; ++id) blank_.push_back(id);
+    if (reuse == BlockReuse::by_address) halves_.emplace(n_blocks);
     ledger_->attach(this);
 }
 
@@ -44,9 +45,9 @@ std::optional<BlockId> BlockPool::allocate() {
     if (oldest_cached_at() == 0)
         block = take_oldest();
     else if (ledger_->claim_blank(*this))
-        block = BlockId{*blank_.pop_front()};
+        block = BlockId{last_ = *blank_.pop_front()};
     else if (cached_.size() > 0)
-        block = take_oldest();
+        block = take_next();
     else
         return std::nullopt;
     at(block).n_references = 1;
@@ -55,10 +56,25 @@ std::optional<BlockId> BlockPool::allocate() {
 }
 
 BlockId BlockPool::take_oldest() {
-    const BlockId block{*cached_.pop_front()};
+    const BlockId block{*cached_.front()};
+    unlist(block);
     n_evictions_ += at(block).hash.has_value();
     unpublish(block);
     return block;
+}
+
+BlockId BlockPool::take_next() {
+    if (!halves_) return take_oldest();
+    const BlockId block{last_ = *halves_->next_after(last_)};
+    unlist(block);
+    ++n_evictions_;
+    unpublish(block);
+    return block;
+}
+
+void BlockPool::unlist(BlockId block) {
+    cached_.remove(index(block));
+    if (halves_ && halves_->contains(index(block))) halves_->remove(index(block));
 }
 
 std::optional<uint64_t> BlockPool::oldest_cached_at() const {
@@ -80,7 +96,7 @@ void BlockPool::retain(BlockId block) {
     if (blank_.contains(index(block)))
         throw InternalError("block_pool", cat("a shared block must have contents but ", index(block), " is blank"));
     if (retained.n_references++ > 0) return;
-    cached_.remove(index(block));
+    unlist(block);
     ledger_->held_bytes_ += block_bytes_;
 }
 
@@ -96,15 +112,14 @@ void BlockPool::release(BlockId block) {
 void BlockPool::set_free(BlockId block) {
     Block &freed = at(block);
     freed.freed_at = ledger_->tick();
-    if (freed.hash)
-        cached_.push_back(index(block));
-    else
-        cached_.push_front(index(block)); // nothing in it is worth keeping
+    if (!freed.hash) return cached_.push_front(index(block)); // nothing in it is worth keeping
+    cached_.push_back(index(block));
+    if (halves_) halves_->add(index(block));
 }
 
 void BlockPool::touch(BlockId block) {
     if (!cached_.contains(index(block))) return;
-    cached_.remove(index(block));
+    unlist(block);
     set_free(block);
 }
 
@@ -136,6 +151,7 @@ std::optional<BlockId> BlockPool::find(const PrefixHash &hash) const {
 void BlockPool::forget_published() {
     by_hash_.clear();
     for (Block &block : blocks_) block.hash.reset();
+    if (halves_) halves_->clear();
 }
 
 std::vector<BlockId> BlockPool::free_blocks() const {
@@ -144,7 +160,16 @@ std::vector<BlockId> BlockPool::free_blocks() const {
     const auto published = std::ranges::find_if(cached, [&](int32_t id) { return at(BlockId{id}).hash.has_value(); });
     for (auto id = cached.begin(); id != published; ++id) blocks.push_back(BlockId{*id});
     for (int32_t id : blank_.in_order()) blocks.push_back(BlockId{id});
-    for (auto id = published; id != cached.end(); ++id) blocks.push_back(BlockId{*id});
+    if (!halves_) {
+        for (auto id = published; id != cached.end(); ++id) blocks.push_back(BlockId{*id});
+        return blocks;
+    }
+    OlderHalf halves = *halves_;
+    int32_t last = blank_.size() > 0 ? blank_.in_order().back() : last_;
+    for (auto id = halves.next_after(last); id; id = halves.next_after(last)) {
+        halves.remove(last = *id);
+        blocks.push_back(BlockId{last});
+    }
     return blocks;
 }
 
@@ -172,6 +197,7 @@ void BlockPool::check() const {
         throw InternalError("block_pool", cat("each hash must name its block but ", n_published,
                                               " blocks have one and ", by_hash_.size(), " are known"));
     require_by_age();
+    if (halves_) require_halves();
     ledger_->check();
 }
 
@@ -185,6 +211,20 @@ void BlockPool::require_by_age() const {
         require(block.freed_at > before, "published free blocks must be listed by age", id);
         before = block.freed_at;
     }
+}
+
+void BlockPool::require_halves() const {
+    int32_t n_published = 0, n_older = 0;
+    for (int32_t id : cached_.in_order()) {
+        const bool is_published = blocks_[static_cast<size_t>(id)].hash.has_value();
+        require(halves_->contains(id) == is_published, "a free block must be in a half exactly when published", id);
+        if (!is_published) continue;
+        require(!halves_->is_older(id) || n_older == n_published, "no newer block must be in the older half", id);
+        ++n_published;
+        n_older += halves_->is_older(id);
+    }
+    if (halves_->size() != n_published || n_published > 2 * n_older)
+        throw InternalError("block_pool", cat("the older half must be half of ", n_published, " but has ", n_older));
 }
 
 } // namespace quire

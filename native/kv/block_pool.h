@@ -6,7 +6,7 @@
 // - a hash names at most one block, and a block has at most one hash: the two maps are each other's inverse;
 // - a published block's contents do not change while it is published.
 // A freed block keeps its contents and its hash until it is handed out again, so it can still be found and shared.
-// Blocks without a hash are reused first, then published ones, least recently freed first.  Pools that share a ledger
+// Blocks without a hash are reused first, then published ones in the pool's order of reuse.  Pools that share a ledger
 // share its budget: one may grow at the cost of what another only keeps in case it is asked for again.
 //
 // States of recurrent layers are pooled the same way: a slot is a block, and slot 0 is the zero state.
@@ -22,6 +22,7 @@
 
 #include "kv/cache_ledger.h"
 #include "kv/free_list.h"
+#include "kv/older_half.h"
 #include "kv/prefix_hash.h"
 
 namespace quire {
@@ -33,12 +34,22 @@ struct BlockCopy { // contents to be copied before the next step writes
     BlockId from, to;
 };
 
+// Which of the blocks that only may be asked for again goes first.
+enum class BlockReuse {
+    by_age, // the least recently freed one
+    // Of the less recently freed half the next one above the last that went so, for steps that cost less where the blocks
+    // of running sequences lie near each other.  What was freed since is safe, and what nobody asks for again goes in the
+    // order in which it came.
+    by_address,
+};
+
 class BlockPool {
   public:
     // n_blocks counts the null block, as the store does.  Alone, with memory for every block:
-    BlockPool(int32_t n_blocks, int block_tokens);
+    BlockPool(int32_t n_blocks, int block_tokens, BlockReuse reuse = BlockReuse::by_age);
     // Beside others of one ledger.  `group` names the pool in edits.
-    BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std::shared_ptr<CacheLedger> ledger, int group);
+    BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std::shared_ptr<CacheLedger> ledger, int group,
+              BlockReuse reuse = BlockReuse::by_age);
     ~BlockPool() { ledger_->detach(this); }
     BlockPool(const BlockPool &) = delete;
     BlockPool &operator=(const BlockPool &) = delete;
@@ -89,7 +100,10 @@ class BlockPool {
     };
     void set_free(BlockId block);
     BlockId take_oldest();
+    BlockId take_next();
+    void unlist(BlockId block);
     void require_by_age() const;
+    void require_halves() const;
     const Block &at(BlockId block) const;
     Block &at(BlockId block) { return const_cast<Block &>(std::as_const(*this).at(block)); }
     int block_tokens_;
@@ -99,6 +113,8 @@ class BlockPool {
     std::vector<Block> blocks_;
     FreeList cached_; // free ones with contents: unpublished ones first, then by age
     FreeList blank_;
+    std::optional<OlderHalf> halves_; // by address: of the published ones of cached_
+    int32_t last_ = 0; // that was blank or published when it was handed out
     std::unordered_map<PrefixHash, BlockId, PrefixHashHasher> by_hash_;
     int64_t n_evictions_ = 0;
 };

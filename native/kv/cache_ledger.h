@@ -4,8 +4,8 @@
 // - a block is held (someone refers to it), cached (free, with contents) or blank (free, without contents or memory);
 // - filled bytes are those of held and cached blocks, and never exceed the budget.
 // A pool that needs a block takes, in this order: a free block of its own whose contents nobody can find; a blank one,
-// if the budget has room; the least recently freed block of all pools.  A block of another pool becomes blank then, and
-// whoever owns the memory is told by an edit.
+// if the budget has room; the least recently freed block of all pools, or in place of its own the next one in its order.
+// A block of another pool becomes blank then, and whoever owns the memory is told by an edit.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ CachePool::CachePool(CachePoolSpec spec)
         throw ShapeError("cache_pool", cat("block_tokens must be positive but is ", spec_.block_tokens));
     for (const CachePoolSpec::Group &group : spec_.groups)
         groups_.push_back(std::make_shared<BlockPool>(group.n_blocks, spec_.block_tokens, group.block_bytes, ledger_,
-                                                      static_cast<int>(groups_.size())));
+                                                      static_cast<int>(groups_.size()), spec_.reuse));
     if (spec_.state_bytes > 0)
         states_ = std::make_shared<BlockPool>(spec_.n_states, 1, spec_.state_bytes, ledger_, CacheEdit::states);
 }

@@ -21,6 +21,7 @@ struct CachePoolSpec {
     int32_t n_states = 0; // slots, slot 0 included
     size_t state_bytes = 0; // 0: no layer has a state
     size_t budget_bytes = 0;
+    BlockReuse reuse = BlockReuse::by_age; // of groups: states may lie anywhere
 };
 
 // How much a sequence takes: blocks of each group, and slots.

@@ -437,6 +437,7 @@ jobs = st.lists(
     n_blocks=st.integers(11, 24),
     n_states=st.integers(2, 8),
     spare_bytes=st.none() | st.integers(0, 60),
+    reuse=st.sampled_from(["by_age", "by_address"]),
     max_step_tokens=st.integers(6, 30),
     max_step_logit_rows=st.integers(6, 12),
     max_step_kv_tokens=st.none() | st.integers(40, 60),

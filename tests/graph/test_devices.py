@@ -275,3 +275,27 @@ def test_requests_in_a_small_pool_share_and_copy_as_on_the_cpu(counting: Countin
     assert stats.n_preemptions > 0
     counts = counting.counts()
     assert counts.copies > 0
+
+
+def test_a_full_pool_gives_an_answer_blocks_that_lie_together(counting: CountingDevice) -> None:
+    """After answers of many lengths, eight at a time, whose blocks are kept; where they are reused by age alone, such an
+    answer reads 760 tokens a step in the mean."""
+    with LLM(packaged_model(), device="Counting0", threads=1, n_blocks=97, max_sequences=8, n_ctx=1024) as llm:
+
+        def answer(prompts: list[str], n_tokens: list[int]) -> None:
+            params = [SamplingParams(max_tokens=n, temperature=0.0, ignore_eos=True) for n in n_tokens]
+            llm.generate(prompts, params)
+
+        for r in range(6):
+            fox = [
+                f"{r} {i} " + "Once upon a time there was a little fox. " * (2 + (5 * i + 3 * r) % 9) for i in range(8)
+            ]
+            answer(fox, [4 + 17 * i % 60 for i in range(8)])
+        assert llm.stats().n_evictions > 0
+        n_before = llm.stats().n_steps
+        counting.reset()
+        for i in range(4):
+            answer([f"again {i} " + "Where did the fox live? " * 12], [60])
+        n_read = counting.counts().cache_bytes / (llm.stats().n_steps - n_before)
+        token_bytes = CacheLayout(load_model(GGUFReader(packaged_model())).cache, "f16").block_bytes / 32
+    assert n_read <= 1.6 * 256 * token_bytes  # 78 to 137 are live, and 256 are read at least

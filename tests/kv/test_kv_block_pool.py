@@ -219,9 +219,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     sequences = Bundle("sequences")
 
-    @initialize()
-    def start(self) -> None:
-        self.pool = BlockPool(N_BLOCKS, BLOCK)
+    @initialize(reuse=st.sampled_from(["by_age", "by_address"]))
+    def start(self, reuse: str) -> None:
+        self.pool = BlockPool(N_BLOCKS, BLOCK, reuse=reuse)
         self.store: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # slot -> salt, tokens up to and with this one
         self.live: list[Sequence] = []
 

@@ -24,6 +24,7 @@ from quire.errors import CapacityError, ShapeError
 from scheduler_simulation import BLOCK, LAYOUTS, MIXED, NOTHING, STATE, STATE_ALONE, Layout, make_pool
 
 STEP = 5
+REUSE = st.sampled_from(["by_age", "by_address"])
 
 
 def compute(cache: SequenceCache, tokens: list[int], begin: int = 0) -> None:
@@ -278,12 +279,12 @@ class CacheMachine(RuleBasedStateMachine):
     n_steps = 0
     sequences = Bundle("sequences")
 
-    @initialize(n_blocks=st.integers(8, 14), n_states=st.integers(3, 8), budget=st.floats(0.6, 1.0))
-    def start(self, n_blocks: int, n_states: int, budget: float) -> None:
+    @initialize(n_blocks=st.integers(8, 14), n_states=st.integers(3, 8), budget=st.floats(0.6, 1.0), reuse=REUSE)
+    def start(self, n_blocks: int, n_states: int, budget: float, reuse: str) -> None:
         layout = self.layout
         whole = (n_blocks - 1) * layout.all_block_bytes
         whole += (n_states - 1) * layout.state_bytes * layout.has_state
-        self.pool = make_pool(layout, n_blocks, n_states, int(budget * whole))
+        self.pool = make_pool(layout, n_blocks, n_states, int(budget * whole), reuse)
         self.budget = int(budget * whole)
         self.slots: dict[tuple[int, int], tuple[bytes, tuple[int, ...]]] = {}
         self.states: dict[int, tuple[bytes, tuple[int, ...]]] = {}

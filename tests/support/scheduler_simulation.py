@@ -83,7 +83,9 @@ LAYOUTS = {
 }
 
 
-def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None) -> CachePool:
+def make_pool(
+    layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | None = None, reuse: str = "by_age"
+) -> CachePool:
     groups = [
         PoolGroup(n_blocks, block_bytes=layout.block_bytes(i), window=w, chunk=c, of_source=i == layout.source_group)
         for i, (w, c) in enumerate(layout.groups)
@@ -94,6 +96,7 @@ def make_pool(layout: Layout, n_blocks: int, n_states: int, budget_bytes: int | 
         n_states=n_states if layout.has_state else 0,
         state_bytes=layout.state_bytes if layout.has_state else 0,
         budget_bytes=budget_bytes,
+        reuse=reuse,
     )
 
 
@@ -145,6 +148,7 @@ class Simulation:
         layout: Layout = FULL,
         n_states: int = 17,
         budget_bytes: int | None = None,
+        reuse: str = "by_age",
         draft_max: int = 0,
         agreement: float = 0.7,
         **config: object,
@@ -152,7 +156,7 @@ class Simulation:
         self.layout = layout
         self.draft_max, self.agreement = draft_max, agreement
         self.rng = random.Random(n_blocks)
-        self.pool = make_pool(layout, n_blocks, n_states, budget_bytes)
+        self.pool = make_pool(layout, n_blocks, n_states, budget_bytes, reuse)
         config = {"max_step_tokens": 16, "max_running": 8, "undivided_prompts": layout.undivided, **config}
         self.config = SchedulerConfig(**config)  # type: ignore[arg-type]
         self.scheduler = Scheduler(self.config, self.pool)

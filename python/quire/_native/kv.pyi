@@ -65,10 +65,11 @@ class BlockPool:
 
     Blocks are numbered from 1; block 0 is the null block, which is never handed out and which padding writes to.
     A freed block keeps its contents and hash until it is handed out again: blocks without a hash first, then published
-    ones, least recently freed first.  ``n_blocks`` counts the null block.
+    ones, least recently freed first or, with ``reuse="by_address"``, of the less recently freed half the next one above
+    the last that went so.  ``n_blocks`` counts the null block.
     """
 
-    def __init__(self, n_blocks: int, block_tokens: int = 32) -> None: ...
+    def __init__(self, n_blocks: int, block_tokens: int = 32, *, reuse: str = "by_age") -> None: ...
     @property
     def n_blocks(self) -> int: ...
     @property
@@ -187,6 +188,7 @@ class CachePool:
         n_states: int = 0,
         state_bytes: int = 0,
         budget_bytes: int | None = None,
+        reuse: str = "by_age",
     ) -> None: ...
     @property
     def groups(self) -> list[BlockPool]: ...
