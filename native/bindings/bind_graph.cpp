@@ -126,16 +126,17 @@ void bind_tracer(py::module_ &m) {
         .def_property_readonly("placed_names", &placed_names)
         .def(
             "placed_parts",
-            [](const Trace &self, const std::map<std::string, std::string> &places) {
-                std::vector<std::pair<std::map<std::string, size_t>, std::set<int>>> found;
-                for (auto &[place, part] : placed_parts(self, places_named(places))) {
+            [](const Trace &self, const std::map<std::string, std::string> &places,
+               const std::vector<Device> &devices) {
+                std::vector<std::tuple<std::map<std::string, size_t>, std::set<int>, size_t>> found;
+                for (auto &[place, part] : placed_parts(self, places_named(places), devices)) {
                     const auto number = static_cast<size_t>(static_cast<int>(place) + 1);
                     if (found.size() <= number) found.resize(number + 1);
-                    found[number] = {std::move(part.weights), std::move(part.layers)};
+                    found[number] = {std::move(part.weights), std::move(part.layers), part.state_bytes};
                 }
                 return found;
             },
-            py::arg("places"))
+            py::arg("places"), py::arg("devices"))
         .def("describe", [](const Trace &self) {
             std::vector<std::string> lines;
             for (size_t i = 0; i < self.operations.size(); ++i)

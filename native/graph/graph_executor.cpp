@@ -17,10 +17,12 @@
 namespace quire {
 namespace {
 
-// The layers whose rows are there; states are the CPU's.
-KeptParts kept_at(Place place, size_t n_layers, const PlacesOfRows &rows) {
-    KeptParts kept{std::vector<bool>(n_layers), place == Place::cpu};
-    for (const auto &[layer, of_rows] : rows) kept.rows[static_cast<size_t>(layer)] = of_rows == place;
+// The layers whose rows are there, and the states.
+KeptParts kept_at(Place place, size_t n_layers, const PlacesOfCache &cached) {
+    KeptParts kept{std::vector<bool>(n_layers), std::set<StatePlace>()};
+    for (const auto &[layer, of_rows] : cached.rows) kept.rows[static_cast<size_t>(layer)] = of_rows == place;
+    for (const auto &[state, of_state] : cached.states)
+        if (of_state == place) kept.states->insert(state);
     return kept;
 }
 
@@ -83,8 +85,7 @@ GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &
     devices_.push_back(std::make_unique<DevicePart>(device, options));
     for (const Device &other : options.more_devices) devices_.push_back(std::make_unique<DevicePart>(other, options));
     check_options(trace_, options, first().backend);
-    const PlacesOfRows rows = cut_traces(options);
-    make_stores(options, rows);
+    make_stores(options, cut_traces(options));
     limits_ = limits_for(trace_, options, !has_graphs());
     std::vector<const Backend *> backends;
     for (const auto &part : devices_) backends.push_back(&part->backend);
@@ -104,16 +105,18 @@ GraphExecutor::Measured GraphExecutor::measure(Trace trace, Device device, Execu
     return {made.device_bytes(), made.own_ ? made.own_->memory_bytes : 0};
 }
 
-PlacesOfRows GraphExecutor::cut_traces(const ExecutorOptions &options) {
-    PlacesOfRows rows;
+PlacesOfCache GraphExecutor::cut_traces(const ExecutorOptions &options) {
+    PlacesOfCache cached;
+    std::vector<Device> devices;
+    for (const auto &part : devices_) devices.push_back(part->backend.device());
     auto cut_or_whole = [&](const Trace &whole) {
-        if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, rows));
+        if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, devices, cached));
         return std::make_unique<Pass>(
             uncut(whole, own_kernels(options.kernels, first().backend) ? Place::cpu : Place::device));
     };
     if (trace_.encoder) encode_ = cut_or_whole(*trace_.encoder); // which says where the rows are that others read
     decode_ = cut_or_whole(trace_);
-    return rows;
+    return cached;
 }
 
 std::vector<Pass *> GraphExecutor::passes() const {
@@ -134,12 +137,12 @@ bool GraphExecutor::has_graphs() const {
 // Attention of a device reads the stretch of the pool that holds them, or copies.
 bool GraphExecutor::prefers_near_blocks() const { return has_graphs() && !first().backend.is_cpu(); }
 
-void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfRows &rows) {
+void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfCache &cached) {
     const CacheLayout layout(trace_.cache, options.kv_types);
     const bool is_mixed = !options.places.empty(), on_device = !first().backend.is_cpu() && has_graphs();
     const CacheSizes sizes = sizes_of(layout, options, !on_device);
     budget_bytes_ = budget_of(layout, options);
-    auto kept = [&](Place place) { return is_mixed ? kept_at(place, layout.layers().size(), rows) : KeptParts{}; };
+    auto kept = [&](Place place) { return is_mixed ? kept_at(place, layout.layers().size(), cached) : KeptParts{}; };
     for (size_t d = 0; on_device && d < devices_.size(); ++d) {
         DevicePart &part = *devices_[d];
         const Place place = device_place(d);

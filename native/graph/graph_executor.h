@@ -78,8 +78,8 @@ class GraphExecutor : public Executor {
     enum class Kind { decode, encode };
     void check(const StepBatch &batch, Kind kind) const;
     void check_tables(const StepBatch &batch, Kind kind) const;
-    PlacesOfRows cut_traces(const ExecutorOptions &options);
-    void make_stores(const ExecutorOptions &options, const PlacesOfRows &rows);
+    PlacesOfCache cut_traces(const ExecutorOptions &options);
+    void make_stores(const ExecutorOptions &options, const PlacesOfCache &cached);
     void make_graphs(const ExecutorOptions &options);
     void make_programs(const ExecutorOptions &options);
     bool has_part(Place place) const;

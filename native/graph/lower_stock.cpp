@@ -1,5 +1,7 @@
 #include "graph/lower_stock.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "graph/border.h"
 #include "graph/logit_strips.h"
@@ -24,9 +26,11 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
     parts.copies = copies_;
     if (operation.kind->has_state()) {
         parts.store = &store_;
-        ggml_tensor *&sequences = graph.out.inputs.sequences;
-        if (sequences == nullptr) sequences = graph.new_input(GGML_TYPE_I32, {2, key.n_tokens + 1}, "sequences");
-        parts.sequences = sequences;
+        if (device_ == nullptr) {
+            ggml_tensor *&sequences = graph.out.inputs.sequences;
+            if (sequences == nullptr) sequences = graph.new_input(GGML_TYPE_I32, {2, key.n_tokens + 1}, "sequences");
+            parts.sequences = sequences;
+        }
     }
     for (int input : operation.inputs) parts.inputs.push_back(graph.values[static_cast<size_t>(input)]);
     return operation.kind->lower(parts);
@@ -49,8 +53,11 @@ void StockLowering::lower_left(StockGraph &graph, const Left &left) {
 }
 
 LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const {
-    size_t n_tensors = 64; // inputs that operations share, among others
-    for (const Operation &operation : trace.operations) n_tensors += operation.kind->n_tensors() + 8;
+    size_t n_tensors = 128; // inputs that operations share, among others
+    for (const Operation &operation : trace.operations) {
+        const size_t n_parts = operation.kind->has_state() ? key.states.parts.size() : 0;
+        n_tensors += operation.kind->n_tensors() * std::max<size_t>(1, n_parts) + 8;
+    }
     LoweredGraph out;
     out.key = key;
     ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr,

@@ -10,6 +10,7 @@
 
 #include "graph/attention_plan.h"
 #include "graph/operations.h"
+#include "graph/state_plan.h"
 #include "kv/kv_store.h"
 
 namespace quire {
@@ -21,6 +22,7 @@ struct GraphKey {
     int trace = 0; // which of those that share a compute buffer
     std::vector<AttentionForm> attention{};
     int n_strips = 0; // of each row of logits that are found on the device (graph/logit_strips.h)
+    StateForm states{};
     auto operator<=>(const GraphKey &) const = default;
 };
 
@@ -31,11 +33,24 @@ struct PartPlace {
     auto operator<=>(const PartPlace &) const = default;
 };
 
+// What operations with a state read on a device.  Streams of all parts are numbered through.
+struct StateInputs {
+    static constexpr int all = -1; // parts together
+    // By part: the step's rows that it has, i32 [streams * rows]; slots that streams read, i32 [streams], and write, i64
+    // [streams]; 1, or 0 of rows that are padding, f32 [streams * rows].
+    std::map<int, ggml_tensor *> rows, reads, writes, masks;
+    ggml_tensor *places = nullptr; // i32 [n_tokens]: where the step's rows are among those of the parts
+    // Of operations that look at rows before their own, numbers among the kept rows of all streams and then the step's: those
+    // that each row sees, the oldest first, i32 [n_tokens * n]; by how many are kept, those that are then, i32 [streams * n].
+    std::map<SeenRows, ggml_tensor *> seen;
+    std::map<int, ggml_tensor *> kept;
+};
+
 // Input tensors that step_inputs fills before each run.  Absent ones are null.
 struct GraphInputs {
-    ggml_tensor *tokens = nullptr;     // i32 [n_tokens]
-    ggml_tensor *positions = nullptr;  // i32 [n_tokens]
-    ggml_tensor *axes = nullptr;       // i32 [4 * n_tokens]: time, height, width, time
+    ggml_tensor *tokens = nullptr; // i32 [n_tokens]
+    ggml_tensor *positions = nullptr; // i32 [n_tokens]
+    ggml_tensor *axes = nullptr; // i32 [4 * n_tokens]: time, height, width, time
     ggml_tensor *logit_rows = nullptr; // i32 [n_rows]
     ggml_tensor *token_types = nullptr; // i32 [n_tokens]
     ggml_tensor *features = nullptr; // f32 [n_tokens, n]
@@ -48,6 +63,7 @@ struct GraphInputs {
     // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1, rows, n_kv],
     // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns;
+    StateInputs states;
     std::vector<std::pair<ggml_tensor *, const Border *>> carried; // f32 [n_tokens or n_rows, ...]
     // All of them, in one piece of memory, and their bytes there.
     std::vector<ggml_tensor *> all;

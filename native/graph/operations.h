@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,11 @@ class OperationKind {
     virtual std::vector<WeightRef> matrices() const { return {}; }
     // The table whose rows the first input's ids name, or null.
     virtual const Weight *table() const { return nullptr; }
-    virtual bool has_state() const { return false; }
+    // The state of each sequence that it reads and updates.
+    virtual std::optional<StatePlace> state() const { return std::nullopt; }
+    bool has_state() const { return state().has_value(); }
+    // Whether ggml has operators for it on that device.  Asked of what has a state; of the rest, graphs are.
+    virtual bool runs_on(Device) const { return true; }
     // Rows of a sequence attend to each other both ways.
     virtual bool attends_both_ways() const { return false; }
     // The layer whose cached rows are attended to; -1: none.

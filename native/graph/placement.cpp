@@ -29,7 +29,8 @@ std::optional<Place> said(const OperationKind &kind, const PlacesOfWeights &plac
     return found;
 }
 
-std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows) {
+std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
+                             PlacesOfCache &cache) {
     std::vector<Place> found(trace.operations.size(), Place::cpu);
     for (int i = n_step_values; i < static_cast<int>(found.size()); ++i) {
         const Operation &operation = trace.operations[at(i)];
@@ -43,9 +44,12 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
             if (last >= 0) place = found[at(last)];
         }
         place = said(*operation.kind, places).value_or(place);
-        if (operation.kind->has_state()) place = Place::cpu; // devices have no operations that carry one
+        if (const std::optional<StatePlace> state = operation.kind->state()) {
+            if (is_device(place) && !operation.kind->runs_on(devices.at(device_number(place)))) place = Place::cpu;
+            cache.states[*state] = place;
+        }
         if (const int layer = operation.kind->cached_layer(); layer >= 0)
-            place = rows.try_emplace(layer, place).first->second;
+            place = cache.rows.try_emplace(layer, place).first->second;
         found[at(i)] = place;
     }
     return found;
@@ -151,8 +155,9 @@ class Cutter {
 
 } // namespace
 
-CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows) {
-    return Cutter(trace, places_of(trace, places, rows)).cut();
+CutTrace cut(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
+             PlacesOfCache &cache) {
+    return Cutter(trace, places_of(trace, places, devices, cache)).cut();
 }
 
 Trace operations_at(Place place, const std::vector<Piece> &pieces) {
@@ -163,20 +168,26 @@ Trace operations_at(Place place, const std::vector<Piece> &pieces) {
     return all;
 }
 
-std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places) {
-    PlacesOfRows rows;
+std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places,
+                                         const std::vector<Device> &devices) {
+    PlacesOfCache cache;
     std::map<Place, PlacedPart> parts;
     std::vector<const Trace *> passes;
     if (trace.encoder) passes.push_back(trace.encoder.get());
     passes.push_back(&trace);
     for (const Trace *pass : passes) {
-        const std::vector<Place> found = places_of(*pass, places, rows);
+        const std::vector<Place> found = places_of(*pass, places, devices, cache);
         for (size_t i = 0; i < found.size(); ++i)
             for (const auto &weights : {pass->operations[i].kind->matrices(), pass->operations[i].kind->weights()})
                 for (const WeightRef &weight : weights)
                     parts[found[i]].weights[weight->name] = weight->tensor.size_bytes();
     }
-    for (const auto &[layer, place] : rows) parts[place].layers.insert(layer);
+    for (const auto &[layer, place] : cache.rows) parts[place].layers.insert(layer);
+    for (const auto &[state, place] : cache.states) {
+        const CacheSpec &spec = trace.cache[static_cast<size_t>(state.layer)];
+        parts[place].state_bytes +=
+            static_cast<size_t>(spec.states[static_cast<size_t>(state.index)].n) * sizeof(float);
+    }
     return parts;
 }
 

@@ -25,8 +25,11 @@ constexpr size_t device_number(Place place) { return static_cast<size_t>(place);
 // By weights' names.  What is not named follows the operations around it.
 using PlacesOfWeights = std::map<std::string, Place>;
 
-// Where layers keep their rows.  States are always the CPU's.
-using PlacesOfRows = std::map<int, Place>;
+// Where layers keep their rows, and where states are.
+struct PlacesOfCache {
+    std::map<int, Place> rows;
+    std::map<StatePlace, Place> states;
+};
 
 // A part of a trace, in its order: what a step brings, then operations and values that cross a border.
 struct Piece {
@@ -44,8 +47,10 @@ struct CutTrace {
 // A trace that runs at one place.
 inline CutTrace uncut(const Trace &trace, Place place) { return {{{place, trace}}}; }
 
-// Layers that the trace writes or reads are added to `rows`; what is there already stays.
-CutTrace cut(const Trace &trace, const PlacesOfWeights &places, PlacesOfRows &rows);
+// Layers and states that the trace writes or reads are added to `cache`; rows that are there already stay.  `devices`: those
+// of the model; what they have no operators for is the CPU's.
+CutTrace cut(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
+             PlacesOfCache &cache);
 
 // Operations of all pieces there, as one trace that tells which weights they read.
 Trace operations_at(Place place, const std::vector<Piece> &pieces);
@@ -54,8 +59,10 @@ Trace operations_at(Place place, const std::vector<Piece> &pieces);
 struct PlacedPart {
     std::map<std::string, size_t> weights = {};
     std::set<int> layers = {};
+    size_t state_bytes = 0; // of a sequence
 };
-std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places);
+std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places,
+                                         const std::vector<Device> &devices);
 
 // Names of weights by which operations can be placed, an encoder's included.
 std::set<std::string> placed_names(const Trace &trace);

@@ -46,10 +46,7 @@ struct PositionScale {
 };
 TraceTensor scale_by_position(const TraceTensor &x, const TraceTensor &positions, PositionScale parameters);
 
-// Operations that carry a state of each sequence from row to row (graph/state_primitive.h).
-struct StatePlace { // the state of the cache that belongs to the operation
-    int layer, index;
-};
+// Operations that carry a state of each sequence from row to row (graph/state_primitive.h), which `place` names.
 // Depth-wise causal convolution (primitives/conv_state.cpp): x [tokens, channels], weight [channels, kernel], the last tap
 // being that of the row itself; bias [channels] may be null.  State: [kernel - 1, channels], the oldest input first.
 TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, StatePlace place, bool is_silu);

@@ -86,9 +86,13 @@ const StateKernel &StatePrimitive::kernel() const {
 }
 
 ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
-    const Tensor &states = p.store->state(place_.layer, place_.index);
-    if (states.device().kind() != DeviceKind::cpu)
-        throw UnsupportedError(name_, cat("the device must be the CPU but is ", states.device().name()));
+    const Tensor &states = p.store->state(place_);
+    if (const Device device = states.device(); device.kind() != DeviceKind::cpu) {
+        if (!runs_on(device))
+            throw UnsupportedError(
+                name_, cat("the device must be the CPU, as ", device.name(), " has no operator for these sizes"));
+        return lower_on_device(p, states);
+    }
     std::vector<ggml_tensor *> sources;
     for (ggml_tensor *input : p.inputs)
         sources.push_back(ggml_is_contiguous(input) ? input : ggml_cont(p.context, input));
@@ -103,7 +107,18 @@ ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
 }
 
 std::unique_ptr<CpuNode> StatePrimitive::cpu_node(const CpuNodeParts &parts) const {
-    return std::make_unique<StateNode>(kernel(), parts, parts.store.state(place_.layer, place_.index));
+    return std::make_unique<StateNode>(kernel(), parts, parts.store.state(place_));
+}
+
+bool StreamPrimitive::runs_on(Device device) const {
+    if (device.kind() == DeviceKind::cpu) return true;
+    return has_operator() && runs_by_streams(device, input_shapes(), n_state(),
+                                             [this](const StateStreams &streams) { return make_streams(streams); });
+}
+
+ggml_tensor *StreamPrimitive::lower_on_device(const StockParts &p, const Tensor &states) const {
+    return stock_by_streams(p, stream_inputs(p), states,
+                            [this](const StateStreams &streams) { return make_streams(streams); });
 }
 
 } // namespace quire

@@ -14,6 +14,7 @@
 #include "graph/primitive.h"
 #include "graph/primitives.h"
 #include "graph/shape_checks.h"
+#include "graph/state_streams.h"
 #include "kernels/rows/recurrent_kernels.h"
 
 namespace quire {
@@ -48,13 +49,16 @@ class StatePrimitive : public Primitive {
     StatePrimitive(const char *name, StatePlace place, std::vector<WeightRef> weights);
     std::string describe() const override;
     std::vector<WeightRef> weights() const override { return weights_; }
-    size_t n_tensors() const override { return 16; }
-    bool has_state() const override { return true; }
-    // A custom operator of ggml's CPU device, by the portable kernels; UnsupportedError on other devices.
-    ggml_tensor *lower(const StockParts &parts) const override;
+    size_t n_tensors() const override { return 64; } // for each part of a step (graph/state_plan.h)
+    std::optional<StatePlace> state() const override { return place_; }
+    // A custom operator of ggml's CPU device, by the portable kernels: what ggml's own are checked against, which other
+    // devices run.  UnsupportedError where these have none.
+    ggml_tensor *lower(const StockParts &parts) const final;
     std::unique_ptr<CpuNode> cpu_node(const CpuNodeParts &parts) const override;
 
   protected:
+    // By ggml's operators, where `runs_on` says that there are some.  `states`: f32 [slots, n].
+    virtual ggml_tensor *lower_on_device(const StockParts &parts, const Tensor &states) const = 0;
     // Once, when the weights lie in the host's memory.
     virtual std::unique_ptr<StateKernel> make_kernel() const = 0;
 
@@ -65,6 +69,22 @@ class StatePrimitive : public Primitive {
     std::vector<WeightRef> weights_; // not null
     mutable std::once_flag made_;
     mutable std::unique_ptr<StateKernel> kernel_;
+};
+
+// One that ggml computes by streams (graph/state_streams.h).
+class StreamPrimitive : public StatePrimitive {
+  public:
+    using StatePrimitive::StatePrimitive;
+    bool runs_on(Device device) const override;
+
+  protected:
+    ggml_tensor *lower_on_device(const StockParts &parts, const Tensor &states) const override;
+    // Whether ggml's operator is for such sizes at all, and the shapes of what it reads.
+    virtual bool has_operator() const = 0;
+    virtual std::vector<TraceShape> input_shapes() const = 0;
+    virtual std::vector<ggml_tensor *> stream_inputs(const StockParts &parts) const { return parts.inputs; }
+    virtual StreamsMade make_streams(const StateStreams &streams) const = 0;
+    virtual int64_t n_state() const = 0;
 };
 
 } // namespace quire

@@ -230,6 +230,7 @@ void StepInputs::fill(const StepToFill &step) {
     fill_axes(step, inputs.axes);
     fill_features(step, inputs.features);
     fill_sequences(step, inputs.sequences);
+    fill_state_inputs(step);
     for (auto [target, border] : inputs.carried) fill_carried(step, *border, target);
     for (auto [window, target] : inputs.row_masks) fill_row_mask(step, window, target);
     for (auto [n, target] : inputs.row_bias_columns) fill_row_bias_columns(step, n, target);

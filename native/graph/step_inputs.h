@@ -12,10 +12,15 @@ struct StepToFill {
     const LoweredGraph &graph;
     const StepBatch &batch;
     const std::vector<GroupAttention> &attention; // of the batch; the graph is for its forms
+    const StatePlan &states; // likewise
+    int n_states; // slots; on devices there is one more, for what nobody reads
     const InputMemory &memory;
     const CacheLayout &layout;
     CacheLifetime lifetime(int group) const;
 };
+
+// Of operations with a state, on devices (graph/state_inputs.cpp).
+void fill_state_inputs(const StepToFill &step);
 
 // What one step leaves is the start of the next: masks are mostly hidden.
 class StepInputs {

@@ -14,7 +14,7 @@ StockDevice::StockDevice(Backend &backend_, const KvStore &store_, bool sums_inp
 StockGraphs::StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits)
     : device_(device), trace_(trace), number_(device.cache.add_trace(trace)), buckets_(limits, device.on_device),
       planner_(trace, device.store, {limits.max_rows, limits.max_sequences, limits.max_kv_tokens}, device.on_device),
-      strips_(device.backend), taps_(trace.taps.size()) {
+      states_(trace, limits.max_sequences, device.on_device), strips_(device.backend), taps_(trace.taps.size()) {
     driver_call(device.backend.device(), [&] { reserve(limits); });
 }
 
@@ -24,15 +24,20 @@ void StockGraphs::reserve(const GraphLimits &limits) {
     const int n_rows = buckets_.logit_rows(n_tokens, limits.max_logit_rows);
     if (device.on_device) { // a small graph tells what the device lacks
         const int few = buckets_.tokens(1), n_strips = may_find_strips() ? most_strips(trace_.n_vocab) : 0;
+        const StateForm states = states_.largest(few).front();
         for (const std::vector<AttentionForm> &form : planner_.largest(few)) {
-            const LoweredGraph tried = device.lowering.lower(trace_, {few, 1, number_, form, n_strips});
+            const LoweredGraph tried = device.lowering.lower(trace_, {few, 1, number_, form, n_strips, states});
             finds_strips_ = tried.strips.values != nullptr;
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
         }
     }
-    for (std::vector<AttentionForm> &form : planner_.largest(n_tokens))
-        device.cache.reserve(
-            {n_tokens, n_rows, number_, std::move(form), finds_strips_ ? most_strips(trace_.n_vocab) : 0});
+    const int n_strips = finds_strips_ ? most_strips(trace_.n_vocab) : 0;
+    const std::vector<std::vector<AttentionForm>> attention = planner_.largest(n_tokens);
+    const std::vector<StateForm> states = states_.largest(n_tokens);
+    for (const std::vector<AttentionForm> &form : attention)
+        device.cache.reserve({n_tokens, n_rows, number_, form, n_strips, states.front()});
+    for (size_t i = 1; i < states.size(); ++i)
+        device.cache.reserve({n_tokens, n_rows, number_, attention.front(), n_strips, states[i]});
 }
 
 std::vector<AttentionForm> StockGraphs::forms(const std::vector<GroupAttention> &attention) {
@@ -49,11 +54,14 @@ float *StockGraphs::run_step(const StepBatch &batch) {
     const int n_tokens = buckets_.tokens(static_cast<int>(batch.tokens.size()));
     const int n_rows = buckets_.logit_rows(n_tokens, static_cast<int>(std::max<size_t>(1, batch.logit_rows.size())));
     const std::vector<GroupAttention> attention = planner_.plan(batch, n_tokens);
+    const StatePlan states = states_.plan(batch, n_tokens);
     last_ = nullptr;
     const GraphCache &cache = device_.cache;
-    const LoweredGraph &graph = device_.cache.get({n_tokens, n_rows, number_, forms(attention),
-                                                   finds_strips_ ? strips_wanted(batch.likeliest, trace_.n_vocab) : 0});
-    device_.inputs.fill({graph, batch, attention, cache.inputs(), device_.store.layout()});
+    const LoweredGraph &graph =
+        device_.cache.get({n_tokens, n_rows, number_, forms(attention),
+                           finds_strips_ ? strips_wanted(batch.likeliest, trace_.n_vocab) : 0, states.form});
+    device_.inputs.fill(
+        {graph, batch, attention, states, device_.store.sizes().n_states, cache.inputs(), device_.store.layout()});
     if (device_.sums)
         device_.sums->begin_step(static_cast<int>(batch.tokens.size()), static_cast<int>(batch.logit_rows.size()));
     cache.inputs().send(graph);

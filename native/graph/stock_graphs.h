@@ -67,6 +67,7 @@ class StockGraphs {
     int number_; // of the trace
     GraphBuckets buckets_;
     AttentionPlanner planner_;
+    StatePlanner states_;
     Copy logits_, hidden_;
     LogitStrips strips_;
     bool finds_strips_ = false, has_strips_ = false; // the device can; the last run's rows were brought so

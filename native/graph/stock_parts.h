@@ -24,7 +24,7 @@ struct StockParts {
     int64_t lead; // rows of the result
     // For operations that have a state of each sequence; else null.
     const KvStore *store = nullptr;
-    ggml_tensor *sequences = nullptr; // i32 {2, n}: first row and state of each; then others of no rows
+    ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each; then others of no rows
     // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
     StockGraph *graph = nullptr;
     InputSums *sums = nullptr; // of what products read, where that is wanted

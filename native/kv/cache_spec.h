@@ -50,6 +50,12 @@ struct CacheState {
     bool operator==(const CacheState &) const = default;
 };
 
+// A state by its layer, and its number there.
+struct StatePlace {
+    int layer, index;
+    auto operator<=>(const StatePlace &) const = default;
+};
+
 // One layer.  It may keep rows, states, both (attention beside a recurrence) or nothing.
 struct CacheSpec {
     std::optional<CacheRows> rows;

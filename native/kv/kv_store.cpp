@@ -57,16 +57,17 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
         const auto n = static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
         return device.kind() == DeviceKind::cpu ? n : (n + device_blocks - 1) / device_blocks * device_blocks;
     };
-    const auto n_states = static_cast<size_t>(sizes_.n_states);
+    const int64_t n_slots = sizes_.n_states + (device.kind() == DeviceKind::cpu ? 0 : 1);
     std::vector<size_t> sizes_bytes; // of arrays, in the order in which they are taken below
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
         if (spec.rows && kept_.has_rows(layer))
             for (const size_t block_bytes : {layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)})
                 if (block_bytes > 0) sizes_bytes.push_back(block_bytes * n_blocks(layer));
-        if (!kept_.states) continue;
-        for (const CacheState &state : spec.states)
-            sizes_bytes.push_back(static_cast<size_t>(state.n) * sizeof(float) * n_states);
+        for (int i = 0; i < static_cast<int>(spec.states.size()); ++i)
+            if (kept_.has_state({layer, i}))
+                sizes_bytes.push_back(static_cast<size_t>(spec.states[static_cast<size_t>(i)].n * n_slots) *
+                                      sizeof(float));
     }
     ArrayRoom room(device, sizes_bytes, [&](size_t bytes) { return zeroed(bytes, device, memory); });
     size_bytes_ = room.size_bytes();
@@ -90,8 +91,11 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
             Tensor v = spec.rows->v_in_k ? k : array(types.v, spec.rows->v_head_dim);
             rows_[at] = Rows{k, v, layout_.k_block_bytes(layer), layout_.v_block_bytes(layer)};
         }
-        if (!kept_.states) continue;
-        for (const CacheState &state : spec.states) states_[at].push_back(take(DType::f32, {sizes_.n_states, state.n}));
+        for (int i = 0; i < static_cast<int>(spec.states.size()); ++i) {
+            states_[at].emplace_back();
+            if (kept_.has_state({layer, i}))
+                states_[at].back() = take(DType::f32, {n_slots, spec.states[static_cast<size_t>(i)].n});
+        }
     }
 }
 
@@ -180,21 +184,16 @@ void KvStore::copy_state(int from, int to) const {
     check_state(from);
     check_state(to);
     std::vector<Copy> copies;
-    for (const std::vector<Tensor> &layer : states_)
-        for (const Tensor &state : layer) {
-            const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
-            copies.push_back({&state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes});
-        }
+    for_states([&](const Tensor &state, size_t bytes) {
+        copies.push_back({&state, static_cast<size_t>(from) * bytes, static_cast<size_t>(to) * bytes, bytes});
+    });
     copy(copies, {-1, from}, {-1, to});
 }
 
 void KvStore::discard_state(int slot) const {
     check_state(slot);
-    for (const std::vector<Tensor> &layer : states_)
-        for (const Tensor &state : layer) {
-            const size_t bytes = state.size_bytes() / static_cast<size_t>(sizes_.n_states);
-            discard_bytes(state, static_cast<size_t>(slot) * bytes, bytes);
-        }
+    for_states(
+        [&](const Tensor &state, size_t bytes) { discard_bytes(state, static_cast<size_t>(slot) * bytes, bytes); });
 }
 
 } // namespace quire

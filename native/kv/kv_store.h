@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,11 +21,12 @@ struct CacheSizes {
     int n_states = 1; // slots
 };
 
-// Which layers' rows a store has, and whether it has the states: where a model lies on several devices, each has a store.
+// Which layers' rows and which states a store has: where a model lies on several devices, each has a store.
 struct KeptParts {
     std::vector<bool> rows = {}; // by layer; empty: all
-    bool states = true;
+    std::optional<std::set<StatePlace>> states = {}; // none: all
     bool has_rows(int layer) const { return rows.empty() || rows[static_cast<size_t>(layer)]; }
+    bool has_state(StatePlace place) const { return !states || states->contains(place); }
 };
 
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
@@ -44,8 +46,9 @@ class KvStore {
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }
     const Rows &rows(int layer) const { return rows_.at(static_cast<size_t>(layer)).value(); }
-    const Tensor &state(int layer, int which) const { // f32 [n_states, n]
-        return states_.at(static_cast<size_t>(layer)).at(static_cast<size_t>(which));
+    // f32 [n_states, n]; on devices there is one more slot, which nobody reads, for what is padding.
+    const Tensor &state(StatePlace place) const {
+        return states_.at(static_cast<size_t>(place.layer)).at(static_cast<size_t>(place.index)).value();
     }
     size_t size_bytes() const { return size_bytes_; }
     void copy_block(int group, int from, int to) const;
@@ -72,7 +75,12 @@ class KvStore {
     mutable std::vector<Place> touched_; // by copies since it was last waited for the device
     size_t size_bytes_ = 0;
     std::vector<std::optional<Rows>> rows_; // by layer
-    std::vector<std::vector<Tensor>> states_; // by layer
+    template <class Use> void for_states(const Use &use) const { // use(array, bytes of a slot)
+        for (const auto &layer : states_)
+            for (const std::optional<Tensor> &state : layer)
+                if (state) use(*state, static_cast<size_t>(state->shape()[1]) * sizeof(float));
+    }
+    std::vector<std::vector<std::optional<Tensor>>> states_; // by layer
 };
 
 } // namespace quire

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+from counting_device import counting_device
 from quire._native import graph, kernels
 from quire._native.core import find_device
 from quire._native.graph import CacheSpec, Executor, Tracer, TraceTensor
-from quire.errors import ShapeError
+from quire.errors import ShapeError, UnsupportedError
 from trace_bench import N_VOCAB, Array, Bench
 
 Numbers = npt.NDArray[np.float64]  # rows of one value of one sequence
@@ -198,6 +199,22 @@ CASES: dict[str, list[Case]] = {
     "wkv6": [wkv6(3, 5, 5), wkv6(2, 37, 64)],
     "wkv7": [wkv7(3, 5, 5), wkv7(2, 37, 64)],
 }
+# Sizes that ggml has operators for, which devices run.
+DEVICE_CASES: dict[str, list[Case]] = {
+    "conv_state": [*CASES["conv_state"], conv(37, 5, bias=True, silu=True), conv(128, 3, bias=False, silu=True)],
+    "token_shift": CASES["token_shift"],
+    "selective_scan": [selective_scan(5, 3, skip=False), selective_scan(128, 16, skip=True)],
+    "state_space_dual": [state_space_dual(3, 16, 1, 7, skip=False), state_space_dual(4, 32, 2, 128, skip=True)],
+    "retention": [retention(3, 16, 1, 7), retention(4, 16, 2, 128)],
+    "gated_delta": [
+        gated_delta(4, 16, 4, 16, by_key=False),
+        gated_delta(4, 32, 2, 32, by_key=False),
+        gated_delta(4, 32, 2, 32, by_key=False, tiled=True),
+        gated_delta(3, 16, 1, 16, by_key=True),
+    ],
+    "wkv6": [wkv6(2, 64, 64)],
+    "wkv7": [wkv7(2, 64, 64)],
+}
 BY_NAME = [pytest.param(case, id=f"{name}-{i}") for name, cases in CASES.items() for i, case in enumerate(cases)]
 
 
@@ -232,13 +249,14 @@ class StateBench(Bench):
 
     def run_plan(self, plan: Plan, way: str, *, threads: int = 2, isa: str | None = None) -> list[Array]:
         """Each step of the plan takes so many tokens more of each sequence that it names."""
+        on_device = way == "device"
         executor = Executor(
             self.trace,
-            find_device("cpu"),
+            counting_device().device if on_device else find_device("cpu"),
             n_blocks=1,
             n_states=len(self.lengths) + 1,
             threads=threads,
-            kernels=way,  # type: ignore[arg-type]
+            kernels="stock" if on_device else way,  # type: ignore[arg-type]
             kernel_set=None if isa is None else kernels.KernelSet(isa),
             max_rows=256,
             max_sequences=128,
@@ -301,6 +319,49 @@ def test_the_bits_do_not_depend_on_the_steps(case: Case, way: str) -> None:
     for plan in (TOGETHER, DECODED, CHUNKED):
         for found, expected in zip(bench.run_plan(plan, way, threads=1), first, strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=f"{name}-{i}") for name, cases in DEVICE_CASES.items() for i, case in enumerate(cases)],
+)
+def test_a_device_equals_numpy(case: Case, plan: Plan) -> None:
+    """Streams of equally many rows, and such as are padded; states stay in slots that nobody else reads."""
+    counting = counting_device()
+    counting.reset()
+    bench = StateBench(case, LENGTHS)
+    for found, expected in zip(bench.run_plan(plan, "device"), bench.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=5e-5, atol=5e-5 * np.abs(expected).max())
+    assert counting.counts().computes == len(plan)
+
+
+@pytest.mark.parametrize("kernel", [3, 4])
+def test_a_convolution_without_an_operator_of_its_own(kernel: int) -> None:
+    counting = counting_device()
+    bench = StateBench(conv(37, kernel, bias=True, silu=True), LENGTHS)
+    counting.reset()
+    with counting.without("SSM_CONV"):
+        for found, expected in zip(bench.run_plan(CHUNKED, "device"), bench.expected(), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=5e-5, atol=5e-5 * np.abs(expected).max())
+    assert counting.launches("SSM_CONV") == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "lacks"),
+    [
+        (gated_delta(3, 5, 1, 7, by_key=False), ()),
+        (wkv7(2, 37, 64), ()),
+        (gated_delta(4, 32, 2, 32, by_key=False), ("GATED_DELTA_NET",)),
+        (state_space_dual(4, 32, 2, 128, skip=True), ("SSM_SCAN",)),
+    ],
+)
+def test_what_a_device_has_no_operator_for_is_refused(case: Case, lacks: tuple[str, ...]) -> None:
+    with (
+        counting_device().without(*lacks),
+        pytest.raises(UnsupportedError, match="must be the CPU, as Counting0 has no operator for these sizes"),
+    ):
+        StateBench(case, LENGTHS).run_plan(WHOLE, "device")
 
 
 @pytest.mark.parametrize("isa", kernels.supported_isas())

@@ -91,8 +91,7 @@ SUPPORTED = [case.name for case in OPERATIONS]
 def test_a_device_that_computes_as_the_cpu_does_passes(name: str) -> None:
     result = compare(name, counting_device().device)
     assert result.passed, result
-    is_recurrent = name == "model mamba2" or any(c.name == name and any(s.states for s in c.cache) for c in OPERATIONS)
-    assert (result.state == "unsupported") == is_recurrent
+    assert result.state == "agrees"
 
 
 @pytest.mark.parametrize(

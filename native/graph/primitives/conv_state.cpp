@@ -1,10 +1,13 @@
 // Operations whose state is the last inputs of a sequence: causal convolution, token shift.
+#include <ggml-backend.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
 #include "graph/primitives.h"
 #include "graph/state_primitive.h"
+#include "graph/state_streams.h"
 
 namespace quire {
 namespace {
@@ -68,6 +71,9 @@ class TokenShift : public StatePrimitive {
     TokenShift(StatePlace place, int64_t n) : StatePrimitive("token_shift", place, {}), n_(n) {}
 
   protected:
+    ggml_tensor *lower_on_device(const StockParts &p, const Tensor &states) const override {
+        return ggml_reshape_2d(p.context, stock_seen(p, p.inputs[0], states, {1, false}), n_, p.lead);
+    }
     std::unique_ptr<StateKernel> make_kernel() const override { return std::make_unique<ShiftKernel>(n_); }
 
   private:
@@ -81,12 +87,28 @@ class ConvState : public StatePrimitive {
           bias_(std::move(bias)), is_silu_(is_silu) {}
 
   protected:
+    // As if each row were a sequence of its own, with the rows that it sees: so the rows of all may come together.
+    ggml_tensor *lower_on_device(const StockParts &p, const Tensor &states) const override {
+        ggml_context *ctx = p.context;
+        const auto width = static_cast<int>(weight_->tensor.shape()[1]);
+        ggml_tensor *seen = stock_seen(p, p.inputs[0], states, {width - 1, true});
+        seen = ggml_cont(ctx, ggml_permute(ctx, seen, 1, 0, 2, 3)); // {width, channels, rows}
+        ggml_tensor *taps = p.weight(weight_), *y = nullptr;
+        if (is_operator_for(width)) y = ggml_ssm_conv(ctx, seen, taps);
+        if (y == nullptr || !ggml_backend_dev_supports_op(states.device().handle(), y))
+            y = ggml_sum_rows(ctx, ggml_mul(ctx, seen, taps));
+        y = ggml_reshape_2d(ctx, y, seen->ne[1], p.lead);
+        if (bias_) y = ggml_add(ctx, y, p.weight(bias_));
+        return is_silu_ ? ggml_silu(ctx, y) : y;
+    }
     std::unique_ptr<StateKernel> make_kernel() const override {
         const Shape &shape = weight_->tensor.shape();
         return std::make_unique<ConvKernel>(weight_floats(weight_), weight_floats(bias_), shape[0], shape[1], is_silu_);
     }
 
   private:
+    // ggml's kernels for CUDA have few widths, which its answer to whether an operation is supported does not know.
+    static bool is_operator_for(int width) { return width == 3 || width == 4; }
     WeightRef weight_, bias_;
     bool is_silu_;
 };

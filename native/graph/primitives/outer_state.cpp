@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "graph/primitives.h"
+#include "graph/primitives/stream_operators.h"
 #include "graph/state_primitive.h"
 
 namespace quire {
@@ -75,17 +76,37 @@ class OuterKernel : public StateKernel {
     const float *decay_factor_, *skip_, *first_;
 };
 
-class OuterState : public StatePrimitive {
+class OuterState : public StreamPrimitive {
   public:
     OuterState(const char *name, StatePlace place, OuterRule rule, bool is_decay_by_key, OuterSizes sizes,
                OuterInputs at, OuterWeights weights)
-        : StatePrimitive(name, place, without_null({weights.decay_factor, weights.skip, weights.first})), rule_(rule),
+        : StreamPrimitive(name, place, without_null({weights.decay_factor, weights.skip, weights.first})), rule_(rule),
           is_decay_by_key_(is_decay_by_key), sizes_(sizes), at_(at), own_(std::move(weights)) {}
 
   protected:
     std::unique_ptr<StateKernel> make_kernel() const override {
         return std::make_unique<OuterKernel>(rule_, is_decay_by_key_, sizes_, at_, own_);
     }
+    bool has_operator() const override {
+        switch (rule_) {
+        case OuterRule::product: return !sizes_.is_tiled;
+        case OuterRule::delta: return has_delta_operator(sizes_.n_key, sizes_.n_value);
+        case OuterRule::bonus:
+        case OuterRule::general: return has_wkv_operator(sizes_.n_key, sizes_.n_value);
+        }
+        return false;
+    }
+    std::vector<TraceShape> input_shapes() const override;
+    int64_t n_state() const override { return sizes_.n_head * sizes_.n_key * sizes_.n_value; }
+    std::vector<ggml_tensor *> stream_inputs(const StockParts &p) const override {
+        std::vector<ggml_tensor *> inputs = p.inputs;
+        if (rule_ == OuterRule::product && at_.decay >= 0) {
+            ggml_tensor *&dt = inputs[static_cast<size_t>(at_.decay)];
+            dt = stock_before_softplus(p.context, dt);
+        }
+        return inputs;
+    }
+    StreamsMade make_streams(const StateStreams &streams) const override;
 
   private:
     OuterRule rule_;
@@ -96,6 +117,46 @@ class OuterState : public StatePrimitive {
 };
 
 using Rest = std::vector<int64_t>;
+
+std::vector<TraceShape> OuterState::input_shapes() const {
+    const int64_t n_head = sizes_.n_head, n_key = sizes_.n_key;
+    const std::vector<std::pair<int, Rest>> known{
+        {at_.value, {n_head, sizes_.n_value}},
+        {at_.key, {sizes_.n_key_head, n_key}},
+        {at_.query, {sizes_.n_key_head, n_key}},
+        {at_.decay, is_decay_by_key_ ? Rest{n_head, n_key} : Rest{n_head}},
+        {at_.beta, {n_head}},
+        {at_.a, {n_head, n_key}},
+        {at_.b, {n_head, n_key}},
+    };
+    std::vector<TraceShape> shapes;
+    for (const auto &[at, rest] : known) {
+        if (at < 0) continue;
+        shapes.resize(std::max(shapes.size(), static_cast<size_t>(at) + 1));
+        shapes[static_cast<size_t>(at)] = {Lead::tokens, rest};
+    }
+    return shapes;
+}
+
+StreamsMade OuterState::make_streams(const StateStreams &streams) const {
+    auto input = [&](int at) { return streams.inputs[static_cast<size_t>(at)]; };
+    ggml_tensor *value = input(at_.value), *key = input(at_.key), *query = input(at_.query);
+    const StreamWkv wkv{sizes_.n_head, query, at_.decay < 0 ? nullptr : input(at_.decay), key, value};
+    switch (rule_) {
+    case OuterRule::product: {
+        ggml_tensor *factor = streams.weight(own_.decay_factor);
+        return stock_scan(streams, {sizes_.n_value, sizes_.n_head, sizes_.n_key_head, sizes_.n_key, value,
+                                    at_.decay < 0 ? stock_before_ones(streams, factor) : input(at_.decay), key, query,
+                                    factor, own_.skip ? streams.weight(own_.skip) : nullptr});
+    }
+    case OuterRule::delta:
+        return stock_delta(streams, {sizes_.n_key, sizes_.n_head, sizes_.n_key_head, sizes_.is_tiled, is_decay_by_key_,
+                                     query, key, value, input(at_.decay), input(at_.beta)});
+    case OuterRule::bonus: return stock_wkv6(streams, wkv, streams.weight(own_.first));
+    case OuterRule::general: return stock_wkv7(streams, wkv, input(at_.a), input(at_.b));
+    }
+    throw InternalError("lower", "a rule must be known");
+}
 
 void expect_rows(const char *name, const char *what, const TraceTensor &x, const Rest &rest) {
     if (x.shape() == TraceShape{Lead::tokens, rest}) return;

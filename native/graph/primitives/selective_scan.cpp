@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "graph/primitives.h"
+#include "graph/primitives/stream_operators.h"
 #include "graph/state_primitive.h"
 
 namespace quire {
@@ -40,18 +41,34 @@ class ScanKernel : public StateKernel {
     std::vector<float> a_; // as ScanRows has it
 };
 
-class SelectiveScan : public StatePrimitive {
+class SelectiveScan : public StreamPrimitive {
   public:
     SelectiveScan(StatePlace place, WeightRef a, WeightRef skip)
-        : StatePrimitive("selective_scan", place, without_null({a, skip})), a_(std::move(a)), skip_(std::move(skip)) {}
+        : StreamPrimitive("selective_scan", place, without_null({a, skip})), a_(std::move(a)), skip_(std::move(skip)) {}
 
   protected:
     std::unique_ptr<StateKernel> make_kernel() const override {
         const Shape &shape = a_->tensor.shape();
         return std::make_unique<ScanKernel>(weight_floats(a_), weight_floats(skip_), shape[0], shape[1]);
     }
+    bool has_operator() const override { return true; }
+    std::vector<TraceShape> input_shapes() const override {
+        const TraceShape channels{Lead::tokens, {n_channels()}}, states{Lead::tokens, {a_->tensor.shape()[1]}};
+        return {channels, channels, states, states};
+    }
+    int64_t n_state() const override { return a_->tensor.n_elements(); }
+    std::vector<ggml_tensor *> stream_inputs(const StockParts &p) const override {
+        return {p.inputs[0], stock_before_softplus(p.context, p.inputs[1]), p.inputs[2], p.inputs[3]};
+    }
+    // Each channel is a head.
+    StreamsMade make_streams(const StateStreams &streams) const override {
+        const std::vector<ggml_tensor *> &in = streams.inputs;
+        return stock_scan(streams, {1, n_channels(), 1, a_->tensor.shape()[1], in[0], in[1], in[2], in[3],
+                                    streams.weight(a_), skip_ ? streams.weight(skip_) : nullptr});
+    }
 
   private:
+    int64_t n_channels() const { return a_->tensor.shape()[0]; }
     WeightRef a_, skip_;
 };
 

@@ -162,9 +162,11 @@ class Trace:
     @property
     def placed_names(self) -> set[str]:
         """Names of the weights by which operations can be placed, an encoder's included: ``Executor``'s ``places``."""
-    def placed_parts(self, places: Mapping[str, str]) -> list[tuple[dict[str, int], set[int]]]:
-        """With ``Executor``'s ``places``: of the CPU, and of each device as far as there are parts, the weights that it
-        reads with their bytes, and the layers whose rows it keeps."""
+    def placed_parts(
+        self, places: Mapping[str, str], devices: Sequence[Device]
+    ) -> list[tuple[dict[str, int], set[int], int]]:
+        """With ``Executor``'s ``places`` on its devices: of the CPU, and of each device as far as there are parts, the
+        weights that it reads with their bytes, the layers whose rows it keeps, and the bytes of a sequence's states."""
     def describe(self) -> list[str]:
         """One line per recorded operation."""
 

@@ -15,7 +15,7 @@ from .._native.graph import Executor
 from ..errors import CapacityError, UnsupportedError
 from .memory import memory_at_hand
 from .placement import has_experts, needs_of_parts, place_of, placement_of
-from .sizes import BLOCK_TOKENS, Sizes, choose_sizes
+from .sizes import BLOCK_TOKENS, Sizes, choose_sizes, limited_states
 
 if TYPE_CHECKING:
     from .._native.core import Device
@@ -131,7 +131,7 @@ class _Fitter:
         if self.whole is None:
             sizes = choose_sizes(self.needs, self.config, memory_at_hand(self.config, self.devices[0]))
         else:
-            parts = needs_of_parts(self.needs, self.trace, self.model.cache, places, self.kv_dtype)
+            parts = self._needs_of_parts(places)
             rooms = [self.host_bytes, *(memory_at_hand(self.config, device) for device in self.devices)]
             found = [choose_sizes(part, self.config, room) for part, room in zip(parts, rooms, strict=False)]
             sizes = Sizes(
@@ -139,7 +139,7 @@ class _Fitter:
                 n_blocks=max(min(each.n_blocks for each in found), 2),
                 max_sequences=min(each.max_sequences for each in found),
                 max_step_tokens=min(each.max_step_tokens for each in found),
-                n_states=max(each.n_states for each in found),
+                n_states=min((each.n_states for each in found if each.n_states), default=0),
             )
         return self._measured(self.whole, sizes)
 
@@ -182,6 +182,11 @@ class _Fitter:
 
     # Sizes
 
+    def _left(self) -> int:
+        """Bytes of the devices for what is not weights; of a model that is too large for them, of its part there."""
+        room = sum(self._room(device) for device in self.devices)
+        return max(room - self.needs.weights_bytes, room // 4)
+
     def _candidates(self) -> list[Sizes]:
         """Sizes from what is wanted to the least that is of use, each about half of the one before."""
         config, found = self.config, self._sizes
@@ -193,6 +198,7 @@ class _Fitter:
                 sizes = choose_sizes(self.needs, replace(config, **given), _NO_LIMIT)  # type: ignore[arg-type]
             except CapacityError:  # sizes that do not go together
                 return
+            sizes = limited_states(sizes, self.needs, config, self._left())
             if sizes not in found:
                 found.append(sizes)
 
@@ -309,7 +315,7 @@ class _Fitter:
             for device, use in zip(self.devices, found, strict=False)
         )
         if placement is not None:
-            sizes = replace(sizes, n_states=self._states_on_cpu(places, sizes, uses))
+            sizes = replace(sizes, n_states=self._states_beside_cpu(places, sizes, uses))
         weights, layers = self._parts(places or dict.fromkeys(self.names, "device"))
         cache_bytes = self._cpu_cache_bytes(places, sizes)
         return Fit(self.devices, placement, places, sizes, uses, cpu_compute, cache_bytes, weights, layers)
@@ -317,26 +323,33 @@ class _Fitter:
     def _parts(self, places: dict[str, str]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
         """Weights and layers of a ``Fit``."""
         named = ["cpu", *(place_of(i) for i in range(len(self.devices)))]
-        parts = list(zip(named, self.trace.placed_parts(places), strict=False))
-        return {name: weights for name, (weights, _) in parts}, {name: len(layers) for name, (_, layers) in parts}
+        parts = list(zip(named, self.trace.placed_parts(places, self.devices), strict=False))
+        return {name: part[0] for name, part in parts}, {name: len(part[1]) for name, part in parts}
+
+    def _needs_of_parts(self, places: dict[str, str]) -> list[ModelNeeds]:
+        parts = self.trace.placed_parts(places, self.devices)
+        return needs_of_parts(self.needs, parts, self.model.cache, self.kv_dtype)
 
     def _cpu_cache_bytes(self, places: dict[str, str], sizes: Sizes) -> int:
         """Of the rows of the CPU's layers, and of states."""
         if not places:
             return 0
-        part = needs_of_parts(self.needs, self.trace, self.model.cache, places, self.kv_dtype)[0]
+        part = self._needs_of_parts(places)[0]
         has_rows = part.block_bytes > 1
         return (sizes.n_blocks * part.block_bytes if has_rows else 0) + sizes.n_states * part.state_bytes
 
-    def _states_on_cpu(self, places: dict[str, str], sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
-        """Slots of states beside the CPU's part.  CapacityError where that part does not fit."""
-        part = needs_of_parts(self.needs, self.trace, self.model.cache, places, self.kv_dtype)[0]
+    def _states_beside_cpu(self, places: dict[str, str], sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
+        """Slots of states, as the CPU has room for its part of them.  CapacityError where its part does not fit."""
+        part = self._needs_of_parts(places)[0]
         given = replace(self.config, n_ctx=sizes.n_ctx, n_blocks=sizes.n_blocks, max_step_tokens=sizes.max_step_tokens)
         # What such a device takes is the host's memory.
         shared = sum(
             use.model_bytes for use, device in zip(uses, self.devices, strict=True) if device.kind == "integrated_gpu"
         )
-        return choose_sizes(part, given, self.host_bytes - shared).n_states
+        n_states = choose_sizes(part, given, self.host_bytes - shared).n_states
+        if part.state_bytes == self.needs.state_bytes:  # all of them are there
+            return n_states
+        return min(sizes.n_states, n_states) if n_states else sizes.n_states
 
     def _on_cpu(self) -> Fit:
         """Nothing on a device: whoever opens the model chooses its sizes as for the CPU alone."""

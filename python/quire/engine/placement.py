@@ -17,7 +17,6 @@ from .memory import memory_at_hand
 
 if TYPE_CHECKING:
     from .._native.core import Device
-    from .._native.graph import Trace
     from .config import CacheDType, EngineConfig
     from .sizes import ModelNeeds
 
@@ -116,9 +115,12 @@ def memory_of_all(config: EngineConfig, devices: Sequence[Device]) -> int:
 
 
 def needs_of_parts(
-    needs: ModelNeeds, trace: Trace, cache: Sequence[CacheSpec], places: dict[str, str], kv_dtype: CacheDType
+    needs: ModelNeeds,
+    parts: Sequence[tuple[dict[str, int], set[int], int]],
+    cache: Sequence[CacheSpec],
+    kv_dtype: CacheDType,
 ) -> list[ModelNeeds]:
-    """What the parts on the CPU and on the devices need, as far as there are some."""
+    """What the parts on the CPU and on the devices need, of ``Trace.placed_parts``."""
 
     def block_bytes(is_there: Callable[[int], bool]) -> int:
         layers = [spec if is_there(i) else CacheSpec() for i, spec in enumerate(cache)]
@@ -130,9 +132,9 @@ def needs_of_parts(
             both,
             weights_bytes=sum(weights.values()),
             block_bytes=block_bytes(layers.__contains__),
-            state_bytes=needs.state_bytes if i == 0 else 0,
+            state_bytes=state_bytes,
         )
-        for i, (weights, layers) in enumerate(trace.placed_parts(places))
+        for weights, layers, state_bytes in parts
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import CapacityError
 from .config import EngineConfig
@@ -15,6 +15,7 @@ __all__ = [
     "Sizes",
     "check_weights",
     "choose_sizes",
+    "limited_states",
 ]
 
 BLOCK_TOKENS = 32
@@ -232,6 +233,14 @@ def _states(needs: ModelNeeds, config: EngineConfig, left: int) -> int:
             f"{needs.name} but take {_mib(n_states * needs.state_bytes)}"
         )
     return n_states
+
+
+def limited_states(sizes: Sizes, needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
+    """With as many states, and sequences, as a quarter of so many bytes holds."""
+    if needs.state_bytes == 0 or config.max_sequences is not None:
+        return sizes
+    n_states = max(3, min(sizes.n_states, left // _STATE_PART // needs.state_bytes))
+    return replace(sizes, n_states=n_states, max_sequences=min(sizes.max_sequences, n_states // 2))
 
 
 def _blocks_of(n_tokens: int) -> int:

@@ -112,35 +112,40 @@ def _with_state(n: int) -> tuple[CacheSpec, ...]:
 
 
 def _ssd(bench: Bench) -> TraceTensor:
-    x, dt = bench.value(4, 8), bench.value(4, low=0.0, high=1.0)
-    b, c = bench.value(2, 16), bench.value(2, 16)
+    x, dt = bench.value(4, 16), bench.value(4, low=0.0, high=1.0)
+    b, c = bench.value(2, 128, low=-0.5, high=0.5), bench.value(2, 128, low=-0.5, high=0.5)
     return graph.state_space_dual(x, dt, b, c, bench.weight(4, low=-2.0, high=-0.01), None, layer=0, state=0)
 
 
 def _scan(bench: Bench) -> TraceTensor:
-    x, dt, b, c = bench.value(16), bench.value(16, low=0.0, high=1.0), bench.value(4), bench.value(4)
-    return graph.selective_scan(x, dt, b, c, bench.weight(16, 4, low=-3.0, high=-0.01), None, layer=0, state=0)
+    x, dt, b, c = bench.value(128), bench.value(128, low=0.0, high=1.0), bench.value(16), bench.value(16)
+    a, d = bench.weight(128, 16, low=-3.0, high=-0.01), bench.weight(128)
+    return graph.selective_scan(x, dt, b, c, a, d, layer=0, state=0)
 
 
 def _retention(bench: Bench) -> TraceTensor:
-    q, k, v = bench.value(4, 8), bench.value(4, 8), bench.value(4, 8)
+    q, k, v = bench.value(4, 128), bench.value(4, 128, low=-0.5, high=0.5), bench.value(4, 16)
     return graph.retention(q, k, v, bench.weight(4, low=-1.0, high=-0.1), layer=0, state=0)
 
 
-def _delta(bench: Bench) -> TraceTensor:
-    q, k, v = bench.value(2, 8), bench.value(2, 8, low=-0.3, high=0.3), bench.value(4, 8)
-    g, beta = bench.value(4, low=-1.0, high=0.0), bench.value(4, low=0.0, high=1.0)
-    return graph.gated_delta(q, k, v, g, beta, layer=0, state=0)
+def _delta(*, by_key: bool = False, tiled: bool = False) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        q, k, v = bench.value(2, 32), bench.value(2, 32, low=-0.15, high=0.15), bench.value(4, 32)
+        g = bench.value(4, 32, low=-1.0, high=0.0) if by_key else bench.value(4, low=-1.0, high=0.0)
+        beta = bench.value(4, low=0.0, high=1.0)
+        return graph.gated_delta(q, k, v, g, beta, layer=0, state=0, tiled=tiled)
+
+    return build
 
 
 def _wkv6(bench: Bench) -> TraceTensor:
-    r, w, k, v = bench.value(2, 8), bench.value(2, 8, low=-1.0, high=0.0), bench.value(2, 8), bench.value(2, 8)
-    return graph.wkv6(r, w, k, v, bench.weight(2, 8), layer=0, state=0)
+    r, w, k, v = bench.value(2, 64), bench.value(2, 64, low=-1.0, high=0.0), bench.value(2, 64), bench.value(2, 64)
+    return graph.wkv6(r, w, k, v, bench.weight(2, 64), layer=0, state=0)
 
 
 def _wkv7(bench: Bench) -> TraceTensor:
-    r, w, k, v = bench.value(2, 8), bench.value(2, 8, low=-1.0, high=-0.2), bench.value(2, 8), bench.value(2, 8)
-    a, b = bench.value(2, 8, low=-0.3, high=0.3), bench.value(2, 8, low=-0.3, high=0.3)
+    r, w, k, v = bench.value(2, 64), bench.value(2, 64, low=-1.0, high=-0.2), bench.value(2, 64), bench.value(2, 64)
+    a, b = bench.value(2, 64, low=-0.1, high=0.1), bench.value(2, 64, low=-0.1, high=0.1)
     return graph.wkv7(r, w, k, v, a, b, layer=0, state=0)
 
 
@@ -228,16 +233,22 @@ _PRIMITIVES = [
 
 _RECURRENT = [
     OperationCase(
-        "conv_state", lambda b: graph.conv_state(b.value(32), b.weight(32, 4), None, layer=0, state=0), ELEMENTS,
-        _with_state(96),
+        "conv_state", lambda b: graph.conv_state(b.value(128), b.weight(128, 4), None, layer=0, state=0), ELEMENTS,
+        _with_state(384),
+    ),
+    OperationCase(
+        "conv_state", lambda b: graph.conv_state(b.value(48), b.weight(48, 7), b.weight(48), layer=0, state=0),
+        ELEMENTS, _with_state(288), "wide",
     ),
     OperationCase("token_shift", lambda b: graph.token_shift(b.value(32), layer=0, state=0), ELEMENTS, _with_state(32)),
-    OperationCase("selective_scan", _scan, PRODUCTS, _with_state(64)),
-    OperationCase("state_space_dual", _ssd, PRODUCTS, _with_state(512)),
-    OperationCase("retention", _retention, PRODUCTS, _with_state(256)),
-    OperationCase("gated_delta", _delta, PRODUCTS, _with_state(256)),
-    OperationCase("wkv6", _wkv6, PRODUCTS, _with_state(128)),
-    OperationCase("wkv7", _wkv7, PRODUCTS, _with_state(128)),
+    OperationCase("selective_scan", _scan, PRODUCTS, _with_state(2048)),
+    OperationCase("state_space_dual", _ssd, PRODUCTS, _with_state(8192)),
+    OperationCase("retention", _retention, PRODUCTS, _with_state(8192)),
+    OperationCase("gated_delta", _delta(), PRODUCTS, _with_state(4096)),
+    OperationCase("gated_delta", _delta(tiled=True), PRODUCTS, _with_state(4096), "tiled"),
+    OperationCase("gated_delta", _delta(by_key=True), PRODUCTS, _with_state(4096), "by key"),
+    OperationCase("wkv6", _wkv6, PRODUCTS, _with_state(8192)),
+    OperationCase("wkv7", _wkv7, PRODUCTS, _with_state(8192)),
 ]  # fmt: skip
 
 OPERATIONS = (*_FUSED, *_PRIMITIVES, *_RECURRENT)

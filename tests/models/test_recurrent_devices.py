@@ -1,0 +1,131 @@
+"""Models with recurrent states whose layers are all on a device that counts: states are in its memory, and never leave it.
+
+Oracle: the same model on the CPU, which tests/models compares with transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from counting_device import CountingDevice, counting_device
+from quire.convert import convert
+from quire.engine import LLM
+from quire.engine.config import EngineConfig
+from quire.engine.loader import fit_of
+from quire.errors import UnsupportedError
+from quire.gguf import GGUFReader
+from quire.sampling import SamplingParams
+from tiny_checkpoints import write_checkpoint
+
+# Convolutions, delta rules, Mamba 1 and 2 with attention and without, RWKV, linear attention.
+NAMES = ["lfm2", "qwen35", "mamba", "mamba2", "jamba", "falcon_h1", "rwkv7", "minimax-01"]
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+OPTIONS = {"kv_dtype": "f32", "threads": 1, "n_ctx": 256, "max_step_tokens": 48, "max_sequences": 6}
+Opened = Callable[..., LLM]
+
+
+def texts() -> list[list[int]]:
+    """Ids of random bytes, of several lengths."""
+    random = np.random.default_rng(11)
+    return [random.integers(0, 256, n).tolist() for n in (40, 3, 77, 33, 64, 1)]
+
+
+@pytest.fixture
+def counting() -> CountingDevice:
+    return counting_device()
+
+
+@pytest.fixture(params=NAMES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path, counting: CountingDevice) -> Iterator[Opened]:
+    write_checkpoint(tmp_path / "model", request.param)
+    models: list[LLM] = []
+
+    def make(*, on_device: bool = True, **options: object) -> LLM:
+        where = {"device": "Counting0", "fit_target": 0} if on_device else {"kernels": "stock"}
+        models.append(LLM(tmp_path / "model", **{**OPTIONS, **where, **options}))  # type: ignore[arg-type]
+        return models[-1]
+
+    yield make
+    for model in models:
+        model.close()
+
+
+def answers(model: LLM, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[list[int]]:
+    return [list(choice.token_ids) for result in model.generate(prompts, params) for choice in result.choices]
+
+
+def test_answers_equal_the_cpus(opened: Opened, counting: CountingDevice) -> None:
+    """Prompts in parts, beside answers; no step takes more than one upload and one download."""
+    on_device, on_cpu = opened(), opened(on_device=False)
+    assert on_device.isa is None  # nothing is the CPU's
+    expected = answers(on_cpu, texts())
+    counting.reset()
+    assert answers(on_device, texts()) == expected
+    counts = counting.counts()
+    assert counts.uploads == counts.computes > 24
+    logits = [model.logits(texts()[2]) for model in (on_device, on_cpu)]
+    assert np.linalg.norm(logits[0] - logits[1]) <= 1e-3 * np.linalg.norm(logits[1])
+
+
+def test_states_are_found_and_copied_on_the_device(opened: Opened, counting: CountingDevice) -> None:
+    first, more = texts()[2], texts()[0]
+    on_device, on_cpu = opened(snapshot_tokens=32), opened(on_device=False)
+    turn = first + answers(on_cpu, [first])[0] + more
+    assert answers(on_device, [first]) == answers(on_cpu, [first])
+    counting.reset()
+    for prompt in (turn, turn, first[:64] + more):
+        before = on_device.stats().n_prefix_hit_tokens
+        assert answers(on_device, [prompt]) == answers(on_cpu, [prompt])
+        assert on_device.stats().n_prefix_hit_tokens - before >= 64
+    assert counting.counts().copies > 0
+    choices = SamplingParams(max_tokens=16, n=3, temperature=0.0, ignore_eos=True)
+    assert answers(on_device, [turn], choices) == answers(on_cpu, [turn], choices)
+
+
+@pytest.mark.parametrize("opened", ["lfm2"], indirect=True)  # others have room for a state, or wait for one
+def test_preempted_and_cancelled(opened: Opened) -> None:
+    on_device, on_cpu = opened(n_blocks=13), opened(on_device=False)
+    params = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
+    prompts = [prompt + prompt for prompt in texts()]
+    expected = answers(on_cpu, prompts, params)
+    stream = on_device.stream(prompts[0], params)
+    next(iter(stream))
+    stream.close()
+    for _ in range(10):  # on a busy machine the first answer may have ended before the others come
+        assert answers(on_device, prompts, params) == expected
+        if on_device.stats().n_preemptions:
+            break
+    stats = on_device.stats()
+    assert stats.n_preemptions > 0
+    assert stats.n_free_blocks == stats.n_usable_blocks
+
+
+@pytest.mark.parametrize("opened", ["lfm2", "rwkv7"], indirect=True)
+def test_drafts_change_no_answer(opened: Opened) -> None:
+    """Steps of several rows of a sequence beside others of one."""
+    prompts = [text[:5] + [1, 2, 3, 4] * 8 for text in texts()]
+    params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
+    drafting = opened(speculation="lookup", draft_min=4)
+    assert answers(drafting, prompts, params) == answers(opened(on_device=False), prompts, params)
+    assert sum(each.n_drafted_tokens for each in drafting.stats().drafters) > 0
+
+
+@pytest.mark.parametrize("name", ["qwen3next", "kimi-linear", "rwkv6"])
+def test_what_the_device_has_no_operator_for_is_the_cpus(name: str, tmp_path: Path, counting: CountingDevice) -> None:
+    """Of sizes that ggml has no kernels for: all else, and other states, are on the device."""
+    write_checkpoint(tmp_path / "m", name)
+    convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
+    path = tmp_path / "m.gguf"
+    with pytest.raises(UnsupportedError, match="has no operator for these sizes"):
+        LLM(path, device="Counting0", fit="off", **OPTIONS)  # type: ignore[arg-type]
+    with LLM(path, kernels="stock", **OPTIONS) as on_cpu:  # type: ignore[arg-type]
+        expected = answers(on_cpu, texts())
+    counting.reset()
+    with LLM(path, device="Counting0", fit_target=0, **OPTIONS) as mixed:  # type: ignore[arg-type]
+        assert answers(mixed, texts()) == expected
+    assert counting.counts().computes > 0
+    config = EngineConfig(device="Counting0", fit_target=0, **OPTIONS)  # type: ignore[arg-type]
+    assert fit_of(GGUFReader(path), path, config).uses[0].cache_bytes > 0
