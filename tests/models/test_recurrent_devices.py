@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from counting_device import CountingDevice, counting_device
+from decoder_client import Client
+from decoder_client import params as native_params
+from quire._native.engine import Decoder, DecoderConfig, ScriptedDrafter, VocabInfo
 from quire.convert import convert
 from quire.engine import LLM
 from quire.engine.config import EngineConfig
-from quire.engine.loader import fit_of
+from quire.engine.loader import fit_of, open_model
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
@@ -111,6 +114,40 @@ def test_drafts_change_no_answer(opened: Opened) -> None:
     drafting = opened(speculation="lookup", draft_min=4)
     assert answers(drafting, prompts, params) == answers(opened(on_device=False), prompts, params)
     assert sum(each.n_drafted_tokens for each in drafting.stats().drafters) > 0
+
+
+class Drafting(Client):
+    """A model on the device, whose drafts are right at six of ten places."""
+
+    def __init__(self, folder: Path, scripts: list[list[int]]) -> None:
+        opened = open_model(folder, EngineConfig(device="Counting0", fit_target=0, **OPTIONS))  # type: ignore[arg-type]
+        self.first, n_vocab = opened.decoder, opened.n_vocab
+        ends = sorted(opened.tokenizer.eog_ids) if opened.tokenizer else []
+        self.decoder = Decoder(
+            opened.executor,
+            VocabInfo(n_vocab, ends, [b"x"] * n_vocab),
+            DecoderConfig(n_ctx=opened.sizes.n_ctx, speculation="auto", draft_max=5, draft_min=5),
+            [ScriptedDrafter(scripts, agreement=0.6, n_vocab=n_vocab)],
+        )
+        self.answers, self.events, self.open = {}, [], {}
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)
+        self.first.close()
+
+
+@pytest.mark.parametrize("opened", ["lfm2", "qwen35", "mamba", "mamba2", "rwkv7"], indirect=True)
+def test_states_are_those_before_a_draft_that_is_wrong(opened: Opened, tmp_path: Path) -> None:
+    prompts = texts()
+    expected = answers(opened(on_device=False), prompts)
+    scripts = [[*text, *answer] for text, answer in zip(prompts, expected, strict=True)]
+    with Drafting(tmp_path / "model", scripts) as client:
+        ids = [client.submit(text, native_params(max_tokens=GREEDY.max_tokens)) for text in prompts]
+        client.run()
+        assert [client.answer(id_).token_ids for id_ in ids] == expected
+        (stats,) = client.decoder.stats().drafters
+        assert 0 < stats.n_accepted_tokens < stats.n_drafted_tokens
+        client.expect_all_free()
 
 
 @pytest.mark.parametrize("name", ["qwen3next", "kimi-linear", "rwkv6"])
