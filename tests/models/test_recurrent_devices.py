@@ -20,6 +20,7 @@ from quire.engine.config import EngineConfig
 from quire.engine.loader import fit_of, open_model
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
+from quire.models import load_model
 from quire.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
@@ -166,3 +167,19 @@ def test_what_the_device_has_no_operator_for_is_the_cpus(name: str, tmp_path: Pa
     assert counting.counts().computes > 0
     config = EngineConfig(device="Counting0", fit_target=0, **OPTIONS)  # type: ignore[arg-type]
     assert fit_of(GGUFReader(path), path, config).uses[0].cache_bytes > 0
+
+
+def test_states_on_the_cpu_limit_no_sequences(tmp_path: Path, counting: CountingDevice) -> None:
+    """The device has the states of convolutions alone, and so little room that all states would limit them."""
+    write_checkpoint(tmp_path / "m", "qwen3next")
+    convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
+    reader, path = GGUFReader(tmp_path / "m.gguf"), tmp_path / "m.gguf"
+    trace = load_model(reader).trace(256)
+    parts = trace.placed_parts(dict.fromkeys(trace.placed_names, "device"), [counting.device])
+    on_cpu, on_device = (state_bytes for _, _, state_bytes in parts)
+    n_states = 2 * 32  # of the sequences that there are without a limit
+    room = 4 * n_states * on_device + reader.size_bytes
+    assert (room - reader.size_bytes) // 4 // (on_cpu + on_device) < n_states
+    options = {key: value for key, value in OPTIONS.items() if key != "max_sequences"}
+    config = EngineConfig(device="Counting0", fit_target=0, memory_bytes=room, **options)  # type: ignore[arg-type]
+    assert fit_of(reader, path, config).sizes.max_sequences == 32

@@ -192,13 +192,15 @@ class _Fitter:
         config, found = self.config, self._sizes
         if found:
             return found
+        places = self._places(self.whole) or dict.fromkeys(self.names, place_of(0))
+        state_bytes = sum(part.state_bytes for part in self._needs_of_parts(places)[1:])  # the CPU has its own
 
         def add(**given: int) -> None:
             try:
                 sizes = choose_sizes(self.needs, replace(config, **given), _NO_LIMIT)  # type: ignore[arg-type]
             except CapacityError:  # sizes that do not go together
                 return
-            sizes = limited_states(sizes, self.needs, config, self._left())
+            sizes = limited_states(sizes, state_bytes, config, self._left())
             if sizes not in found:
                 found.append(sizes)
 

@@ -235,11 +235,11 @@ def _states(needs: ModelNeeds, config: EngineConfig, left: int) -> int:
     return n_states
 
 
-def limited_states(sizes: Sizes, needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
-    """With as many states, and sequences, as a quarter of so many bytes holds."""
-    if needs.state_bytes == 0 or config.max_sequences is not None:
+def limited_states(sizes: Sizes, state_bytes: int, config: EngineConfig, left: int) -> Sizes:
+    """With as many states of so many bytes, and sequences, as a quarter of ``left`` bytes holds."""
+    if state_bytes == 0 or config.max_sequences is not None:
         return sizes
-    n_states = max(3, min(sizes.n_states, left // _STATE_PART // needs.state_bytes))
+    n_states = max(3, min(sizes.n_states, left // _STATE_PART // state_bytes))
     return replace(sizes, n_states=n_states, max_sequences=min(sizes.max_sequences, n_states // 2))
 
 
