@@ -17,7 +17,7 @@ from quire.gguf import GGUFReader
 from quire.models import load_model
 from quire.sampling import SamplingParams
 from served import served
-from test_models import Runner, close
+from test_models import Runner, close, threads_of
 from tiny_checkpoints import N_VOCAB, REFERENCES, SOURCE, shapes_of, weight_of, write_checkpoint, write_safetensors
 
 START, EOS = 258, 257
@@ -60,7 +60,7 @@ def test_batches_equal_texts_alone(tmp_path: Path, name: str, kernels: str) -> N
     path = converted(tmp_path, name)
     texts = [source for source in sources(12) if len(source) <= 64]
     alone = [without_end(path, source, 24) for source in texts]
-    with LLM(path, threads=2, kernels=kernels, kv_dtype="f32") as llm:  # type: ignore[arg-type]
+    with LLM(path, threads=threads_of(kernels), kernels=kernels, kv_dtype="f32") as llm:  # type: ignore[arg-type]
         assert (llm.n_ctx, llm.is_encoder) == (256, False)
         for turn in range(2):
             results = llm.generate(texts, GREEDY)
@@ -72,7 +72,7 @@ def test_batches_equal_texts_alone(tmp_path: Path, name: str, kernels: str) -> N
         choices = llm.generate([texts[0]], GREEDY, n=3)[0].choices
         assert [choice.token_ids for choice in choices] == [alone[0]] * 3
     # A cache of so few blocks that sequences are taken away.
-    with LLM(path, threads=2, kernels=kernels, kv_dtype="f32", n_ctx=128, n_blocks=9) as llm:  # type: ignore[arg-type]
+    with LLM(path, threads=threads_of(kernels), kernels=kernels, kv_dtype="f32", n_ctx=128, n_blocks=9) as llm:  # type: ignore[arg-type]
         results = llm.generate(texts * 2, LONG)
         assert [result.token_ids for result in results] == undisturbed * 2
         assert llm.stats().n_preemptions > 0

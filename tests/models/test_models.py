@@ -26,10 +26,16 @@ STEP = 64  # rows
 Array = npt.NDArray[np.float32]
 
 
+def threads_of(kernels: str) -> int:
+    """ggml's threads wait for each other without a pause: beside other jobs two take far longer than one."""
+    return 1 if kernels == "stock" else 2
+
+
 class Runner:
     """One sequence at a time through an executor, with a cache of its own."""
 
-    def __init__(self, path: Path, kernels: str = "auto", threads: int = 2, n_ctx: int | None = None) -> None:
+    def __init__(self, path: Path, kernels: str = "auto", threads: int | None = None, n_ctx: int | None = None) -> None:
+        threads = threads or threads_of(kernels)
         model = load_model(GGUFReader(path))
         self.has_rows = any(spec.n_kv_head for spec in model.cache)
         self.scores_classes = model.config.scores_classes
