@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
 MARKS_OF_ROOMS = {"cli": ("python_only", "pythons"), "server": ("python_only", "pythons"), "house": ("python_only",)}
-FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
+FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -45,6 +45,13 @@ std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_
     return found;
 }
 
+void check_runs_on(const Trace &trace, Device device) {
+    for (const Operation &operation : trace.operations)
+        if (!operation.kind->runs_on(device))
+            throw UnsupportedError(operation.kind->name(), cat("the device must be the CPU, as ", device.name(),
+                                                               " has no operator for these sizes"));
+}
+
 // All weights of what is computed there.
 std::vector<WeightRef> weights_at(const std::vector<Pass *> &passes, Place place) {
     std::vector<WeightRef> found;
@@ -111,8 +118,9 @@ PlacesOfCache GraphExecutor::cut_traces(const ExecutorOptions &options) {
     for (const auto &part : devices_) devices.push_back(part->backend.device());
     auto cut_or_whole = [&](const Trace &whole) {
         if (!options.places.empty()) return std::make_unique<Pass>(cut(whole, options.places, devices, cached));
-        return std::make_unique<Pass>(
-            uncut(whole, own_kernels(options.kernels, first().backend) ? Place::cpu : Place::device));
+        if (own_kernels(options.kernels, first().backend)) return std::make_unique<Pass>(uncut(whole, Place::cpu));
+        check_runs_on(whole, devices.front());
+        return std::make_unique<Pass>(uncut(whole, Place::device));
     };
     if (trace_.encoder) encode_ = cut_or_whole(*trace_.encoder); // which says where the rows are that others read
     decode_ = cut_or_whole(trace_);

@@ -87,12 +87,7 @@ const StateKernel &StatePrimitive::kernel() const {
 
 ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
     const Tensor &states = p.store->state(place_);
-    if (const Device device = states.device(); device.kind() != DeviceKind::cpu) {
-        if (!runs_on(device))
-            throw UnsupportedError(
-                name_, cat("the device must be the CPU, as ", device.name(), " has no operator for these sizes"));
-        return lower_on_device(p, states);
-    }
+    if (states.device().kind() != DeviceKind::cpu) return lower_on_device(p, states);
     std::vector<ggml_tensor *> sources;
     for (ggml_tensor *input : p.inputs)
         sources.push_back(ggml_is_contiguous(input) ? input : ggml_cont(p.context, input));

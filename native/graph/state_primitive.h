@@ -52,12 +52,12 @@ class StatePrimitive : public Primitive {
     size_t n_tensors() const override { return 64; } // for each part of a step (graph/state_plan.h)
     std::optional<StatePlace> state() const override { return place_; }
     // A custom operator of ggml's CPU device, by the portable kernels: what ggml's own are checked against, which other
-    // devices run.  UnsupportedError where these have none.
+    // devices run where `runs_on` says so.
     ggml_tensor *lower(const StockParts &parts) const final;
     std::unique_ptr<CpuNode> cpu_node(const CpuNodeParts &parts) const override;
 
   protected:
-    // By ggml's operators, where `runs_on` says that there are some.  `states`: f32 [slots, n].
+    // By ggml's operators.  `states`: f32 [slots, n].
     virtual ggml_tensor *lower_on_device(const StockParts &parts, const Tensor &states) const = 0;
     // Once, when the weights lie in the host's memory.
     virtual std::unique_ptr<StateKernel> make_kernel() const = 0;

@@ -68,6 +68,11 @@ class KvStore {
     void keep_order(Place from, Place to) const;
     void check_block(int group, int block) const;
     void check_state(int slot) const;
+    template <class Use> void for_states(const Use &use) const { // use(array, bytes of a slot)
+        for (const auto &layer : states_)
+            for (const std::optional<Tensor> &state : layer)
+                if (state) use(*state, static_cast<size_t>(state->shape()[1]) * sizeof(float));
+    }
     CacheLayout layout_;
     CacheSizes sizes_;
     KeptParts kept_;
@@ -75,11 +80,6 @@ class KvStore {
     mutable std::vector<Place> touched_; // by copies since it was last waited for the device
     size_t size_bytes_ = 0;
     std::vector<std::optional<Rows>> rows_; // by layer
-    template <class Use> void for_states(const Use &use) const { // use(array, bytes of a slot)
-        for (const auto &layer : states_)
-            for (const std::optional<Tensor> &state : layer)
-                if (state) use(*state, static_cast<size_t>(state->shape()[1]) * sizeof(float));
-    }
     std::vector<std::vector<std::optional<Tensor>>> states_; // by layer
 };
 

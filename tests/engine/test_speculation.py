@@ -442,13 +442,13 @@ class SmallClient(Client):
     def __init__(self, n_vocab: int, fake: dict[str, object], drafter: Drafter) -> None:
         from quire._native.engine import Decoder, DecoderConfig, FakeExecutor
 
-        self.decoder = Decoder(
+        decoder = Decoder(
             FakeExecutor(block_tokens=4, **fake),  # type: ignore[arg-type]
             VocabInfo(n_vocab, [], TEXT[:n_vocab]),
             DecoderConfig(n_ctx=64, speculation="auto", draft_max=2, draft_min=2),
             [drafter],
         )
-        self.answers, self.events, self.open = {}, [], {}
+        self.watch(decoder)
 
 
 def logits_of(tokens: Sequence[int], n_vocab: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from counting_device import counting_device
 from quire._native import graph, kernels
 from quire._native.core import find_device
@@ -215,7 +216,13 @@ DEVICE_CASES: dict[str, list[Case]] = {
     "wkv6": [wkv6(2, 64, 64)],
     "wkv7": [wkv7(2, 64, 64)],
 }
-BY_NAME = [pytest.param(case, id=f"{name}-{i}") for name, cases in CASES.items() for i, case in enumerate(cases)]
+
+
+def by_name(cases: dict[str, list[Case]]) -> list[object]:
+    return [pytest.param(case, id=f"{name}-{i}") for name, some in cases.items() for i, case in enumerate(some)]
+
+
+BY_NAME = by_name(CASES)
 
 
 class StateBench(Bench):
@@ -255,7 +262,7 @@ class StateBench(Bench):
             counting_device().device if on_device else find_device("cpu"),
             n_blocks=1,
             n_states=len(self.lengths) + 1,
-            threads=threads or (1 if "stock" in way else 2),  # ggml's threads wait for each other without a pause
+            threads=threads or threads_of(way),
             kernels="stock" if on_device else way,  # type: ignore[arg-type]
             kernel_set=None if isa is None else kernels.KernelSet(isa),
             max_rows=256,
@@ -322,10 +329,7 @@ def test_the_bits_do_not_depend_on_the_steps(case: Case, way: str) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=f"{name}-{i}") for name, cases in DEVICE_CASES.items() for i, case in enumerate(cases)],
-)
+@pytest.mark.parametrize("case", by_name(DEVICE_CASES))
 def test_a_device_equals_numpy(case: Case, plan: Plan) -> None:
     """Streams of equally many rows, and such as are padded; states stay in slots that nobody else reads."""
     counting = counting_device()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from quire.convert import convert
 from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
@@ -17,7 +18,7 @@ from quire.gguf import GGUFReader
 from quire.models import load_model
 from quire.sampling import SamplingParams
 from served import served
-from test_models import Runner, close, threads_of
+from test_models import Runner, close
 from tiny_checkpoints import N_VOCAB, REFERENCES, SOURCE, shapes_of, weight_of, write_checkpoint, write_safetensors
 
 START, EOS = 258, 257

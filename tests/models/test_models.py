@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import quire.models
+from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import dequantize
@@ -24,11 +25,6 @@ PACKAGED = Path(quire.models.__file__).parent.parent / "data" / "tiny-chat-q8_0.
 TOLERANCE = 1e-3  # of the largest absolute logit
 STEP = 64  # rows
 Array = npt.NDArray[np.float32]
-
-
-def threads_of(kernels: str) -> int:
-    """ggml's threads wait for each other without a pause: beside other jobs two take far longer than one."""
-    return 1 if kernels == "stock" else 2
 
 
 class Runner:

@@ -124,13 +124,13 @@ class Drafting(Client):
         opened = open_model(folder, EngineConfig(device="Counting0", fit_target=0, **OPTIONS))  # type: ignore[arg-type]
         self.first, n_vocab = opened.decoder, opened.n_vocab
         ends = sorted(opened.tokenizer.eog_ids) if opened.tokenizer else []
-        self.decoder = Decoder(
+        decoder = Decoder(
             opened.executor,
             VocabInfo(n_vocab, ends, [b"x"] * n_vocab),
             DecoderConfig(n_ctx=opened.sizes.n_ctx, speculation="auto", draft_max=5, draft_min=5),
             [ScriptedDrafter(scripts, agreement=0.6, n_vocab=n_vocab)],
         )
-        self.answers, self.events, self.open = {}, [], {}
+        self.watch(decoder)
 
     def __exit__(self, *failure: object) -> None:
         super().__exit__(*failure)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from quire._native.kernels import KernelSet
 
-__all__ = ["chosen", "using"]
+__all__ = ["chosen", "threads_of", "using"]
 
 _stack = [KernelSet()]
 
@@ -15,6 +15,11 @@ _stack = [KernelSet()]
 def chosen() -> KernelSet:
     """The best of this machine, unless a fixture chose another."""
     return _stack[-1]
+
+
+def threads_of(kernels: str) -> int:
+    """ggml's threads wait for each other without a pause: beside other jobs two take far longer than one."""
+    return 1 if kernels == "stock" else 2
 
 
 @contextmanager

@@ -135,12 +135,17 @@ class Client:
         **executor: object,
     ) -> None:
         options = {"n_vocab": N_VOCAB, "block_tokens": 4, "n_blocks": 129, **executor}
-        self.decoder = Decoder(
+        decoder = Decoder(
             FakeExecutor(**options),  # type: ignore[arg-type]
             VocabInfo(N_VOCAB, [EOG], TEXT),
             DecoderConfig(n_ctx=n_ctx, **(config or {})),  # type: ignore[arg-type]
             list(drafters),
         )
+        self.watch(decoder)
+
+    def watch(self, decoder: Decoder) -> None:
+        """From its first request on."""
+        self.decoder = decoder
         self.answers: dict[tuple[int, int], Answer] = {}
         self.events: list[Event] = []
         self.open: dict[int, int] = {}  # request -> choices that have not ended

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._native.core import Device
     from ..models import LoadedModel
     from .config import CacheDType, EngineConfig
-    from .placement import Placement
+    from .placement import PlacedPart, Placement
     from .sizes import ModelNeeds
 
 __all__ = ["DeviceUse", "Fit", "fitted"]
@@ -127,11 +127,10 @@ class _Fitter:
 
     def asked_for(self) -> Fit:
         """What the options say, with sizes by estimates."""
-        places = self._places(self.whole)
         if self.whole is None:
             sizes = choose_sizes(self.needs, self.config, memory_at_hand(self.config, self.devices[0]))
         else:
-            parts = self._needs_of_parts(places)
+            parts = self._needs_of(self._parts(self.whole))
             rooms = [self.host_bytes, *(memory_at_hand(self.config, device) for device in self.devices)]
             found = [choose_sizes(part, self.config, room) for part, room in zip(parts, rooms, strict=False)]
             sizes = Sizes(
@@ -192,8 +191,7 @@ class _Fitter:
         config, found = self.config, self._sizes
         if found:
             return found
-        places = self._places(self.whole) or dict.fromkeys(self.names, place_of(0))
-        state_bytes = sum(part.state_bytes for part in self._needs_of_parts(places)[1:])  # the CPU has its own
+        state_bytes = sum(part[2] for part in self._parts(self.whole)[1:])  # the CPU has its own
 
         def add(**given: int) -> None:
             try:
@@ -316,33 +314,29 @@ class _Fitter:
             DeviceUse(device.name, use["weights"], use["cache"], use["compute"], use["free"], use["total"])
             for device, use in zip(self.devices, found, strict=False)
         )
+        parts, cache_bytes = self._parts(placement), 0
         if placement is not None:
-            sizes = replace(sizes, n_states=self._states_beside_cpu(places, sizes, uses))
-        weights, layers = self._parts(places or dict.fromkeys(self.names, "device"))
-        cache_bytes = self._cpu_cache_bytes(places, sizes)
+            on_cpu = self._needs_of(parts)[0]
+            sizes = replace(sizes, n_states=self._states_beside_cpu(on_cpu, sizes, uses))
+            has_rows = on_cpu.block_bytes > 1
+            cache_bytes = (sizes.n_blocks * on_cpu.block_bytes if has_rows else 0) + sizes.n_states * on_cpu.state_bytes
+        weights, layers = self._named(parts)
         return Fit(self.devices, placement, places, sizes, uses, cpu_compute, cache_bytes, weights, layers)
 
-    def _parts(self, places: dict[str, str]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Weights and layers of a ``Fit``."""
-        named = ["cpu", *(place_of(i) for i in range(len(self.devices)))]
-        parts = list(zip(named, self.trace.placed_parts(places, self.devices), strict=False))
-        return {name: part[0] for name, part in parts}, {name: len(part[1]) for name, part in parts}
+    def _parts(self, placement: Placement | None) -> list[PlacedPart]:
+        """Of the CPU and of each device; devices are asked what they have operators for."""
+        return self.trace.placed_parts(self._places(placement) or dict.fromkeys(self.names, place_of(0)), self.devices)
 
-    def _needs_of_parts(self, places: dict[str, str]) -> list[ModelNeeds]:
-        parts = self.trace.placed_parts(places, self.devices)
+    def _named(self, parts: Sequence[PlacedPart]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Weights and layers of a ``Fit``."""
+        named = list(zip(["cpu", *(place_of(i) for i in range(len(self.devices)))], parts, strict=False))
+        return {name: part[0] for name, part in named}, {name: len(part[1]) for name, part in named}
+
+    def _needs_of(self, parts: Sequence[PlacedPart]) -> list[ModelNeeds]:
         return needs_of_parts(self.needs, parts, self.model.cache, self.kv_dtype)
 
-    def _cpu_cache_bytes(self, places: dict[str, str], sizes: Sizes) -> int:
-        """Of the rows of the CPU's layers, and of states."""
-        if not places:
-            return 0
-        part = self._needs_of_parts(places)[0]
-        has_rows = part.block_bytes > 1
-        return (sizes.n_blocks * part.block_bytes if has_rows else 0) + sizes.n_states * part.state_bytes
-
-    def _states_beside_cpu(self, places: dict[str, str], sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
+    def _states_beside_cpu(self, part: ModelNeeds, sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
         """Slots of states, as the CPU has room for its part of them.  CapacityError where its part does not fit."""
-        part = self._needs_of_parts(places)[0]
         given = replace(self.config, n_ctx=sizes.n_ctx, n_blocks=sizes.n_blocks, max_step_tokens=sizes.max_step_tokens)
         # What such a device takes is the host's memory.
         shared = sum(
@@ -355,7 +349,7 @@ class _Fitter:
 
     def _on_cpu(self) -> Fit:
         """Nothing on a device: whoever opens the model chooses its sizes as for the CPU alone."""
-        weights, layers = self._parts(dict.fromkeys(self.names, "cpu"))
+        weights, layers = self._named(self.trace.placed_parts(dict.fromkeys(self.names, "cpu"), self.devices))
         return Fit((), None, {}, self._candidates()[-1], (), 0, 0, weights, layers)
 
 

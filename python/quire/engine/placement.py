@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from .._native.graph import CacheSpec
 from .._native.kv import CacheLayout
@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from .config import CacheDType, EngineConfig
     from .sizes import ModelNeeds
 
-__all__ = ["Placement", "asks_for_two_devices", "memory_of_all", "needs_of_parts", "place_of", "placement_of"]
+__all__ = [
+    "PlacedPart",
+    "Placement",
+    "asks_for_two_devices",
+    "memory_of_all",
+    "needs_of_parts",
+    "place_of",
+    "placement_of",
+]
 
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 _OUTPUT = re.compile(r"^(?:\w+\.)?(?:output|cls)")
 _EXPERTS = re.compile(r"\.ffn_(?:gate|up|down|gate_up)_(?:ch)?exps\b")
+# Of ``Trace.placed_parts``: bytes by weight, layers whose rows are there, bytes of a sequence's states.
+PlacedPart: TypeAlias = tuple[dict[str, int], set[int], int]
 _DENSE = re.compile(r"\.ffn_(?:gate|up|down)\.")
 _PART = re.compile(r"\[\d+:\d+\]$")  # of a tensor that holds several matrices
 
@@ -116,7 +126,7 @@ def memory_of_all(config: EngineConfig, devices: Sequence[Device]) -> int:
 
 def needs_of_parts(
     needs: ModelNeeds,
-    parts: Sequence[tuple[dict[str, int], set[int], int]],
+    parts: Sequence[PlacedPart],
     cache: Sequence[CacheSpec],
     kv_dtype: CacheDType,
 ) -> list[ModelNeeds]:
