@@ -396,7 +396,9 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
     prompts = [prompt(9, seed=seed) for seed in range(8)]
     expected = [greedy_among(every_third, text, 24) for text in prompts]
     scripts = [text + answer for text, answer in zip(prompts, expected, strict=True)]
-    with Client(drafters=[scripted(scripts, agreement)], config=ALWAYS, step_s=0.001) as client:
+    # Masks along drafts come while the step runs: it is long where some must come, on a busy machine, too.
+    step_s = 0.001 if pause_s else 0.03
+    with Client(drafters=[scripted(scripts, agreement)], config=ALWAYS, step_s=step_s) as client:
         thread = MaskThread(client, every_third, pause_s=pause_s, declines=declines)
         ids = [
             client.submit(text, params(max_tokens=24), grammar=True, external_logits=i > 5)
@@ -411,7 +413,7 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
             finish = client.answer(id_).finish
             assert finish is not None
             assert finish.n_accepted_tokens > (8 if agreement == 1 else 0)
-        assert thread.n_hoped > 0 or pause_s  # how many depends on who is first, this thread or the step
+        assert thread.n_hoped > 0 or pause_s
         client.expect_all_free()
 
 
