@@ -7,6 +7,7 @@
 
 #include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
+#include "graph/operations/paged_attention.h"
 
 namespace quire {
 namespace {
@@ -42,6 +43,7 @@ class AttentionBuilder {
   private:
     ggml_tensor *cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim);
     ggml_tensor *part(const AttentionPart &part, int i);
+    ggml_tensor *paged(const AttentionPart &part, int i, ggml_tensor *q);
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
     ggml_tensor *by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                            ggml_tensor *mask);
@@ -111,6 +113,24 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
     return ggml_cont(ctx_, ggml_permute(ctx_, mixed, 0, 2, 1, 3));
 }
 
+// `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for to see
+// just that.
+ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
+    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.flash == nullptr) return nullptr;
+    const StockGraph::Written &written = graph_.written.at(attention_.layer);
+    GraphInputs &inputs = graph_.out.inputs;
+    ggml_tensor *tables = input(inputs.blocks, {group_, i}, GGML_TYPE_I32,
+                                {part.n_kv / kv_block_tokens, part.n_streams}, "blocks");
+    ggml_tensor *spans = input(inputs.spans, {group_, i}, GGML_TYPE_I32, {2, part.n_streams}, "spans");
+    ggml_tensor *sinks = attention_.sinks ? p_.weight(attention_.sinks) : nullptr;
+    PagedAttention params;
+    params.scale = attention_.scale;
+    params.soft_cap = attention_.soft_cap;
+    static_assert(paged_block_tokens == kv_block_tokens);
+    ggml_tensor *made = paged_attention_node(ctx_, q, written.k, written.v, tables, spans, sinks, params);
+    return ggml_backend_supports_op(graph_.flash, made) ? made : nullptr;
+}
+
 // {v_head_dim, n_head, rows of the part}
 ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     ggml_tensor *q = p_.inputs[0];
@@ -119,6 +139,12 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     if (!graph_.out.key.attention[static_cast<size_t>(group_)].in_order) {
         ggml_tensor *rows = input(graph_.out.inputs.rows, {group_, i}, GGML_TYPE_I32, {n}, "rows");
         q = ggml_get_rows(ctx_, ggml_reshape_2d(ctx_, q, q->ne[0] * n_head, q->ne[2]), rows);
+    }
+    if (part.source == CachedRows::paged) {
+        ggml_tensor *rows = ggml_reshape_3d(ctx_, q, kept_.head_dim, n_head, n);
+        if (ggml_tensor *made = paged(part, i, rows)) return made;
+        graph_.out.unpaged_groups.insert(group_);
+        return ggml_new_tensor_3d(ctx_, GGML_TYPE_F32, kept_.v_head_dim, n_head, n);
     }
     q = ggml_reshape_4d(ctx_, q, kept_.head_dim, n_head, part.stream_rows, part.n_streams);
     q = ggml_permute(ctx_, q, 0, 2, 1, 3);
