@@ -10,13 +10,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from counting_device import CountingDevice, counting_device
-from small_model import VARIANTS, Variant, numpy_forward
+from quire._native import graph
+from quire._native.core import Tensor, find_device
+from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
 from test_devices import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
 
 Array = npt.NDArray[np.float32]
@@ -43,6 +48,7 @@ def test_steps_equal_numpy(name: str, counting: CountingDevice) -> None:
         for (s, n), at, found in zip(step, first, made.step(step), strict=True):
             np.testing.assert_allclose(found, expected[s][at : at + n], atol=1e-4 * np.abs(expected[s]).max())
     assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # whose values lie in its keys
+    assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
 
 
 @pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
@@ -61,12 +67,54 @@ def test_drafts_are_rows_of_their_own(counting: CountingDevice) -> None:
     made = Sequences(Variant(), counting)
     made.add(tokens_of(90, 0))
     expected = numpy_forward(made.weights, Variant(), made.tokens[0])
-    for n, has_own in ((40, False), (2, True), (17, False), (1, True), (3, True)):
+    for n, by_stretch in ((40, True), (2, False), (17, True), (1, False), (3, False)):
         counting.reset()
         at = made.done[0]
         found = made.step([(0, n)])[0]
         np.testing.assert_allclose(found, expected[at : at + n], atol=1e-4 * np.abs(expected).max())
-        assert (counting.launches("CUSTOM") > 0) == has_own
+        assert (counting.launches("FLASH_ATTN_EXT") > 0) == by_stretch
+
+
+def normed_heads(layout: str, dim: int, factors: bool) -> graph.Trace:
+    """A layer whose heads are normed and partly turned, and whose weights lie on the CPU."""
+    random = np.random.default_rng(7)
+
+    def w(name: str, *shape: int) -> graph.Weight:
+        values = random.standard_normal(shape) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3) + (len(shape) == 1)
+        return graph.Weight(name, Tensor.from_numpy(values.astype(np.float32)))
+
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=2, head_dim=24)])
+    rope = graph.RopeSpec(
+        n_dims=16, layout=layout, freq_base=BASE, factors=w("factors", 8) if factors else None  # type: ignore[arg-type]
+    )
+    x = graph.embed(tracer.tokens, w("embd", N_VOCAB, dim))
+    h = graph.rms_norm(x, w("norm", dim), EPS)
+    q, k, v = (graph.linear(h, w(name, n * 24, dim)).heads(n) for name, n in (("q", 4), ("k", 2), ("v", 2)))
+    q = graph.rope(graph.rms_norm(q, w("q_norm", 24), EPS), tracer.positions, rope)
+    k = graph.rope(graph.rms_norm(k, w("k_norm", 24), EPS), tracer.positions, rope)
+    x = x + graph.linear(graph.attend(0, q, k, v, scale=0.2).merge_heads(), w("o", dim, 96))
+    return tracer.finish(graph.linear(graph.select_rows(x, tracer.logit_rows), w("head", N_VOCAB, dim)))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("dim", [512, 64])
+@pytest.mark.parametrize(("layout", "factors"), [("half", True), ("interleaved", False)])
+def test_products_of_the_same_rows_are_one(
+    layout: str, factors: bool, dim: int, own: bool, counting: CountingDevice
+) -> None:
+    """Of matrices whose rows ggml does not pad; numbers are those of Quire's own kernels on the CPU."""
+    with nullcontext() if own else counting.without("CUSTOM"):
+        made = Sequences(Variant(), counting, traced=normed_heads(layout, dim, factors))
+        cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), traced=normed_heads(layout, dim, factors))  # type: ignore[arg-type]
+        for sequences in (made, cpu):
+            for i, n in enumerate(LENGTHS):
+                sequences.add(tokens_of(n, i))
+        for step in STEPS:
+            counting.reset()
+            for found, expected in zip(made.step(step), cpu.step(step), strict=True):
+                np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+            assert counting.launches("MUL_MAT") == (3 if dim == 512 else 5)
+            assert (counting.launches("ROPE"), counting.launches("RMS_NORM")) == ((0, 1) if own else (2, 3))
 
 
 class Args(ctypes.Structure):
@@ -164,6 +212,75 @@ def test_the_kernels_equal_numpy_in_any_order_of_threads(
         np.testing.assert_allclose(results[0][row], attended(q[row], *pools, slots, cap, sinks), atol=2e-5)
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+class HeadsArgs(ctypes.Structure):
+    """``HeadsArgs`` of native/cuda/cache_heads.cuh."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("q", "k", "v", "k_pool", "v_pool", "slots", "positions", "q_weight", "k_weight", "factors", "out")
+        ),
+        *((name, ctypes.c_longlong) for name in ("q_row", "k_row", "v_row")),
+        *((name, ctypes.c_size_t) for name in ("k_token_bytes", "v_token_bytes")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("n_head", "n_kv_head", "head_dim", "n_dims", "norms_q", "norms_k", "halves", "is_bf16")
+        ),
+        *((name, ctypes.c_float) for name in ("eps", "freq_scale", "magnitude")),
+        ("octaves", ctypes.c_double),
+    )
+
+
+def turned(x: Array, weight: Array | None, positions: Array, n_dims: int, halves: bool, factors: Array | None) -> Array:
+    """Heads [rows, heads, d], normed and turned (Su et al. 2021), at half of their positions, 1.5 times as long."""
+    y = x.astype(np.float64)
+    if weight is not None:
+        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + EPS) * weight
+    frequencies = BASE ** (-np.arange(0, n_dims, 2) / n_dims) / (1 if factors is None else factors)
+    angles = positions[:, None, None] * frequencies * 0.5
+    cosine, sine = 1.5 * np.cos(angles), 1.5 * np.sin(angles)
+    half = n_dims // 2
+    first, second = (slice(0, half), slice(half, n_dims)) if halves else (slice(0, n_dims, 2), slice(1, n_dims, 2))
+    a, b = y[..., first].copy(), y[..., second].copy()
+    y[..., first], y[..., second] = a * cosine - b * sine, a * sine + b * cosine
+    return y.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "n_dims", "halves", "dtype", "normed"),
+    [(128, 128, True, "f16", True), (64, 48, False, "bf16", False), (80, 20, True, "f16", True)],
+)
+def test_heads_are_normed_turned_and_cached(
+    kernels: ctypes.CDLL, head_dim: int, n_dims: int, halves: bool, dtype: str, normed: bool
+) -> None:
+    random = np.random.default_rng(head_dim)
+    n_rows, n_head, n_kv_head, n_slots = 3, 5, 2, 70
+    # As a merged product gives them: the rows of q, k and v are parts of longer ones.
+    whole = random.standard_normal((n_rows, (n_head + 2 * n_kv_head) * head_dim)).astype(np.float32)
+    ends = np.cumsum([0, n_head, n_kv_head, n_kv_head]) * head_dim
+    q, k, v = (whole[:, a:b].reshape(n_rows, -1, head_dim) for a, b in pairwise(ends))
+    weights = [random.standard_normal(head_dim).astype(np.float32) if normed else None for _ in range(2)]
+    factors = random.uniform(0.5, 4, n_dims // 2).astype(np.float32) if normed else None
+    slots, positions = np.array([65, 3, 31], np.int64), np.array([0, 3, 4321], np.int32)
+    for order in range(3):
+        out = np.full((n_rows, n_head, head_dim), np.nan, np.float32)
+        pools = [np.full((n_slots, n_kv_head, head_dim), 0x7FFF, np.uint16) for _ in range(2)]
+        address = [None if x is None else x.ctypes.data for x in (*weights, factors)]
+        args = HeadsArgs(
+            *(whole.ctypes.data + int(end) * 4 for end in ends[:3]), *(pool.ctypes.data for pool in pools),
+            slots.ctypes.data, positions.ctypes.data, *address, out.ctypes.data, *[whole.shape[1]] * 3,
+            *[n_kv_head * head_dim * 2] * 2, n_head, n_kv_head, head_dim, n_dims, int(normed), int(normed), int(halves),
+            int(dtype == "bf16"), EPS, 0.5, 1.5, -2 / n_dims * np.log2(BASE),
+        )  # fmt: skip
+        kernels.cuda_cache_heads(ctypes.byref(args), n_rows, order)
+        np.testing.assert_allclose(out, turned(q, weights[0], positions, n_dims, halves, factors), atol=2e-3)
+        step = {"f16": 2e-3, "bf16": 2e-2}[dtype]
+        for pool, expected in zip(pools, (turned(k, weights[1], positions, n_dims, halves, factors), v), strict=True):
+            kept = pool.view(np.float16) if dtype == "f16" else (pool.astype(np.uint32) << 16).view(np.float32)
+            np.testing.assert_allclose(kept[slots], expected, atol=step, rtol=step)
+            assert (np.delete(pool, slots, axis=0) == 0x7FFF).all()  # nothing else is written
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

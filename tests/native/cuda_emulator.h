@@ -155,6 +155,9 @@ inline void launch(dim3 grid, int n_threads, Order order, const std::function<vo
 #define blockIdx (emulator::block_index)
 
 inline void __syncthreads() { emulator::wait(emulator::block.barrier); }
+inline void __syncwarp() {
+    emulator::wait(emulator::block.warps[static_cast<size_t>(emulator::block.current->number / 32)].barrier);
+}
 inline float __shfl_xor_sync(unsigned, float x, int bits) {
     const int number = emulator::block.current->number;
     emulator::Warp &warp = emulator::block.warps[static_cast<size_t>(number / 32)];
@@ -176,6 +179,17 @@ inline float2 halves_to_floats(unsigned word) {
     _Float16 pair[2];
     std::memcpy(pair, &word, sizeof(pair));
     return {static_cast<float>(pair[0]), static_cast<float>(pair[1])};
+}
+inline unsigned short half_bits(float x) {
+    const auto rounded = static_cast<_Float16>(x);
+    unsigned short bits;
+    std::memcpy(&bits, &rounded, sizeof(bits));
+    return bits;
+}
+inline unsigned short bf16_bits(float x) { // to the nearest, halves to the even one
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return static_cast<unsigned short>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 inline uint4 load_once(const char *from) {
     if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fail("a load of 16 bytes is not aligned");

@@ -2,6 +2,8 @@
 #include "cuda_emulator.h"
 
 #include "cuda/paged_attention.cuh"
+// It uses what the other has.
+#include "cuda/cache_heads.cuh"
 
 namespace {
 
@@ -25,4 +27,10 @@ extern "C" int cuda_attend(const PagedArgs *args, int head_dim, int is_bf16, int
     if (head_dim == 128 && !is_bf16 && heads_together == 4) return attend<half, 128, 4>(*args, n_rows, in), 0;
     if (head_dim == 256 && !is_bf16 && heads_together == 2) return attend<half, 256, 2>(*args, n_rows, in), 0;
     return 1;
+}
+
+extern "C" void cuda_cache_heads(const quire_cuda::HeadsArgs *args, int n_rows, int order) {
+    const int n_heads = args->n_head + 2 * args->n_kv_head, together = quire_cuda::heads_together;
+    emulator::launch({static_cast<unsigned>(n_rows), static_cast<unsigned>((n_heads + together - 1) / together)},
+                     32 * together, static_cast<emulator::Order>(order), [&] { quire_cuda::cache_heads(*args); });
 }

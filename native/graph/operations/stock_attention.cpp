@@ -7,7 +7,8 @@
 
 #include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
-#include "graph/operations/paged_attention.h"
+#include "graph/operations/head_chain.h"
+#include "graph/operations/own_nodes.h"
 
 namespace quire {
 namespace {
@@ -36,13 +37,14 @@ class AttentionBuilder {
     AttentionBuilder(const StockParts &parts, const StockAttention &attention)
         : p_(parts), graph_(*parts.graph), ctx_(parts.context), attention_(attention),
           kept_(graph_.trace.cache[static_cast<size_t>(attention.layer)].rows.value()),
-          group_(graph_.store.layout().group_of(attention.layer).value()) {}
+          group_(graph_.store.layout().group_of(attention.layer).value()), q_(parts.inputs[0]) {}
 
     ggml_tensor *build();
 
   private:
     ggml_tensor *cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim);
     ggml_tensor *part(const AttentionPart &part, int i);
+    bool write();
     ggml_tensor *paged(const AttentionPart &part, int i, ggml_tensor *q);
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
     ggml_tensor *by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
@@ -62,6 +64,7 @@ class AttentionBuilder {
     const StockAttention &attention_;
     const CacheRows &kept_;
     int group_;
+    ggml_tensor *q_;
 };
 
 // {head_dim, n_kv, n_kv_head, n_streams}, where they lie or copied by blocks.
@@ -127,13 +130,13 @@ ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tens
     params.scale = attention_.scale;
     params.soft_cap = attention_.soft_cap;
     static_assert(paged_block_tokens == kv_block_tokens);
-    ggml_tensor *made = paged_attention_node(ctx_, q, written.k, written.v, tables, spans, sinks, params);
+    ggml_tensor *made = paged_attention_node(ctx_, {q, written.k, written.v, tables, spans, sinks}, params);
     return ggml_backend_supports_op(graph_.flash, made) ? made : nullptr;
 }
 
 // {v_head_dim, n_head, rows of the part}
 ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
-    ggml_tensor *q = p_.inputs[0];
+    ggml_tensor *q = q_;
     const int64_t n_head = q->ne[1], n = part.n_rows();
     if (!ggml_is_contiguous(q)) q = ggml_cont(ctx_, q);
     if (!graph_.out.key.attention[static_cast<size_t>(group_)].in_order) {
@@ -165,11 +168,22 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     return ggml_reshape_3d(ctx_, made, kept_.v_head_dim, n_head, n);
 }
 
+// All that comes before attention in one, where the device has a kernel for it.
+bool AttentionBuilder::write() {
+    if (graph_.flash == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
+    const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
+    ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
+                                     pools.v.handle(), stock_slots(graph_, group_));
+    if (made == nullptr) return false;
+    q_ = made;
+    return true;
+}
+
 ggml_tensor *AttentionBuilder::build() {
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     // What an earlier step has written, or an earlier piece of this one, is in the pools already.
     graph_.written.try_emplace(attention_.layer, StockGraph::Written{pools.k.handle(), pools.v.handle()});
-    if (p_.inputs.size() > 1) {
+    if (p_.inputs.size() > 1 && !write()) {
         ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
         graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};
     }
@@ -189,12 +203,17 @@ ggml_tensor *AttentionBuilder::build() {
 
 } // namespace
 
+ggml_tensor *stock_slots(StockGraph &graph, int group) {
+    return graph.shared_input(graph.out.inputs.slots, group, [&] {
+        return graph.new_input(GGML_TYPE_I64, {graph.out.key.n_tokens}, "slots");
+    });
+}
+
 // A view in front of the write lets ggml fuse it with what made the rows.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool) {
     ggml_context *ctx = graph.context();
     const int64_t n = graph.out.key.n_tokens;
-    ggml_tensor *slots =
-        graph.shared_input(graph.out.inputs.slots, group, [&] { return graph.new_input(GGML_TYPE_I64, {n}, "slots"); });
+    ggml_tensor *slots = stock_slots(graph, group);
     if (!ggml_is_contiguous(x)) x = ggml_cont(ctx, x);
     const int64_t size = x->ne[0] * x->ne[1];
     ggml_tensor *rows = ggml_view_2d(ctx, x, size, n, static_cast<size_t>(size) * sizeof(float), 0);
