@@ -1,7 +1,5 @@
 #include "graph/operations/head_chain.h"
 
-#include <ggml-backend.h>
-
 #include <cstring>
 
 #include "graph/operations/own_nodes.h"
@@ -66,7 +64,7 @@ ggml_tensor *cached_heads(StockGraph &graph, const StockHeads &heads, ggml_tenso
     ggml_tensor *made = cache_heads_node(
         graph.context(),
         {q->x, k->x, heads.v, k_pool, v_pool, slots, q->positions, q->weight, k->weight, q->factors}, params);
-    return ggml_backend_supports_op(graph.flash, made) ? made : nullptr;
+    return has_own_node(graph.flash, made) ? made : nullptr;
 }
 
 } // namespace quire

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <vector>
 
+#include "core/environment.h"
+
 namespace quire {
 namespace {
 
@@ -127,6 +129,10 @@ void compute_heads(ggml_tensor *out, int thread, int n_threads, void *) {
 }
 
 } // namespace
+
+bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
+    return !is_switched_off("QUIRE_DEVICE_KERNELS") && ggml_backend_supports_op(device, node);
+}
 
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, const PagedAttention &params) {
     ggml_tensor *sources[] = {s.q, s.k, s.v, s.tables, s.spans, s.sinks};

@@ -2,12 +2,15 @@
 // and says what they read.  A device that has them says so (ggml_backend_supports_op).
 #pragma once
 
-#include <ggml.h>
+#include <ggml-backend.h>
 
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
 
 namespace quire {
+
+// Whether the device has it; QUIRE_DEVICE_KERNELS=0 says that none has.
+bool has_own_node(ggml_backend *device, const ggml_tensor *node);
 
 struct PagedSources {
     ggml_tensor *q, *k, *v, *tables, *spans, *sinks; // sinks may be null

@@ -131,7 +131,7 @@ ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tens
     params.soft_cap = attention_.soft_cap;
     static_assert(paged_block_tokens == kv_block_tokens);
     ggml_tensor *made = paged_attention_node(ctx_, {q, written.k, written.v, tables, spans, sinks}, params);
-    return ggml_backend_supports_op(graph_.flash, made) ? made : nullptr;
+    return has_own_node(graph_.flash, made) ? made : nullptr;
 }
 
 // {v_head_dim, n_head, rows of the part}
