@@ -35,8 +35,14 @@ def counting() -> Iterator[CountingDevice]:
         yield device
 
 
+@pytest.mark.parametrize("lacks", [(), ("FLASH_ATTN_EXT",)])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_steps_equal_numpy(name: str, counting: CountingDevice) -> None:
+def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
+    with counting.without(*lacks):
+        check_steps(name, counting)
+
+
+def check_steps(name: str, counting: CountingDevice) -> None:
     made = Sequences(VARIANTS[name], counting)
     counting.reset()
     expected = []

@@ -175,6 +175,8 @@ bool AttentionBuilder::write() {
     ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
                                      pools.v.handle(), stock_slots(graph_, group_));
     if (made == nullptr) return false;
+    // Who reads the pools does not refer to the node: it comes before all that follows.
+    ggml_build_forward_expand(graph_.out.graph, made);
     q_ = made;
     return true;
 }
