@@ -2,8 +2,8 @@
 
     python ci/check_includes.py [ROOT]
 
-Layers, lowest first: core; gguf quant kv; kernels graph; engine; bindings.  ggml's headers belong to core, gguf, quant,
-graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a
+Layers, lowest first: core; gguf quant kv; kernels cuda graph; engine; bindings.  ggml's headers belong to core, gguf,
+quant, cuda, graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a
 clock (``PURE``) reach no device, no thread and no clock through any header.
 """
 
@@ -19,12 +19,13 @@ ALLOWED = {
     "quant": {"core", "quant"},
     "kv": {"core", "kv"},
     "kernels": {"kernels"},  # and KERNEL_HEADERS, but in no instruction set's folder
-    "graph": {"core", "gguf", "quant", "kv", "kernels", "graph"},
+    "cuda": {"cuda"},  # compiled into ggml's module for CUDA, but for the headers that the core shares with it
+    "graph": {"core", "gguf", "quant", "kv", "kernels", "cuda", "graph"},
     "engine": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine"},
     "bindings": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine", "bindings"},
     "tokenizer": {"tokenizer"},  # and TOKENIZER_HEADERS
 }
-GGML_LAYERS = ("core", "gguf", "quant", "graph")
+GGML_LAYERS = ("core", "gguf", "quant", "cuda", "graph")
 GGML_FILES = {"kv/kv_store.cpp"}
 PURE = {
     "kv": {

@@ -66,6 +66,41 @@ EDITS = (
                                                      vk::DescriptorType::eStorageBuffer, nullptr, all_infos };
 #endif""",
     ),
+    # Operations of our own (native/cuda) beside those of ggml.  ggml's CUDA backend, which is HIP's and MUSA's too, asks what
+    # they support and lets them compute; GGML_OP_CUSTOM is an operation that it has nothing for itself.
+    Edit(
+        path="src/ggml-cuda/ggml-cuda.cu",
+        first='#include "ggml-cuda/common.cuh"',
+        last='#include "ggml-cuda/common.cuh"',
+        before="// edited, operations of our own: see vendor/README.md",
+        after="""#ifdef QUIRE_CUDA_OPERATIONS
+bool quire_cuda_supports(int device, const ggml_tensor * op);
+bool quire_cuda_compute(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
+#endif""",
+    ),
+    Edit(
+        path="src/ggml-cuda/ggml-cuda.cu",
+        first="            ggml_cuda_argmax(ctx, dst);",
+        last="            ggml_cuda_argmax(ctx, dst);",
+        before="            // edited, the case behind this one: see vendor/README.md",
+        after="""#ifdef QUIRE_CUDA_OPERATIONS
+            break;
+        case GGML_OP_CUSTOM:
+            if (!quire_cuda_compute(ctx, dst)) {
+                return false;
+            }
+#endif""",
+    ),
+    Edit(
+        path="src/ggml-cuda/ggml-cuda.cu",
+        first="            return ggml_cuda_flash_attn_ext_supported(dev_ctx->device, op);",
+        last="            return ggml_cuda_flash_attn_ext_supported(dev_ctx->device, op);",
+        before="            // edited, the case behind this one, too: see vendor/README.md",
+        after="""#ifdef QUIRE_CUDA_OPERATIONS
+        case GGML_OP_CUSTOM:
+            return quire_cuda_supports(dev_ctx->device, op);
+#endif""",
+    ),
 )
 
 

@@ -11,4 +11,9 @@ inline bool is_switched_on(const char *variable) {
     return asked != nullptr && std::strcmp(asked, "1") == 0;
 }
 
+inline bool is_switched_off(const char *variable) {
+    const char *asked = std::getenv(variable);
+    return asked != nullptr && std::strcmp(asked, "0") == 0;
+}
+
 } // namespace quire

@@ -15,6 +15,7 @@ namespace {
 constexpr double products_per_byte = 50, launch_bytes = 4e6;
 constexpr int queries_together = 64;
 constexpr int kv_step = 256; // ggml's attention on CUDA wants multiples
+constexpr int few_rows = 16; // of a sequence: more of them are a prompt's
 
 // 1, 2, 4, 8, 16, 24, 32, 48, ...: a power of two, or one and a half.
 int rounded_up(int n) {
@@ -122,23 +123,30 @@ AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRo
     return choice;
 }
 
+// Rows [done, done + n) of `all`, as a stream of their own.
+StreamRun AttentionPlanner::part_of(size_t g, const StreamRun &all, int done, int n, const StepBatch &batch) const {
+    StreamRun run = all;
+    run.first = 0;
+    run.begin = all.begin + done;
+    run.n = n;
+    const int64_t first = batch.positions[static_cast<size_t>(run.begin)];
+    const int last =
+        batch.groups[g].last_seen(run.sequence, batch.positions[static_cast<size_t>(run.begin + run.n - 1)]);
+    run.first_block = static_cast<int>(groups_[g].lifetime.first_seen(first)) / kv_block_tokens;
+    run.n_blocks = last / kv_block_tokens + 1 - run.first_block;
+    return run;
+}
+
 // Streams of at most `stream_rows` rows.  `n_exact`: how many rows there may be without a copy of them; 0: any number.
 AttentionPlanner::Choice AttentionPlanner::apart(size_t g, const Rows &rows, int stream_rows, int n_exact,
                                                  const StepBatch &batch) const {
     const Group &group = groups_[g];
-    const GroupBatch &of = batch.groups[g];
     Choice choice{{CachedRows::sequence, 0, stream_rows, 0}, {}, 0};
     int n_blocks = 1;
     for (const StreamRun &all : rows) {
         for (int done = 0; done < all.n; done += stream_rows) {
-            StreamRun run = all;
+            StreamRun run = part_of(g, all, done, std::min(stream_rows, all.n - done), batch);
             run.stream = choice.part.n_streams++;
-            run.begin = all.begin + done;
-            run.n = std::min(stream_rows, all.n - done);
-            const int64_t first = batch.positions[static_cast<size_t>(run.begin)];
-            const int last = of.last_seen(run.sequence, batch.positions[static_cast<size_t>(run.begin + run.n - 1)]);
-            run.first_block = static_cast<int>(group.lifetime.first_seen(first)) / kv_block_tokens;
-            run.n_blocks = last / kv_block_tokens + 1 - run.first_block;
             n_blocks = std::max(n_blocks, run.n_blocks);
             choice.runs.push_back(run);
         }
@@ -149,6 +157,29 @@ AttentionPlanner::Choice AttentionPlanner::apart(size_t g, const Rows &rows, int
                                 : rounded_up(n_streams);
     choice.part.n_kv = padded_kv_tokens(n_blocks * kv_block_tokens, std::numeric_limits<int>::max());
     choice.cost = cost(group, choice.part);
+    return choice;
+}
+
+// Every row by its sequence's table.
+AttentionPlanner::Choice AttentionPlanner::by_tables(size_t g, const Rows &rows, int n_exact,
+                                                     const StepBatch &batch) const {
+    const Group &group = groups_[g];
+    Choice choice{{CachedRows::paged, 0, 1, 0}, {}, 0};
+    int n_blocks = 1;
+    double seen = 0; // tokens, by all rows
+    for (const StreamRun &all : rows) {
+        for (int done = 0; done < all.n; ++done) {
+            StreamRun run = part_of(g, all, done, 1, batch);
+            run.stream = choice.part.n_streams++;
+            n_blocks = std::max(n_blocks, run.n_blocks);
+            seen += run.n_blocks * kv_block_tokens;
+            choice.runs.push_back(run);
+        }
+    }
+    choice.part.n_streams = n_exact > 0 ? n_exact : rounded_up(choice.part.n_streams);
+    // What is padded is not read, so that there are few sizes.
+    choice.part.n_kv = kv_step * rounded_up((n_blocks * kv_block_tokens + kv_step - 1) / kv_step);
+    choice.cost = seen * (group.token_bytes + group.pair_products / products_per_byte);
     return choice;
 }
 
@@ -174,6 +205,7 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
         if (other.cost < found.cost) found = std::move(other);
     };
     if (!group.is_explicit) consider(together(group, CachedRows::pool, rows, padded, end - first_kv, first_kv));
+    if (group.is_paged && largest_n(rows) <= few_rows) consider(by_tables(g, rows, n_exact, batch));
     const int most = n_exact > 0 ? std::min(n_exact, rounded_up(largest_n(rows))) : rounded_up(largest_n(rows));
     for (int size = 1; size < 2 * most; size *= 2) {
         const int stream_rows = std::min(size, most);
@@ -198,7 +230,7 @@ GroupAttention AttentionPlanner::plan_group(size_t g, const StepBatch &batch, in
         const int n_blocks = (lengths[s] - 1) / kv_block_tokens + 1 - first_block;
         const StreamRun run{0, 0, static_cast<int>(s), begin, n, first_block, n_blocks};
         all.push_back(run);
-        (n <= 16 ? few : many).push_back(run);
+        (n <= few_rows ? few : many).push_back(run);
     }
     Choice one = best(g, all, n_tokens, batch);
     auto is_in_order = [&] {
@@ -228,6 +260,15 @@ std::vector<GroupAttention> AttentionPlanner::plan(const StepBatch &batch, int n
     std::vector<GroupAttention> groups;
     for (size_t g = 0; g < groups_.size(); ++g) groups.push_back(plan_group(g, batch, n_tokens));
     return groups;
+}
+
+std::vector<AttentionForm> AttentionPlanner::paged(int n_tokens) const {
+    std::vector<AttentionForm> forms;
+    for (const Group &group : groups_)
+        forms.push_back(group.n_layers == 0
+                            ? AttentionForm{}
+                            : AttentionForm{{{CachedRows::paged, n_tokens, 1, kv_step}}, true});
+    return forms;
 }
 
 std::vector<std::vector<AttentionForm>> AttentionPlanner::largest(int n_tokens) const {

@@ -5,7 +5,9 @@
 //   pool      all rows look at a stretch of the pool, where it lies: nothing is copied, and what sequences share is read
 //             once.  Order does not matter to attention, so that a mask says what is whose.
 //   live      all rows look at copies of the blocks that any of them sees, each once;
-//   sequence  a stream holds rows of one sequence and looks at copies of the blocks that those see.
+//   sequence  a stream holds rows of one sequence and looks at copies of the blocks that those see;
+//   paged     each row is a stream that follows its sequence's table, by a kernel of our own where the device has one:
+//             nothing is copied, nothing is masked, and only what a row sees is read.
 // What a form costs depends on the step, so it is chosen for each (attention_plan.cpp).
 #pragma once
 
@@ -19,7 +21,7 @@ namespace quire {
 
 class KvStore;
 
-enum class CachedRows { pool, live, sequence };
+enum class CachedRows { pool, live, sequence, paged };
 
 // Streams of one size.  Blocks that hold less than n_kv tokens are padded with the null block, rows with hidden ones.
 struct AttentionPart {
@@ -62,10 +64,14 @@ class AttentionPlanner {
     AttentionPlanner(const Trace &trace, const KvStore &store, const AttentionLimits &limits, bool on_device);
     // Layers of the group have no flash attention: all their scores are made.
     void set_explicit(int group) { groups_[static_cast<size_t>(group)].is_explicit = true; }
+    // The device has the form `paged` for layers of the group.
+    void set_paged(int group) { groups_[static_cast<size_t>(group)].is_paged = true; }
     // `n_tokens`: the step's rows, padded.
     std::vector<GroupAttention> plan(const StepBatch &batch, int n_tokens) const;
     // Forms that need the most memory, for steps of n_tokens rows.
     std::vector<std::vector<AttentionForm>> largest(int n_tokens) const;
+    // Of the form `paged`, to see whether the device has it.
+    std::vector<AttentionForm> paged(int n_tokens) const;
 
   private:
     struct Group {
@@ -75,7 +81,7 @@ class AttentionPlanner {
         // multiplied by, twice; queries and results of a row; heads that share K and V.
         double token_bytes = 0, pair_products = 0, row_bytes = 0, n_head = 0;
         int shared_by = 1;
-        bool is_explicit = false;
+        bool is_explicit = false, is_paged = false;
     };
     struct Choice {
         AttentionPart part;
@@ -87,7 +93,9 @@ class AttentionPlanner {
     double cost(const Group &group, const AttentionPart &part) const;
     Choice together(const Group &group, CachedRows source, const Rows &rows, int n_rows, int n_kv,
                     int first_kv = 0) const;
+    StreamRun part_of(size_t g, const StreamRun &all, int done, int n, const StepBatch &batch) const;
     Choice apart(size_t g, const Rows &rows, int stream_rows, int n_exact, const StepBatch &batch) const;
+    Choice by_tables(size_t g, const Rows &rows, int n_exact, const StepBatch &batch) const;
     Choice best(size_t g, const Rows &rows, int n_exact, const StepBatch &batch) const;
     GroupAttention plan_group(size_t g, const StepBatch &batch, int n_tokens) const;
     std::vector<Group> groups_;

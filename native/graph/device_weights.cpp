@@ -1,33 +1,69 @@
 #include "graph/device_weights.h"
 
+#include <algorithm>
 #include <set>
 
 #include "core/array_room.h"
 
 namespace quire {
 
-void DeviceWeights::copy(const std::vector<WeightRef> &weights) {
+std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<WeightRef> &weights,
+                                                          const std::vector<std::vector<WeightRef>> &groups) const {
     const Device device = backend_.device();
-    std::vector<WeightRef> wanted;
-    std::vector<size_t> sizes_bytes;
+    std::vector<Room> rooms;
     std::set<const Weight *> seen;
-    for (const WeightRef &weight : weights) {
-        if (weight->tensor.device() == device || copies_.contains(weight.get()) || !seen.insert(weight.get()).second)
-            continue;
-        wanted.push_back(weight);
-        sizes_bytes.push_back(Tensor::needed_bytes(weight->tensor.dtype(), weight->tensor.shape(), device));
+    auto is_wanted = [&](const WeightRef &weight) {
+        return weight->tensor.device() != device && !copies_.contains(weight.get()) && !seen.contains(weight.get());
+    };
+    for (const std::vector<WeightRef> &group : groups) {
+        if (!std::ranges::all_of(group, is_wanted)) continue;
+        Room room{group, group.front()->tensor.dtype(), group.front()->tensor.shape()};
+        room.shape[0] = 0;
+        for (const WeightRef &weight : group) {
+            room.shape[0] += weight->tensor.shape()[0];
+            seen.insert(weight.get());
+        }
+        rooms.push_back(std::move(room));
     }
+    for (const WeightRef &weight : weights) {
+        if (!is_wanted(weight)) continue;
+        rooms.push_back({{weight}, weight->tensor.dtype(), weight->tensor.shape()});
+        seen.insert(weight.get());
+    }
+    return rooms;
+}
+
+void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vector<std::vector<WeightRef>> &groups) {
+    const Device device = backend_.device();
+    const std::vector<Room> rooms = rooms_for(weights, groups);
+    std::vector<size_t> sizes_bytes;
+    for (const Room &each : rooms) sizes_bytes.push_back(Tensor::needed_bytes(each.dtype, each.shape, device));
     ArrayRoom room(device, sizes_bytes, [&](size_t bytes) {
         return backend_.measures() ? Buffer::measured(device, bytes) : Buffer::allocate(device, bytes);
     });
-    for (const WeightRef &weight : wanted) {
-        const Tensor &given = weight->tensor;
+    for (const Room &each : rooms) {
         const auto [buffer, offset_bytes] = room.next();
-        const Tensor copied = Tensor::in_buffer(given.dtype(), given.shape(), buffer, offset_bytes);
-        if (!backend_.measures()) given.copy_to(copied);
-        copies_.emplace(weight.get(), Copy{weight, copied});
+        std::shared_ptr<const Tensor> whole;
+        if (each.weights.size() > 1)
+            whole = std::make_shared<const Tensor>(Tensor::in_buffer(each.dtype, each.shape, buffer, offset_bytes));
+        int64_t first_row = 0;
+        size_t done_bytes = 0;
+        for (const WeightRef &weight : each.weights) {
+            const Tensor &given = weight->tensor;
+            const Tensor copied = Tensor::in_buffer(given.dtype(), given.shape(), buffer, offset_bytes + done_bytes);
+            if (!backend_.measures()) given.copy_to(copied);
+            copies_.emplace(weight.get(), Copy{weight, copied, whole, first_row});
+            first_row += given.shape()[0];
+            done_bytes += given.size_bytes();
+        }
     }
     size_bytes_ += room.size_bytes();
+}
+
+std::optional<DeviceWeights::Merged> DeviceWeights::merged(const WeightRef &weight) const {
+    const auto found = copies_.find(weight.get());
+    if (found == copies_.end() || !found->second.whole) return std::nullopt;
+    return Merged{found->second.whole->handle(), found->second.first_row};
 }
 
 const Tensor &DeviceWeights::of(const WeightRef &weight) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "core/device.h"
 #include "graph/operations.h"
@@ -11,8 +12,15 @@ namespace quire {
 class DeviceWeights {
   public:
     explicit DeviceWeights(const Backend &backend) : backend_(backend) {}
-    // Copies of all of these side by side.  CapacityError when there is no memory.
-    void copy(const std::vector<WeightRef> &weights);
+    // Copies of all of these side by side; matrices of each group follow each other as if they were one
+    // (graph/merged_products.h).  CapacityError when there is no memory.
+    void copy(const std::vector<WeightRef> &weights, const std::vector<std::vector<WeightRef>> &groups = {});
+    // The matrix that has all of a group's, and which of its rows are the weight's first.
+    struct Merged {
+        ggml_tensor *whole;
+        int64_t first_row;
+    };
+    std::optional<Merged> merged(const WeightRef &weight) const;
     // What has no copy yet gets one, by itself: before any step, as the largest graph is made then.
     const Tensor &of(const WeightRef &weight);
     size_t size_bytes() const { return size_bytes_; }
@@ -21,7 +29,17 @@ class DeviceWeights {
     struct Copy {
         WeightRef weight; // kept, as its address is the key
         Tensor tensor;
+        std::shared_ptr<const Tensor> whole = nullptr; // of its group
+        int64_t first_row = 0;
     };
+    // Matrices that lie together, or one.
+    struct Room {
+        std::vector<WeightRef> weights;
+        DType dtype;
+        Shape shape;
+    };
+    std::vector<Room> rooms_for(const std::vector<WeightRef> &weights,
+                                const std::vector<std::vector<WeightRef>> &groups) const;
     const Backend &backend_;
     std::map<const Weight *, Copy> copies_;
     size_t size_bytes_ = 0;

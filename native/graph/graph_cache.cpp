@@ -106,6 +106,13 @@ void GraphCache::forget_all() {
     graphs_.clear();
 }
 
+LoweredGraph GraphCache::lowered(const GraphKey &key) const {
+    LoweredGraph graph = lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
+    if (!graph.unpaged_groups.empty())
+        throw InternalError("graph", "the device must have a kernel for block tables where they are planned but has not");
+    return graph;
+}
+
 const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     inputs_.place(graph, [this] { forget_all(); });
     if (backend_.measures()) return measure(std::move(graph));

@@ -54,9 +54,7 @@ class GraphCache {
     const LoweredGraph &measure(LoweredGraph graph);
     void forget_all();
     void make_allocator();
-    LoweredGraph lowered(const GraphKey &key) const {
-        return lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
-    }
+    LoweredGraph lowered(const GraphKey &key) const;
     Backend &backend_;
     std::vector<const Trace *> traces_;
     const Lowering &lowering_;

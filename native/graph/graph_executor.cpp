@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/system.h"
 #include "graph/device_weights.h"
+#include "graph/merged_products.h"
 #include "graph/pass.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/thread_team.h"
@@ -173,7 +174,11 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
         DevicePart &part = *devices_[d];
         const Place place = device_place(d);
         if (!has_part(place)) continue;
-        part.weights.copy(weights_at(passes(), place));
+        std::vector<const Trace *> traces;
+        for (const Pass *pass : passes())
+            for (const Piece &piece : pass->pieces())
+                if (piece.place == place) traces.push_back(&piece.trace);
+        part.weights.copy(weights_at(passes(), place), products_together(traces));
         part.stock = std::make_unique<StockDevice>(part.backend, *part.store, options.sums_inputs, &part.weights);
         decode_->add_graphs(place, *part.stock, limits_);
         if (encode_)

@@ -61,8 +61,9 @@ struct GraphInputs {
     // among those of the parts, i32 [n_tokens].
     std::map<int, ggml_tensor *> slots, places;
     // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1, rows, n_kv],
-    // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv].
-    std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns;
+    // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv]; of the form `paged` the first token
+    // that a row sees, counted from its first block, and how many, i32 [rows, 2].
+    std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns, spans;
     StateInputs states;
     std::vector<std::pair<ggml_tensor *, const Border *>> carried; // f32 [n_tokens or n_rows, ...]
     // All of them, in one piece of memory, and their bytes there.
@@ -95,7 +96,8 @@ struct LoweredGraph {
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
     std::vector<ggml_tensor *>
         left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
-    std::set<int> explicit_groups; // of the cache: some of their layers have no flash attention here
+    // Of the cache: some of their layers have no flash attention here; have no kernel for the form `paged`.
+    std::set<int> explicit_groups, unpaged_groups;
 };
 
 // Turns a trace into graphs for one device.  Stateless between calls.

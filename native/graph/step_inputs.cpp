@@ -75,6 +75,18 @@ void fill_blocks(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     }
 }
 
+void fill_spans(const StepToFill &step, PartPlace place, ggml_tensor *target) {
+    auto *out = step.memory.host<int32_t>(target);
+    std::fill(out, out + ggml_nelements(target), 0);
+    const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
+    for (const StreamRun &run : runs_of(step, place)) {
+        const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(run.begin)]);
+        const auto first = static_cast<int32_t>(step.lifetime(place.group).first_seen(last));
+        out[2 * run.stream] = first - run.first_block * kv_block_tokens;
+        out[2 * run.stream + 1] = last + 1 - first;
+    }
+}
+
 // Calls `use(first, n, position)` for the cached tokens that a row sees, first .. first + n of those that its stream
 // looks at, which lie at `position` and after it; in pieces that lie together.
 template <class Use>
@@ -238,6 +250,7 @@ void StepInputs::fill(const StepToFill &step) {
     for (auto [group, target] : inputs.places) fill_places(step, group, target);
     for (auto [place, target] : inputs.rows) fill_rows(step, place, target);
     for (auto [place, target] : inputs.blocks) fill_blocks(step, place, target);
+    for (auto [place, target] : inputs.spans) fill_spans(step, place, target);
     for (auto [place, target] : inputs.masks) {
         find_places(step, place);
         fill_mask(step, place, target);

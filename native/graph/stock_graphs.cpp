@@ -30,6 +30,10 @@ void StockGraphs::reserve(const GraphLimits &limits) {
             finds_strips_ = tried.strips.values != nullptr;
             for (int group : tried.explicit_groups) planner_.set_explicit(group);
         }
+        const LoweredGraph tried =
+            device.lowering.lower(trace_, {few, 1, number_, planner_.paged(few), n_strips, states});
+        for (size_t group = 0; group < device.store.layout().groups().size(); ++group)
+            if (!tried.unpaged_groups.contains(static_cast<int>(group))) planner_.set_paged(static_cast<int>(group));
     }
     const int n_strips = finds_strips_ ? most_strips(trace_.n_vocab) : 0;
     const std::vector<std::vector<AttentionForm>> attention = planner_.largest(n_tokens);

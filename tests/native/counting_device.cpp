@@ -18,6 +18,9 @@
 #include <string>
 #include <thread>
 
+#include "cuda/cache_heads.h"
+#include "cuda/paged_attention.h"
+
 namespace {
 
 // In the order of CountingDevice.Counts.
@@ -36,6 +39,7 @@ struct Counts {
 Counts counts{};
 std::map<std::string, int64_t> launches; // by operation
 std::set<std::string> refused; // operations that the device says it lacks
+bool has_own = false; // operations of Quire's own, which carry what computes them
 
 // The fault to come: at the n-th compute from now, or allocation or upload
 // where it is of those.  Armed by a call, or by a file that COUNTING_FAULT
@@ -103,13 +107,20 @@ void count_graph(ggml_cgraph *graph) {
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
         const ggml_tensor *node = ggml_graph_node(graph, i);
         if (node->op == GGML_OP_SET_ROWS && root(node)->op == GGML_OP_NONE) cached.insert(root(node));
+        if (quire::CacheHeads params; quire::get_params(node, params)) cached.insert({root(node->src[3]), root(node->src[4])});
     }
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
         const ggml_tensor *node = ggml_graph_node(graph, i);
         if (is_view(node)) continue;
         ++counts.launches;
         ++launches[ggml_op_name(node->op)];
-        if (node->op == GGML_OP_SET_ROWS) continue;
+        if (quire::CacheHeads params; node->op == GGML_OP_SET_ROWS || quire::get_params(node, params)) continue;
+        if (quire::PagedAttention params; quire::get_params(node, params)) {
+            const int32_t *spans = static_cast<const int32_t *>(node->src[4]->data);
+            for (int64_t row = 0; row < node->ne[2]; ++row)
+                counts.cache_bytes += spans[2 * row + 1] * static_cast<int64_t>(node->src[1]->nb[1] + node->src[2]->nb[1]);
+            continue;
+        }
         bool reads = false;
         for (const ggml_tensor *source : node->src) {
             if (source == nullptr || !cached.count(root(source))) continue;
@@ -311,6 +322,9 @@ ggml_backend_buffer_type_t device_host_buffers(ggml_backend_dev_t) { return ggml
 bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
     const bool is_custom = node->op == GGML_OP_CUSTOM || node->op == GGML_OP_MAP_CUSTOM1 ||
                            node->op == GGML_OP_MAP_CUSTOM2 || node->op == GGML_OP_MAP_CUSTOM3;
+    const bool has = has_own && !refused.count(ggml_op_name(node->op));
+    if (quire::PagedAttention params; has && quire::get_params(node, params)) return true;
+    if (quire::CacheHeads params; has && quire::get_params(node, params)) return true;
     return !is_custom && !refused.count(ggml_op_name(node->op)) && ggml_backend_dev_supports_op(cpu_device(), node);
 }
 bool device_supports_buffers(ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
@@ -392,6 +406,7 @@ extern "C" __attribute__((visibility("default"))) int64_t counting_launches(cons
     const auto found = launches.find(operation);
     return found == launches.end() ? 0 : found->second;
 }
+extern "C" __attribute__((visibility("default"))) void counting_have_own(int has) { has_own = has != 0; }
 extern "C" __attribute__((visibility("default"))) void counting_refuse(const char *operation, int refuses) {
     refuses ? static_cast<void>(refused.insert(operation)) : static_cast<void>(refused.erase(operation));
 }

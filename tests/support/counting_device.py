@@ -111,6 +111,15 @@ class CountingDevice:
             self._module.counting_set_largest(ctypes.c_int64(0))
 
     @contextmanager
+    def own_operations(self) -> Iterator[None]:
+        """The device has Quire's own operations (native/cuda), computed by the CPU."""
+        self._module.counting_have_own(1)
+        try:
+            yield
+        finally:
+            self._module.counting_have_own(0)
+
+    @contextmanager
     def without(self, *operations: str) -> Iterator[None]:
         """The device says that it lacks them."""
         for operation in operations:
@@ -136,7 +145,7 @@ def compiled_device(folder: Path) -> Path:
         subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
         command += ["-include", str(names)]
     command += [f'-DQUIRE_MODULE_VERSION="{module_version()}"']
-    command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", str(source), "-o", str(module)]
+    command += [f"-I{GGML / 'include'}", f"-I{GGML / 'src'}", f"-I{ROOT / 'native'}", str(source), "-o", str(module)]
     command += [f"-L{libraries}", "-lquire-ggml", "-lquire-ggml-base", f"-Wl,-rpath,{libraries}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from quire._native import graph
 from quire._native.core import Tensor
 
-__all__ = ["N_VOCAB", "VARIANTS", "Variant", "numpy_forward", "random_weights", "trace"]
+__all__ = ["BASE", "EPS", "N_VOCAB", "VARIANTS", "Variant", "numpy_forward", "random_weights", "trace"]
 
 Array = npt.NDArray[np.float32]
 

@@ -7,6 +7,8 @@
 
 #include "graph/lower_stock.h"
 #include "graph/operations/attention_nodes.h"
+#include "graph/operations/head_chain.h"
+#include "graph/operations/own_nodes.h"
 
 namespace quire {
 namespace {
@@ -35,13 +37,15 @@ class AttentionBuilder {
     AttentionBuilder(const StockParts &parts, const StockAttention &attention)
         : p_(parts), graph_(*parts.graph), ctx_(parts.context), attention_(attention),
           kept_(graph_.trace.cache[static_cast<size_t>(attention.layer)].rows.value()),
-          group_(graph_.store.layout().group_of(attention.layer).value()) {}
+          group_(graph_.store.layout().group_of(attention.layer).value()), q_(parts.inputs[0]) {}
 
     ggml_tensor *build();
 
   private:
     ggml_tensor *cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim);
     ggml_tensor *part(const AttentionPart &part, int i);
+    bool write();
+    ggml_tensor *paged(const AttentionPart &part, int i, ggml_tensor *q);
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
     ggml_tensor *by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                            ggml_tensor *mask);
@@ -60,6 +64,7 @@ class AttentionBuilder {
     const StockAttention &attention_;
     const CacheRows &kept_;
     int group_;
+    ggml_tensor *q_;
 };
 
 // {head_dim, n_kv, n_kv_head, n_streams}, where they lie or copied by blocks.
@@ -111,14 +116,38 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
     return ggml_cont(ctx_, ggml_permute(ctx_, mixed, 0, 2, 1, 3));
 }
 
+// `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for to see
+// just that.
+ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
+    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.flash == nullptr) return nullptr;
+    const StockGraph::Written &written = graph_.written.at(attention_.layer);
+    GraphInputs &inputs = graph_.out.inputs;
+    ggml_tensor *tables = input(inputs.blocks, {group_, i}, GGML_TYPE_I32,
+                                {part.n_kv / kv_block_tokens, part.n_streams}, "blocks");
+    ggml_tensor *spans = input(inputs.spans, {group_, i}, GGML_TYPE_I32, {2, part.n_streams}, "spans");
+    ggml_tensor *sinks = attention_.sinks ? p_.weight(attention_.sinks) : nullptr;
+    PagedAttention params;
+    params.scale = attention_.scale;
+    params.soft_cap = attention_.soft_cap;
+    static_assert(paged_block_tokens == kv_block_tokens);
+    ggml_tensor *made = paged_attention_node(ctx_, {q, written.k, written.v, tables, spans, sinks}, params);
+    return has_own_node(graph_.flash, made) ? made : nullptr;
+}
+
 // {v_head_dim, n_head, rows of the part}
 ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
-    ggml_tensor *q = p_.inputs[0];
+    ggml_tensor *q = q_;
     const int64_t n_head = q->ne[1], n = part.n_rows();
     if (!ggml_is_contiguous(q)) q = ggml_cont(ctx_, q);
     if (!graph_.out.key.attention[static_cast<size_t>(group_)].in_order) {
         ggml_tensor *rows = input(graph_.out.inputs.rows, {group_, i}, GGML_TYPE_I32, {n}, "rows");
         q = ggml_get_rows(ctx_, ggml_reshape_2d(ctx_, q, q->ne[0] * n_head, q->ne[2]), rows);
+    }
+    if (part.source == CachedRows::paged) {
+        ggml_tensor *rows = ggml_reshape_3d(ctx_, q, kept_.head_dim, n_head, n);
+        if (ggml_tensor *made = paged(part, i, rows)) return made;
+        graph_.out.unpaged_groups.insert(group_);
+        return ggml_new_tensor_3d(ctx_, GGML_TYPE_F32, kept_.v_head_dim, n_head, n);
     }
     q = ggml_reshape_4d(ctx_, q, kept_.head_dim, n_head, part.stream_rows, part.n_streams);
     q = ggml_permute(ctx_, q, 0, 2, 1, 3);
@@ -139,11 +168,24 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     return ggml_reshape_3d(ctx_, made, kept_.v_head_dim, n_head, n);
 }
 
+// All that comes before attention in one, where the device has a kernel for it.
+bool AttentionBuilder::write() {
+    if (graph_.flash == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
+    const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
+    ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
+                                     pools.v.handle(), stock_slots(graph_, group_));
+    if (made == nullptr) return false;
+    // Who reads the pools does not refer to the node: it comes before all that follows.
+    ggml_build_forward_expand(graph_.out.graph, made);
+    q_ = made;
+    return true;
+}
+
 ggml_tensor *AttentionBuilder::build() {
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     // What an earlier step has written, or an earlier piece of this one, is in the pools already.
     graph_.written.try_emplace(attention_.layer, StockGraph::Written{pools.k.handle(), pools.v.handle()});
-    if (p_.inputs.size() > 1) {
+    if (p_.inputs.size() > 1 && !write()) {
         ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
         graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};
     }
@@ -163,12 +205,17 @@ ggml_tensor *AttentionBuilder::build() {
 
 } // namespace
 
+ggml_tensor *stock_slots(StockGraph &graph, int group) {
+    return graph.shared_input(graph.out.inputs.slots, group, [&] {
+        return graph.new_input(GGML_TYPE_I64, {graph.out.key.n_tokens}, "slots");
+    });
+}
+
 // A view in front of the write lets ggml fuse it with what made the rows.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool) {
     ggml_context *ctx = graph.context();
     const int64_t n = graph.out.key.n_tokens;
-    ggml_tensor *slots =
-        graph.shared_input(graph.out.inputs.slots, group, [&] { return graph.new_input(GGML_TYPE_I64, {n}, "slots"); });
+    ggml_tensor *slots = stock_slots(graph, group);
     if (!ggml_is_contiguous(x)) x = ggml_cont(ctx, x);
     const int64_t size = x->ne[0] * x->ne[1];
     ggml_tensor *rows = ggml_view_2d(ctx, x, size, n, static_cast<size_t>(size) * sizeof(float), 0);

@@ -11,6 +11,8 @@ struct StockAttention {
     WeightRef sinks, bias; // either may be null
 };
 
+// Where a group's pools get the step's rows.
+ggml_tensor *stock_slots(StockGraph &graph, int group);
 // A group's pool with the rows of `x` {head_dim, n_kv_head, n_tokens} in the step's slots of it.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool);
 // Inputs of the operation: q, k, v; q and k, where V is within K; or q alone where the layer's rows are written already.

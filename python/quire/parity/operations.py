@@ -60,6 +60,17 @@ def _attend(*, soft_cap: float = 0.0, sinks: bool = False, bias: bool = False) -
     return build
 
 
+def _heads_of_products(bench: Bench) -> TraceTensor:
+    """As models have it: products of the same rows, whose heads are normed and turned, eight for two of keys."""
+    x = bench.value(512)
+    q, k, v = (
+        graph.linear(x, bench.weight(n * 128, 512, low=-0.1, high=0.1)).heads(n) for n in (8, 2, 2)
+    )
+    spec = RopeSpec(n_dims=128, layout="half", freq_base=1e4)
+    q, k = (graph.rope(graph.rms_norm(h, bench.weight(128), 1e-6), bench.tracer.positions, spec) for h in (q, k))
+    return graph.attend(0, q, k, v, scale=0.09)
+
+
 def _attend_to_written(bench: Bench) -> TraceTensor:
     q, k, v = _qkv(bench)
     return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(0, bench.value(4, 64), scale=0.125)
@@ -181,6 +192,7 @@ _FUSED = [
     OperationCase("attend", _attend(bias=True), PRODUCTS, (_ROWS,), "bias"),
     OperationCase("attend", _attend(), PRODUCTS, (_ROWS,), "copied blocks", (1, FAR_BLOCK)),
     OperationCase("attend", _attend(), PRODUCTS, (_ROWS,), "stretch of the pool", (FAR_BLOCK, FAR_BLOCK + 1)),
+    OperationCase("attend", _heads_of_products, PRODUCTS, (CacheSpec(n_kv_head=2, head_dim=128),), "heads of products"),
     OperationCase("attend_to_written", _attend_to_written, PRODUCTS, (_ROWS,)),
     OperationCase(
         "write_source", _write_source, PRODUCTS, (_ROWS, CacheSpec(n_kv_head=2, head_dim=64, of_source=True)),

@@ -1,0 +1,22 @@
+// What comes before attention, in one: heads of q and k are normed and rotated, and those of k and v written to the cache.  On
+// the CPU graph/operations/own_nodes.cpp computes it, on CUDA cuda/cache_heads.cuh.
+//
+// Sources: 0, 1, 2 q, k, v f32 {head_dim, heads, n_rows}, whose rows may lie apart; 3 and 4 the pools of K and V
+// {n_kv_head * head_dim, n_slots}, of f16 or bf16, which are written to; 5 slots i64 {n_rows}; 6 positions i32 {n_rows}; 7 and 8
+// the weights of the norms of q and k, f32 {head_dim}, or nothing; 9 factors that frequencies are divided by, f32 {n_dims / 2},
+// or nothing.  Result f32 {head_dim, n_head, n_rows}: q.
+#pragma once
+
+#include "cuda/node_params.h"
+
+namespace quire {
+
+struct CacheHeads {
+    static constexpr uint32_t magic_number = 0x51434831;
+    uint32_t magic = magic_number;
+    uint8_t norms_q = 0, norms_k = 0, halves = 0, unused = 0; // halves: pairs are i and i + n_dims / 2, else 2 i and 2 i + 1
+    float eps = 0, freq_base = 0, freq_scale = 1, magnitude = 1;
+    int32_t n_dims = 0; // that turn
+};
+
+} // namespace quire

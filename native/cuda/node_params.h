@@ -1,0 +1,23 @@
+// Parameters of Quire's own operations in ggml's GGML_OP_CUSTOM nodes.  ggml knows nothing of such a node but the function that
+// computes it on the CPU; the core and a device's module agree by what is in these headers.
+#pragma once
+
+#include <ggml.h>
+
+#include <cstring>
+
+namespace quire {
+
+// They lie behind what ggml has there.  `Params` begins with its own `magic`.
+template <class Params> void set_params(ggml_tensor *node, const Params &params) {
+    static_assert(sizeof(params) <= GGML_MAX_OP_PARAMS - 32);
+    std::memcpy(node->op_params + 8, &params, sizeof(params));
+}
+
+// Whether the node is of that operation.
+template <class Params> bool get_params(const ggml_tensor *node, Params &params) {
+    std::memcpy(static_cast<void *>(&params), node->op_params + 8, sizeof(params));
+    return node->op == GGML_OP_CUSTOM && params.magic == Params::magic_number;
+}
+
+} // namespace quire

@@ -1,0 +1,25 @@
+// Operations of Quire's own as nodes of ggml's, for devices whose modules have kernels for them: native/cuda has the kernels,
+// and says what they read.  A device that has them says so (ggml_backend_supports_op).
+#pragma once
+
+#include <ggml-backend.h>
+
+#include "cuda/cache_heads.h"
+#include "cuda/paged_attention.h"
+
+namespace quire {
+
+// Whether the device has it; QUIRE_DEVICE_KERNELS=0 says that none has.
+bool has_own_node(ggml_backend *device, const ggml_tensor *node);
+
+struct PagedSources {
+    ggml_tensor *q, *k, *v, *tables, *spans, *sinks; // sinks may be null
+};
+ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &sources, const PagedAttention &params);
+
+struct HeadSources {
+    ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight, *factors; // the last three may be null
+};
+ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &sources, const CacheHeads &params);
+
+} // namespace quire

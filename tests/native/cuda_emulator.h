@@ -1,0 +1,201 @@
+// What kernels of native/cuda use of CUDA, on the CPU: the threads of a block are fibers that take turns at barriers and
+// shuffles, in the order that a test asks for.  Kernels without a missing barrier give the same bits in every order.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#define __host__
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+#define __shared__ static // one block runs at a time
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+};
+struct float2 {
+    float x, y;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+struct half;
+using std::min;
+
+namespace emulator {
+
+enum class Order { forward, backward, shuffled };
+
+struct Barrier {
+    int n = 0, waiting = 0, round = 0; // n: threads that have not ended
+};
+
+struct Thread {
+    ucontext_t context{};
+    std::unique_ptr<char[]> stack;
+    dim3 index;
+    int number = 0;
+    bool has_ended = false;
+};
+
+struct Warp {
+    Barrier barrier;
+    float values[32];
+};
+
+struct Block {
+    std::vector<Thread> threads;
+    std::vector<Warp> warps;
+    Barrier barrier;
+    ucontext_t scheduler{};
+    Thread *current = nullptr;
+    const std::function<void()> *kernel = nullptr;
+    int n_steps = 0; // barriers that were passed, and threads that ended
+};
+inline Block block;
+inline dim3 block_index;
+
+[[noreturn]] inline void fail(const char *why) {
+    std::fprintf(stderr, "cuda emulator: %s\n", why);
+    std::abort();
+}
+
+inline void pass(Barrier &barrier) {
+    if (barrier.waiting < barrier.n || barrier.n == 0) return;
+    barrier.waiting = 0;
+    ++barrier.round;
+    ++block.n_steps;
+}
+
+inline void wait(Barrier &barrier) {
+    const int round = barrier.round;
+    ++barrier.waiting;
+    pass(barrier);
+    while (barrier.round == round) swapcontext(&block.current->context, &block.scheduler);
+}
+
+inline void run_thread() {
+    (*block.kernel)();
+    Thread &thread = *block.current;
+    thread.has_ended = true;
+    ++block.n_steps;
+    for (Barrier *barrier : {&block.warps[static_cast<size_t>(thread.number / 32)].barrier, &block.barrier}) {
+        --barrier->n;
+        pass(*barrier);
+    }
+    swapcontext(&thread.context, &block.scheduler);
+}
+
+inline void run_block(int n_threads, Order order, std::mt19937 &random, const std::function<void()> &kernel) {
+    constexpr size_t stack_bytes = 1 << 17;
+    const auto n = static_cast<size_t>(n_threads);
+    block.threads.resize(n);
+    block.warps.assign(n / 32, Warp{});
+    block.barrier = {n_threads, 0, 0};
+    block.kernel = &kernel;
+    std::vector<size_t> turns(n);
+    std::iota(turns.begin(), turns.end(), size_t{0});
+    if (order == Order::backward) std::reverse(turns.begin(), turns.end());
+    for (size_t i = 0; i < n; ++i) {
+        Thread &thread = block.threads[i];
+        thread.index = {static_cast<unsigned>(i)};
+        thread.number = static_cast<int>(i);
+        thread.has_ended = false;
+        if (!thread.stack) thread.stack = std::make_unique<char[]>(stack_bytes);
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack.get();
+        thread.context.uc_stack.ss_size = stack_bytes;
+        makecontext(&thread.context, run_thread, 0);
+        ++block.warps[i / 32].barrier.n;
+    }
+    for (size_t n_left = n; n_left > 0;) {
+        if (order == Order::shuffled) std::shuffle(turns.begin(), turns.end(), random);
+        const int n_steps = block.n_steps;
+        n_left = 0;
+        for (size_t i : turns) {
+            Thread &thread = block.threads[i];
+            if (thread.has_ended) continue;
+            block.current = &thread;
+            swapcontext(&block.scheduler, &thread.context);
+            n_left += !thread.has_ended;
+        }
+        if (n_left > 0 && block.n_steps == n_steps) fail("all threads wait: a barrier is not reached by all");
+    }
+}
+
+inline void launch(dim3 grid, int n_threads, Order order, const std::function<void()> &kernel) {
+    std::mt19937 random(1);
+    std::vector<dim3> blocks;
+    for (unsigned z = 0; z < grid.z; ++z)
+        for (unsigned y = 0; y < grid.y; ++y)
+            for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
+    if (order == Order::backward) std::reverse(blocks.begin(), blocks.end());
+    if (order == Order::shuffled) std::shuffle(blocks.begin(), blocks.end(), random);
+    for (dim3 index : blocks) {
+        block_index = index;
+        run_block(n_threads, order, random, kernel);
+    }
+}
+
+} // namespace emulator
+
+#define threadIdx (emulator::block.current->index)
+#define blockIdx (emulator::block_index)
+
+inline void __syncthreads() { emulator::wait(emulator::block.barrier); }
+inline void __syncwarp() {
+    emulator::wait(emulator::block.warps[static_cast<size_t>(emulator::block.current->number / 32)].barrier);
+}
+inline float __shfl_xor_sync(unsigned, float x, int bits) {
+    const int number = emulator::block.current->number;
+    emulator::Warp &warp = emulator::block.warps[static_cast<size_t>(number / 32)];
+    warp.values[number % 32] = x;
+    emulator::wait(warp.barrier);
+    const float other = warp.values[(number % 32) ^ bits];
+    emulator::wait(warp.barrier);
+    return other;
+}
+inline float __uint_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+namespace quire_cuda {
+
+inline float2 halves_to_floats(unsigned word) {
+    _Float16 pair[2];
+    std::memcpy(pair, &word, sizeof(pair));
+    return {static_cast<float>(pair[0]), static_cast<float>(pair[1])};
+}
+inline unsigned short half_bits(float x) {
+    const auto rounded = static_cast<_Float16>(x);
+    unsigned short bits;
+    std::memcpy(&bits, &rounded, sizeof(bits));
+    return bits;
+}
+inline unsigned short bf16_bits(float x) { // to the nearest, halves to the even one
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return static_cast<unsigned short>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+inline uint4 load_once(const char *from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fail("a load of 16 bytes is not aligned");
+    uint4 bytes;
+    std::memcpy(&bytes, from, sizeof(bytes));
+    return bytes;
+}
+
+} // namespace quire_cuda
