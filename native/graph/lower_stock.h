@@ -18,6 +18,7 @@ struct StockGraph {
     const KvStore &store;
     LoweredGraph &out;
     std::vector<ggml_tensor *> values{}; // by operation number; as many as are lowered
+    std::vector<int> n_reads{}; // by operation number, those from outside as well
     struct Written {
         ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
     };

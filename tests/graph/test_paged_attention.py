@@ -21,6 +21,7 @@ import pytest
 from counting_device import CountingDevice, counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
+from quire._native.quant import dequantize, quantize
 from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
 from test_devices import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
 
@@ -121,6 +122,49 @@ def test_products_of_the_same_rows_are_one(
                 np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
             assert counting.launches("MUL_MAT") == (3 if dim == 512 else 5)
             assert (counting.launches("ROPE"), counting.launches("RMS_NORM")) == ((0, 1) if own else (2, 3))
+
+
+def quantized_layer(dtype: str) -> graph.Trace:
+    """As models have it, with quantized matrices."""
+    random = np.random.default_rng(5)
+
+    def norm(name: str) -> graph.Weight:
+        return graph.Weight(name, Tensor.from_numpy(random.uniform(0.5, 1.5, 512).astype(np.float32)))
+
+    def matrix(name: str, n_out: int, n_in: int, of: str = dtype) -> graph.Weight:
+        return graph.Weight(name, quantize(random.standard_normal((n_out, n_in)).astype(np.float32) * n_in**-0.5, of))
+
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=2, head_dim=64)])
+    rope = graph.RopeSpec(n_dims=64, layout="half", freq_base=BASE)
+    table = Tensor.from_numpy(random.standard_normal((N_VOCAB, 512)).astype(np.float32))
+    x = graph.embed(tracer.tokens, graph.Weight("embd", table))
+    h = graph.rms_norm(x, norm("norm"), EPS)
+    q, k, v = (graph.linear(h, matrix(name, n * 64, 512)).heads(n) for name, n in (("q", 4), ("k", 2), ("v", 2)))
+    q, k = (graph.rope(y, tracer.positions, rope) for y in (q, k))
+    x = x + graph.linear(graph.attend(0, q, k, v, scale=0.125).merge_heads(), matrix("o", 512, 256))
+    h = graph.rms_norm(x, norm("ffn_norm"), EPS)
+    gated = graph.glu(graph.linear(h, matrix("gate", 768, 512)), graph.linear(h, matrix("up", 768, 512)), "silu")
+    x = graph.linear(gated, matrix("down", 512, 768)) + x
+    y = graph.rms_norm(graph.select_rows(x, tracer.logit_rows), norm("last"), EPS)
+    return tracer.finish(graph.linear(y, matrix("head", N_VOCAB, 512, "q6_k")))
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q8_0"])
+def test_products_of_one_row_take_what_stands_around_them(dtype: str, counting: CountingDevice) -> None:
+    """Numbers are those of Quire's own kernels on the CPU, which round rows to 8 bits."""
+    options: dict[str, object] = {"max_rows": 96, "kv_dtype": "f16"}
+    made = Sequences(Variant(), counting, traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    for sequences in (made, cpu):
+        sequences.add(tokens_of(60, 1))
+    for n in (40, 1, 3, 1):
+        counting.reset()
+        found, expected = made.step([(0, n)])[0], cpu.step([(0, n)])[0]
+        assert np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+        if n == 1:  # q, k and v; heads; attention; its output and the sum; gate and up; down and the sum; the head
+            assert counting.launches("CUSTOM") == 7
+            assert counting.launches("MUL_MAT") == counting.launches("ADD") == counting.launches("GLU") == 0
+            assert counting.launches("RMS_NORM") == 1  # the last one, which is the hidden state
 
 
 class Args(ctypes.Structure):
@@ -287,6 +331,50 @@ def test_heads_are_normed_turned_and_cached(
             kept = pool.view(np.float16) if dtype == "f16" else (pool.astype(np.uint32) << 16).view(np.float32)
             np.testing.assert_allclose(kept[slots], expected, atol=step, rtol=step)
             assert (np.delete(pool, slots, axis=0) == 0x7FFF).all()  # nothing else is written
+
+
+class ProductArgs(ctypes.Structure):
+    """``ProductArgs`` of native/cuda/row_product.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("matrix", "second", "x", "norm", "added", "out")),
+        ("row_bytes", ctypes.c_size_t),
+        *((name, ctypes.c_int) for name in ("n_in", "n_out", "is_normed", "gate")),
+        ("eps", ctypes.c_float),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q6_k", "q8_0"])
+@pytest.mark.parametrize(("n_in", "normed", "gate", "added"), [(1280, True, 0, False), (512, False, 0, True), (1024, True, 1, False), (256, False, 2, True)])
+def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed: bool, gate: int, added: bool) -> None:
+    random = np.random.default_rng(n_in)
+    n_out = 19
+    matrices = [quantize(random.standard_normal((n_out, n_in)).astype(np.float32), dtype) for _ in range(2 if gate else 1)]
+    stored = [aligned(m.numpy().reshape(-1).view(np.uint16)) for m in matrices]
+    x, norm, more = (random.standard_normal(n).astype(np.float32) * 3 for n in (n_in, n_in, n_out))
+    row = x.astype(np.float64)
+    if normed:
+        row = row / np.sqrt((row * row).mean() + EPS) * norm
+    # As it is rounded: to 8 bits in blocks of 32.
+    blocks = row.reshape(-1, 32)
+    steps = np.abs(blocks).max(1, keepdims=True) / 127
+    row = (np.round(blocks / steps) * steps).reshape(-1)
+    made = [dequantize(m).astype(np.float64) @ row for m in matrices]
+    expected = made[0]
+    if gate:
+        g = made[0]
+        half = g / (1 + np.exp(-g)) if gate == 1 else 0.5 * g * (1 + np.tanh(0.7978845608 * (g + 0.044715 * g**3)))
+        expected = half * made[1]
+    expected = expected + (more if added else 0)
+    for order in range(3):
+        out = np.full(n_out, np.nan, np.float32)
+        args = ProductArgs(
+            stored[0].ctypes.data, stored[1].ctypes.data if gate else None, x.ctypes.data, norm.ctypes.data if normed else None,
+            more.ctypes.data if added else None, out.ctypes.data, stored[0].nbytes // n_out, n_in, n_out, int(normed), gate, EPS,
+        )  # fmt: skip
+        kernels.cuda_multiply_row(ctypes.byref(args), ["q4_k", "q6_k", "q8_0"].index(dtype), 2, order)
+        # A number between two codes may go either way.
+        np.testing.assert_allclose(out, expected, atol=2e-3 * np.abs(expected).max())
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

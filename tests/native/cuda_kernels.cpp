@@ -4,6 +4,7 @@
 #include "cuda/paged_attention.cuh"
 // It uses what the other has.
 #include "cuda/cache_heads.cuh"
+#include "cuda/row_product.cuh"
 
 namespace {
 
@@ -33,4 +34,12 @@ extern "C" void cuda_cache_heads(const quire_cuda::HeadsArgs *args, int n_rows, 
     const int n_heads = args->n_head + 2 * args->n_kv_head, together = quire_cuda::heads_together;
     emulator::launch({static_cast<unsigned>(n_rows), static_cast<unsigned>((n_heads + together - 1) / together)},
                      32 * together, static_cast<emulator::Order>(order), [&] { quire_cuda::cache_heads(*args); });
+}
+
+extern "C" void cuda_multiply_row(const quire_cuda::ProductArgs *args, int type, int n_blocks, int order) {
+    emulator::launch({static_cast<unsigned>(n_blocks)}, 32 * quire_cuda::product_warps, static_cast<emulator::Order>(order), [&] {
+        if (type == 0) quire_cuda::multiply_row<quire_cuda::Q4K>(*args);
+        if (type == 1) quire_cuda::multiply_row<quire_cuda::Q6K>(*args);
+        if (type == 2) quire_cuda::multiply_row<quire_cuda::Q8>(*args);
+    });
 }

@@ -128,6 +128,38 @@ void compute_heads(ggml_tensor *out, int thread, int n_threads, void *) {
     }
 }
 
+float activated(float x, RowProduct::Gate gate) {
+    if (gate == RowProduct::silu) return x / (1 + std::exp(-x));
+    return 0.5F * x * (1 + std::tanh(0.79788456F * x * (1 + 0.044715F * x * x)));
+}
+
+void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
+    RowProduct params;
+    get_params(out, params);
+    const ggml_tensor *matrix = out->src[0], *norm = out->src[2], *added = out->src[3], *second = out->src[4];
+    const int64_t n = matrix->ne[0];
+    std::vector<float> x(static_cast<size_t>(n)), weights(static_cast<size_t>(n));
+    std::copy_n(at<float>(out->src[1], 0), n, x.data());
+    float scale = 1;
+    if (params.is_normed != 0) {
+        double squares = 0;
+        for (float value : x) squares += double{value} * value;
+        scale = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + params.eps));
+    }
+    for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] *= scale * (norm == nullptr ? 1.0F : *at<float>(norm, i));
+    auto product = [&](const ggml_tensor *of, int64_t row) {
+        ggml_get_type_traits(of->type)->to_float(at<void *>(of, 0, row), weights.data(), n);
+        float sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += weights[static_cast<size_t>(i)] * x[static_cast<size_t>(i)];
+        return sum;
+    };
+    for (int64_t row = thread; row < matrix->ne[1]; row += n_threads) {
+        float made = product(matrix, row);
+        if (second != nullptr) made = activated(made, params.gate) * product(second, row);
+        *at<float>(out, row) = made + (added == nullptr ? 0.0F : *at<float>(added, row));
+    }
+}
+
 } // namespace
 
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
@@ -150,6 +182,15 @@ ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &s, const
                               s.positions, s.q_weight, s.k_weight, s.factors};
     static_assert(std::size(sources) == GGML_MAX_SRC);
     std::copy(std::begin(sources), std::end(sources), node->src);
+    set_params(node, params);
+    return node;
+}
+
+ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
+                              const RowProduct &params) {
+    ggml_tensor *sources[] = {matrix, x, norm};
+    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, matrix->ne[1], 1, 1, 1, sources, 3, compute_product,
+                                       GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
 }

@@ -71,6 +71,16 @@ def _heads_of_products(bench: Bench) -> TraceTensor:
     return graph.attend(0, q, k, v, scale=0.09)
 
 
+def _gated_products(dtype: str) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        x = bench.value(512)
+        h = graph.rms_norm(x, bench.weight(512), 1e-6)
+        gate, up = (graph.linear(h, bench.weight(768, 512, low=-0.1, high=0.1, dtype=dtype)) for _ in range(2))
+        return graph.linear(graph.glu(gate, up, "silu"), bench.weight(512, 768, low=-0.1, high=0.1, dtype=dtype)) + x
+
+    return build
+
+
 def _attend_to_written(bench: Bench) -> TraceTensor:
     q, k, v = _qkv(bench)
     return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(0, bench.value(4, 64), scale=0.125)
@@ -179,6 +189,7 @@ _FUSED = [
     OperationCase("embed", _embed("q8_0"), variant="q8_0"),
     *(OperationCase("linear", _linear(t), PRODUCTS, variant=t) for t in ("f32", "f16", "bf16")),
     *(OperationCase("linear", _linear(t), QUANTIZED, variant=t) for t in _quantized_types()),
+    *(OperationCase("linear", _gated_products(t), QUANTIZED, variant=f"norm and gate {t}") for t in ("q4_k", "q6_k")),
     OperationCase("linear", lambda b: graph.linear(b.value(64), b.weight(48, 64), b.weight(48)), PRODUCTS, (), "bias"),
     OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(96), b.weight(96), 1e-5)),
     OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(3, 32), None, 1e-5), variant="heads"),
