@@ -40,6 +40,7 @@ struct StockParts {
 std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation); // rows of gate, then up
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap); // cap * tanh(x / cap)
 
 } // namespace quire

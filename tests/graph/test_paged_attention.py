@@ -22,6 +22,8 @@ from counting_device import CountingDevice, counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import dequantize, quantize
+from quire.parity.gate import case_names
+from quire.parity.gate_process import compare
 from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
 from test_devices import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
 
@@ -165,6 +167,8 @@ def test_products_of_one_row_take_what_stands_around_them(dtype: str, counting: 
             assert counting.launches("CUSTOM") == 7
             assert counting.launches("MUL_MAT") == counting.launches("ADD") == counting.launches("GLU") == 0
             assert counting.launches("RMS_NORM") == 1  # the last one, which is the hidden state
+        else:  # q, k and v; the output; gate and up; down; the head
+            assert (counting.launches("MUL_MAT"), counting.launches("GLU")) == (5, 1)
 
 
 class Args(ctypes.Structure):
@@ -384,3 +388,11 @@ def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
     made = room[begin : begin + x.nbytes].view(np.uint16).reshape(x.shape)
     made[...] = x
     return made
+
+
+def test_the_gate_agrees(counting: CountingDevice) -> None:
+    """Of all operations and tiny models: what stands before a kernel of Quire's own, and behind it, is that of models."""
+    counting.reset()
+    results = [compare(name, counting.device) for name in case_names()]
+    assert [result for result in results if result.state != "agrees"] == []
+    assert counting.launches("CUSTOM") > 300

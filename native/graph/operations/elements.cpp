@@ -131,9 +131,22 @@ void Add::add_nodes(CpuLowering &lowering, int i) const {
     });
 }
 
+namespace {
+
+// Of the rows of a merged product.
+bool are_halves(const ggml_tensor *gate, const ggml_tensor *up) {
+    const ggml_tensor *both = gate->view_src;
+    return gate->op == GGML_OP_VIEW && up->op == GGML_OP_VIEW && both == up->view_src && ggml_is_contiguous(both) &&
+           both->ne[0] == 2 * gate->ne[0] && ggml_nrows(both) == ggml_nrows(gate) && ggml_are_same_shape(gate, up) &&
+           gate->view_offs == 0 && up->view_offs == static_cast<size_t>(gate->ne[0]) * sizeof(float);
+}
+
+} // namespace
+
 ggml_tensor *Glu::lower(const StockParts &p) const {
     if (p.is_only_read(0) && p.is_only_read(1))
         if (ggml_tensor *gated = gated_row_product(*p.graph, p.inputs[0], p.inputs[1], activation_)) return gated;
+    if (are_halves(p.inputs[0], p.inputs[1])) return stock_gate(p.context, p.inputs[0]->view_src, activation_);
     return stock_gate(p.context, p.inputs[0], p.inputs[1], activation_);
 }
 

@@ -25,7 +25,8 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
 std::string Linear::describe() const { return "linear " + weight_->name + (bias_ ? " + " + bias_->name : ""); }
 
 ggml_tensor *Linear::lower(const StockParts &p) const {
-    if (const auto merged = p.copies == nullptr ? std::nullopt : p.copies->merged(weight_)) {
+    const auto merged = p.copies == nullptr ? std::nullopt : p.copies->merged(weight_);
+    if (merged && !(merged->is_gate && p.lead == 1)) {
         ggml_tensor *&all = p.graph->products[{merged->whole, p.inputs[0]}];
         if (all == nullptr) all = row_product(*p.graph, merged->whole, p.inputs[0]);
         if (all == nullptr) all = ggml_mul_mat(p.context, merged->whole, p.inputs[0]);
