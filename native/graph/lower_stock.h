@@ -23,7 +23,8 @@ struct StockGraph {
         ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
     };
     std::map<int, Written> written{}; // by layer
-    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *> products{}; // by merged matrix and what it multiplies
+    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *>
+        products{}; // by merged matrix and what it multiplies
     ggml_backend *flash = nullptr; // whose flash attention is to be used where it supports it
     DeviceWeights *copies = nullptr;
     ggml_context *context() const { return out.context.get(); }

@@ -41,7 +41,8 @@ bool becomes_heads(const Trace &trace, const Users &users, const std::set<int> &
         return !outside.contains(i) && !of.empty() && std::ranges::all_of(of, fits);
     };
     auto reads_heads = [&](int user) {
-        return operation(user).as<RmsNorm>() || operation(user).as<Rope>() || operation(user).kind->attended_layer() >= 0;
+        return operation(user).as<RmsNorm>() || operation(user).as<Rope>() ||
+               operation(user).kind->attended_layer() >= 0;
     };
     return all_users(linear, [&](int user) { return operation(user).as<Reshape>() && all_users(user, reads_heads); });
 }
@@ -49,7 +50,8 @@ bool becomes_heads(const Trace &trace, const Users &users, const std::set<int> &
 // The matrix of a product without bias whose rows are not padded; null where the operation is another.
 const WeightRef *matrix_of(const Operation &operation) {
     const auto *linear = operation.as<Linear>();
-    if (linear == nullptr || linear->bias() || linear->weight()->tensor.shape()[1] % padded_columns != 0) return nullptr;
+    if (linear == nullptr || linear->bias() || linear->weight()->tensor.shape()[1] % padded_columns != 0)
+        return nullptr;
     return &linear->weight();
 }
 

@@ -19,7 +19,8 @@ struct PagedSources {
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &sources, const PagedAttention &params);
 
 struct HeadSources {
-    ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight, *factors; // the last three may be null
+    ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight,
+        *factors; // the last three may be null
 };
 ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &sources, const CacheHeads &params);
 

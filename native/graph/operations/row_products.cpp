@@ -64,7 +64,8 @@ ggml_tensor *gated_row_product(StockGraph &graph, ggml_tensor *gate, ggml_tensor
     if (params.gate != RowProduct::none || of_up.gate != RowProduct::none) return nullptr;
     for (Source source : {x_source, norm_source})
         if (gate->src[source] != up->src[source]) return nullptr;
-    if (gate->src[added_source] != nullptr || up->src[added_source] != nullptr || params.eps != of_up.eps) return nullptr;
+    if (gate->src[added_source] != nullptr || up->src[added_source] != nullptr || params.eps != of_up.eps)
+        return nullptr;
     gate->src[second_source] = up->src[matrix_source];
     RowProduct gated = params;
     gated.gate = activation == Activation::silu ? RowProduct::silu : RowProduct::gelu_tanh;
