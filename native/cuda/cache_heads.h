@@ -14,7 +14,8 @@ namespace quire {
 struct CacheHeads {
     static constexpr uint32_t magic_number = 0x51434831;
     uint32_t magic = magic_number;
-    uint8_t norms_q = 0, norms_k = 0, halves = 0, unused = 0; // halves: pairs are i and i + n_dims / 2, else 2 i and 2 i + 1
+    uint8_t norms_q = 0, norms_k = 0, halves = 0,
+            unused = 0; // halves: pairs are i and i + n_dims / 2, else 2 i and 2 i + 1
     float eps = 0, freq_base = 0, freq_scale = 1, magnitude = 1;
     int32_t n_dims = 0; // that turn
 };

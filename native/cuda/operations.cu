@@ -2,6 +2,7 @@
 #include "common.cuh"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
+#include "cuda/row_product.h"
 
 #if !defined(GGML_USE_HIP) && !defined(GGML_USE_MUSA)
 
@@ -19,6 +20,8 @@ __device__ inline unsigned short bf16_bits(float x) { return __bfloat16_as_ushor
 #include "cuda/paged_attention.cuh"
 // It uses what the other has.
 #include "cuda/cache_heads.cuh"
+#define DYNAMIC_SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
+#include "cuda/row_product.cuh"
 
 namespace {
 
@@ -153,6 +156,54 @@ void compute_heads(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const quire
     quire_cuda::cache_heads<<<grid, 32 * quire_cuda::heads_together, 0, ctx.stream()>>>(args);
 }
 
+bool is_product_matrix(const ggml_tensor *matrix) {
+    const bool is_known =
+        matrix->type == GGML_TYPE_Q4_K || matrix->type == GGML_TYPE_Q6_K || matrix->type == GGML_TYPE_Q8_0;
+    return is_known && matrix->ne[0] % quire_cuda::weights_together == 0 && ggml_is_contiguous(matrix) &&
+           ggml_nrows(matrix) == matrix->ne[1] && matrix->ne[0] <= 32768;
+}
+
+bool product_supported(const ggml_tensor *op) {
+    const ggml_tensor *matrix = op->src[0], *x = op->src[1], *second = op->src[4];
+    if (matrix == nullptr || x == nullptr || !is_product_matrix(matrix)) return false;
+    if (second != nullptr && (!is_product_matrix(second) || second->type != matrix->type || second->ne[1] != matrix->ne[1]))
+        return false;
+    for (const ggml_tensor *row : {x, static_cast<const ggml_tensor *>(op->src[2]), static_cast<const ggml_tensor *>(op->src[3])})
+        if (row != nullptr && (row->type != GGML_TYPE_F32 || !is_packed(row) || ggml_nrows(row) != 1)) return false;
+    return x->ne[0] == matrix->ne[0] && op->ne[0] == matrix->ne[1];
+}
+
+template <class W> void multiply(const quire_cuda::ProductArgs &args, int device, cudaStream_t stream) {
+    const int per_block = quire_cuda::product_warps, most = ggml_cuda_info().devices[device].nsm * quire_cuda::product_blocks;
+    const int n_blocks = std::min((args.n_out + per_block - 1) / per_block, most);
+    quire_cuda::multiply_row<W>
+        <<<n_blocks, 32 * per_block, quire_cuda::product_shared_bytes(args.n_in), stream>>>(args);
+}
+
+void compute_product(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const quire::RowProduct &params) {
+    const ggml_tensor *matrix = dst->src[0];
+    auto data = [&](int i) { return dst->src[i] == nullptr ? nullptr : dst->src[i]->data; };
+    quire_cuda::ProductArgs args{};
+    args.matrix = static_cast<const char *>(matrix->data);
+    args.second = static_cast<const char *>(data(4));
+    args.x = static_cast<const float *>(data(1));
+    args.norm = static_cast<const float *>(data(2));
+    args.added = static_cast<const float *>(data(3));
+    args.out = static_cast<float *>(dst->data);
+    args.row_bytes = matrix->nb[1];
+    args.n_in = static_cast<int>(matrix->ne[0]);
+    args.n_out = static_cast<int>(matrix->ne[1]);
+    args.is_normed = params.is_normed;
+    args.gate = params.gate;
+    args.eps = params.eps;
+    if (matrix->type == GGML_TYPE_Q4_K)
+        multiply<quire_cuda::Q4K>(args, ctx.device, ctx.stream());
+    else if (matrix->type == GGML_TYPE_Q8_0)
+        multiply<quire_cuda::Q8>(args, ctx.device, ctx.stream());
+    else
+        multiply<quire_cuda::Q6K>(args, ctx.device, ctx.stream());
+}
+
 } // namespace
 
 bool quire_cuda_supports(int device, const ggml_tensor *op) {
@@ -160,6 +211,7 @@ bool quire_cuda_supports(int device, const ggml_tensor *op) {
     if (!GGML_CUDA_CC_IS_NVIDIA(cc) || cc < GGML_CUDA_CC_VOLTA) return false;
     if (PagedAttention params; quire::get_params(op, params)) return attention_supported(op);
     if (quire::CacheHeads params; quire::get_params(op, params)) return heads_supported(op, params);
+    if (quire::RowProduct params; quire::get_params(op, params)) return product_supported(op);
     return false;
 }
 
@@ -168,6 +220,8 @@ bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
         compute_attention(ctx, dst, params);
     else if (quire::CacheHeads params; quire::get_params(dst, params))
         compute_heads(ctx, dst, params);
+    else if (quire::RowProduct params; quire::get_params(dst, params))
+        compute_product(ctx, dst, params);
     else
         return false;
     CUDA_CHECK(cudaGetLastError());

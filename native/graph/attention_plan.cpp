@@ -265,9 +265,8 @@ std::vector<GroupAttention> AttentionPlanner::plan(const StepBatch &batch, int n
 std::vector<AttentionForm> AttentionPlanner::paged(int n_tokens) const {
     std::vector<AttentionForm> forms;
     for (const Group &group : groups_)
-        forms.push_back(group.n_layers == 0
-                            ? AttentionForm{}
-                            : AttentionForm{{{CachedRows::paged, n_tokens, 1, kv_step}}, true});
+        forms.push_back(group.n_layers == 0 ? AttentionForm{}
+                                            : AttentionForm{{{CachedRows::paged, n_tokens, 1, kv_step}}, true});
     return forms;
 }
 

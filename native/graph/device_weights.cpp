@@ -8,18 +8,19 @@
 namespace quire {
 
 std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<WeightRef> &weights,
-                                                          const std::vector<std::vector<WeightRef>> &groups) const {
+                                                          const std::vector<MatrixGroup> &groups) const {
     const Device device = backend_.device();
     std::vector<Room> rooms;
     std::set<const Weight *> seen;
     auto is_wanted = [&](const WeightRef &weight) {
         return weight->tensor.device() != device && !copies_.contains(weight.get()) && !seen.contains(weight.get());
     };
-    for (const std::vector<WeightRef> &group : groups) {
-        if (!std::ranges::all_of(group, is_wanted)) continue;
-        Room room{group, group.front()->tensor.dtype(), group.front()->tensor.shape()};
+    for (const MatrixGroup &group : groups) {
+        if (!std::ranges::all_of(group.weights, is_wanted)) continue;
+        const Tensor &first = group.weights.front()->tensor;
+        Room room{group.weights, first.dtype(), first.shape(), group.is_gate};
         room.shape[0] = 0;
-        for (const WeightRef &weight : group) {
+        for (const WeightRef &weight : group.weights) {
             room.shape[0] += weight->tensor.shape()[0];
             seen.insert(weight.get());
         }
@@ -33,7 +34,7 @@ std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<Weig
     return rooms;
 }
 
-void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vector<std::vector<WeightRef>> &groups) {
+void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vector<MatrixGroup> &groups) {
     const Device device = backend_.device();
     const std::vector<Room> rooms = rooms_for(weights, groups);
     std::vector<size_t> sizes_bytes;
@@ -52,7 +53,7 @@ void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vecto
             const Tensor &given = weight->tensor;
             const Tensor copied = Tensor::in_buffer(given.dtype(), given.shape(), buffer, offset_bytes + done_bytes);
             if (!backend_.measures()) given.copy_to(copied);
-            copies_.emplace(weight.get(), Copy{weight, copied, whole, first_row});
+            copies_.emplace(weight.get(), Copy{weight, copied, whole, first_row, each.is_gate});
             first_row += given.shape()[0];
             done_bytes += given.size_bytes();
         }
@@ -63,7 +64,7 @@ void DeviceWeights::copy(const std::vector<WeightRef> &weights, const std::vecto
 std::optional<DeviceWeights::Merged> DeviceWeights::merged(const WeightRef &weight) const {
     const auto found = copies_.find(weight.get());
     if (found == copies_.end() || !found->second.whole) return std::nullopt;
-    return Merged{found->second.whole->handle(), found->second.first_row};
+    return Merged{found->second.whole->handle(), found->second.first_row, found->second.is_gate};
 }
 
 const Tensor &DeviceWeights::of(const WeightRef &weight) {

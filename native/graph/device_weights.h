@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/device.h"
-#include "graph/operations.h"
+#include "graph/merged_products.h"
 
 namespace quire {
 
@@ -14,11 +14,12 @@ class DeviceWeights {
     explicit DeviceWeights(const Backend &backend) : backend_(backend) {}
     // Copies of all of these side by side; matrices of each group follow each other as if they were one
     // (graph/merged_products.h).  CapacityError when there is no memory.
-    void copy(const std::vector<WeightRef> &weights, const std::vector<std::vector<WeightRef>> &groups = {});
+    void copy(const std::vector<WeightRef> &weights, const std::vector<MatrixGroup> &groups = {});
     // The matrix that has all of a group's, and which of its rows are the weight's first.
     struct Merged {
         ggml_tensor *whole;
         int64_t first_row;
+        bool is_gate; // gate and up
     };
     std::optional<Merged> merged(const WeightRef &weight) const;
     // What has no copy yet gets one, by itself: before any step, as the largest graph is made then.
@@ -31,15 +32,16 @@ class DeviceWeights {
         Tensor tensor;
         std::shared_ptr<const Tensor> whole = nullptr; // of its group
         int64_t first_row = 0;
+        bool is_gate = false;
     };
     // Matrices that lie together, or one.
     struct Room {
         std::vector<WeightRef> weights;
         DType dtype;
         Shape shape;
+        bool is_gate = false;
     };
-    std::vector<Room> rooms_for(const std::vector<WeightRef> &weights,
-                                const std::vector<std::vector<WeightRef>> &groups) const;
+    std::vector<Room> rooms_for(const std::vector<WeightRef> &weights, const std::vector<MatrixGroup> &groups) const;
     const Backend &backend_;
     std::map<const Weight *, Copy> copies_;
     size_t size_bytes_ = 0;

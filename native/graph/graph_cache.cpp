@@ -109,7 +109,8 @@ void GraphCache::forget_all() {
 LoweredGraph GraphCache::lowered(const GraphKey &key) const {
     LoweredGraph graph = lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
     if (!graph.unpaged_groups.empty())
-        throw InternalError("graph", "the device must have a kernel for block tables where they are planned but has not");
+        throw InternalError("graph",
+                            "the device must have a kernel for block tables where they are planned but has not");
     return graph;
 }
 

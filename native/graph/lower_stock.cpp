@@ -9,6 +9,22 @@
 
 namespace quire {
 
+namespace {
+
+std::vector<int> count_reads(const Trace &trace) {
+    std::vector<int> n(trace.operations.size());
+    auto read = [&](int operation) {
+        if (operation >= 0) ++n[static_cast<size_t>(operation)];
+    };
+    for (const Operation &operation : trace.operations) std::ranges::for_each(operation.inputs, read);
+    for (int outside : {trace.output, trace.hidden}) read(outside);
+    for (const Tap &tap : trace.taps) read(tap.operation);
+    for (const Left &left : trace.left) read(left.operation);
+    return n;
+}
+
+} // namespace
+
 ggml_tensor *StockGraph::new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label) {
     ggml_tensor *tensor = ggml_new_tensor(context(), type, static_cast<int>(ne.size()), ne.begin());
     ggml_set_input(tensor);
@@ -32,7 +48,10 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
             parts.sequences = sequences;
         }
     }
-    for (int input : operation.inputs) parts.inputs.push_back(graph.values[static_cast<size_t>(input)]);
+    for (int input : operation.inputs) {
+        parts.inputs.push_back(graph.values[static_cast<size_t>(input)]);
+        parts.n_reads.push_back(graph.n_reads[static_cast<size_t>(input)]);
+    }
     return operation.kind->lower(parts);
 }
 
@@ -67,6 +86,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     StockGraph graph{trace, store_, out};
     graph.flash = device_;
+    graph.n_reads = count_reads(trace);
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));
     if (trace.output >= 0) {

@@ -18,11 +18,13 @@ struct StockGraph {
     const KvStore &store;
     LoweredGraph &out;
     std::vector<ggml_tensor *> values{}; // by operation number; as many as are lowered
+    std::vector<int> n_reads{}; // by operation number, those from outside as well
     struct Written {
         ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
     };
     std::map<int, Written> written{}; // by layer
-    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *> products{}; // by merged matrix and what it multiplies
+    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *>
+        products{}; // by merged matrix and what it multiplies
     ggml_backend *flash = nullptr; // whose flash attention is to be used where it supports it
     DeviceWeights *copies = nullptr;
     ggml_context *context() const { return out.context.get(); }

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/operations/elements.h"
 #include "graph/operations/linear.h"
 #include "graph/operations/reshape.h"
 #include "graph/operations/rms_norm.h"
@@ -40,42 +41,63 @@ bool becomes_heads(const Trace &trace, const Users &users, const std::set<int> &
         return !outside.contains(i) && !of.empty() && std::ranges::all_of(of, fits);
     };
     auto reads_heads = [&](int user) {
-        return operation(user).as<RmsNorm>() || operation(user).as<Rope>() || operation(user).kind->attended_layer() >= 0;
+        return operation(user).as<RmsNorm>() || operation(user).as<Rope>() ||
+               operation(user).kind->attended_layer() >= 0;
     };
     return all_users(linear, [&](int user) { return operation(user).as<Reshape>() && all_users(user, reads_heads); });
 }
 
-using Groups = std::map<std::pair<int, DType>, std::vector<WeightRef>>; // by input and type
+// The matrix of a product without bias whose rows are not padded; null where the operation is another.
+const WeightRef *matrix_of(const Operation &operation) {
+    const auto *linear = operation.as<Linear>();
+    if (linear == nullptr || linear->bias() || linear->weight()->tensor.shape()[1] % padded_columns != 0)
+        return nullptr;
+    return &linear->weight();
+}
 
-Groups groups_of(const Trace &trace) {
-    const Users users = users_of(trace);
-    const std::set<int> outside = read_outside(trace);
-    Groups groups;
-    for (size_t i = 0; i < trace.operations.size(); ++i) {
-        const Operation &operation = trace.operations[i];
-        const auto *linear = operation.as<Linear>();
-        if (linear == nullptr || linear->bias() || !becomes_heads(trace, users, outside, static_cast<int>(i))) continue;
-        const Tensor &matrix = linear->weight()->tensor;
-        if (matrix.shape()[1] % padded_columns == 0)
-            groups[{operation.inputs[0], matrix.dtype()}].push_back(linear->weight());
+void add_heads(const Trace &trace, const Users &users, const std::set<int> &outside, std::vector<MatrixGroup> &found) {
+    std::map<std::pair<int, DType>, MatrixGroup> groups; // by input and type
+    for (size_t i = 0; i < trace.operations.size(); ++i)
+        if (const WeightRef *matrix = matrix_of(trace.operations[i]))
+            if (becomes_heads(trace, users, outside, static_cast<int>(i)))
+                groups[{trace.operations[i].inputs[0], (*matrix)->tensor.dtype()}].weights.push_back(*matrix);
+    for (auto &[key, group] : groups) found.push_back(std::move(group));
+}
+
+void add_gates(const Trace &trace, const Users &users, const std::set<int> &outside, std::vector<MatrixGroup> &found) {
+    for (const Operation &glu : trace.operations) {
+        if (!glu.as<Glu>()) continue;
+        const Operation &gate = trace.operations[static_cast<size_t>(glu.inputs[0])],
+                        &up = trace.operations[static_cast<size_t>(glu.inputs[1])];
+        const WeightRef *of_gate = matrix_of(gate), *of_up = matrix_of(up);
+        if (of_gate == nullptr || of_up == nullptr || gate.inputs[0] != up.inputs[0]) continue;
+        const Tensor &first = (*of_gate)->tensor, &second = (*of_up)->tensor;
+        const bool only_here = std::ranges::all_of(glu.inputs, [&](int input) {
+            return users[static_cast<size_t>(input)].size() == 1 && !outside.contains(input);
+        });
+        if (only_here && first.dtype() == second.dtype() && first.shape() == second.shape())
+            found.push_back({{*of_gate, *of_up}, true});
     }
-    return groups;
 }
 
 } // namespace
 
-std::vector<std::vector<WeightRef>> products_together(const std::vector<const Trace *> &traces) {
+std::vector<MatrixGroup> products_together(const std::vector<const Trace *> &traces) {
     std::map<const Weight *, int> n_reads;
-    for (const Trace *trace : traces)
+    std::vector<MatrixGroup> found;
+    for (const Trace *trace : traces) {
         for (const Operation &operation : trace->operations)
             for (const WeightRef &weight : operation.kind->matrices()) ++n_reads[weight.get()];
-    std::vector<std::vector<WeightRef>> found;
-    for (const Trace *trace : traces) {
-        for (auto &[key, group] : groups_of(*trace)) {
-            std::erase_if(group, [&](const WeightRef &weight) { return n_reads[weight.get()] > 1; });
-            if (group.size() > 1) found.push_back(std::move(group));
-        }
+        const Users users = users_of(*trace);
+        const std::set<int> outside = read_outside(*trace);
+        add_heads(*trace, users, outside, found);
+        add_gates(*trace, users, outside, found);
     }
+    std::erase_if(found, [&](MatrixGroup &group) {
+        const size_t n = group.weights.size();
+        std::erase_if(group.weights, [&](const WeightRef &weight) { return n_reads[weight.get()] > 1; });
+        return group.weights.size() < 2 || (group.is_gate && group.weights.size() < n);
+    });
     return found;
 }
 

@@ -42,6 +42,16 @@ ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, A
     throw InternalError("lower", "an activation must be known");
 }
 
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation) {
+    switch (activation) {
+    case Activation::silu: return ggml_swiglu(ctx, both);
+    case Activation::gelu: return ggml_geglu_erf(ctx, both);
+    case Activation::gelu_tanh: return ggml_geglu(ctx, both);
+    case Activation::relu: return ggml_reglu(ctx, both);
+    }
+    throw InternalError("lower", "an activation must be known");
+}
+
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap) {
     return ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, x, 1.0F / cap)), cap);
 }

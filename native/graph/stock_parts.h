@@ -27,6 +27,8 @@ struct StockParts {
     ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each; then others of no rows
     // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
     StockGraph *graph = nullptr;
+    std::vector<int> n_reads{}; // of each input, by operations of the graph and from outside; empty inside of a program
+    bool is_only_read(size_t input) const { return input < n_reads.size() && n_reads[input] == 1; } // by this one
     InputSums *sums = nullptr; // of what products read, where that is wanted
     DeviceWeights *copies = nullptr; // of weights that lie elsewhere; null: all are where they are read
     ggml_tensor *weight(const WeightRef &w) const;
@@ -38,6 +40,7 @@ struct StockParts {
 std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation); // rows of gate, then up
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap); // cap * tanh(x / cap)
 
 } // namespace quire

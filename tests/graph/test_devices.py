@@ -3,106 +3,30 @@ CPU's graphs, which make all scores; and what a step costs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from counting_device import CountingDevice, counting_device
+from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
 from quire import LLM, SamplingParams
-from quire._native import graph
-from quire._native.core import Tensor
 from quire._native.engine import DecoderStats
 from quire._native.kv import CacheLayout
 from quire.engine.loader import packaged_model
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.models import load_model
-from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, VARIANTS, Variant, numpy_forward, random_weights, trace
+from small_model import VARIANTS, Variant, numpy_forward
 
 Array = npt.NDArray[np.float32]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "devices.md"
-BYTES_OF_TOKEN = 2 * 2 * N_KV_HEAD * HEAD_DIM * 4  # layers, K and V, f32
 
 
 @pytest.fixture
 def counting() -> CountingDevice:
     return counting_device()
-
-
-class Sequences:
-    """An executor, and sequences that it computes in steps of any composition; block tables are scattered over the pool."""
-
-    def __init__(
-        self,
-        variant: Variant,
-        device: CountingDevice,
-        n_blocks: int = 64,
-        seed: int = 0,
-        traced: graph.Trace | None = None,
-        **options: object,
-    ) -> None:
-        def stored(_: str, values: Array) -> Tensor:
-            return Tensor.from_numpy(values).to(device.device)
-
-        self.weights = random_weights(seed)
-        settings: dict[str, object] = {"threads": 2, "kv_dtype": "f32", "max_rows": 96, "max_sequences": 96}
-        self.executor = graph.Executor(
-            traced or trace(self.weights, variant, stored),
-            device.device,
-            n_blocks=n_blocks,
-            **(settings | options),  # type: ignore[arg-type]
-        )
-        self.free = [int(b) for b in 1 + np.random.default_rng(seed).permutation(n_blocks - 1)]
-        self.tokens: list[list[int]] = []
-        self.done: list[int] = []
-        self.tables: list[list[int]] = []
-
-    def add(self, tokens: list[int]) -> int:
-        self.tokens.append(tokens)
-        self.done.append(0)
-        self.tables.append([self.free.pop() for _ in range(-(-len(tokens) // 32))])
-        return len(self.tokens) - 1
-
-    def step(self, n_rows: Sequence[tuple[int, int]]) -> list[Array]:
-        """So many rows of those sequences; the logits of each."""
-        rows, slots, positions, begin = [], [], [], [0]
-        for s, n in n_rows:
-            at = range(self.done[s], self.done[s] + n)
-            rows += self.tokens[s][self.done[s] : self.done[s] + n]
-            slots += [self.tables[s][p // 32] * 32 + p % 32 for p in at]
-            positions += list(at)
-            begin.append(begin[-1] + n)
-            self.done[s] += n
-        out = self.executor.run(
-            rows,
-            positions=positions,
-            slots=slots,
-            logit_rows=list(range(len(rows))),
-            row_begin=begin,
-            n_kv=[self.done[s] for s, _ in n_rows],
-            tables=[self.tables[s] for s, _ in n_rows],
-        )
-        return [out[a:b].copy() for a, b in pairwise(begin)]
-
-
-def tokens_of(n: int, seed: int) -> list[int]:
-    return [int(t) for t in np.random.default_rng(seed).integers(0, N_VOCAB, n)]
-
-
-# Steps of every composition: prompts, parts of prompts, decoding, and both together.
-LENGTHS = (70, 3, 41, 34, 1, 90)
-STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
-    ((0, 64),),
-    ((0, 1), (1, 2), (2, 40)),
-    ((3, 33), (0, 1), (1, 1), (2, 1)),
-    ((0, 1), (3, 1), (4, 1)),
-    ((5, 89), (0, 1)),
-    ((0, 2), (5, 1)),
-)
 
 
 @pytest.mark.parametrize("lacks", [(), ("FLASH_ATTN_EXT",)])
@@ -135,17 +59,6 @@ def test_half_precision_cache(kv_dtype: str, counting: CountingDevice) -> None:
     np.testing.assert_allclose(found, expected, atol=bound * np.abs(expected).max())
 
 
-def filled(counting: CountingDevice, n_streams: int, n_tokens: int, n_blocks: int) -> Sequences:
-    """Sequences of n_tokens tokens but the last, in a dense pool."""
-    made = Sequences(Variant(), counting, n_blocks, max_rows=128, max_sequences=128)
-    made.free = list(range(n_blocks - 1, 0, -1))
-    for i in range(n_streams):
-        made.add(tokens_of(n_tokens, i))
-        for left in range(n_tokens - 1, 0, -128):
-            made.step([(i, min(left, 128))])
-    return made
-
-
 @pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
 def test_a_step_is_sent_once_and_reads_the_live_cache(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
     """The pool is many times as large as what is live."""
@@ -166,9 +79,10 @@ def test_what_the_documentation_says_of_a_step(
     with counting.own_operations() if own else nullcontext():
         row, live, cache_bytes = asked_of_a_device(n_streams, n_tokens, counting)
     assert cache_bytes <= 1.5 * live
-    assert f"| {n_streams} x {n_tokens} | {'own' if own else 'ggml'} {row}" in DOCUMENT.read_text(
-        encoding="utf-8"
-    ).splitlines()
+    assert (
+        f"| {n_streams} x {n_tokens} | {'own' if own else 'ggml'} {row}"
+        in DOCUMENT.read_text(encoding="utf-8").splitlines()
+    )
 
 
 def asked_of_a_device(n_streams: int, n_tokens: int, counting: CountingDevice) -> tuple[str, float, int]:

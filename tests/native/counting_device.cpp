@@ -20,6 +20,7 @@
 
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
+#include "cuda/row_product.h"
 
 namespace {
 
@@ -324,6 +325,10 @@ bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
                            node->op == GGML_OP_MAP_CUSTOM2 || node->op == GGML_OP_MAP_CUSTOM3;
     const bool has = has_own && !refused.count(ggml_op_name(node->op));
     if (quire::PagedAttention params; has && quire::get_params(node, params)) return true;
+    if (quire::RowProduct params; has && quire::get_params(node, params)) {
+        const ggml_type type = node->src[0]->type;
+        return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+    }
     if (quire::CacheHeads params; has && quire::get_params(node, params)) return true;
     return !is_custom && !refused.count(ggml_op_name(node->op)) && ggml_backend_dev_supports_op(cpu_device(), node);
 }

@@ -31,6 +31,12 @@ struct float2 {
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct int2 {
+    int x, y;
+};
+struct int4 {
+    int x, y, z, w;
+};
 struct half;
 using std::min;
 
@@ -65,7 +71,7 @@ struct Block {
     int n_steps = 0; // barriers that were passed, and threads that ended
 };
 inline Block block;
-inline dim3 block_index;
+inline dim3 block_index, grid;
 
 [[noreturn]] inline void fail(const char *why) {
     std::fprintf(stderr, "cuda emulator: %s\n", why);
@@ -135,8 +141,9 @@ inline void run_block(int n_threads, Order order, std::mt19937 &random, const st
     }
 }
 
-inline void launch(dim3 grid, int n_threads, Order order, const std::function<void()> &kernel) {
+inline void launch(dim3 of_blocks, int n_threads, Order order, const std::function<void()> &kernel) {
     std::mt19937 random(1);
+    grid = of_blocks;
     std::vector<dim3> blocks;
     for (unsigned z = 0; z < grid.z; ++z)
         for (unsigned y = 0; y < grid.y; ++y)
@@ -155,6 +162,12 @@ inline void launch(dim3 grid, int n_threads, Order order, const std::function<vo
 #define blockIdx (emulator::block_index)
 
 inline void __syncthreads() { emulator::wait(emulator::block.barrier); }
+inline int __dp4a(int a, int b, int c) {
+    for (int shift = 0; shift < 32; shift += 8) c += static_cast<int8_t>(a >> shift) * static_cast<int8_t>(b >> shift);
+    return c;
+}
+#define DYNAMIC_SHARED_MEMORY(name) alignas(16) static char name[49152]
+#define gridDim (emulator::grid)
 inline void __syncwarp() {
     emulator::wait(emulator::block.warps[static_cast<size_t>(emulator::block.current->number / 32)].barrier);
 }

@@ -1,9 +1,10 @@
-// The kernels of native/cuda, called on the CPU: tests/graph/test_paged_attention.py compiles and loads this.
+// The kernels of native/cuda, called on the CPU: tests/kernels/test_cuda_kernels.py compiles and loads this.
 #include "cuda_emulator.h"
 
 #include "cuda/paged_attention.cuh"
 // It uses what the other has.
 #include "cuda/cache_heads.cuh"
+#include "cuda/row_product.cuh"
 
 namespace {
 
@@ -20,10 +21,12 @@ template <class T, int D, int H> void attend(const PagedArgs &args, int n_rows, 
 } // namespace
 
 // 1 where there is no such kernel here.
-extern "C" int cuda_attend(const PagedArgs *args, int head_dim, int is_bf16, int heads_together, int n_rows, int order) {
+extern "C" int cuda_attend(const PagedArgs *args, int head_dim, int is_bf16, int heads_together, int n_rows,
+                           int order) {
     const auto in = static_cast<emulator::Order>(order);
     if (head_dim == 64 && !is_bf16 && heads_together == 1) return attend<half, 64, 1>(*args, n_rows, in), 0;
-    if (head_dim == 64 && is_bf16 && heads_together == 2) return attend<quire_cuda::bf16_t, 64, 2>(*args, n_rows, in), 0;
+    if (head_dim == 64 && is_bf16 && heads_together == 2)
+        return attend<quire_cuda::bf16_t, 64, 2>(*args, n_rows, in), 0;
     if (head_dim == 128 && !is_bf16 && heads_together == 4) return attend<half, 128, 4>(*args, n_rows, in), 0;
     if (head_dim == 256 && !is_bf16 && heads_together == 2) return attend<half, 256, 2>(*args, n_rows, in), 0;
     return 1;
@@ -33,4 +36,13 @@ extern "C" void cuda_cache_heads(const quire_cuda::HeadsArgs *args, int n_rows, 
     const int n_heads = args->n_head + 2 * args->n_kv_head, together = quire_cuda::heads_together;
     emulator::launch({static_cast<unsigned>(n_rows), static_cast<unsigned>((n_heads + together - 1) / together)},
                      32 * together, static_cast<emulator::Order>(order), [&] { quire_cuda::cache_heads(*args); });
+}
+
+extern "C" void cuda_multiply_row(const quire_cuda::ProductArgs *args, int type, int n_blocks, int order) {
+    emulator::launch({static_cast<unsigned>(n_blocks)}, 32 * quire_cuda::product_warps,
+                     static_cast<emulator::Order>(order), [&] {
+                         if (type == 0) quire_cuda::multiply_row<quire_cuda::Q4K>(*args);
+                         if (type == 1) quire_cuda::multiply_row<quire_cuda::Q6K>(*args);
+                         if (type == 2) quire_cuda::multiply_row<quire_cuda::Q8>(*args);
+                     });
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "graph/cpu_lowering.h"
 #include "graph/operations/linear.h"
+#include "graph/operations/row_products.h"
 #include "graph/shape_checks.h"
 #include "graph/stock_parts.h"
 
@@ -117,7 +118,12 @@ class Activate : public OperationKind {
 
 } // namespace
 
-ggml_tensor *Add::lower(const StockParts &p) const { return ggml_add(p.context, p.inputs[0], p.inputs[1]); }
+ggml_tensor *Add::lower(const StockParts &p) const {
+    for (size_t i : {0, 1})
+        if (p.is_only_read(i))
+            if (ggml_tensor *sum = row_product_plus(*p.graph, p.inputs[i], p.inputs[1 - i])) return sum;
+    return ggml_add(p.context, p.inputs[0], p.inputs[1]);
+}
 
 void Add::add_nodes(CpuLowering &lowering, int i) const {
     add_element_node(lowering, i, [](const RowKernels &kernels, const float *a, const float *b, float *out, int64_t n) {
@@ -125,7 +131,22 @@ void Add::add_nodes(CpuLowering &lowering, int i) const {
     });
 }
 
+namespace {
+
+// Of the rows of a merged product.
+bool are_halves(const ggml_tensor *gate, const ggml_tensor *up) {
+    const ggml_tensor *both = gate->view_src;
+    return gate->op == GGML_OP_VIEW && up->op == GGML_OP_VIEW && both == up->view_src && ggml_is_contiguous(both) &&
+           both->ne[0] == 2 * gate->ne[0] && ggml_nrows(both) == ggml_nrows(gate) && ggml_are_same_shape(gate, up) &&
+           gate->view_offs == 0 && up->view_offs == static_cast<size_t>(gate->ne[0]) * sizeof(float);
+}
+
+} // namespace
+
 ggml_tensor *Glu::lower(const StockParts &p) const {
+    if (p.is_only_read(0) && p.is_only_read(1))
+        if (ggml_tensor *gated = gated_row_product(*p.graph, p.inputs[0], p.inputs[1], activation_)) return gated;
+    if (are_halves(p.inputs[0], p.inputs[1])) return stock_gate(p.context, p.inputs[0]->view_src, activation_);
     return stock_gate(p.context, p.inputs[0], p.inputs[1], activation_);
 }
 

@@ -49,7 +49,8 @@ ggml_tensor *cached_heads(StockGraph &graph, const StockHeads &heads, ggml_tenso
     const std::optional<HeadChain> q = chain_of(heads.q), k = chain_of(heads.k);
     if (!q || !k || q->turn != k->turn || q->positions != k->positions || q->factors != k->factors) return nullptr;
     const Turn &turn = q->turn;
-    if (turn.ext_factor != 0 || (turn.mode != GGML_ROPE_TYPE_NORMAL && turn.mode != GGML_ROPE_TYPE_NEOX)) return nullptr;
+    if (turn.ext_factor != 0 || (turn.mode != GGML_ROPE_TYPE_NORMAL && turn.mode != GGML_ROPE_TYPE_NEOX))
+        return nullptr;
     if (q->is_normed && k->is_normed && q->eps != k->eps) return nullptr;
     if (heads.v->op == GGML_OP_PERMUTE || heads.v->ne[0] != heads.k->ne[0]) return nullptr;
     CacheHeads params;
@@ -62,8 +63,8 @@ ggml_tensor *cached_heads(StockGraph &graph, const StockHeads &heads, ggml_tenso
     params.magnitude = turn.attn_factor;
     params.n_dims = turn.n_dims;
     ggml_tensor *made = cache_heads_node(
-        graph.context(),
-        {q->x, k->x, heads.v, k_pool, v_pool, slots, q->positions, q->weight, k->weight, q->factors}, params);
+        graph.context(), {q->x, k->x, heads.v, k_pool, v_pool, slots, q->positions, q->weight, k->weight, q->factors},
+        params);
     return has_own_node(graph.flash, made) ? made : nullptr;
 }
 

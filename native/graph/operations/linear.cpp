@@ -4,8 +4,8 @@
 #include "core/large_pages.h"
 #include "graph/cpu_lowering.h"
 #include "graph/device_weights.h"
-#include "graph/lower_stock.h"
 #include "graph/operations/elements.h"
+#include "graph/operations/row_products.h"
 #include "graph/stock_parts.h"
 
 namespace quire {
@@ -25,11 +25,17 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
 std::string Linear::describe() const { return "linear " + weight_->name + (bias_ ? " + " + bias_->name : ""); }
 
 ggml_tensor *Linear::lower(const StockParts &p) const {
-    if (const auto merged = p.copies == nullptr ? std::nullopt : p.copies->merged(weight_)) {
+    const auto merged = p.copies == nullptr ? std::nullopt : p.copies->merged(weight_);
+    if (merged && !(merged->is_gate && p.lead == 1)) {
         ggml_tensor *&all = p.graph->products[{merged->whole, p.inputs[0]}];
+        if (all == nullptr) all = row_product(*p.graph, merged->whole, p.inputs[0]);
         if (all == nullptr) all = ggml_mul_mat(p.context, merged->whole, p.inputs[0]);
         const size_t first_bytes = static_cast<size_t>(merged->first_row) * sizeof(float);
         return ggml_view_2d(p.context, all, p.shape.rest[0], p.lead, all->nb[1], first_bytes);
+    }
+    if (ggml_tensor *row = row_product(*p.graph, p.weight(weight_), p.inputs[0])) {
+        if (!bias_) return row;
+        if (ggml_tensor *sum = row_product_plus(*p.graph, row, p.weight(bias_))) return sum;
     }
     ggml_tensor *y = ggml_mul_mat(p.context, p.weight(weight_), p.read_by(weight_, p.inputs[0]));
     return bias_ ? ggml_add(p.context, y, p.weight(bias_)) : y;

@@ -11,8 +11,8 @@ namespace quire {
 namespace {
 
 template <class T> T *at(const ggml_tensor *x, int64_t i0, int64_t i1 = 0, int64_t i2 = 0) {
-    char *place = static_cast<char *>(x->data) + static_cast<size_t>(i0) * x->nb[0] + static_cast<size_t>(i1) * x->nb[1] +
-                  static_cast<size_t>(i2) * x->nb[2];
+    char *place = static_cast<char *>(x->data) + static_cast<size_t>(i0) * x->nb[0] +
+                  static_cast<size_t>(i1) * x->nb[1] + static_cast<size_t>(i2) * x->nb[2];
     return reinterpret_cast<T *>(place);
 }
 
@@ -40,7 +40,9 @@ void compute_attention(ggml_tensor *out, int thread, int n_threads, void *) {
         const int32_t *span = at<int32_t>(out->src[4], 0, token), *table = at<int32_t>(out->src[3], 0, token);
         const float *query = at<float>(q, 0, head, token);
         float *sum = at<float>(out, 0, head, token);
-        auto slot = [&](int32_t t) { return int64_t{table[t / paged_block_tokens]} * paged_block_tokens + t % paged_block_tokens; };
+        auto slot = [&](int32_t t) {
+            return int64_t{table[t / paged_block_tokens]} * paged_block_tokens + t % paged_block_tokens;
+        };
         std::fill_n(sum, head_dim, 0.0F);
         if (span[1] == 0) continue;
         scores.clear();
@@ -128,6 +130,38 @@ void compute_heads(ggml_tensor *out, int thread, int n_threads, void *) {
     }
 }
 
+float activated(float x, RowProduct::Gate gate) {
+    if (gate == RowProduct::silu) return x / (1 + std::exp(-x));
+    return 0.5F * x * (1 + std::tanh(0.79788456F * x * (1 + 0.044715F * x * x)));
+}
+
+void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
+    RowProduct params;
+    get_params(out, params);
+    const ggml_tensor *matrix = out->src[0], *norm = out->src[2], *added = out->src[3], *second = out->src[4];
+    const int64_t n = matrix->ne[0];
+    std::vector<float> x(static_cast<size_t>(n)), weights(static_cast<size_t>(n));
+    std::copy_n(at<float>(out->src[1], 0), n, x.data());
+    float scale = 1;
+    if (params.is_normed != 0) {
+        double squares = 0;
+        for (float value : x) squares += double{value} * value;
+        scale = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + params.eps));
+    }
+    for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] *= scale * (norm == nullptr ? 1.0F : *at<float>(norm, i));
+    auto product = [&](const ggml_tensor *of, int64_t row) {
+        ggml_get_type_traits(of->type)->to_float(at<void *>(of, 0, row), weights.data(), n);
+        float sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += weights[static_cast<size_t>(i)] * x[static_cast<size_t>(i)];
+        return sum;
+    };
+    for (int64_t row = thread; row < matrix->ne[1]; row += n_threads) {
+        float made = product(matrix, row);
+        if (second != nullptr) made = activated(made, params.gate) * product(second, row);
+        *at<float>(out, row) = made + (added == nullptr ? 0.0F : *at<float>(added, row));
+    }
+}
+
 } // namespace
 
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
@@ -136,9 +170,9 @@ bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
 
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, const PagedAttention &params) {
     ggml_tensor *sources[] = {s.q, s.k, s.v, s.tables, s.spans, s.sinks};
-    ggml_tensor *node =
-        ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
-                       s.sinks == nullptr ? paged_sources : paged_sources + 1, compute_attention, GGML_N_TASKS_MAX, nullptr);
+    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
+                                       s.sinks == nullptr ? paged_sources : paged_sources + 1, compute_attention,
+                                       GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
 }
@@ -146,10 +180,19 @@ ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, 
 ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &s, const CacheHeads &params) {
     ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, nullptr, 0,
                                        compute_heads, GGML_N_TASKS_MAX, nullptr);
-    ggml_tensor *sources[] = {s.q,         s.k,        s.v,        s.k_pool,  s.v_pool, s.slots,
-                              s.positions, s.q_weight, s.k_weight, s.factors};
+    ggml_tensor *sources[] = {s.q,     s.k,         s.v,        s.k_pool,   s.v_pool,
+                              s.slots, s.positions, s.q_weight, s.k_weight, s.factors};
     static_assert(std::size(sources) == GGML_MAX_SRC);
     std::copy(std::begin(sources), std::end(sources), node->src);
+    set_params(node, params);
+    return node;
+}
+
+ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
+                              const RowProduct &params) {
+    ggml_tensor *sources[] = {matrix, x, norm};
+    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, matrix->ne[1], 1, 1, 1, sources, 3, compute_product,
+                                       GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
 }

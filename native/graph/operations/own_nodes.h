@@ -6,6 +6,7 @@
 
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
+#include "cuda/row_product.h"
 
 namespace quire {
 
@@ -18,8 +19,13 @@ struct PagedSources {
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &sources, const PagedAttention &params);
 
 struct HeadSources {
-    ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight, *factors; // the last three may be null
+    ggml_tensor *q, *k, *v, *k_pool, *v_pool, *slots, *positions, *q_weight, *k_weight,
+        *factors; // the last three may be null
 };
 ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &sources, const CacheHeads &params);
+
+// `norm`, the weight of one, may be null.
+ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
+                              const RowProduct &params);
 
 } // namespace quire

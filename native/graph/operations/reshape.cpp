@@ -38,7 +38,8 @@ ggml_tensor *Reshape::lower(const StockParts &p) const {
     const std::vector<int64_t> &rest = p.shape.rest;
     ggml_tensor *x = p.inputs[0];
     if (!ggml_is_contiguous(x) && rest.size() == 2) // rows of a merged product
-        return ggml_view_3d(p.context, x, rest[1], rest[0], p.lead, static_cast<size_t>(rest[1]) * sizeof(float), x->nb[1], 0);
+        return ggml_view_3d(p.context, x, rest[1], rest[0], p.lead, static_cast<size_t>(rest[1]) * sizeof(float),
+                            x->nb[1], 0);
     if (rest.size() == 3) return ggml_reshape_4d(p.context, p.inputs[0], rest[2], rest[1], rest[0], p.lead);
     return rest.size() == 2 ? ggml_reshape_3d(p.context, p.inputs[0], rest[1], rest[0], p.lead)
                             : ggml_reshape_2d(p.context, p.inputs[0], rest[0], p.lead);

@@ -119,11 +119,12 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
 // `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for to see
 // just that.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
-    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.flash == nullptr) return nullptr;
+    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.flash == nullptr)
+        return nullptr;
     const StockGraph::Written &written = graph_.written.at(attention_.layer);
     GraphInputs &inputs = graph_.out.inputs;
-    ggml_tensor *tables = input(inputs.blocks, {group_, i}, GGML_TYPE_I32,
-                                {part.n_kv / kv_block_tokens, part.n_streams}, "blocks");
+    ggml_tensor *tables =
+        input(inputs.blocks, {group_, i}, GGML_TYPE_I32, {part.n_kv / kv_block_tokens, part.n_streams}, "blocks");
     ggml_tensor *spans = input(inputs.spans, {group_, i}, GGML_TYPE_I32, {2, part.n_streams}, "spans");
     ggml_tensor *sinks = attention_.sinks ? p_.weight(attention_.sinks) : nullptr;
     PagedAttention params;
@@ -206,9 +207,8 @@ ggml_tensor *AttentionBuilder::build() {
 } // namespace
 
 ggml_tensor *stock_slots(StockGraph &graph, int group) {
-    return graph.shared_input(graph.out.inputs.slots, group, [&] {
-        return graph.new_input(GGML_TYPE_I64, {graph.out.key.n_tokens}, "slots");
-    });
+    return graph.shared_input(graph.out.inputs.slots, group,
+                              [&] { return graph.new_input(GGML_TYPE_I64, {graph.out.key.n_tokens}, "slots"); });
 }
 
 // A view in front of the write lets ggml fuse it with what made the rows.

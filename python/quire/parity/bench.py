@@ -46,7 +46,7 @@ class Bench:
         return self._random.uniform(low, high, shape).astype(np.float32)
 
     def weight(self, *shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "f32") -> Weight:
-        """Random numbers between ``low`` and ``high``."""
+        """Random numbers between ``low`` and ``high``, on the CPU as those of a file: a device gets copies."""
         values = self.array(*shape, low=low, high=high)
         tensor = Tensor.from_numpy(values)
         if dtype != "f32":
@@ -54,7 +54,7 @@ class Bench:
             if len(shape) != 2:
                 tensor = Tensor.from_numpy(tensor.numpy().reshape(*shape[:-1], -1), dtype)
         self._n_weights += 1
-        return Weight(f"weight{self._n_weights}", tensor.to(self.device))
+        return Weight(f"weight{self._n_weights}", tensor)
 
     def value(self, *shape: int, low: float = -2.0, high: float = 2.0) -> TraceTensor:
         """A traced value of that shape behind the rows."""

@@ -13,7 +13,8 @@ from .bench import BLOCKS, FAR_BLOCK, Bench
 __all__ = ["OPERATIONS", "OperationCase"]
 
 # Of deviations.  Devices multiply in halves, or with 8 bits where a weight is quantized, and so does the CPU.
-ELEMENTS, PRODUCTS, QUANTIZED = 1e-3, 5e-3, 2.5e-2
+# Two products one after the other round twice.
+ELEMENTS, PRODUCTS, QUANTIZED, CHAINED = 1e-3, 5e-3, 2.5e-2, 4e-2
 Build = Callable[[Bench], TraceTensor]
 _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
 
@@ -63,12 +64,20 @@ def _attend(*, soft_cap: float = 0.0, sinks: bool = False, bias: bool = False) -
 def _heads_of_products(bench: Bench) -> TraceTensor:
     """As models have it: products of the same rows, whose heads are normed and turned, eight for two of keys."""
     x = bench.value(512)
-    q, k, v = (
-        graph.linear(x, bench.weight(n * 128, 512, low=-0.1, high=0.1)).heads(n) for n in (8, 2, 2)
-    )
+    q, k, v = (graph.linear(x, bench.weight(n * 128, 512, low=-0.1, high=0.1)).heads(n) for n in (8, 2, 2))
     spec = RopeSpec(n_dims=128, layout="half", freq_base=1e4)
     q, k = (graph.rope(graph.rms_norm(h, bench.weight(128), 1e-6), bench.tracer.positions, spec) for h in (q, k))
     return graph.attend(0, q, k, v, scale=0.09)
+
+
+def _gated_products(dtype: str) -> Build:
+    def build(bench: Bench) -> TraceTensor:
+        x = bench.value(512)
+        h = graph.rms_norm(x, bench.weight(512), 1e-6)
+        gate, up = (graph.linear(h, bench.weight(768, 512, low=-0.1, high=0.1, dtype=dtype)) for _ in range(2))
+        return graph.linear(graph.glu(gate, up, "silu"), bench.weight(512, 768, low=-0.1, high=0.1, dtype=dtype)) + x
+
+    return build
 
 
 def _attend_to_written(bench: Bench) -> TraceTensor:
@@ -179,6 +188,7 @@ _FUSED = [
     OperationCase("embed", _embed("q8_0"), variant="q8_0"),
     *(OperationCase("linear", _linear(t), PRODUCTS, variant=t) for t in ("f32", "f16", "bf16")),
     *(OperationCase("linear", _linear(t), QUANTIZED, variant=t) for t in _quantized_types()),
+    *(OperationCase("linear", _gated_products(t), CHAINED, variant=f"norm and gate {t}") for t in ("q4_k", "q6_k")),
     OperationCase("linear", lambda b: graph.linear(b.value(64), b.weight(48, 64), b.weight(48)), PRODUCTS, (), "bias"),
     OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(96), b.weight(96), 1e-5)),
     OperationCase("rms_norm", lambda b: graph.rms_norm(b.value(3, 32), None, 1e-5), variant="heads"),

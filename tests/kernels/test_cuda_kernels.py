@@ -1,5 +1,4 @@
-"""Attention by block tables, a kernel of Quire's own on devices that have it: in steps on the device that counts, which computes
-it by the CPU, and the kernels' source themselves, run on the CPU."""
+"""Kernels for CUDA (native/cuda), whose source runs on the CPU here, the threads of a block in three orders: equal to NumPy."""
 
 from __future__ import annotations
 
@@ -9,118 +8,17 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from counting_device import CountingDevice, counting_device
-from quire._native import graph
-from quire._native.core import Tensor, find_device
-from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
-from test_devices import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
+from quire._native.quant import dequantize, quantize
 
 Array = npt.NDArray[np.float32]
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def counting() -> Iterator[CountingDevice]:
-    device = counting_device()
-    with device.own_operations():
-        yield device
-
-
-@pytest.mark.parametrize("lacks", [(), ("FLASH_ATTN_EXT",)])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
-    with counting.without(*lacks):
-        check_steps(name, counting)
-
-
-def check_steps(name: str, counting: CountingDevice) -> None:
-    made = Sequences(VARIANTS[name], counting)
-    counting.reset()
-    expected = []
-    for i, n in enumerate(LENGTHS):
-        made.add(tokens_of(n, i))
-        expected.append(numpy_forward(made.weights, VARIANTS[name], made.tokens[i]))
-    for step in STEPS:
-        first = [made.done[s] for s, _ in step]
-        for (s, n), at, found in zip(step, first, made.step(step), strict=True):
-            np.testing.assert_allclose(found, expected[s][at : at + n], atol=1e-4 * np.abs(expected[s]).max())
-    assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # whose values lie in its keys
-    assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
-
-
-@pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
-def test_a_step_reads_what_its_rows_see_and_no_more(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
-    made = filled(counting, n_streams, n_tokens, 1024)
-    counting.reset()
-    made.step([(i, 1) for i in range(n_streams)])
-    counts = counting.counts()
-    assert (counts.computes, counts.uploads, counts.downloads, counts.synchronizations) == (1, 1, 1, 1)
-    assert counts.cache_bytes == n_streams * n_tokens * BYTES_OF_TOKEN
-    assert counting.launches("FLASH_ATTN_EXT") == 0
-
-
-def test_drafts_are_rows_of_their_own(counting: CountingDevice) -> None:
-    """Few rows of a sequence follow its table; many look at the same stretch of the pool."""
-    made = Sequences(Variant(), counting)
-    made.add(tokens_of(90, 0))
-    expected = numpy_forward(made.weights, Variant(), made.tokens[0])
-    for n, by_stretch in ((40, True), (2, False), (17, True), (1, False), (3, False)):
-        counting.reset()
-        at = made.done[0]
-        found = made.step([(0, n)])[0]
-        np.testing.assert_allclose(found, expected[at : at + n], atol=1e-4 * np.abs(expected).max())
-        assert (counting.launches("FLASH_ATTN_EXT") > 0) == by_stretch
-
-
-def normed_heads(layout: str, dim: int, factors: bool) -> graph.Trace:
-    """A layer whose heads are normed and partly turned, and whose weights lie on the CPU."""
-    random = np.random.default_rng(7)
-
-    def w(name: str, *shape: int) -> graph.Weight:
-        values = random.standard_normal(shape) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3) + (len(shape) == 1)
-        return graph.Weight(name, Tensor.from_numpy(values.astype(np.float32)))
-
-    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=2, head_dim=24)])
-    rope = graph.RopeSpec(
-        n_dims=16, layout=layout, freq_base=BASE, factors=w("factors", 8) if factors else None  # type: ignore[arg-type]
-    )
-    x = graph.embed(tracer.tokens, w("embd", N_VOCAB, dim))
-    h = graph.rms_norm(x, w("norm", dim), EPS)
-    q, k, v = (graph.linear(h, w(name, n * 24, dim)).heads(n) for name, n in (("q", 4), ("k", 2), ("v", 2)))
-    q = graph.rope(graph.rms_norm(q, w("q_norm", 24), EPS), tracer.positions, rope)
-    k = graph.rope(graph.rms_norm(k, w("k_norm", 24), EPS), tracer.positions, rope)
-    x = x + graph.linear(graph.attend(0, q, k, v, scale=0.2).merge_heads(), w("o", dim, 96))
-    return tracer.finish(graph.linear(graph.select_rows(x, tracer.logit_rows), w("head", N_VOCAB, dim)))
-
-
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("dim", [512, 64])
-@pytest.mark.parametrize(("layout", "factors"), [("half", True), ("interleaved", False)])
-def test_products_of_the_same_rows_are_one(
-    layout: str, factors: bool, dim: int, own: bool, counting: CountingDevice
-) -> None:
-    """Of matrices whose rows ggml does not pad; numbers are those of Quire's own kernels on the CPU."""
-    with nullcontext() if own else counting.without("CUSTOM"):
-        made = Sequences(Variant(), counting, traced=normed_heads(layout, dim, factors))
-        cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), traced=normed_heads(layout, dim, factors))  # type: ignore[arg-type]
-        for sequences in (made, cpu):
-            for i, n in enumerate(LENGTHS):
-                sequences.add(tokens_of(n, i))
-        for step in STEPS:
-            counting.reset()
-            for found, expected in zip(made.step(step), cpu.step(step), strict=True):
-                np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-            assert counting.launches("MUL_MAT") == (3 if dim == 512 else 5)
-            assert (counting.launches("ROPE"), counting.launches("RMS_NORM")) == ((0, 1) if own else (2, 3))
+BASE, EPS = 10000.0, 1e-5
 
 
 class Args(ctypes.Structure):
@@ -141,7 +39,18 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if compiler is None or platform.machine() != "x86_64" or sys.platform != "linux":
         pytest.skip("the kernels' emulator needs a C++ compiler, fibers, and halves")
     library = tmp_path_factory.mktemp("cuda") / "kernels.so"
-    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-clobbered", "-Werror", "-shared", "-fPIC"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unknown-pragmas",
+        "-Wno-clobbered",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+    ]
     command += [f"-I{ROOT / 'native'}", str(ROOT / "tests/native/cuda_kernels.cpp"), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -226,7 +135,19 @@ class HeadsArgs(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_void_p)
-            for name in ("q", "k", "v", "k_pool", "v_pool", "slots", "positions", "q_weight", "k_weight", "factors", "out")
+            for name in (
+                "q",
+                "k",
+                "v",
+                "k_pool",
+                "v_pool",
+                "slots",
+                "positions",
+                "q_weight",
+                "k_weight",
+                "factors",
+                "out",
+            )
         ),
         *((name, ctypes.c_longlong) for name in ("q_row", "k_row", "v_row")),
         *((name, ctypes.c_size_t) for name in ("k_token_bytes", "v_token_bytes")),
@@ -287,6 +208,55 @@ def test_heads_are_normed_turned_and_cached(
             kept = pool.view(np.float16) if dtype == "f16" else (pool.astype(np.uint32) << 16).view(np.float32)
             np.testing.assert_allclose(kept[slots], expected, atol=step, rtol=step)
             assert (np.delete(pool, slots, axis=0) == 0x7FFF).all()  # nothing else is written
+
+
+class ProductArgs(ctypes.Structure):
+    """``ProductArgs`` of native/cuda/row_product.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("matrix", "second", "x", "norm", "added", "out")),
+        ("row_bytes", ctypes.c_size_t),
+        *((name, ctypes.c_int) for name in ("n_in", "n_out", "is_normed", "gate")),
+        ("eps", ctypes.c_float),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q6_k", "q8_0"])
+@pytest.mark.parametrize(
+    ("n_in", "normed", "gate", "added"),
+    [(1280, True, 0, False), (512, False, 0, True), (1024, True, 1, False), (256, False, 2, True)],
+)
+def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed: bool, gate: int, added: bool) -> None:
+    random = np.random.default_rng(n_in)
+    n_out = 19
+    matrices = [
+        quantize(random.standard_normal((n_out, n_in)).astype(np.float32), dtype) for _ in range(2 if gate else 1)
+    ]
+    stored = [aligned(m.numpy().reshape(-1).view(np.uint16)) for m in matrices]
+    x, norm, more = (random.standard_normal(n).astype(np.float32) * 3 for n in (n_in, n_in, n_out))
+    row = x.astype(np.float64)
+    if normed:
+        row = row / np.sqrt((row * row).mean() + EPS) * norm
+    # As it is rounded: to 8 bits in blocks of 32.
+    blocks = row.reshape(-1, 32)
+    steps = np.abs(blocks).max(1, keepdims=True) / 127
+    row = (np.round(blocks / steps) * steps).reshape(-1)
+    made = [dequantize(m).astype(np.float64) @ row for m in matrices]
+    expected = made[0]
+    if gate:
+        g = made[0]
+        half = g / (1 + np.exp(-g)) if gate == 1 else 0.5 * g * (1 + np.tanh(0.7978845608 * (g + 0.044715 * g**3)))
+        expected = half * made[1]
+    expected = expected + (more if added else 0)
+    for order in range(3):
+        out = np.full(n_out, np.nan, np.float32)
+        args = ProductArgs(
+            stored[0].ctypes.data, stored[1].ctypes.data if gate else None, x.ctypes.data, norm.ctypes.data if normed else None,
+            more.ctypes.data if added else None, out.ctypes.data, stored[0].nbytes // n_out, n_in, n_out, int(normed), gate, EPS,
+        )  # fmt: skip
+        kernels.cuda_multiply_row(ctypes.byref(args), ["q4_k", "q6_k", "q8_0"].index(dtype), 2, order)
+        # A number between two codes may go either way.
+        np.testing.assert_allclose(out, expected, atol=2e-3 * np.abs(expected).max())
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

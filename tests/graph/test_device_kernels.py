@@ -1,0 +1,172 @@
+"""Operations of Quire's own on devices that have them (native/cuda): in steps on the device that counts, which computes them by
+the CPU.  The kernels themselves: tests/kernels/test_cuda_kernels.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from counting_device import CountingDevice, counting_device
+from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
+from quire._native import graph
+from quire._native.core import Tensor, find_device
+from quire._native.quant import quantize
+from quire.parity.gate import case_names
+from quire.parity.gate_process import compare
+from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
+
+
+@pytest.fixture
+def counting() -> Iterator[CountingDevice]:
+    device = counting_device()
+    with device.own_operations():
+        yield device
+
+
+@pytest.mark.parametrize("lacks", [(), ("FLASH_ATTN_EXT",)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
+    with counting.without(*lacks):
+        check_steps(name, counting)
+
+
+def check_steps(name: str, counting: CountingDevice) -> None:
+    made = Sequences(VARIANTS[name], counting)
+    counting.reset()
+    expected = []
+    for i, n in enumerate(LENGTHS):
+        made.add(tokens_of(n, i))
+        expected.append(numpy_forward(made.weights, VARIANTS[name], made.tokens[i]))
+    for step in STEPS:
+        first = [made.done[s] for s, _ in step]
+        for (s, n), at, found in zip(step, first, made.step(step), strict=True):
+            np.testing.assert_allclose(found, expected[s][at : at + n], atol=1e-4 * np.abs(expected[s]).max())
+    assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # whose values lie in its keys
+    assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
+
+
+@pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
+def test_a_step_reads_what_its_rows_see_and_no_more(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
+    made = filled(counting, n_streams, n_tokens, 1024)
+    counting.reset()
+    made.step([(i, 1) for i in range(n_streams)])
+    counts = counting.counts()
+    assert (counts.computes, counts.uploads, counts.downloads, counts.synchronizations) == (1, 1, 1, 1)
+    assert counts.cache_bytes == n_streams * n_tokens * BYTES_OF_TOKEN
+    assert counting.launches("FLASH_ATTN_EXT") == 0
+
+
+def test_drafts_are_rows_of_their_own(counting: CountingDevice) -> None:
+    """Few rows of a sequence follow its table; many look at the same stretch of the pool."""
+    made = Sequences(Variant(), counting)
+    made.add(tokens_of(90, 0))
+    expected = numpy_forward(made.weights, Variant(), made.tokens[0])
+    for n, by_stretch in ((40, True), (2, False), (17, True), (1, False), (3, False)):
+        counting.reset()
+        at = made.done[0]
+        found = made.step([(0, n)])[0]
+        np.testing.assert_allclose(found, expected[at : at + n], atol=1e-4 * np.abs(expected).max())
+        assert (counting.launches("FLASH_ATTN_EXT") > 0) == by_stretch
+
+
+def normed_heads(layout: str, dim: int, factors: bool) -> graph.Trace:
+    """A layer whose heads are normed and partly turned, and whose weights lie on the CPU."""
+    random = np.random.default_rng(7)
+
+    def w(name: str, *shape: int) -> graph.Weight:
+        values = random.standard_normal(shape) * (shape[-1] ** -0.5 if len(shape) > 1 else 0.3) + (len(shape) == 1)
+        return graph.Weight(name, Tensor.from_numpy(values.astype(np.float32)))
+
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=2, head_dim=24)])
+    rope = graph.RopeSpec(
+        n_dims=16,
+        layout=layout,
+        freq_base=BASE,
+        factors=w("factors", 8) if factors else None,  # type: ignore[arg-type]
+    )
+    x = graph.embed(tracer.tokens, w("embd", N_VOCAB, dim))
+    h = graph.rms_norm(x, w("norm", dim), EPS)
+    q, k, v = (graph.linear(h, w(name, n * 24, dim)).heads(n) for name, n in (("q", 4), ("k", 2), ("v", 2)))
+    q = graph.rope(graph.rms_norm(q, w("q_norm", 24), EPS), tracer.positions, rope)
+    k = graph.rope(graph.rms_norm(k, w("k_norm", 24), EPS), tracer.positions, rope)
+    x = x + graph.linear(graph.attend(0, q, k, v, scale=0.2).merge_heads(), w("o", dim, 96))
+    return tracer.finish(graph.linear(graph.select_rows(x, tracer.logit_rows), w("head", N_VOCAB, dim)))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("dim", [512, 64])
+@pytest.mark.parametrize(("layout", "factors"), [("half", True), ("interleaved", False)])
+def test_products_of_the_same_rows_are_one(
+    layout: str, factors: bool, dim: int, own: bool, counting: CountingDevice
+) -> None:
+    """Of matrices whose rows ggml does not pad; numbers are those of Quire's own kernels on the CPU."""
+    with nullcontext() if own else counting.without("CUSTOM"):
+        made = Sequences(Variant(), counting, traced=normed_heads(layout, dim, factors))
+        cpu = Sequences(
+            Variant(), SimpleNamespace(device=find_device("CPU")), traced=normed_heads(layout, dim, factors)
+        )  # type: ignore[arg-type]
+        for sequences in (made, cpu):
+            for i, n in enumerate(LENGTHS):
+                sequences.add(tokens_of(n, i))
+        for step in STEPS:
+            counting.reset()
+            for found, expected in zip(made.step(step), cpu.step(step), strict=True):
+                np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+            assert counting.launches("MUL_MAT") == (3 if dim == 512 else 5)
+            assert (counting.launches("ROPE"), counting.launches("RMS_NORM")) == ((0, 1) if own else (2, 3))
+
+
+def quantized_layer(dtype: str) -> graph.Trace:
+    """As models have it, with quantized matrices."""
+    random = np.random.default_rng(5)
+
+    def norm(name: str) -> graph.Weight:
+        return graph.Weight(name, Tensor.from_numpy(random.uniform(0.5, 1.5, 512).astype(np.float32)))
+
+    def matrix(name: str, n_out: int, n_in: int, of: str = dtype) -> graph.Weight:
+        return graph.Weight(name, quantize(random.standard_normal((n_out, n_in)).astype(np.float32) * n_in**-0.5, of))
+
+    tracer = graph.Tracer([graph.CacheSpec(n_kv_head=2, head_dim=64)])
+    rope = graph.RopeSpec(n_dims=64, layout="half", freq_base=BASE)
+    table = Tensor.from_numpy(random.standard_normal((N_VOCAB, 512)).astype(np.float32))
+    x = graph.embed(tracer.tokens, graph.Weight("embd", table))
+    h = graph.rms_norm(x, norm("norm"), EPS)
+    q, k, v = (graph.linear(h, matrix(name, n * 64, 512)).heads(n) for name, n in (("q", 4), ("k", 2), ("v", 2)))
+    q, k = (graph.rope(y, tracer.positions, rope) for y in (q, k))
+    x = x + graph.linear(graph.attend(0, q, k, v, scale=0.125).merge_heads(), matrix("o", 512, 256))
+    h = graph.rms_norm(x, norm("ffn_norm"), EPS)
+    gated = graph.glu(graph.linear(h, matrix("gate", 768, 512)), graph.linear(h, matrix("up", 768, 512)), "silu")
+    x = graph.linear(gated, matrix("down", 512, 768)) + x
+    y = graph.rms_norm(graph.select_rows(x, tracer.logit_rows), norm("last"), EPS)
+    return tracer.finish(graph.linear(y, matrix("head", N_VOCAB, 512, "q6_k")))
+
+
+@pytest.mark.parametrize("dtype", ["q4_k", "q8_0"])
+def test_products_of_one_row_take_what_stands_around_them(dtype: str, counting: CountingDevice) -> None:
+    """Numbers are those of Quire's own kernels on the CPU, which round rows to 8 bits."""
+    options: dict[str, object] = {"max_rows": 96, "kv_dtype": "f16"}
+    made = Sequences(Variant(), counting, traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    cpu = Sequences(Variant(), SimpleNamespace(device=find_device("CPU")), traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
+    for sequences in (made, cpu):
+        sequences.add(tokens_of(60, 1))
+    for n in (40, 1, 3, 1):
+        counting.reset()
+        found, expected = made.step([(0, n)])[0], cpu.step([(0, n)])[0]
+        assert np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+        if n == 1:  # q, k and v; heads; attention; its output and the sum; gate and up; down and the sum; the head
+            assert counting.launches("CUSTOM") == 7
+            assert counting.launches("MUL_MAT") == counting.launches("ADD") == counting.launches("GLU") == 0
+            assert counting.launches("RMS_NORM") == 1  # the last one, which is the hidden state
+        else:  # q, k and v; the output; gate and up; down; the head
+            assert (counting.launches("MUL_MAT"), counting.launches("GLU")) == (5, 1)
+
+
+def test_the_gate_agrees(counting: CountingDevice) -> None:
+    """Of all operations and tiny models: what stands before a kernel of Quire's own, and behind it, is that of models."""
+    counting.reset()
+    results = [compare(name, counting.device) for name in case_names()]
+    assert [result for result in results if result.state != "agrees"] == []
+    assert counting.launches("CUSTOM") > 300
