@@ -3,8 +3,8 @@
     python ci/check_includes.py [ROOT]
 
 Layers, lowest first: core; gguf quant kv; kernels cuda graph; engine; bindings.  ggml's headers belong to core, gguf,
-quant, cuda, graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a device or a
-clock (``PURE``) reach no device, no thread and no clock through any header.
+quant, cuda, graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a
+device or a clock (``PURE``) reach no device, no thread and no clock through any header.
 """
 
 from __future__ import annotations

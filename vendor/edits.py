@@ -66,8 +66,8 @@ EDITS = (
                                                      vk::DescriptorType::eStorageBuffer, nullptr, all_infos };
 #endif""",
     ),
-    # Operations of our own (native/cuda) beside those of ggml.  ggml's CUDA backend, which is HIP's and MUSA's too, asks what
-    # they support and lets them compute; GGML_OP_CUSTOM is an operation that it has nothing for itself.
+    # Operations of our own (native/cuda) beside ggml's.  The CUDA backend, which is that of HIP and MUSA too, asks
+    # what they support and lets them compute; GGML_OP_CUSTOM is an operation that it has nothing for itself.
     Edit(
         path="src/ggml-cuda/ggml-cuda.cu",
         first='#include "ggml-cuda/common.cuh"',
