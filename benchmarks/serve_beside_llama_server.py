@@ -3,8 +3,9 @@
     python benchmarks/serve_beside_llama_server.py PEER FILE [--device gpu] [--clients 32] [--prompt 512] [--answer 128]
 
 PEER is the folder with llama-server.  Every request has a prompt of its own, of random tokens, so that none is found in
-a cache.  Answers are greedy and as long as asked for.  The first round does not count.  Prints one JSON object: the
-speeds of all rounds, and the time to the first token and to the last one (medians).
+a cache.  Answers are greedy and as long as asked for.  The first round does not count, but with ``--cold``.  Prints one
+JSON object: the speeds of all rounds, and the time to the first token and to the last one (medians); what each server
+did goes to standard error as soon as it is known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import random
 import socket
 import statistics
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -36,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=500, help="prompts are of tokens below this")
+    parser.add_argument("--cold", action="store_true", help="the first round counts: where rounds are long")
     return parser.parse_args()
 
 
@@ -97,7 +100,8 @@ async def one_round(port: int, options: argparse.Namespace, source: random.Rando
 
 def measured(port: int, options: argparse.Namespace) -> dict[str, Any]:
     source = random.Random(1)
-    rounds = [asyncio.run(one_round(port, options, source)) for _ in range(options.rounds + 1)][1:]
+    rounds = [asyncio.run(one_round(port, options, source)) for _ in range(options.rounds + (not options.cold))]
+    rounds = rounds[-options.rounds :]
     answers = [answer for _, each in rounds for answer in each]
     return {
         "tokens_per_s": [options.clients * options.answer / seconds for seconds, _ in rounds],
@@ -109,9 +113,10 @@ def measured(port: int, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     options = arguments()
     found = {}
-    for name, server in (("llama.cpp", llama_server), ("quire", quire_server)):
+    for name, server in (("quire", quire_server), ("llama.cpp", llama_server)):
         with server(options) as port:
             found[name] = measured(port, options)
+        print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
     print(json.dumps(found))
 
 
