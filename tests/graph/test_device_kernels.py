@@ -59,6 +59,16 @@ def test_a_step_reads_what_its_rows_see_and_no_more(n_streams: int, n_tokens: in
     assert counting.launches("FLASH_ATTN_EXT") == 0
 
 
+def test_a_device_that_claims_all_operations_is_not_believed(counting: CountingDevice) -> None:
+    with counting.claiming_all():
+        made = Sequences(Variant(), counting)
+        made.add(tokens_of(9, 0))
+        counting.reset()
+        found = made.step([(0, 9)])[0]
+    np.testing.assert_allclose(found, numpy_forward(made.weights, Variant(), made.tokens[0]), atol=1e-3)
+    assert counting.launches("CUSTOM") == 0
+
+
 def test_drafts_are_rows_of_their_own(counting: CountingDevice) -> None:
     """Few rows of a sequence follow its table; many look at the same stretch of the pool."""
     made = Sequences(Variant(), counting)

@@ -41,6 +41,7 @@ Counts counts{};
 std::map<std::string, int64_t> launches; // by operation
 std::set<std::string> refused; // operations that the device says it lacks
 bool has_own = false; // operations of Quire's own, which carry what computes them
+bool claims_all = false; // says of all operations that it has them
 
 // The fault to come: at the n-th compute from now, or allocation or upload
 // where it is of those.  Armed by a call, or by a file that COUNTING_FAULT
@@ -323,6 +324,7 @@ ggml_backend_buffer_type_t device_host_buffers(ggml_backend_dev_t) { return ggml
 bool device_supports(ggml_backend_dev_t, const ggml_tensor *node) {
     const bool is_custom = node->op == GGML_OP_CUSTOM || node->op == GGML_OP_MAP_CUSTOM1 ||
                            node->op == GGML_OP_MAP_CUSTOM2 || node->op == GGML_OP_MAP_CUSTOM3;
+    if (claims_all) return true;
     const bool has = has_own && !refused.count(ggml_op_name(node->op));
     if (quire::PagedAttention params; has && quire::get_params(node, params)) return true;
     if (quire::RowProduct params; has && quire::get_params(node, params)) {
@@ -412,6 +414,7 @@ extern "C" __attribute__((visibility("default"))) int64_t counting_launches(cons
     return found == launches.end() ? 0 : found->second;
 }
 extern "C" __attribute__((visibility("default"))) void counting_have_own(int has) { has_own = has != 0; }
+extern "C" __attribute__((visibility("default"))) void counting_claim_all(int claims) { claims_all = claims != 0; }
 extern "C" __attribute__((visibility("default"))) void counting_refuse(const char *operation, int refuses) {
     refuses ? static_cast<void>(refused.insert(operation)) : static_cast<void>(refused.erase(operation));
 }

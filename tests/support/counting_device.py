@@ -120,6 +120,15 @@ class CountingDevice:
             self._module.counting_have_own(0)
 
     @contextmanager
+    def claiming_all(self) -> Iterator[None]:
+        """The device says of every operation that it has it, as ggml's RPC backend does."""
+        self._module.counting_claim_all(1)
+        try:
+            yield
+        finally:
+            self._module.counting_claim_all(0)
+
+    @contextmanager
     def without(self, *operations: str) -> Iterator[None]:
         """The device says that it lacks them."""
         for operation in operations:

@@ -165,7 +165,10 @@ void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
 } // namespace
 
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
-    return !is_switched_off("QUIRE_DEVICE_KERNELS") && ggml_backend_supports_op(device, node);
+    if (is_switched_off("QUIRE_DEVICE_KERNELS") || !ggml_backend_supports_op(device, node)) return false;
+    ggml_tensor unknown = *node; // ggml's RPC backend says of all nodes that it supports them
+    unknown.op_params[8] = 0;
+    return !ggml_backend_supports_op(device, &unknown);
 }
 
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, const PagedAttention &params) {
