@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from counting_device import CountingDevice, counting_device
-from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
+from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, check_steps, filled, tokens_of
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import quantize
@@ -30,20 +30,9 @@ def counting() -> Iterator[CountingDevice]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
     with counting.without(*lacks):
-        check_steps(name, counting)
-
-
-def check_steps(name: str, counting: CountingDevice) -> None:
-    made = Sequences(VARIANTS[name], counting)
-    counting.reset()
-    expected = []
-    for i, n in enumerate(LENGTHS):
-        made.add(tokens_of(n, i))
-        expected.append(numpy_forward(made.weights, VARIANTS[name], made.tokens[i]))
-    for step in STEPS:
-        first = [made.done[s] for s, _ in step]
-        for (s, n), at, found in zip(step, first, made.step(step), strict=True):
-            np.testing.assert_allclose(found, expected[s][at : at + n], atol=1e-4 * np.abs(expected[s]).max())
+        made = Sequences(VARIANTS[name], counting)
+        counting.reset()
+        check_steps(made, VARIANTS[name])
     assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # whose values lie in its keys
     assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
 

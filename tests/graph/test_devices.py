@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from counting_device import CountingDevice, counting_device
-from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, filled, tokens_of
+from device_steps import BYTES_OF_TOKEN, Sequences, check_steps, filled, tokens_of
 from quire import LLM, SamplingParams
 from quire._native.engine import DecoderStats
 from quire._native.kv import CacheLayout
@@ -34,17 +34,8 @@ def counting() -> CountingDevice:
 def test_steps_of_every_composition_equal_numpy(name: str, lacks: tuple[str, ...], counting: CountingDevice) -> None:
     with counting.without(*lacks):
         made = Sequences(VARIANTS[name], counting)
-    counting.reset()
-    expected = []
-    for i, n in enumerate(LENGTHS):
-        made.add(tokens_of(n, i))
-        expected.append(numpy_forward(made.weights, VARIANTS[name], made.tokens[i]))
-    with counting.without(*lacks):
-        for step in STEPS:
-            first = [made.done[s] for s, _ in step]
-            for (s, n), at, found in zip(step, first, made.step(step), strict=True):
-                wanted = expected[s][at : at + n]
-                np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(expected[s]).max())
+        counting.reset()
+        check_steps(made, VARIANTS[name])
     assert (counting.launches("FLASH_ATTN_EXT") == 0) == bool(lacks)
     assert (counting.launches("SOFT_MAX") == 0) == (not lacks and not VARIANTS[name].experts)
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from counting_device import CountingDevice
 from quire._native import graph
 from quire._native.core import Tensor
-from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, Variant, random_weights, trace
+from small_model import HEAD_DIM, N_KV_HEAD, N_VOCAB, Variant, numpy_forward, random_weights, trace
 
-__all__ = ["BYTES_OF_TOKEN", "LENGTHS", "STEPS", "Sequences", "filled", "tokens_of"]
+__all__ = ["BYTES_OF_TOKEN", "LENGTHS", "STEPS", "Sequences", "check_steps", "filled", "tokens_of"]
 
 Array = npt.NDArray[np.float32]
 BYTES_OF_TOKEN = 2 * 2 * N_KV_HEAD * HEAD_DIM * 4  # layers, K and V, f32
@@ -88,6 +88,18 @@ STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
     ((5, 89), (0, 1)),
     ((0, 2), (5, 1)),
 )
+
+
+def check_steps(made: Sequences, variant: Variant) -> None:
+    """``STEPS`` of new sequences equal NumPy."""
+    expected = []
+    for i, n in enumerate(LENGTHS):
+        made.add(tokens_of(n, i))
+        expected.append(numpy_forward(made.weights, variant, made.tokens[i]))
+    for step in STEPS:
+        first = [made.done[s] for s, _ in step]
+        for (s, n), at, found in zip(step, first, made.step(step), strict=True):
+            np.testing.assert_allclose(found, expected[s][at : at + n], atol=1e-4 * np.abs(expected[s]).max())
 
 
 def filled(counting: CountingDevice, n_streams: int, n_tokens: int, n_blocks: int) -> Sequences:
