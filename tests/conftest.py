@@ -26,6 +26,10 @@ os.environ.setdefault("QUIRE_POISON", "1")
 # Answers do not depend on their company, also where tiles multiply many rows; what they do otherwise has tests of its own.
 os.environ.setdefault("QUIRE_DETERMINISTIC", "1")
 
+# NumPy's products are small, and its threads wait for each other without a pause: beside other jobs two take far longer
+# than one.  Read when NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
