@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chosen_kernels import threads_of
 from measured_cases import N_CTX, TINY, model_of
 from quire._native.quant import dequantize
 from quire.cli.main import main
@@ -23,7 +24,8 @@ def measured(files: Path, name: str, *more: str) -> Importance:
     out = files / f"{name}.imatrix.gguf"
     text = files / ("text.txt" if name == "package" else "bytes.txt")
     model = str(model_of(files, name))
-    arguments = ["imatrix", "-m", model, "-f", str(text), "-o", str(out), "-c", str(N_CTX), "-t", "2", *more]
+    threads = str(threads_of("stock"))
+    arguments = ["imatrix", "-m", model, "-f", str(text), "-o", str(out), "-c", str(N_CTX), "-t", threads, *more]
     assert main(arguments) == 0
     return Importance.read(out)
 

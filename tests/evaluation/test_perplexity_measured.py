@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chosen_kernels import threads_of
 from measured_cases import N_CTX, model_of
 from quire import LLM
 from quire.cli.main import main
@@ -21,7 +22,7 @@ from quire.gguf import GGUFReader
 from quire.quantization import Wishes, plan, quantize_model
 
 # As the references were made: by ggml's operators, with a cache in single precision.
-EXACT = ("--kernels", "stock", "--kv-dtype", "f32", "-t", "2")
+EXACT = ("--kernels", "stock", "--kv-dtype", "f32", "-t", str(threads_of("stock")))
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "measured.json"
 
 pytestmark = pytest.mark.slow
@@ -99,7 +100,7 @@ def test_perplexity_is_that_of_logits(files: Path, capsys: pytest.CaptureFixture
     for more in ((), ("--parse-special",)):
         arguments = ("-f", str(files / "special.txt"), "-c", "48", "--chunks", "3", *more)
         found = shown(capsys, *arguments)
-        with LLM(threads=2, n_ctx=64, kernels="stock", kv_dtype="f32") as llm:
+        with LLM(threads=threads_of("stock"), n_ctx=64, kernels="stock", kv_dtype="f32") as llm:
             rows = chunks_of(llm.tokenizer, text, 48, parse_special=bool(more), most=3)
             losses = []
             for row in rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from counting_device import counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
@@ -42,7 +43,7 @@ def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Ar
         trace,
         find_device("cpu"),
         n_blocks=64,
-        threads=2,
+        threads=threads_of(kernels),
         kernels=kernels,
         kv_dtype="f32",
         max_rows=256,
@@ -178,7 +179,7 @@ def test_cross_attention(device: str, kernels: str) -> None:
     assert trace.encoder is not None
     assert any("write_source layer 1" in line for line in trace.encoder.describe())
     executor = Executor(
-        trace, place, n_blocks=64, threads=2, kernels=kernels, kv_dtype="f32", max_rows=256, max_sequences=256,
+        trace, place, n_blocks=64, threads=threads_of(kernels), kernels=kernels, kv_dtype="f32", max_rows=256, max_sequences=256,
     )  # type: ignore[arg-type]  # fmt: skip
     source_tables, source_slots = blocks_of(sources)
     begin = np.cumsum([0, *sources]).tolist()

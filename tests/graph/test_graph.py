@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from hypothesis import given
 from hypothesis import strategies as st
 from quire._native import graph
@@ -34,7 +35,8 @@ Array = npt.NDArray[np.float32]
 
 
 def executor(trace: graph.Trace, **options: object) -> graph.Executor:
-    settings: dict[str, object] = {"n_blocks": 16, "threads": 2, "kv_dtype": "f32", "max_rows": 64, "max_sequences": 4}
+    settings: dict[str, object] = {"n_blocks": 16, "kv_dtype": "f32", "max_rows": 64, "max_sequences": 4}
+    settings["threads"] = threads_of(str(options.get("kernels", "auto")))
     return graph.Executor(trace, find_device("cpu"), **(settings | options))  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import find_device
 from quire.checkpoint import checkpoint_dtype, speaks_of_eagle
@@ -63,8 +64,8 @@ class Pair:
     @staticmethod
     def _executor(trace: graph.Trace, kernels: str, other: graph.Executor | None = None) -> graph.Executor:
         return graph.Executor(
-            trace, find_device("cpu"), n_blocks=9, n_states=3, threads=2, kv_dtype="f32", kernels=kernels,  # type: ignore[arg-type]
-            max_rows=64, max_sequences=2, team_of=other if kernels == "cpu" else None,
+            trace, find_device("cpu"), n_blocks=9, n_states=3, threads=threads_of(kernels), kv_dtype="f32",
+            kernels=kernels, max_rows=64, max_sequences=2, team_of=other if kernels == "cpu" else None,
         )  # fmt: skip
 
     def features(self, ids: Sequence[int]) -> Array:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from quire.convert import convert
 from quire.engine import LLM, AsyncLLM
 from quire.errors import CapacityError, RequestError, UnsupportedError
@@ -33,7 +34,7 @@ def reference(name: str) -> tuple[list[int], Array]:
 @pytest.fixture(scope="module", params=["stock", "auto"])
 def bert(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     path = converted(tmp_path_factory.mktemp("bert"), "bert")
-    with LLM(path, threads=2, kernels=request.param) as model:
+    with LLM(path, threads=threads_of(request.param), kernels=request.param) as model:
         yield model
 
 

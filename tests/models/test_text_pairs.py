@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from chosen_kernels import threads_of
 from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
 from quire.convert import convert
 from quire.engine import LLM
@@ -67,7 +68,7 @@ def test_the_second_text_has_a_type_of_its_own(folder: Path, tmp_path: Path, ker
     if is_file:
         path = tmp_path / "bert.gguf"
         convert(folder, path, "f32")
-    with LLM(path, threads=2, kernels=kernels) as model:
+    with LLM(path, threads=threads_of(kernels), kernels=kernels) as model:
         assert near(model.rerank(QUERY, DOCUMENTS), expected[:, 0])
         found = model.classify([*((QUERY, one) for one in DOCUMENTS), QUERY])
         assert near(found, softmax(np.stack([*expected, oracle.scores(QUERY)])))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import Device, Tensor, find_device
 from quire._native.graph import Executor, Tracer, TraceTensor, Weight
@@ -47,7 +48,9 @@ class Bench:
         n = int(np.prod([int(d) for d in y.shape[1:]]))
         flat = graph.reshape(y, [n])
         trace = self.tracer.finish(graph.select_rows(flat, self.tracer.logit_rows))
-        executor = Executor(trace, find_device("cpu"), n_blocks=2, threads=2, kernels=kernels, max_rows=16)  # type: ignore[arg-type]
+        executor = Executor(
+            trace, find_device("cpu"), n_blocks=2, threads=threads_of(kernels), kernels=kernels, max_rows=16
+        )  # type: ignore[arg-type]
         rows = len(self.tokens)
         out = executor.run(
             self.tokens.tolist(),
