@@ -112,8 +112,10 @@ def test_no_name_leads_to_a_file(tmp_path: Path, strict: bool) -> None:
     async def ask() -> None:
         transport = httpx.ASGITransport(build_app(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
-            for name in NAMES:
-                for path, body in BODIES.items():
+            for i, name in enumerate(NAMES):
+                for j, (path, body) in enumerate(BODIES.items()):
+                    if not strict and (i + j) % 3:  # any name is that of the only model: each path has a third of them
+                        continue
                     response = await client.post(path, json={**body, "model": name})
                     answers.append((name, path, response.status_code))
                 if name.isprintable() and name not in (".", ".."):  # of which a client makes another path
