@@ -26,6 +26,7 @@ def may_use_tiles() -> bool:
     return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
+@pytest.mark.slow  # the sanitizers' build leaves some out
 @pytest.mark.pythons
 def test_the_systems_flags_name_the_same_instruction_sets() -> None:
     info = Path("/proc/cpuinfo")
