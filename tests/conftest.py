@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
 MARKS_OF_ROOMS = {"cli": ("python_only", "pythons"), "server": ("python_only", "pythons"), "house": ("python_only",)}
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
+ROOMS_OF_MANY = ("cli", "kernels", "server", "tokenizer")
 FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 
 
@@ -46,8 +47,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def is_one_of_many(item: pytest.Item) -> bool:
-    """Whether other cases of the same test run nearly the same native code."""
-    return "[" in item.name and (item.path.parent.name == "kernels" or item.path.name in FILES_OF_MANY)
+    """Whether other cases of the same test run nearly the same code."""
+    return "[" in item.name and (item.path.parent.name in ROOMS_OF_MANY or item.path.name in FILES_OF_MANY)
 
 
 @pytest.fixture(scope="session")
