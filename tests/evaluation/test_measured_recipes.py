@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from chosen_kernels import threads_of
 from measured_cases import model_of
 from quire.cli.main import main
 from quire.evaluation.calibration import calibration_from
@@ -19,10 +20,12 @@ TYPES = "q4_0,q5_0,q8_0,f16"
 
 pytestmark = pytest.mark.slow
 
+THREADS = str(threads_of("stock"))
+
 
 def made(files: Path, out: Path, *arguments: str) -> GGUFReader:
     source = model_of(files, "qwen3moe")
-    common = ["--calibration", str(files / "bytes.txt"), "--candidates", TYPES, "--chunks", "1", "-t", "2"]
+    common = ["--calibration", str(files / "bytes.txt"), "--candidates", TYPES, "--chunks", "1", "-t", THREADS]
     assert main(["quantize", str(source), str(out), *common, *arguments]) == 0
     return GGUFReader(out)
 
@@ -47,7 +50,7 @@ def test_a_recipe_keeps_its_size_and_beats_one_type(files: Path, tmp_path: Path)
     own = {tensor.name: tensor.dtype for tensor in same.tensors if tensor.name in recipe.types}
     calibration = calibration_from(files / "bytes.txt", source)
     for rows in (calibration.rows[:1], calibration.rows[1:2]):
-        with opened_trial(source, rows, {"threads": 2}) as trial:
+        with opened_trial(source, rows, {"threads": int(THREADS)}) as trial:
             assert trial.divergence() == 0
             found = []
             for types in (recipe.types, own):
@@ -75,7 +78,7 @@ def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
         out = tmp_path / f"{most}.gguf"
         source = str(model_of(files, "qwen3moe"))
         arguments = ["--max-kl", str(most), "--candidates", TYPES, "--chunks", "1", "--layers-together", "2"]
-        assert main(["quantize", source, str(out), *arguments, "-t", "2"]) == 0
+        assert main(["quantize", source, str(out), *arguments, "-t", THREADS]) == 0
         reader = GGUFReader(out)
         recipe = read_recipe(reader.metadata)
         assert recipe.measured is not None
@@ -90,7 +93,7 @@ def test_a_heavy_matrix_is_tried_in_every_type(files: Path) -> None:
     source = GGUFReader(model_of(files, "qwen3moe"))
     rows = calibration_from(files / "bytes.txt", source).rows[:1]
     types, heavy = ("q4_0", "q5_0", "q8_0"), "token_embd.weight"
-    with opened_trial(source, rows, {"threads": 2}) as trial:
+    with opened_trial(source, rows, {"threads": int(THREADS)}) as trial:
         costs = measure_costs(trial, source, groups_of(source, 2), Importance(), types=types)
         for option in costs.options[heavy]:
             with trial.changed(heavy, trial.values(heavy, option.name, Importance())):
