@@ -35,6 +35,7 @@ PAPER["function"]["parameters"]["required"] = ["title", "kind", "year", "code"]
 PAPER["function"]["parameters"]["$defs"] = {"year": {"type": "integer", "minimum": 1900, "maximum": 2100}}
 
 
+@pytest.mark.python_only  # its masks are llguidance's
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_arguments_one_by_one_are_of_their_schemas(name, control):
@@ -111,6 +112,7 @@ BOOK["function"]["parameters"]["required"] = ["kind", "code", "more"]
 BOOK["function"]["parameters"]["$defs"] = {"code": {"type": "string", "minLength": 2, "maxLength": 3}}
 
 
+@pytest.mark.python_only  # its masks are llguidance's
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize(("name", "variant"), NOTATED)
 def test_arguments_in_notations_are_of_their_schemas(name, variant, control):

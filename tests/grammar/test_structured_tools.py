@@ -214,6 +214,7 @@ def check_calls(calls: Any) -> None:
         jsonschema.validate(json.loads(made.function.arguments), schemas[made.function.name])
 
 
+@pytest.mark.python_only  # its masks are llguidance's
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_readers_find_forced_calls(name, variant, control):
@@ -235,6 +236,7 @@ def test_readers_find_forced_calls(name, variant, control):
     assert n_done >= 6
 
 
+@pytest.mark.python_only  # its masks are llguidance's
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_calls_in_free_answers_hold(name, variant, control):
