@@ -15,8 +15,18 @@ std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<Weig
     auto is_wanted = [&](const WeightRef &weight) {
         return weight->tensor.device() != device && !copies_.contains(weight.get()) && !seen.contains(weight.get());
     };
+    // A part is read by itself as well, where devices want an array to begin.
+    auto fits = [&](const MatrixGroup &group) {
+        const size_t alignment = device.alignment_bytes(), most = Buffer::largest_bytes(device);
+        size_t bytes = 0;
+        for (const WeightRef &weight : group.weights) {
+            if (bytes % alignment != 0) return false;
+            bytes += weight->tensor.size_bytes();
+        }
+        return bytes <= most;
+    };
     for (const MatrixGroup &group : groups) {
-        if (!std::ranges::all_of(group.weights, is_wanted)) continue;
+        if (!std::ranges::all_of(group.weights, is_wanted) || !fits(group)) continue;
         const Tensor &first = group.weights.front()->tensor;
         Room room{group.weights, first.dtype(), first.shape(), group.is_gate};
         room.shape[0] = 0;

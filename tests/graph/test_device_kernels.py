@@ -118,6 +118,18 @@ def test_products_of_the_same_rows_are_one(
             assert (counting.launches("ROPE"), counting.launches("RMS_NORM")) == ((0, 1) if own else (2, 3))
 
 
+@pytest.mark.parametrize(("most_bytes", "n_products"), [(1 << 20, 3), (300_000, 5)])
+def test_products_whose_matrices_no_buffer_can_hold_stay_apart(
+    most_bytes: int, n_products: int, counting: CountingDevice
+) -> None:
+    with counting.largest_buffer(most_bytes):  # q, k and v together have 393216
+        made = Sequences(Variant(), counting, 8, traced=normed_heads("half", 512, False), max_rows=16)
+        made.add(tokens_of(9, 0))
+        counting.reset()
+        made.step([(0, 9)])
+    assert counting.launches("MUL_MAT") == n_products
+
+
 def quantized_layer(dtype: str) -> graph.Trace:
     """As models have it, with quantized matrices."""
     random = np.random.default_rng(5)
