@@ -1,6 +1,8 @@
 // Heads of q and k, normed and rotated, and those of k and v in the cache: see cuda/cache_heads.h.  A warp takes a head.
 #pragma once
 
+#include "cuda/lanes.cuh"
+
 namespace quire_cuda {
 
 constexpr int heads_together = 4, most_head_dim = 256;

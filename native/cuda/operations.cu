@@ -17,9 +17,8 @@ __device__ inline unsigned short bf16_bits(float x) { return __bfloat16_as_ushor
 
 } // namespace quire_cuda
 
-#include "cuda/paged_attention.cuh"
-// It uses what the other has.
 #include "cuda/cache_heads.cuh"
+#include "cuda/paged_attention.cuh"
 #define DYNAMIC_SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 #include "cuda/row_product.cuh"
 

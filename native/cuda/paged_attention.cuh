@@ -7,6 +7,8 @@
 // order.  So the bits of a row's result do not depend on the other rows.
 #pragma once
 
+#include "cuda/lanes.cuh"
+
 namespace quire_cuda {
 
 constexpr int block_tokens = 32, tile_tokens = 64, n_warps = 4, warp_tokens = tile_tokens / n_warps, most_splits = 64;
@@ -49,16 +51,6 @@ template <> __device__ inline void unpack<bf16_t>(uint4 bytes, float (&out)[8]) 
         out[2 * i] = __uint_as_float(words[i] << 16);
         out[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000U);
     }
-}
-
-// The sum, or maximum, over lanes whose numbers differ in the bits `from` to `below`.
-__device__ inline float lanes_sum(float x, int from, int below) {
-    for (int bit = from; bit < below; bit *= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, bit);
-    return x;
-}
-__device__ inline float lanes_max(float x, int from, int below) {
-    for (int bit = from; bit < below; bit *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, bit));
-    return x;
 }
 
 // Grid: splits, heads of K and V times parts of the heads that share one, rows.

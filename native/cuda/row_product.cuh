@@ -3,6 +3,8 @@
 // way.
 #pragma once
 
+#include "cuda/lanes.cuh"
+
 namespace quire_cuda {
 
 // weights_together: of a block of the K types.  loads_together: of blocks that a lane reads before it multiplies.

@@ -9,13 +9,8 @@ namespace quire {
 
 CpuLowering::CpuLowering(const CpuProgramInputs &inputs)
     : in_(inputs), program_(inputs.kernels), values_(trace().operations.size()), left_norms_(values_.size()),
-      left_activations_(values_.size()), done_(values_.size()), head_steps_(values_.size()), users_(values_.size()) {
+      left_activations_(values_.size()), done_(values_.size()), head_steps_(values_.size()), users_(users_of(trace())) {
     const auto n = static_cast<int>(values_.size());
-    for (int i = 0; i < n; ++i)
-        for (int input : operation(i).inputs) users_[at(input)].push_back(i);
-    if (trace().output >= 0) users_[at(trace().output)].push_back(-1);
-    for (const Tap &tap : trace().taps) users_[at(tap.operation)].push_back(-1);
-    for (const Left &left : trace().left) users_[at(left.operation)].push_back(-1);
     for (int i = 0; i < n; ++i) operation(i).kind->prepare(*this, i);
 }
 

@@ -9,22 +9,6 @@
 
 namespace quire {
 
-namespace {
-
-std::vector<int> count_reads(const Trace &trace) {
-    std::vector<int> n(trace.operations.size());
-    auto read = [&](int operation) {
-        if (operation >= 0) ++n[static_cast<size_t>(operation)];
-    };
-    for (const Operation &operation : trace.operations) std::ranges::for_each(operation.inputs, read);
-    for (int outside : {trace.output, trace.hidden}) read(outside);
-    for (const Tap &tap : trace.taps) read(tap.operation);
-    for (const Left &left : trace.left) read(left.operation);
-    return n;
-}
-
-} // namespace
-
 ggml_tensor *StockGraph::new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label) {
     ggml_tensor *tensor = ggml_new_tensor(context(), type, static_cast<int>(ne.size()), ne.begin());
     ggml_set_input(tensor);
@@ -85,8 +69,8 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     if (!out.context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     StockGraph graph{trace, store_, out};
-    graph.flash = device_;
-    graph.n_reads = count_reads(trace);
+    graph.device = device_;
+    for (const std::vector<int> &readers : readers_of(trace)) graph.n_reads.push_back(static_cast<int>(readers.size()));
     graph.values.reserve(trace.operations.size());
     for (const Operation &operation : trace.operations) graph.values.push_back(lower_operation(graph, operation));
     if (trace.output >= 0) {

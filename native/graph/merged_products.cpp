@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "graph/operations/elements.h"
@@ -17,28 +16,13 @@ namespace {
 // ggml's CUDA backend pads rows of quantized matrices to these, and zeros what is behind the last one.
 constexpr int64_t padded_columns = 512;
 
-using Users = std::vector<std::vector<int>>; // by operation
+using Users = std::vector<std::vector<int>>; // by operation, -1: the caller
 
-Users users_of(const Trace &trace) {
-    Users users(trace.operations.size());
-    for (size_t i = 0; i < trace.operations.size(); ++i)
-        for (int input : trace.operations[i].inputs) users[static_cast<size_t>(input)].push_back(static_cast<int>(i));
-    return users;
-}
-
-// Values that somebody reads who is not an operation of the trace.
-std::set<int> read_outside(const Trace &trace) {
-    std::set<int> values{trace.output, trace.hidden};
-    for (const Tap &tap : trace.taps) values.insert(tap.operation);
-    for (const Left &left : trace.left) values.insert(left.operation);
-    return values;
-}
-
-bool becomes_heads(const Trace &trace, const Users &users, const std::set<int> &outside, int linear) {
+bool becomes_heads(const Trace &trace, const Users &users, int linear) {
     auto operation = [&](int i) -> const Operation & { return trace.operations[static_cast<size_t>(i)]; };
     auto all_users = [&](int i, const auto &fits) {
         const std::vector<int> &of = users[static_cast<size_t>(i)];
-        return !outside.contains(i) && !of.empty() && std::ranges::all_of(of, fits);
+        return !of.empty() && std::ranges::all_of(of, [&](int user) { return user >= 0 && fits(user); });
     };
     auto reads_heads = [&](int user) {
         return operation(user).as<RmsNorm>() || operation(user).as<Rope>() ||
@@ -55,16 +39,16 @@ const WeightRef *matrix_of(const Operation &operation) {
     return &linear->weight();
 }
 
-void add_heads(const Trace &trace, const Users &users, const std::set<int> &outside, std::vector<MatrixGroup> &found) {
+void add_heads(const Trace &trace, const Users &users, std::vector<MatrixGroup> &found) {
     std::map<std::pair<int, DType>, MatrixGroup> groups; // by input and type
     for (size_t i = 0; i < trace.operations.size(); ++i)
         if (const WeightRef *matrix = matrix_of(trace.operations[i]))
-            if (becomes_heads(trace, users, outside, static_cast<int>(i)))
+            if (becomes_heads(trace, users, static_cast<int>(i)))
                 groups[{trace.operations[i].inputs[0], (*matrix)->tensor.dtype()}].weights.push_back(*matrix);
     for (auto &[key, group] : groups) found.push_back(std::move(group));
 }
 
-void add_gates(const Trace &trace, const Users &users, const std::set<int> &outside, std::vector<MatrixGroup> &found) {
+void add_gates(const Trace &trace, const Users &users, std::vector<MatrixGroup> &found) {
     for (const Operation &glu : trace.operations) {
         if (!glu.as<Glu>()) continue;
         const Operation &gate = trace.operations[static_cast<size_t>(glu.inputs[0])],
@@ -72,9 +56,8 @@ void add_gates(const Trace &trace, const Users &users, const std::set<int> &outs
         const WeightRef *of_gate = matrix_of(gate), *of_up = matrix_of(up);
         if (of_gate == nullptr || of_up == nullptr || gate.inputs[0] != up.inputs[0]) continue;
         const Tensor &first = (*of_gate)->tensor, &second = (*of_up)->tensor;
-        const bool only_here = std::ranges::all_of(glu.inputs, [&](int input) {
-            return users[static_cast<size_t>(input)].size() == 1 && !outside.contains(input);
-        });
+        const bool only_here =
+            std::ranges::all_of(glu.inputs, [&](int input) { return users[static_cast<size_t>(input)].size() == 1; });
         if (only_here && first.dtype() == second.dtype() && first.shape() == second.shape())
             found.push_back({{*of_gate, *of_up}, true});
     }
@@ -88,10 +71,9 @@ std::vector<MatrixGroup> products_together(const std::vector<const Trace *> &tra
     for (const Trace *trace : traces) {
         for (const Operation &operation : trace->operations)
             for (const WeightRef &weight : operation.kind->matrices()) ++n_reads[weight.get()];
-        const Users users = users_of(*trace);
-        const std::set<int> outside = read_outside(*trace);
-        add_heads(*trace, users, outside, found);
-        add_gates(*trace, users, outside, found);
+        const Users users = readers_of(*trace);
+        add_heads(*trace, users, found);
+        add_gates(*trace, users, found);
     }
     std::erase_if(found, [&](MatrixGroup &group) {
         const size_t n = group.weights.size();

@@ -125,4 +125,9 @@ struct Trace {
 
 std::string describe(const Operation &operation);
 
+// By operation, those that read it; -1: the caller, or a later piece.  `users_of` leaves the hidden state out, which programs on
+// the CPU show beside what they compute.
+std::vector<std::vector<int>> users_of(const Trace &trace);
+std::vector<std::vector<int>> readers_of(const Trace &trace);
+
 } // namespace quire

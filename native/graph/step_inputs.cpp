@@ -75,13 +75,21 @@ void fill_blocks(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     }
 }
 
+// The first and the last cached token that a row sees.
+struct Seen {
+    int32_t first, last;
+};
+Seen seen_by(const StepToFill &step, int group, int sequence, int row) {
+    const int32_t position = step.batch.positions[static_cast<size_t>(row)];
+    const int32_t last = step.batch.groups[static_cast<size_t>(group)].last_seen(sequence, position);
+    return {static_cast<int32_t>(step.lifetime(group).first_seen(last)), last};
+}
+
 void fill_spans(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     auto *out = step.memory.host<int32_t>(target);
     std::fill(out, out + ggml_nelements(target), 0);
-    const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
     for (const StreamRun &run : runs_of(step, place)) {
-        const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(run.begin)]);
-        const auto first = static_cast<int32_t>(step.lifetime(place.group).first_seen(last));
+        const auto [first, last] = seen_by(step, place.group, run.sequence, run.begin);
         out[2 * run.stream] = first - run.first_block * kv_block_tokens;
         out[2 * run.stream + 1] = last + 1 - first;
     }
@@ -94,10 +102,7 @@ void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t
               int row, const Use &use) {
     const AttentionPart &part = part_of(step, place);
     const CachedRows source = part.source;
-    const CacheLifetime lifetime = step.lifetime(place.group);
-    const GroupBatch &group = step.batch.groups[static_cast<size_t>(place.group)];
-    const int32_t last = group.last_seen(run.sequence, step.batch.positions[static_cast<size_t>(row)]);
-    const auto first = static_cast<int32_t>(lifetime.first_seen(last));
+    const auto [first, last] = seen_by(step, place.group, run.sequence, row);
     if (source == CachedRows::sequence) return use(first - run.first_block * kv_block_tokens, last + 1 - first, first);
     const int32_t *table = table_of(step, place.group, run.sequence);
     for (int32_t at = first; at <= last;) {

@@ -1,5 +1,7 @@
 #include "graph/stock_parts.h"
 
+#include <cstring>
+
 #include "core/error.h"
 #include "graph/device_weights.h"
 #include "graph/input_sums.h"
@@ -22,6 +24,20 @@ ggml_tensor *StockParts::read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor
     return sums == nullptr ? x : sums->watch(context, *w, x, experts, shape.lead);
 }
 
+StockNormed before_norm(ggml_tensor *x) {
+    StockNormed found{x};
+    ggml_tensor *norm = x;
+    if (x->op == GGML_OP_MUL && x->src[0]->op == GGML_OP_RMS_NORM && ggml_nelements(x->src[1]) == x->ne[0]) {
+        found.weight = x->src[1];
+        norm = x->src[0];
+    }
+    if (norm->op != GGML_OP_RMS_NORM) return found;
+    found.x = norm->src[0];
+    found.is_normed = true;
+    std::memcpy(&found.eps, norm->op_params, sizeof(found.eps));
+    return found;
+}
+
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation) {
     switch (activation) {
     case Activation::silu: return ggml_silu(ctx, x);
@@ -32,24 +48,26 @@ ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation acti
     throw InternalError("lower", "an activation must be known");
 }
 
-ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
+namespace {
+
+ggml_glu_op gate_of(Activation activation) {
     switch (activation) {
-    case Activation::silu: return ggml_swiglu_split(ctx, gate, up);
-    case Activation::gelu: return ggml_geglu_erf_split(ctx, gate, up);
-    case Activation::gelu_tanh: return ggml_geglu_split(ctx, gate, up);
-    case Activation::relu: return ggml_reglu_split(ctx, gate, up);
+    case Activation::silu: return GGML_GLU_OP_SWIGLU;
+    case Activation::gelu: return GGML_GLU_OP_GEGLU_ERF;
+    case Activation::gelu_tanh: return GGML_GLU_OP_GEGLU;
+    case Activation::relu: return GGML_GLU_OP_REGLU;
     }
     throw InternalError("lower", "an activation must be known");
 }
 
+} // namespace
+
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
+    return ggml_glu_split(ctx, gate, up, gate_of(activation));
+}
+
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation) {
-    switch (activation) {
-    case Activation::silu: return ggml_swiglu(ctx, both);
-    case Activation::gelu: return ggml_geglu_erf(ctx, both);
-    case Activation::gelu_tanh: return ggml_geglu(ctx, both);
-    case Activation::relu: return ggml_reglu(ctx, both);
-    }
-    throw InternalError("lower", "an activation must be known");
+    return ggml_glu(ctx, both, gate_of(activation), false);
 }
 
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap) {

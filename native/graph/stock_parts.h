@@ -38,6 +38,14 @@ struct StockParts {
 
 // The dimensions of a value with `lead` rows.
 std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
+// A value and the norm (root mean square) that has made it, where one has.
+struct StockNormed {
+    ggml_tensor *x; // before the norm
+    ggml_tensor *weight = nullptr; // may be null
+    bool is_normed = false;
+    float eps = 0;
+};
+StockNormed before_norm(ggml_tensor *x);
 ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation); // rows of gate, then up

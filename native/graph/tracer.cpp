@@ -177,6 +177,25 @@ TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const s
     return inputs.front().tracer->record(std::move(primitive), inputs, std::move(shape));
 }
 
+std::vector<std::vector<int>> users_of(const Trace &trace) {
+    std::vector<std::vector<int>> users(trace.operations.size());
+    auto add = [&](int operation, int user) {
+        if (operation >= 0) users[static_cast<size_t>(operation)].push_back(user);
+    };
+    for (size_t i = 0; i < trace.operations.size(); ++i)
+        for (int input : trace.operations[i].inputs) add(input, static_cast<int>(i));
+    add(trace.output, -1);
+    for (const Tap &tap : trace.taps) add(tap.operation, -1);
+    for (const Left &left : trace.left) add(left.operation, -1);
+    return users;
+}
+
+std::vector<std::vector<int>> readers_of(const Trace &trace) {
+    std::vector<std::vector<int>> readers = users_of(trace);
+    if (trace.hidden >= 0) readers[static_cast<size_t>(trace.hidden)].push_back(-1);
+    return readers;
+}
+
 std::string describe(const Operation &operation) {
     std::string text = operation.kind->describe() + " (";
     for (size_t i = 0; i < operation.inputs.size(); ++i) text += cat(i == 0 ? "%" : ", %", operation.inputs[i]);

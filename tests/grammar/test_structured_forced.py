@@ -89,13 +89,14 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
     with Client(n_blocks=200, **layers) as client:
         plain = found(client)
     config = {"speculation": "auto", "draft_max": 5, "draft_min": 5}
-    with Client(n_blocks=34, step_s=0.001, drafters=drafters, config=config, **layers) as client:
+    # Long steps: masks come while they run, on a busy machine, too.
+    with Client(n_blocks=34, step_s=0.005, drafters=drafters, config=config, **layers) as client:
         assert found(client) == plain
         stats = client.decoder.stats()
         grammar = stats.drafters[0]
         assert grammar.n_drafted_tokens >= grammar.n_accepted_tokens
         if most:
-            assert grammar.n_accepted_tokens > 20  # 80 to 200, but 50 where masks come late
+            assert grammar.n_accepted_tokens > 50
             # Only what follows an end is not drawn.
             assert grammar.n_drafted_tokens - grammar.n_accepted_tokens < 64 + 6 * 4
 

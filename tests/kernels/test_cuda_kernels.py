@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
-import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from counting_device import compiler
 from quire._native.quant import dequantize, quantize
 
 Array = npt.NDArray[np.float32]
@@ -35,12 +34,11 @@ class Args(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None or platform.machine() != "x86_64" or sys.platform != "linux":
-        pytest.skip("the kernels' emulator needs a C++ compiler, fibers, and halves")
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("the kernels' emulator needs fibers and halves")
     library = tmp_path_factory.mktemp("cuda") / "kernels.so"
     command = [
-        compiler,
+        compiler(),
         "-std=c++17",
         "-O1",
         "-Wall",

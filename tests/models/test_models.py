@@ -263,9 +263,9 @@ def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_p
     arch = reader.metadata.text("general.architecture")
     keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
     refused = 0
-    part = crc32(name.encode())  # an eighth of the values; other architectures have the others
+    part = crc32(name.encode())  # a quarter of the values; other architectures have the others
     for i, changed in enumerate(keys):
-        for hostile in HOSTILE_VALUES[(i + part) % 8 :: 8]:
+        for hostile in HOSTILE_VALUES[(i + part) % 4 :: 4]:
             with GGUFWriter(tmp_path / "x.gguf", arch) as writer:
                 for key in keys:
                     value, kind = hostile if key == changed else (reader.metadata[key], reader.metadata.type_of(key))
@@ -279,7 +279,7 @@ def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_p
                 load_model(GGUFReader(tmp_path / "x.gguf"))
             except (LoadError, UnsupportedError, ValueError):
                 refused += 1
-    assert refused > len(keys) // 2
+    assert refused > len(keys)
 
 
 def rewritten(

@@ -1,9 +1,8 @@
 // The kernels of native/cuda, called on the CPU: tests/kernels/test_cuda_kernels.py compiles and loads this.
 #include "cuda_emulator.h"
 
-#include "cuda/paged_attention.cuh"
-// It uses what the other has.
 #include "cuda/cache_heads.cuh"
+#include "cuda/paged_attention.cuh"
 #include "cuda/row_product.cuh"
 
 namespace {

@@ -301,7 +301,7 @@ def figures(client: httpx.Client) -> dict[str, float]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_client_leaves_is_cancelled(server: Served, client: httpx.Client, stream: bool) -> None:
-    body = json.dumps({"prompt": STORY, "max_tokens": 800, "ignore_eos": True, "stream": stream}).encode()
+    body = json.dumps({"prompt": STORY, "max_tokens": 2000, "ignore_eos": True, "stream": stream}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(head.encode() + body)

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 import quire
 from quire._native.core import Device, devices, find_device, load_backend, module_version
 
-__all__ = ["CountingDevice", "Counts", "compiled_device", "counting_device"]
+__all__ = ["CountingDevice", "Counts", "compiled_device", "compiler", "counting_device"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GGML = ROOT / "vendor" / "ggml"
@@ -111,22 +111,20 @@ class CountingDevice:
             self._module.counting_set_largest(ctypes.c_int64(0))
 
     @contextmanager
-    def own_operations(self) -> Iterator[None]:
-        """The device has Quire's own operations (native/cuda), computed by the CPU."""
-        self._module.counting_have_own(1)
+    def _switched_on(self, switch: Callable[[int], None]) -> Iterator[None]:
+        switch(1)
         try:
             yield
         finally:
-            self._module.counting_have_own(0)
+            switch(0)
 
-    @contextmanager
-    def claiming_all(self) -> Iterator[None]:
+    def own_operations(self) -> AbstractContextManager[None]:
+        """The device has Quire's own operations (native/cuda), computed by the CPU."""
+        return self._switched_on(self._module.counting_have_own)
+
+    def claiming_all(self) -> AbstractContextManager[None]:
         """The device says of every operation that it has it, as ggml's RPC backend does."""
-        self._module.counting_claim_all(1)
-        try:
-            yield
-        finally:
-            self._module.counting_claim_all(0)
+        return self._switched_on(self._module.counting_claim_all)
 
     @contextmanager
     def without(self, *operations: str) -> Iterator[None]:
@@ -140,15 +138,22 @@ class CountingDevice:
                 self._module.counting_refuse(operation.encode(), 0)
 
 
+def compiler() -> str:
+    """Of C++; skips the test where there is none."""
+    found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if found is None:
+        pytest.skip("the test needs a C++ compiler")
+    return found
+
+
 def compiled_device(folder: Path) -> Path:
     """Compile the module into a folder; skips the test where there is no compiler, or no source of ggml."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None or not (GGML / "include").is_dir():
-        pytest.skip("the counting device needs a C++ compiler and ggml's headers")
+    if not (GGML / "include").is_dir():
+        pytest.skip("the counting device needs ggml's headers")
     libraries = Path(quire.__file__).parent / "lib"
     module = folder / "libggml-counting.so"
     source = ROOT / "tests" / "native" / "counting_device.cpp"
-    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
+    command = [compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
     if sys.platform == "linux":  # where our ggml has names of its own
         names = folder / "own-names.h"
         subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)

@@ -1,8 +1,10 @@
 #include "graph/operations/head_chain.h"
 
 #include <cstring>
+#include <optional>
 
 #include "graph/operations/own_nodes.h"
+#include "graph/stock_parts.h"
 
 namespace quire {
 namespace {
@@ -15,30 +17,16 @@ struct Turn {
 };
 
 struct HeadChain {
-    ggml_tensor *x; // what is normed, or else turned
-    ggml_tensor *weight = nullptr, *positions = nullptr, *factors = nullptr;
-    bool is_normed = false;
-    float eps = 0;
+    StockNormed from;
+    ggml_tensor *positions, *factors;
     Turn turn{};
 };
 
 // Heads that are turned, and maybe normed before.
 std::optional<HeadChain> chain_of(ggml_tensor *heads) {
     if (heads->op != GGML_OP_ROPE) return std::nullopt;
-    HeadChain chain{heads->src[0]};
-    chain.positions = heads->src[1];
-    chain.factors = heads->src[2];
+    HeadChain chain{before_norm(heads->src[0]), heads->src[1], heads->src[2]};
     std::memcpy(&chain.turn, heads->op_params, sizeof(chain.turn));
-    ggml_tensor *x = chain.x;
-    if (x->op == GGML_OP_MUL && x->src[0]->op == GGML_OP_RMS_NORM && ggml_nelements(x->src[1]) == x->ne[0]) {
-        chain.weight = x->src[1];
-        x = x->src[0];
-    }
-    if (x->op == GGML_OP_RMS_NORM) {
-        chain.is_normed = true;
-        std::memcpy(&chain.eps, x->op_params, sizeof(chain.eps));
-        chain.x = x->src[0];
-    }
     return chain;
 }
 
@@ -51,21 +39,22 @@ ggml_tensor *cached_heads(StockGraph &graph, const StockHeads &heads, ggml_tenso
     const Turn &turn = q->turn;
     if (turn.ext_factor != 0 || (turn.mode != GGML_ROPE_TYPE_NORMAL && turn.mode != GGML_ROPE_TYPE_NEOX))
         return nullptr;
-    if (q->is_normed && k->is_normed && q->eps != k->eps) return nullptr;
+    if (q->from.is_normed && k->from.is_normed && q->from.eps != k->from.eps) return nullptr;
     if (heads.v->op == GGML_OP_PERMUTE || heads.v->ne[0] != heads.k->ne[0]) return nullptr;
     CacheHeads params;
-    params.norms_q = static_cast<uint8_t>(q->is_normed);
-    params.norms_k = static_cast<uint8_t>(k->is_normed);
+    params.norms_q = static_cast<uint8_t>(q->from.is_normed);
+    params.norms_k = static_cast<uint8_t>(k->from.is_normed);
     params.halves = static_cast<uint8_t>(turn.mode == GGML_ROPE_TYPE_NEOX);
-    params.eps = q->is_normed ? q->eps : k->eps;
+    params.eps = q->from.is_normed ? q->from.eps : k->from.eps;
     params.freq_base = turn.freq_base;
     params.freq_scale = turn.freq_scale;
     params.magnitude = turn.attn_factor;
     params.n_dims = turn.n_dims;
-    ggml_tensor *made = cache_heads_node(
-        graph.context(), {q->x, k->x, heads.v, k_pool, v_pool, slots, q->positions, q->weight, k->weight, q->factors},
-        params);
-    return has_own_node(graph.flash, made) ? made : nullptr;
+    ggml_tensor *made = cache_heads_node(graph.context(),
+                                         {q->from.x, k->from.x, heads.v, k_pool, v_pool, slots, q->positions,
+                                          q->from.weight, k->from.weight, q->factors},
+                                         params);
+    return has_own_node(graph.device, made) ? made : nullptr;
 }
 
 } // namespace quire

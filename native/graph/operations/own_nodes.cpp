@@ -77,6 +77,14 @@ void write_row(const ggml_tensor *pool, int64_t slot, int64_t first, const float
         ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t *>(to), n);
 }
 
+// The norm of a row, by its weight where it has one.
+void norm_row(float *x, int64_t n, const ggml_tensor *weight, float eps) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; ++i) squares += double{x[i]} * x[i];
+    const auto scale = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + eps));
+    for (int64_t i = 0; i < n; ++i) x[i] *= scale * (weight == nullptr ? 1.0F : *at<float>(weight, i));
+}
+
 struct HeadNorm {
     bool is_wanted;
     const ggml_tensor *weight; // or null
@@ -87,13 +95,7 @@ void turn_head(const CacheHeads &params, HeadNorm norm, const ggml_tensor *facto
                std::vector<float> &out) {
     const auto n = static_cast<int64_t>(out.size());
     std::copy_n(x, n, out.data());
-    if (norm.is_wanted) {
-        float sum = 0;
-        for (float value : out) sum += value * value;
-        const float scale = 1 / std::sqrt(sum / static_cast<float>(n) + params.eps);
-        for (int64_t d = 0; d < n; ++d)
-            out[static_cast<size_t>(d)] *= scale * (norm.weight == nullptr ? 1.0F : *at<float>(norm.weight, d));
-    }
+    if (norm.is_wanted) norm_row(out.data(), n, norm.weight, params.eps);
     for (int32_t pair = 0; pair < params.n_dims / 2; ++pair) {
         const int32_t first = params.halves != 0 ? pair : 2 * pair,
                       second = params.halves != 0 ? pair + params.n_dims / 2 : 2 * pair + 1;
@@ -142,13 +144,7 @@ void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
     const int64_t n = matrix->ne[0];
     std::vector<float> x(static_cast<size_t>(n)), weights(static_cast<size_t>(n));
     std::copy_n(at<float>(out->src[1], 0), n, x.data());
-    float scale = 1;
-    if (params.is_normed != 0) {
-        double squares = 0;
-        for (float value : x) squares += double{value} * value;
-        scale = static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) + params.eps));
-    }
-    for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] *= scale * (norm == nullptr ? 1.0F : *at<float>(norm, i));
+    if (params.is_normed != 0) norm_row(x.data(), n, norm, params.eps);
     auto product = [&](const ggml_tensor *of, int64_t row) {
         ggml_get_type_traits(of->type)->to_float(at<void *>(of, 0, row), weights.data(), n);
         float sum = 0;
@@ -167,15 +163,15 @@ void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
     if (is_switched_off("QUIRE_DEVICE_KERNELS") || !ggml_backend_supports_op(device, node)) return false;
     ggml_tensor unknown = *node; // ggml's RPC backend says of all nodes that it supports them
-    unknown.op_params[8] = 0;
+    unknown.op_params[first_param] = 0;
     return !ggml_backend_supports_op(device, &unknown);
 }
 
 ggml_tensor *paged_attention_node(ggml_context *context, const PagedSources &s, const PagedAttention &params) {
     ggml_tensor *sources[] = {s.q, s.k, s.v, s.tables, s.spans, s.sinks};
-    ggml_tensor *node = ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
-                                       s.sinks == nullptr ? paged_sources : paged_sources + 1, compute_attention,
-                                       GGML_N_TASKS_MAX, nullptr);
+    ggml_tensor *node =
+        ggml_custom_4d(context, GGML_TYPE_F32, s.q->ne[0], s.q->ne[1], s.q->ne[2], 1, sources,
+                       static_cast<int>(std::size(sources)), compute_attention, GGML_N_TASKS_MAX, nullptr);
     set_params(node, params);
     return node;
 }

@@ -88,11 +88,11 @@ ggml_tensor *AttentionBuilder::cached(const AttentionPart &part, int i, ggml_ten
 }
 
 ggml_tensor *AttentionBuilder::flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask) {
-    if (graph_.flash == nullptr || attention_.bias) return nullptr;
-    if (attention_.soft_cap > 0 && !caps_scores(graph_.flash, v->ne[0])) return nullptr;
+    if (graph_.device == nullptr || attention_.bias) return nullptr;
+    if (attention_.soft_cap > 0 && !caps_scores(graph_.device, v->ne[0])) return nullptr;
     ggml_tensor *made = ggml_flash_attn_ext(ctx_, q, k, v, mask, attention_.scale, 0.0F, attention_.soft_cap);
     if (attention_.sinks) ggml_flash_attn_ext_add_sinks(made, p_.weight(attention_.sinks));
-    return ggml_backend_supports_op(graph_.flash, made) ? made : nullptr;
+    return ggml_backend_supports_op(graph_.device, made) ? made : nullptr;
 }
 
 ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k,
@@ -119,7 +119,7 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
 // `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for to see
 // just that.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
-    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.flash == nullptr)
+    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.device == nullptr)
         return nullptr;
     const StockGraph::Written &written = graph_.written.at(attention_.layer);
     GraphInputs &inputs = graph_.out.inputs;
@@ -132,7 +132,7 @@ ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tens
     params.soft_cap = attention_.soft_cap;
     static_assert(paged_block_tokens == kv_block_tokens);
     ggml_tensor *made = paged_attention_node(ctx_, {q, written.k, written.v, tables, spans, sinks}, params);
-    return has_own_node(graph_.flash, made) ? made : nullptr;
+    return has_own_node(graph_.device, made) ? made : nullptr;
 }
 
 // {v_head_dim, n_head, rows of the part}
@@ -171,7 +171,7 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
 
 // All that comes before attention in one, where the device has a kernel for it.
 bool AttentionBuilder::write() {
-    if (graph_.flash == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
+    if (graph_.device == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
                                      pools.v.handle(), stock_slots(graph_, group_));

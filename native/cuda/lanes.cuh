@@ -1,0 +1,16 @@
+// What the lanes of a warp have together.
+#pragma once
+
+namespace quire_cuda {
+
+// The sum, or maximum, over lanes whose numbers differ in the bits `from` to `below`.
+__device__ inline float lanes_sum(float x, int from, int below) {
+    for (int bit = from; bit < below; bit *= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, bit);
+    return x;
+}
+__device__ inline float lanes_max(float x, int from, int below) {
+    for (int bit = from; bit < below; bit *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, bit));
+    return x;
+}
+
+} // namespace quire_cuda
