@@ -159,6 +159,22 @@ def test_echo_with_logprobs_of_the_prompt(client: httpx.Client, llm: LLM) -> Non
     assert shown == table["tokens"]
 
 
+@pytest.mark.parametrize("prompt", ["Warsaw is é😀.", "😀😀 日本 fox", "a👩‍👩‍👧b"])
+def test_offsets_count_characters(client: httpx.Client, prompt: str) -> None:
+    """Also of tokens that are parts of one."""
+    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, "echo": True, "logprobs": 0}
+    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+    assert "\ufffd" in "".join(tokens)
+    assert offsets == sorted(offsets)
+    assert offsets[-1] <= len(choice["text"])
+    for offset, token in zip(offsets, tokens, strict=True):
+        if "\ufffd" not in token:
+            assert choice["text"].startswith(token, offset)
+    events = events_of(client.post("/v1/completions", json={**body, "stream": True}))
+    assert [t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["text_offset"]] == offsets
+
+
 def test_a_prompt_is_scored_without_an_answer(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1))
     assert expected.prompt_logprobs is not None

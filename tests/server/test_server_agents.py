@@ -10,6 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from fake_engine import FakeEngine
+from one_call import post as one_post
+from quire.server.worker.protocol import Chat
 
 SHELL = {
     "type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}, "workdir": {"type": "string"}},
@@ -101,6 +104,214 @@ def test_codex(client: httpx.Client) -> None:
     assert "tools[0]" not in ignored
     counted = client.post("/v1/responses/input_tokens", json=CODEX).json()["input_tokens"]
     assert counted == events[-1]["response"]["usage"]["input_tokens"]
+
+
+SAID = {"role": "user", "content": "hi"}
+SEARCH = {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}
+
+
+def asked_of(path: str, body: dict[str, Any]) -> tuple[Chat, list[str]]:
+    """What the engine is asked for a body, and the names in the header of what has no effect."""
+    engine = FakeEngine()
+    response = one_post(path, {"model": "fake", **body}, engine=engine)
+    assert response.status_code == 200, response.text
+    (asked,) = engine.asked
+    assert isinstance(asked, Chat)
+    return asked, [name.strip("'") for name in response.headers.get("x-quire-ignored", "").split(",") if name]
+
+
+def called(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [
+        (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for message in messages
+        for call in message.get("tool_calls", [])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "calls", "results", "ignored"),
+    [
+        ([{"type": "tool_search_call", "call_id": "c", "arguments": {}}, {"type": "tool_search_output", "call_id": "c", "tools": []}],
+         [], [], ["input[1]", "input[2]"]),
+        ([{"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "x"},
+          {"type": "custom_tool_call_output", "call_id": "c", "output": "y"}],
+         [("apply_patch", {"input": "x"})], ["y"], []),
+        ([{"type": "custom_tool_call", "call_id": "c", "name": "p", "input": ""},
+          {"type": "custom_tool_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "y"}]}],
+         [("p", {"input": ""})], ["y"], []),
+        ([{"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}},
+          {"type": "local_shell_call_output", "id": "c", "output": "a.txt"}],
+         [("local_shell", {"type": "exec", "command": ["ls"]})], ["a.txt"], []),
+        ([{"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+          {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a.txt", "stderr": ""}]}],
+         [("shell", {"commands": ["ls"]})], ['[{"stdout":"a.txt","stderr":""}]'], []),
+        ([{"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
+          {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": None}],
+         [("apply_patch", {"type": "delete_file", "path": "a"})], [""], []),
+        ([{"type": "mcp_call", "id": "m", "name": "ask", "server_label": "s", "arguments": '{"q": 1}', "output": "42"}],
+         [("ask", {"q": 1})], ["42"], []),
+        ([{"type": "web_search_call", "id": "w", "status": "completed"}, {"type": "compaction", "encrypted_content": "x"}],
+         [], [], ["input[1]", "input[2]"]),
+        ([{"type": "a_type_of_tomorrow"}], [], [], ["input[1]"]),
+        ([{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}, {"type": "mood"}]}],
+         [], [], ["input[1].content[1]"]),
+    ],
+    ids=lambda value: value[0]["type"] if value and isinstance(value[0], dict) else "",
+)  # fmt: skip
+def test_items_that_are_no_functions(
+    items: list[dict[str, Any]], calls: list[Any], results: list[str], ignored: list[str]
+) -> None:
+    asked, named = asked_of("/v1/responses", {"input": [SAID, *items]})
+    assert called(asked.messages) == calls
+    assert [message["content"] for message in asked.messages if message["role"] == "tool"] == results
+    assert named == ignored
+    assert one_post("/v1/responses", {"input": [SAID, *items]}, options={"strict": True}).status_code == (
+        400 if ignored else 200
+    )
+
+
+@pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
+def test_items_with_media_are_refused_by_name(kind: str) -> None:
+    body = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": kind}]}]}
+    response = one_post("/v1/responses", body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input[0].content[1]")
+
+
+@pytest.mark.parametrize(
+    ("path", "tools", "ignored", "names"),
+    [
+        ("/v1/responses", [{"type": "function", "name": "f"}, SEARCH], ["tools[1]"], ["f"]),
+        ("/v1/responses", [{"type": "web_search"}, {"type": "custom", "name": "p"}], ["tools[0]", "tools[1]"], []),
+        ("/v1/chat/completions", [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "p"}}],
+         ["tools[1]"], ["f"]),
+        ("/api/chat", [{"type": "web_search"}, {"function": {"name": "f"}}], ["tools[0]"], ["f"]),
+        ("/v1/messages", [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
+         ["tools[1]"], ["f"]),
+        ("/v1/messages", [{"type": "tool_search_tool_bm25_20251119", "name": "s"}, {"type": "custom", "name": "f", "input_schema": {}}],
+         ["tools[0]"], ["f"]),
+    ],
+)  # fmt: skip
+def test_tools_of_other_types_are_left_out(path: str, tools: list[Any], ignored: list[str], names: list[str]) -> None:
+    body = {"input": "x"} if "responses" in path else {"messages": [SAID], "max_tokens": 5, "stream": False}
+    body = {name: value for name, value in body.items() if path != "/api/chat" or name != "max_tokens"}
+    asked, named = asked_of(path, {**body, "tools": tools})
+    assert named == ignored
+    assert [tool["function"]["name"] for tool in asked.options.get("tools", [])] == names
+
+
+@pytest.mark.parametrize(
+    ("path", "choice"),
+    [
+        ("/v1/responses", {"type": "web_search"}),
+        ("/v1/responses", {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}),
+        ("/v1/chat/completions", {"type": "custom", "custom": {"name": "web_search"}}),
+        ("/v1/messages", {"type": "tool", "name": "web_search"}),
+    ],
+)
+def test_a_choice_of_what_was_left_out_has_no_effect(path: str, choice: dict[str, Any]) -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tools = {
+        "/v1/responses": [{"type": "function", **function}, {"type": "web_search"}],
+        "/v1/chat/completions": [{"type": "function", "function": function}, {"type": "custom", "custom": {}}],
+        "/v1/messages": [
+            {"name": "f", "input_schema": {"type": "object"}},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ],
+    }[path]
+    body = {"input": "x"} if "responses" in path else {"messages": [SAID], "max_tokens": 5}
+    asked, named = asked_of(path, {**body, "tools": tools, "tool_choice": choice})
+    assert named == ["tools[1]", "tool_choice"]
+    assert asked.options.get("tool_choice", "auto") == "auto"
+
+
+def test_more_tools_than_any_list_of_models_names() -> None:
+    functions = [{"name": f"t{i}", "parameters": {"type": "object", "properties": {}}} for i in range(600)]
+    for path, tools in (
+        ("/v1/chat/completions", [{"type": "function", "function": function} for function in functions]),
+        ("/v1/responses", [{"type": "function", **function} for function in functions]),
+        ("/v1/messages", [{"name": f["name"], "input_schema": f["parameters"]} for f in functions]),
+        ("/api/chat", [{"type": "function", "function": function} for function in functions]),
+    ):
+        body = {"input": "x"} if "responses" in path else {"messages": [SAID], "max_tokens": 5}
+        asked, _ = asked_of(path, {**body, "tools": tools})
+        assert [tool["function"]["name"] for tool in asked.options["tools"]] == [f["name"] for f in functions]
+
+
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "t", "input": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown", "ignored"),
+    [
+        ([{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}]}, SAID],
+         [{"role": "assistant", "content": "a"}], ["messages[1].content[0]"]),
+        ([USED, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "t"}]}]}],
+         [{"role": "tool", "tool_call_id": "1", "content": "t"}], []),
+        ([{"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+            {"type": "text", "text": "a", "citations": [{"type": "web_search_result_location"}]}]}, SAID],
+         [{"role": "assistant", "content": "a"}], ["messages[1].content[0]", "messages[1].content[1]"]),
+        ([{"role": "user", "content": [{"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "D"}}]}],
+         [{"role": "user", "content": "T\nD"}], []),
+        ([{"role": "user", "content": [{"type": "search_result", "title": "T", "source": "http://a", "content": [{"type": "text", "text": "D"}]}]}],
+         [{"role": "user", "content": "T\nhttp://a\nD"}], []),
+    ],
+    ids=["redacted_thinking", "tool_reference", "server_tool_use", "document", "search_result"],
+)  # fmt: skip
+def test_blocks_of_servers_and_of_tomorrow(messages: list[Any], shown: list[Any], ignored: list[str]) -> None:
+    asked, named = asked_of("/v1/messages", {"messages": [SAID, *messages], "max_tokens": 5})
+    assert [message for message in asked.messages if message in shown] == shown
+    assert named == ignored
+
+
+def test_calls_by_a_connector_are_calls_and_results() -> None:
+    blocks = [
+        {"type": "mcp_tool_use", "id": "m", "name": "ask", "server_name": "s", "input": {"q": 1}},
+        {"type": "mcp_tool_result", "tool_use_id": "m", "content": [{"type": "text", "text": "42"}]},
+    ]
+    asked, _ = asked_of(
+        "/v1/messages", {"messages": [SAID, {"role": "assistant", "content": blocks}, SAID], "max_tokens": 5}
+    )
+    assert [message["role"] for message in asked.messages] == ["user", "assistant", "tool", "user"]
+    assert asked.messages[1]["tool_calls"][0]["function"] == {"name": "ask", "arguments": {"q": 1}}
+    assert asked.messages[2]["content"] == "42"
+
+
+@pytest.mark.parametrize(
+    "source", [{"type": "base64", "media_type": "application/pdf", "data": ""}, {"type": "url", "url": "x"}]
+)
+def test_documents_that_are_files_are_refused_by_name(source: dict[str, Any]) -> None:
+    message = {"role": "user", "content": [{"type": "document", "source": source}]}
+    response = one_post("/v1/messages", {"model": "fake", "messages": [message], "max_tokens": 5})
+    assert response.status_code == 400
+    assert "messages[0].content[0].type" in response.json()["error"]["message"]
+
+
+def test_custom_calls_in_the_history_of_a_chat() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "p", "input": "x"}}
+    history = [
+        SAID,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "y"},
+    ]
+    asked, _ = asked_of("/v1/chat/completions", {"messages": history})
+    assert called(asked.messages) == [("p", {"input": "x"})]
+
+
+def test_references_to_items_are_the_items(client: httpx.Client) -> None:
+    body = {"temperature": 0, "max_output_tokens": 16}
+    first = client.post("/v1/responses", json={**body, "input": [SAID]}).json()
+    item = first["output"][0]
+    said = {"role": "user", "content": "And the capital of France?"}
+    referred = client.post(
+        "/v1/responses", json={**body, "input": [SAID, {"type": "item_reference", "id": item["id"]}, said]}
+    ).json()
+    whole = client.post("/v1/responses", json={**body, "input": [SAID, item, said]}).json()
+    assert referred["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    assert referred["output"][0]["content"] == whole["output"][0]["content"]
+    lost = client.post("/v1/responses", json={**body, "input": [{"type": "item_reference", "id": "msg_0"}]})
+    assert (lost.status_code, lost.json()["error"]["param"]) == (404, "input[0].id")
 
 
 def test_open_webui(client: httpx.Client) -> None:

@@ -155,7 +155,6 @@ def test_errors_of_messages_have_their_shape(client: httpx.Client) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "role"),
         ({"messages": CAPITAL, "tool_choice": {"type": "some"}}, "tool_choice"),
-        ({"messages": CAPITAL, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "custom"),
         ({"messages": CAPITAL, "thinking": {"type": "some"}}, "thinking"),
         ({"messages": CAPITAL, "output_config": {"format": {"type": "regex"}}}, "output_config.format"),
         ({"messages": CAPITAL, "mcp_servers": [{}]}, "mcp_servers"),
@@ -181,12 +180,27 @@ def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], w
         ({"messages": CAPITAL, "thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
         ({"messages": CAPITAL, "thinking": {"type": "disabled"}}, "thinking"),
         ({"messages": CAPITAL, "context_management": {"edits": []}}, "context_management"),
+        ({"messages": CAPITAL, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
     ],
 )
 def test_what_has_no_effect_is_named(client: httpx.Client, body: dict[str, Any], name: str) -> None:
     response = client.post("/v1/messages", json={"model": "tiny-chat", "max_tokens": 5, **body})
     assert response.status_code == 200, response.text
     assert name in response.headers["x-quire-ignored"]
+
+
+def test_the_assistants_last_text_goes_on(client: httpx.Client, llm: LLM, capital: str) -> None:
+    beginning, rest = capital[:11], capital[11:]
+    for content in (beginning, [{"type": "text", "text": beginning[:4]}, {"type": "text", "text": beginning[4:]}]):
+        messages = [*CAPITAL, {"role": "assistant", "content": content}]
+        body = {"model": "tiny-chat", "messages": messages}
+        answer = post(client, "/v1/messages", **body, max_tokens=48, temperature=0)
+        assert answer["content"] == [{"type": "text", "text": rest}]
+        usage = answer["usage"]
+        counted = post(client, "/v1/messages/count_tokens", **body)["input_tokens"]
+        assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    expected = llm.chat([*CAPITAL, {"role": "assistant", "content": beginning}], GREEDY, continue_final_message=True)
+    assert (expected.message.content, expected.n_prompt_tokens) == (rest, counted)
 
 
 def test_newer_fields_of_messages(client: httpx.Client, capital: str) -> None:

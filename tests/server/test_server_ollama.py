@@ -225,13 +225,67 @@ def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str
     assert engine.asked == []
 
 
-@pytest.mark.parametrize(
-    "message", [{"role": "user", "content": "x", "images": ["x"]}, {"role": "user", "contnt": "x"}]
-)
-def test_messages_that_cannot_be_read(message: dict[str, Any]) -> None:
+def test_messages_that_cannot_be_read() -> None:
+    message = {"role": "user", "content": "x", "images": ["x"]}
     response = post("/api/chat", {"model": "fake", "messages": [message]})
     assert response.status_code == 400
     assert "messages[0]" in response.json()["error"]
+
+
+@pytest.mark.parametrize("name", ["id", "reasoning_content", "timestamp", "tool_call_ids"])
+def test_unknown_fields_of_messages_are_named(name: str) -> None:
+    body = {"model": "fake", "messages": [*ASKED, {"role": "assistant", "content": "a", name: "x"}, *ASKED]}
+    response = post("/api/chat", {**body, "stream": False})
+    assert response.status_code == 200, response.text
+    assert response.headers["x-quire-ignored"] == f"'messages[1].{name}'"
+    refused = post("/api/chat", body, options={"strict": True})
+    assert (refused.status_code, name in refused.json()["error"]) == (400, True)
+
+
+CHAT = {"messages": ASKED, "model": "fake", "stream": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", {**CHAT, "options": {"num_predict": 4.0, "seed": 7.0, "num_ctx": 64.0, "top_k": 20.0}}),
+        ("/api/embed", {"model": "fake", "input": "x", "dimensions": 1.0}),
+        ("/v1/chat/completions", {**CHAT, "max_tokens": 4.0, "n": 1.0, "stop_token_ids": [3.0, 4]}),
+        ("/v1/completions", {"prompt": [1.0, 2.0], "max_tokens": 4.0}),
+        ("/v1/messages", {**CHAT, "max_tokens": 4.0}),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 4.0}),
+        ("/completion", {"prompt": [[1.0, 2]], "n_predict": 4.0, "logit_bias": [[1.0, -1]]}),
+        ("/v1/generate", {"prompt": "x", "stream": False, "sampling_params": {"max_tokens": 4.0}}),
+    ],
+)
+def test_whole_numbers_may_have_a_point(path: str, body: dict[str, Any]) -> None:
+    response = post(path, body)
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("value", [4.5, 1e300, -1e19])
+def test_other_numbers_are_not_whole(value: float) -> None:
+    response = post("/v1/chat/completions", {**CHAT, "max_tokens": value})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "max_tokens")
+
+
+def test_schemas_keep_their_numbers_beside_a_mended_one() -> None:
+    engine = FakeEngine()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": 1.0}}}
+    post("/v1/chat/completions", {**CHAT, "max_tokens": 4.0, "tools": [tool]}, engine=engine)
+    (asked,) = engine.asked
+    assert isinstance(asked, Chat)
+    assert asked.params["max_tokens"] == 4
+    assert repr(asked.options["tools"][0]["function"]["parameters"]) == "{'default': 1.0}"
+
+
+def test_the_assistants_last_text_goes_on(client: httpx.Client, llm: LLM) -> None:
+    capital = [{"role": "user", "content": "What is the capital of France?"}]
+    whole = llm.chat(capital, SamplingParams(temperature=0.0, max_tokens=48)).message.content
+    assert whole
+    messages = [*capital, {"role": "assistant", "content": whole[:11]}]
+    body = {"model": TINY, "messages": messages, "stream": False, "options": {**GREEDY, "num_predict": 48}}
+    assert client.post("/api/chat", json=body).json()["message"]["content"] == whole[11:]
 
 
 @pytest.mark.parametrize("keep_alive", ["5m", "1h30m", -1, 300, "-1", "300"])

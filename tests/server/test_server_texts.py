@@ -131,13 +131,24 @@ def test_poolings(client: httpx.Client, embedder: LLM) -> None:
 LONG = "fox " * 400
 
 
+@pytest.mark.parametrize(("path", "field"), [("/api/embed", "input"), ("/api/embeddings", "prompt")])
+def test_ollamas_routes_cut_long_texts_unless_they_may_not(client: httpx.Client, path: str, field: str) -> None:
+    body = {"input": LONG, "model": "bert", "truncate": True}
+    expected = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    for more in ({}, {"truncate": True}, {"truncate": None}):
+        answer = client.post(path, json={"model": "bert", field: LONG, **more})
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["embeddings"][0] if field == "input" else answer.json()["embedding"]
+        assert found / np.linalg.norm(found) == pytest.approx(expected, abs=1e-5)
+    assert client.post(path, json={"model": "bert", field: LONG, "truncate": False}).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("path", "body", "fields"),
     [
         ("/v1/embeddings", {"input": LONG, "model": "bert"}, {"truncate_prompt_tokens": -1}),
         ("/v1/embeddings", {"input": LONG, "model": "bert"}, {"truncate": "END"}),
         ("/embedding", {"content": LONG, "model": "bert"}, {"truncation": True}),
-        ("/api/embed", {"input": LONG, "model": "bert"}, {"truncate": True}),
         ("/embed", {"inputs": LONG, "model": "bert"}, {"truncate": True, "truncation_direction": "Left"}),
         ("/rerank", {"query": QUERY, "texts": [LONG], "model": "bert-rank"}, {"truncate": True}),
         ("/v2/rerank", {"query": QUERY, "documents": [LONG], "model": "bert-rank"}, {"truncate_prompt_tokens": 100}),

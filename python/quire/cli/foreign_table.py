@@ -266,7 +266,6 @@ _LLAMA_CPP = (
     _refused("--no-models-autoload", "models are opened when they are asked for", takes=False),
     _works("--sleep-idle-seconds"),
     _note("-to --timeout", "--request-timeout limits answers", env="LLAMA_ARG_TIMEOUT", takes=True),
-    _note("--sse-ping-interval", "silent streams get a comment every 15 s", takes=True),
     _note("--metrics", "figures are always at /metrics", env="LLAMA_ARG_ENDPOINT_METRICS"),
     _note("--slots", "they are always at /slots", env="LLAMA_ARG_ENDPOINT_SLOTS"),
     _note("--no-slots", "/slots tells no texts"),

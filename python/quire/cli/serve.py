@@ -106,6 +106,13 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     help="A request waits so long for others while nothing runs [0].",
 )
 @click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
+@click.option(
+    "--sse-ping-interval",
+    "ping_s",
+    type=float,
+    metavar="S",
+    help="Silence after which a stream carries a ping, -1: never [5; the first after 1].",
+)
 @click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 @click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 def command(**options: Any) -> None:

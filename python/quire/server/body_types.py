@@ -28,8 +28,13 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 class TimedBody(Body, kw_only=True, forbid_unknown_fields=True):
     """A body that may shorten the server's time limits, all from the request's arrival: until it leaves the queue,
-    until its first token, until it is complete."""
+    until its first token, until it is complete.
+
+    ``sse_ping_interval``: seconds of silence after which its stream carries a ping, where not the server's own; -1 and
+    0: none does.
+    """
 
     queue_timeout_s: Seconds | None = None
     first_token_timeout_s: Seconds | None = None
     request_timeout_s: Seconds | None = None
+    sse_ping_interval: Annotated[float, msgspec.Meta(ge=-1, le=86_400)] | None = None

@@ -25,7 +25,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "header_timeout_s": (0.1, 3600),
     "body_timeout_s": (0.1, 3600),
     "send_timeout_s": (0.1, 3600),
-    "ping_s": (0.1, 3600),
+    "ping_s": (-1, 3600),
     "drain_s": (0, 3600),
     "company_s": (0, 60),
     "rate_requests_per_minute": (1, 10**9),
@@ -58,9 +58,9 @@ class Settings:
     10 to 25 ms, in which nobody else is answered, and more takes more.  ``max_queue``, ``max_queue_tokens``: requests,
     and their tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to
     the last token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
-    time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: a comment is
-    sent on silent streams so often.  ``company_s``: a request waits so long for others while
-    nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
+    time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: silence after
+    which a stream carries a ping, 0 or less: none does; the first comes after a second at most.  ``company_s``: a
+    request waits so long for others while nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
     ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     """
@@ -90,7 +90,7 @@ class Settings:
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
-    ping_s: float = 15.0
+    ping_s: float = 5.0
     company_s: float = 0.0
     drain_s: float = 30.0
     rate_requests_per_minute: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +44,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 # What is done with a body of this size takes some milliseconds.
+_EXACT = 2.0**63
 _LIGHT_BYTES, _LIGHT_VALUES = 256 << 10, 1 << 15
 _UNSAID = (b"", b"application/x-www-form-urlencoded", b"text/plain")
 
@@ -143,11 +145,38 @@ def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool) -> tuple[T, l
     """
     ignored: list[str] = []
     taken = _sorted_out(given, wire, strict, "", ignored)
-    try:
-        return msgspec.convert(taken, wire), ignored
-    except msgspec.ValidationError as error:
-        param, text = of_validation(error, wire, taken)
-        raise ApiError(400, "invalid_value", text, param) from None
+    mended: set[str] = set()
+    while True:
+        try:
+            return msgspec.convert(taken, wire), ignored
+        except msgspec.ValidationError as error:
+            # A field at a time, as others may be numbers of any kind: a schema, say.
+            field = _whole_number_at(error)
+            if field is None or field in mended or field not in taken:
+                param, text = of_validation(error, wire, taken)
+                raise ApiError(400, "invalid_value", text, param) from None
+            mended.add(field)
+            taken[field] = _with_whole_numbers(taken[field])
+
+
+_NO_WHOLE_NUMBER = re.compile(r"Expected `(?:.* )?int(?: .*)?`, got `float` - at `\$\.(\w+)")
+
+
+def _whole_number_at(error: msgspec.ValidationError) -> str | None:
+    """The field of a body that has a number with a fraction where a whole one is expected."""
+    found = _NO_WHOLE_NUMBER.match(str(error))
+    return None if found is None else found[1]
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """A value whose numbers such as 4.0 are whole, as JSON does not tell these apart."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(item) for key, item in value.items()}
+    return value
 
 
 def _sorted_out(given: Mapping[str, Any], wire: type, strict: bool, place: str, ignored: list[str]) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from ...errors import QuireError
+from ..body_types import TimedBody
 from ..failures import ApiError, Dialect, of_quire
 from .bodies import Received, content_length, decode_object, nothing_received, read_body, to_wire
 from .exchange import exchange_of
+from .pings import Pings
 from .replies import Events, Reply
 from .request_context import RequestContext, Route
 
@@ -91,6 +93,8 @@ class Endpoint:
             exchange.ignored += ignored
             del given
         body = context.body
+        if isinstance(body, TimedBody):
+            exchange.ping_s = body.sse_ping_interval
         if body is not None and route.opens:
             # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
@@ -129,17 +133,34 @@ class _Sender:
         await self._start(200, [*own, *headers])
         watch = asyncio.get_running_loop().call_later(self._timeout_s, self._check, -1)
         self._watch = watch
+        pings = self._pings(events)
+        try:
+            await self._pieces(events, pings)
+            if pings is not None:
+                await pings.finish()
+        finally:
+            self._watch.cancel()
+            if pings is not None:
+                pings.cancel()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _pieces(self, events: Events, pings: Pings | None) -> None:
         try:
             async for piece in events.pieces:
-                await self._piece(piece)
+                if piece:
+                    await self._piece(piece)
+                    if pings is not None:
+                        pings.carried()
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
             self._exchange.code = failure.code
             self._service.metrics.error(failure.code)
             await self._piece(events.failed(failure))
-        finally:
-            self._watch.cancel()
-        await self._send({"type": "http.response.body", "body": b""})
+
+    def _pings(self, events: Events) -> Pings | None:
+        own = self._exchange.ping_s
+        interval_s = self._service.settings.ping_s if own is None else own
+        return Pings(self._piece, events.ping, interval_s) if events.ping is not None and interval_s > 0 else None
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._exchange.status = status

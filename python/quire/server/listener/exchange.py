@@ -28,7 +28,8 @@ class Exchange:
     ``ignored``: names of fields without effect, which the reply tells.
     ``headers``: of the reply, whatever it is.  ``status`` and ``code``: of the reply, for the log.  ``usage``: tokens
     and times, for the log.  ``route`` and ``model``: what answers, where a route does.  ``abort``: ends the connection
-    at once, where there is one.
+    at once, where there is one.  ``ping_s``: silence after which a stream carries a ping, where the request says (0 or
+    less: none does).
     """
 
     request_id: str = ""
@@ -43,6 +44,7 @@ class Exchange:
     route: str | None = None
     model: str | None = None
     abort: Callable[[], None] | None = None
+    ping_s: float | None = None
 
 
 def exchange_of(scope: Scope) -> Exchange:

@@ -9,7 +9,7 @@ from typing import Any
 from ..failures import ApiError, Dialect, error_body
 from . import sse
 
-__all__ = ["Events", "Reply", "refusal"]
+__all__ = ["Events", "Reply", "event_stream", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,18 @@ class Reply:
 
 @dataclass(frozen=True)
 class Events:
-    """An answer in pieces.  ``failed`` is the last piece where the answer breaks off."""
+    """An answer in pieces.  ``failed`` is the last piece where the answer breaks off; ``ping`` says nothing, where no
+    other piece comes for a while (None: the format has no such piece)."""
 
     pieces: AsyncIterator[bytes]
     failed: Callable[[ApiError], bytes]
     media_type: bytes = b"text/event-stream"
+    ping: bytes | None = None
+
+
+def event_stream(pieces: AsyncIterator[bytes], dialect: Dialect) -> Events:
+    """Server-sent events, of which a failure is one without a name."""
+    return Events(pieces, lambda error: sse.event(error_body(error, dialect)), ping=sse.PING)
 
 
 def refusal(error: ApiError, dialect: Dialect) -> Reply:

@@ -81,9 +81,8 @@ class Answering:
         self.context.ticket.know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
-        """What comes, in batches; an empty one when nothing came for a while."""
-        ping_s = self.context.service.settings.ping_s
-        while (batch := await self.stream.batch(ping_s)) is not None:
+        """What comes, in batches."""
+        while (batch := await self.stream.batch()) is not None:
             n_tokens = 0
             for event in batch:
                 if isinstance(event, Finished):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -11,7 +12,7 @@ from ...sampling import SamplingParams
 from ...sampling_defaults import chat_defaults
 from ...structured import StructuredOutputsParams
 from ..body_types import Body
-from ..failures import ApiError, Dialect, brief, error_body
+from ..failures import ApiError, Dialect, error_body
 from ..listener import sse
 from ..listener.replies import Events, Reply
 from ..listener.request_context import RequestContext
@@ -19,12 +20,21 @@ from ..worker.engine_client import EngineClient
 from ..worker.params import set_fields
 from ..worker.protocol import Ask, Chat, Delta, Finished
 from .answers import Answering, Message, arguments_object, new_id
-from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, hints_of
-from .known_fields import check_blocks, check_fields
-from .text_parts import content_of
+from .anthropic_blocks import (
+    Conversation,
+    check_blocks_of,
+    check_tools,
+    refuse,
+    tool_choice_of,
+    tools_of,
+)
+from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, Tools, hints_of
+from .known_fields import leave_out
+from .text_parts import is_prefill
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
 
+_PING = sse.named_event("ping", {"type": "ping"})
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -53,22 +63,10 @@ class OutputConfig(Body, kw_only=True, forbid_unknown_fields=True):
             return None
         schema = self.format.get("schema")
         if self.format.keys() != {"type", "schema"} or self.format["type"] != "json_schema":
-            raise _refuse("output_config.format", "have the type json_schema, a schema and nothing else")
+            raise refuse("output_config.format", "have the type json_schema, a schema and nothing else")
         if not isinstance(schema, dict):
-            raise _refuse("output_config.format.schema", "be an object")
+            raise refuse("output_config.format.schema", "be an object")
         return StructuredOutputsParams(json=schema)
-
-
-# Which parts of a prompt a cache should keep, and what a result means beside its text, changes no answer here: all of
-# it is kept.
-_BLOCKS = {
-    "text": ("type", "text", "cache_control"),
-    "thinking": ("type", "thinking", "signature", "cache_control"),
-    "tool_use": ("type", "id", "name", "input", "cache_control"),
-    "tool_result": ("type", "tool_use_id", "content", "is_error", "cache_control"),
-}
-_TOOL = ("type", "name", "description", "input_schema", "strict", "cache_control")
-_CHOICE = ("type", "name", "disable_parallel_tool_use")
 
 
 class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +75,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     model: Name
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
     system: Text | Annotated[list[dict[str, Any]], Meta(max_length=256)] | None = None
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tools: Tools = []
     tool_choice: dict[str, Any] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -98,37 +96,24 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
     def check(self, context: RequestContext[Any]) -> None:
         """ApiError 400 naming a field of a message, a block or a tool that is not known."""
-        check_blocks(self.system, _BLOCKS, "system", context)
-        for i, message in enumerate(self.messages):
-            check_fields(message, ("role", "content"), f"messages[{i}]", context)
-            check_blocks(message.get("content"), _BLOCKS, f"messages[{i}].content", context)
-        for i, tool in enumerate(self.tools):
-            check_fields(tool, _TOOL, f"tools[{i}]", context)
-        check_fields(self.tool_choice, _CHOICE, "tool_choice", context)
+        check_blocks_of(self.system, self.messages, context)
+        check_tools(self.tools, self.tool_choice, context)
 
-    def conversation(self) -> list[dict[str, Any]]:
+    def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
         """The messages by the names of templates."""
-        messages: list[dict[str, Any]] = []
-        if self.system:
-            messages.append({"role": "system", "content": _content(self.system, "system")})
-        for i, message in enumerate(self.messages):
-            messages += _message(message, f"messages[{i}]")
-        return messages
+        return Conversation(partial(leave_out, context)).messages(self.system, self.messages)
 
-    def options(self, context: RequestContext[Any]) -> dict[str, Any]:
-        """Fields of ``ChatOptions``."""
+    def options(self, context: RequestContext[Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Fields of ``ChatOptions`` for these messages; where they end with an answer's beginning, it goes on."""
         options: dict[str, Any] = {} if context.service.settings.refuses_unknown else {"lenient": True}
         context.said_by |= {"enable_thinking": "thinking", "reasoning_budget": "thinking.budget_tokens"}
         context.said_by["reasoning_effort"] = "output_config.effort"
-        if self.tools:
-            options["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(self.tools)]
-        if self.tool_choice is not None and not self.tools:
-            if _tool_choice(self.tool_choice) not in ("auto", "none"):
-                context.ignore("tool_choice")
-        elif self.tool_choice is not None:
-            options["tool_choice"] = _tool_choice(self.tool_choice)
-            if self.tool_choice.get("disable_parallel_tool_use") is True:
-                options["parallel_tool_calls"] = False
+        if is_prefill(messages):
+            options["continue_final_message"] = True
+        if tools := tools_of(self.tools, context):
+            options["tools"] = tools
+        if self.tool_choice is not None:
+            options |= self._choice(self.tool_choice, tools, context)
         if self.thinking is not None and self.thinking.type == "disabled":
             options["template_values"] = {"enable_thinking": False}
         elif self.thinking is not None and self.thinking.budget_tokens is not None:
@@ -136,6 +121,20 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         if self.output_config is not None and self.output_config.effort is not None:
             options.setdefault("template_values", {})["reasoning_effort"] = self.output_config.effort
         return options
+
+    def _choice(
+        self, given: dict[str, Any], tools: list[dict[str, Any]], context: RequestContext[Any]
+    ) -> dict[str, Any]:
+        """Fields of ``ChatOptions`` for a choice of tools; none where it is of a tool that the model cannot call."""
+        choice = tool_choice_of(given)
+        names = {tool["function"]["name"] for tool in tools}
+        named = choice["function"]["name"] if isinstance(choice, dict) else None
+        if not tools or (named not in (None, *names) and any(tool.get("name") == named for tool in self.tools)):
+            if choice not in ("auto", "none"):
+                context.ignore("tool_choice")
+            return {}
+        alone = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") is True else {}
+        return {"tool_choice": choice, **alone}
 
 
 class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
@@ -163,91 +162,8 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
         form = self.wanted_form(None if self.output_config is None else self.output_config.form())
         more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
         params = SamplingParams(**{**values, **more})
-        return Chat(0, self.conversation(), self.options(context), set_fields(params), hints_of(context.caller))
-
-
-def _refuse(place: str, what: str) -> ApiError:
-    return ApiError(400, "invalid_value", f"{place} must {what}", place)
-
-
-def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
-    """Text, or the texts of blocks."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _refuse(place, "be text or a list of blocks")
-    texts = []
-    for i, block in enumerate(content):
-        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            kind = block.get("type") if isinstance(block, dict) else None
-            raise _refuse(f"{place}[{i}]", f"be a block of text but is {brief(kind)}")
-        texts.append(block["text"])
-    return content_of(texts)
-
-
-def _message(message: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    """A message as templates have it: results of tools are messages of their own."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant", "system"):
-        raise _refuse(f"{place}.role", "be user or assistant")
-    if isinstance(content, str):
-        return [{"role": role, "content": content}]
-    if not isinstance(content, list):
-        raise _refuse(f"{place}.content", "be text or a list of blocks")
-    results: list[dict[str, Any]] = []
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for i, block in enumerate(content):
-        at = f"{place}.content[{i}]"
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "text":
-            texts.append(_field(block, "text", str, at))
-        elif kind == "thinking" and role == "assistant":
-            thoughts.append(_field(block, "thinking", str, at))
-        elif kind == "tool_use" and role == "assistant":
-            function = {"name": _field(block, "name", str, at), "arguments": _field(block, "input", dict, at)}
-            calls.append({"id": _field(block, "id", str, at), "type": "function", "function": function})
-        elif kind == "tool_result" and role == "user":
-            result = _content(block.get("content") or "", f"{at}.content")
-            results.append({"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": result})
-        else:
-            raise _refuse(f"{at}.type", f"be one that a message of {role} may have but is {brief(kind)}")
-    own: dict[str, Any] = {"role": role}
-    if texts or not (calls or thoughts or results):
-        own["content"] = content_of(texts)
-    if thoughts:
-        own["reasoning_content"] = "\n".join(thoughts)
-    if calls:
-        own["tool_calls"] = calls
-    return results + ([own] if len(own) > 1 else [])
-
-
-def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
-    value = block.get(name)
-    if not isinstance(value, kind):
-        raise _refuse(f"{place}.{name}", f"be {'text' if kind is str else 'an object'}")
-    return value
-
-
-def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    if tool.get("type", "custom") != "custom":
-        raise _refuse(f"{place}.type", f"be custom but is {brief(tool['type'])}")
-    function = {"name": _field(tool, "name", str, place), "parameters": _field(tool, "input_schema", dict, place)}
-    if "description" in tool:
-        function["description"] = _field(tool, "description", str, place)
-    if "strict" in tool:
-        function["strict"] = _field(tool, "strict", bool, place)
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: dict[str, Any]) -> Any:
-    kind = choice.get("type")
-    if kind == "tool":
-        return {"type": "function", "function": {"name": _field(choice, "name", str, "tool_choice")}}
-    if kind not in ("auto", "any", "none"):
-        raise _refuse("tool_choice.type", f"be auto, any, tool or none but is {brief(kind)}")
-    return "required" if kind == "any" else kind
+        messages = self.conversation(context)
+        return Chat(0, messages, self.options(context, messages), set_fields(params), hints_of(context.caller))
 
 
 async def count(context: RequestContext[CountBody]) -> Reply:
@@ -260,7 +176,8 @@ async def count(context: RequestContext[CountBody]) -> Reply:
 
 def _counted(context: RequestContext[CountBody]) -> dict[str, Any]:
     context.body.check(context)
-    return {"messages": context.body.conversation(), "options": context.body.options(context)}
+    messages = context.body.conversation(context)
+    return {"messages": messages, "options": context.body.options(context, messages)}
 
 
 async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
@@ -273,7 +190,7 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     await answering.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:
-        return Events(_pieces(head, answering), _failed)
+        return Events(_pieces(head, answering), _failed, ping=_PING)
     message = Message()
     async for delta in answering.deltas():
         message.add(delta)
@@ -328,7 +245,7 @@ async def _pieces(head: dict[str, Any], answering: Answering) -> AsyncIterator[b
     blocks = _BlockEvents()
     async for batch in answering.batches():
         pieces = [piece for event in batch if isinstance(event, Delta) for piece in blocks.of(event)]
-        yield b"".join(pieces) if batch else sse.named_event("ping", {"type": "ping"})
+        yield b"".join(pieces)
     yield b"".join(blocks.stop())
     end = {"type": "message_delta", "delta": _stop(answering.ends[0]), "usage": _usage(answering)}
     yield sse.named_event("message_delta", end)

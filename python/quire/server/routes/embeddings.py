@@ -85,17 +85,18 @@ class OllamaOldBody(Body, kw_only=True, forbid_unknown_fields=True):
     model: Name
     prompt: Text
     keep_alive: KeepAlive | None = None
+    truncate: bool = True
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},)}
 
 
 class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Ollama's fields: a text or several."""
+    """Ollama's fields: a text or several.  What is too long is cut unless ``truncate`` is false."""
 
     model: Name
     input: Text | Annotated[list[Text], Meta(max_length=MAX_INPUTS)] = []
     dimensions: Dimensions | None = None
     keep_alive: KeepAlive | None = None
-    truncate: bool = False
+    truncate: bool = True
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"options": ({},)}
 
 
@@ -257,7 +258,8 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     """A vector as the model has it, by Ollama's older interface."""
     body = context.body
     context.keep(keep_alive_s(body.keep_alive))
-    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], _Wanted(None))
+    wanted = _Wanted(None, None, TextRules(body.truncate))
+    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], wanted)
     return Reply.json({"embedding": (await context.apart(made.floats))[0]})
 
 

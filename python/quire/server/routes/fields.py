@@ -26,6 +26,7 @@ __all__ = [
     "SamplingFields",
     "SharedFields",
     "Text",
+    "Tools",
     "hints_of",
     "logit_bias_of",
     "priority_of",
@@ -48,6 +49,8 @@ Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
+# Programs that find tools by themselves send hundreds.
+Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=2048)]
 _TIERS = {"flex": -50, "priority": 50}
 
 
@@ -200,7 +203,6 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "n_discard": (0,),
         "n_cache_reuse": (0,),
         "t_max_prompt_ms": (0, -1),
-        "sse_ping_interval": (-1,),
         "backend_sampling": (False,),
         "num_thread": (),
         "num_gpu": (),

@@ -8,7 +8,7 @@ from typing import Any
 from ..failures import ApiError
 from ..listener.request_context import RequestContext
 
-__all__ = ["check_blocks", "check_fields"]
+__all__ = ["check_blocks", "check_fields", "functions_of", "leave_out"]
 
 
 def check_fields(given: Any, known: Collection[str], place: str, context: RequestContext[Any]) -> None:
@@ -35,3 +35,21 @@ def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, c
         if isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind in known:
             check_fields(block, known[kind], f"{place}[{i}]", context)
             check_blocks(block.get("content"), known, f"{place}[{i}].content", context)
+
+
+def functions_of(tools: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
+    """The tools that are functions; those of other types, which a server would run, are noted."""
+    kept = []
+    for i, tool in enumerate(tools):
+        if isinstance(kind := tool.get("type"), str) and kind != "function":
+            leave_out(context, f"tools[{i}]")
+        else:
+            kept.append(tool)
+    return kept
+
+
+def leave_out(context: RequestContext[Any], place: str) -> None:
+    """Note what the model is not shown: a tool, an item or a block that it cannot use.  ApiError 400 where strict."""
+    if context.service.settings.refuses_unknown:
+        raise ApiError(400, "unsupported_parameter", f"{place} is not supported: leave it out", place)
+    context.ignore(place)

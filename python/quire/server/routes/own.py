@@ -100,7 +100,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     answering = Answering(context, context.submit(engine, work))
     await answering.start()
     if body.stream:
-        return Events(_tokens(answering), _failed)
+        return Events(_tokens(answering), _failed, ping=sse.PING)
     text = "".join([delta.content async for delta in answering.deltas()])
     return Reply.json({"text": text, **_end(answering)})
 
@@ -109,8 +109,7 @@ async def _tokens(answering: Answering) -> AsyncIterator[bytes]:
     async for batch in answering.batches():
         deltas = [event for event in batch if not isinstance(event, Finished)]
         pieces = [sse.event({"token": delta.content, "done": False}) for delta in deltas if delta.content]
-        if pieces or not batch:
-            yield b"".join(pieces) or sse.PING
+        yield b"".join(pieces)
     yield sse.event({"token": "", "done": True, **_end(answering)})
 
 

@@ -57,6 +57,11 @@ class ResponseStore:
         self._responses.move_to_end((caller.name, id_))
         return found
 
+    def items(self, caller: Caller) -> dict[str, dict[str, Any]]:
+        """The items of all of the caller's answers, by id."""
+        answers = [kept.response for (name, _), kept in self._responses.items() if name == caller.name]
+        return {item["id"]: item for answer in answers for item in answer["output"]}
+
     def remove(self, caller: Caller, id_: str) -> None:
         """Forget an answer; ApiError 404 where there is none."""
         self._n_bytes -= self.get(caller, id_).n_bytes

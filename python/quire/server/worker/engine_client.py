@@ -111,7 +111,7 @@ class Stream:
 
     async def start(self) -> Started:
         """Wait until the engine has taken the request.  ApiError when it refuses it."""
-        await self._wait(None)
+        await self._wait()
         first = self._waiting.pop(0)
         if isinstance(first, Failed):
             raise self._failed(first)
@@ -121,7 +121,7 @@ class Stream:
 
     async def answer(self) -> Any:
         """The answer to a question.  ApiError when it is refused."""
-        await self._wait(None)
+        await self._wait()
         first = self._waiting.pop(0)
         self._n_unfinished = 0
         if isinstance(first, Failed):
@@ -129,12 +129,11 @@ class Stream:
         assert isinstance(first, Answer)
         return first.value
 
-    async def batch(self, idle_s: float | None = None) -> Sequence[StreamEvent] | None:
-        """All that is new; empty after ``idle_s`` without anything, None after the end.  ApiError on failure."""
+    async def batch(self) -> Sequence[StreamEvent] | None:
+        """All that is new; None after the end.  ApiError on failure."""
         if self._n_unfinished == 0 and not self._waiting:
             return None
-        if not await self._wait(idle_s):
-            return ()
+        await self._wait()
         taken, self._waiting = self._waiting, []
         events: list[StreamEvent] = []
         for message in taken:
@@ -164,26 +163,22 @@ class Stream:
         self._n_unfinished = 0
         return api_error(message.kind, message.message, message.retry_after_s)
 
-    async def _wait(self, idle_s: float | None) -> bool:
-        """Whether there is a message, after at most ``idle_s``.  ApiError after a time limit."""
-        idle_at_s = math.inf if idle_s is None else time.monotonic() + idle_s
+    async def _wait(self) -> None:
+        """Wait for a message.  ApiError after a time limit."""
         while not self._waiting:
             now, at_s = time.monotonic(), self.limits.next_s
             if at_s <= now:
                 raise self.limits.passed()
-            if idle_at_s <= now:
-                return False
             self._wake = asyncio.get_running_loop().create_future()
             timer = None
-            if (limit_s := min(at_s, idle_at_s)) < math.inf:
-                timer = asyncio.get_running_loop().call_later(limit_s - now, _wake, self._wake)
+            if at_s < math.inf:
+                timer = asyncio.get_running_loop().call_later(at_s - now, _wake, self._wake)
             try:
                 await self._wake
             finally:
                 self._wake = None
                 if timer is not None:
                     timer.cancel()
-        return True
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ...failures import ApiError, Dialect, error_body
+from ...failures import ApiError, Dialect
 from ...listener import sse
-from ...listener.replies import Events, Reply
+from ...listener.replies import Events, Reply, event_stream
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
@@ -100,7 +100,7 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: l
     shown = [p if isinstance(p, str) else await _text(context, engine, p) for p in prompts]
     shape = _Shape(body, settings, body.model or context.model, answerings, shown)
     if body.stream:
-        return Events(shape.pieces(), lambda error: sse.event(error_body(error, Dialect.LLAMA_CPP)))
+        return event_stream(shape.pieces(), Dialect.LLAMA_CPP)
     results = await shape.whole()
     return Reply.json(results if len(results) > 1 else results[0])
 
@@ -167,8 +167,7 @@ class _Shape:
                         pieces.append(sse.event(self._progress(result, event.n_read)))
                     elif self._settings.n_new != 0:
                         pieces.append(sse.event(self._partial(result, event)))
-                if pieces or not batch:
-                    yield b"".join(pieces) or sse.PING
+                yield b"".join(pieces)
 
     def _take(self, number: int, event: Delta | Finished) -> _Result:
         result = self._results[number * self._n + event.choice]

@@ -82,7 +82,6 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
         # Slots, shifted contexts and the machine are the server's own.
         "verbose": (False,),
         "stream_options": ({}, {"include_usage": False}),
-        "sse_ping_interval": (-1,),
         "n_keep": (0,),
         "n_discard": (0,),
         "n_cache_reuse": (0,),

@@ -21,6 +21,8 @@ from ...worker.params import set_fields
 from ...worker.protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
 from ..answers import Answering, arguments_object
 from ..fields import hints_of
+from ..known_fields import functions_of
+from ..text_parts import is_prefill
 from .fields import Answered, ChatBody, GenerateBody, Options, keep_alive_s, name_of
 
 __all__ = ["chat", "generate", "moment"]
@@ -57,10 +59,13 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     if not body.messages:
         return _loaded(context, {"message": {"role": "assistant", "content": ""}})
     options = _chat_options(context)
-    if body.tools:
-        options["tools"] = body.tools
+    if tools := functions_of(body.tools, context):
+        options["tools"] = tools
     params = await context.prepared(_params, context, engine)
-    work = Chat(0, await context.prepared(body.conversation), options, params, hints_of(context.caller))
+    messages = await context.prepared(body.conversation, context)
+    if is_prefill(messages):
+        options["continue_final_message"] = True
+    work = Chat(0, messages, options, params, hints_of(context.caller))
     return await _answer(context, engine, work, _ChatShape(body.model))
 
 
@@ -116,6 +121,7 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work
     answering = Answering(context, context.submit(engine, work))
     await answering.start()
     if context.body.stream:
+        # No pings: lines have no comments, and a client would take anything for a part of the answer.
         return Events(_pieces(answering, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
     parts = _Parts()
     async for delta in answering.deltas():

@@ -12,8 +12,10 @@ from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
 from ...keep_alive import seconds_of
+from ...listener.request_context import RequestContext
 from ...worker.protocol import ModelInfo
-from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text
+from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text, Tools
+from ..known_fields import check_fields
 
 __all__ = [
     "Answered",
@@ -31,7 +33,6 @@ __all__ = [
 Limit: TypeAlias = Annotated[int, Meta(ge=-2, le=2**31 - 1)]
 KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str, Meta(max_length=64)]
 Think: TypeAlias = bool | Literal["low", "medium", "high", "max"]
-Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=128)]
 
 
 class Options(Body, kw_only=True, forbid_unknown_fields=True):
@@ -199,8 +200,10 @@ class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
     }
     tools: Tools = []
 
-    def conversation(self) -> list[dict[str, Any]]:
+    def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
         """The messages by the names of templates.  ApiError naming what does not hold."""
+        for i, message in enumerate(self.messages):
+            check_fields(message, (*_MESSAGE_KEYS, "images", "tool_name", "name"), f"messages[{i}]", context)
         return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
 
 
@@ -218,9 +221,6 @@ _MESSAGE_KEYS = ("role", "content", "thinking", "tool_calls", "tool_call_id")
 def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
     if message.get("images"):
         raise ApiError(400, "unsupported_parameter", f"{place}.images must be left out: only text is read", place)
-    for name in message:
-        if name not in (*_MESSAGE_KEYS, "images", "tool_name", "name"):
-            raise ApiError(400, "unknown_parameter", f"{place} must have known fields but has {brief(name)}", place)
     own = {name: message[name] for name in _MESSAGE_KEYS if message.get(name) is not None}
     tool = message.get("tool_name") or message.get("name")
     return {**own, "name": tool} if tool else own

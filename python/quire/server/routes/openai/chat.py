@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ...failures import Dialect, error_body
+from ...failures import Dialect
 from ...listener import sse
-from ...listener.replies import Events, Reply
+from ...listener.replies import Events, Reply, event_stream
 from ...listener.request_context import RequestContext
 from ...worker.protocol import CallDelta, Delta, Finished, Logprob
 from ..answers import Answering, Message, Usage, new_id
@@ -29,7 +29,7 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     await answering.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
     if body.stream:
-        return Events(shape.pieces(answering), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
+        return event_stream(shape.pieces(answering), Dialect.OPENAI)
     return Reply.json(await shape.whole(answering))
 
 
@@ -102,7 +102,7 @@ class _Shape:
                     if (new := delta_fields(event)) or event.logprobs:
                         shown = {"content": [self._logprob(token) for token in event.logprobs], "refusal": None}
                         pieces.append(chunk(event.choice, new, None, shown if event.logprobs else None, **more))
-            yield b"".join(pieces) if batch else sse.PING
+            yield b"".join(pieces)
         if wants_usage:
             timings = timings_of(answering.ends[0])
             yield sse.event({**head, "choices": [], "usage": answering.usage.openai(), "timings": timings})

@@ -14,7 +14,8 @@ from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, Chat, ModelInfo
-from ..fields import SharedFields
+from ..fields import SharedFields, Tools
+from ..known_fields import functions_of, leave_out
 from ..stages import stages_of
 
 __all__ = ["ChatBody", "StreamOptions", "checked_messages", "counted", "one_of", "options_of"]
@@ -61,7 +62,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
     n_predict: Limit | None = None
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tools: Tools = []
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     parse_tool_calls: bool = True
@@ -238,7 +239,24 @@ def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any
             if context.service.settings.refuses_unknown:
                 raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
             context.ignore(at)
-    return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
+    shown = [_with_functions(message) for message in messages]
+    return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in shown]
+
+
+def _with_functions(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls of custom tools, which take a text, are calls of functions with one argument."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not any(isinstance(c, dict) and c.get("type") == "custom" for c in calls):
+        return message
+    return {**message, "tool_calls": [_as_function(call) for call in calls]}
+
+
+def _as_function(call: Any) -> Any:
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if not isinstance(custom, dict):
+        return call
+    arguments = msgspec.json.encode({"input": custom.get("input")}).decode()
+    return {"id": call.get("id"), "type": "function", "function": {"name": custom.get("name"), "arguments": arguments}}
 
 
 async def counted(context: RequestContext[Any], engine: EngineClient, values: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +271,11 @@ def options_of(
 ) -> dict[str, Any]:
     """Fields of ``ChatOptions``.  A choice of tools where there are none has no effect."""
     options: dict[str, Any] = {"template_values": template_values}
+    given, tools = tools, functions_of(tools, context)
+    names_function = isinstance(tool_choice, dict) and tool_choice.get("type") in ("function", "allowed_tools")
+    if len(tools) < len(given) and isinstance(tool_choice, dict) and not names_function:
+        leave_out(context, "tool_choice")
+        tool_choice = None
     if not context.service.settings.refuses_unknown:
         options["lenient"] = True
     if isinstance(tool_choice, dict) and tool_choice.get("type") == "allowed_tools":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -12,9 +13,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ...failures import ApiError, Dialect, error_body
+from ...failures import ApiError, Dialect
 from ...listener import sse
-from ...listener.replies import Events, Reply
+from ...listener.replies import Events, Reply, event_stream
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
@@ -27,6 +28,7 @@ from .chat_fields import StreamOptions
 __all__ = ["CompletionBody", "complete"]
 
 MAX_PROMPTS = 128
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
@@ -140,7 +142,7 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
         **shown_tier(body.service_tier),
     }
     if body.stream:
-        return Events(_pieces(body, head, prompts), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
+        return event_stream(_pieces(body, head, prompts), Dialect.OPENAI)
     return Reply.json(await _whole(body, head, prompts))
 
 
@@ -236,8 +238,7 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
                     pieces.append(chunk(index, "", body.reason_of(event), None))
                 elif (new := await _new_of(body, prompts[number], event, tables[index])) is not None:
                     pieces.append(chunk(index, new[0], None, new[1]))
-            if pieces or not batch:
-                yield b"".join(pieces) or sse.PING
+            yield b"".join(pieces)
     if wants_usage:
         usage = _usage_of(body, prompts)
         yield sse.event({**head, "choices": [], "usage": usage.openai()})
@@ -280,7 +281,7 @@ def _table_of(prompt: _Prompt) -> _Table:
     """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
     table = _Table()
     if prompt.shown:
-        table.row(_text(prompt.shown[0]), None, None)
+        table.row(prompt.shown[0], None, None)
     table.add(prompt.prompt_logprobs)
     return table
 
@@ -291,6 +292,8 @@ class _Table:
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {}
         self._offset = 0
+        # Tokens may be parts of a character, which the text has once.
+        self._decoder = _utf8_decoder("replace")
         self.empty = True
         self.take()
 
@@ -298,28 +301,33 @@ class _Table:
         """More tokens."""
         for token in tokens:
             # Of tokens that show the same, the likeliest, which comes first.
-            self.row(_text(token.shown), token.logprob, {_text(shown): p for _, shown, p in reversed(token.top)})
+            self.row(token.shown, token.logprob, {_text(shown): p for _, shown, p in reversed(token.top)})
 
-    def row(self, text: str, logprob: float | None, top: dict[str, float] | None) -> None:
-        """One token."""
+    def row(self, shown: bytes, logprob: float | None, top: dict[str, float] | None) -> None:
+        """One token; it begins where the character does that it is a part of."""
         self.empty = False
-        self._columns["tokens"].append(text)
+        self._columns["tokens"].append(_text(shown))
         self._columns["token_logprobs"].append(logprob)
         self._columns["top_logprobs"].append(None if top is None else sse.raw(top))
         self._columns["text_offset"].append(self._offset)
-        self._offset += len(text)
+        self._offset += len(self._decoder.decode(shown))
+
+    @property
+    def n_characters(self) -> int:
+        """Of the whole text, whose end may be a part of a character."""
+        return self._offset + (1 if self._decoder.getstate()[0] else 0)
 
     def take_in(self, other: _Table) -> None:
         """Another table's rows behind these."""
         self._columns = self.before(other)
-        self._offset += other._offset
+        self._offset += other.n_characters
         self.empty = self.empty and other.empty
 
     def before(self, other: _Table) -> dict[str, list[Any]]:
         """The columns of these rows and of another table's behind them."""
         joined = {name: column + other._columns[name] for name, column in self._columns.items()}
         joined["text_offset"][len(self._columns["text_offset"]) :] = [
-            self._offset + offset for offset in other._columns["text_offset"]
+            self.n_characters + offset for offset in other._columns["text_offset"]
         ]
         return joined
 

@@ -2,86 +2,127 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
 
 from ...failures import ApiError, brief
-from ..text_parts import content_of
+from ..text_parts import content_of, is_media
 
-__all__ = ["is_hosted", "messages_of", "tool_of"]
+__all__ = ["LeftOut", "messages_of", "tool_of"]
+
+LeftOut: TypeAlias = Callable[[str], None]
+"""Takes note of the place of an item or a part that the model is not shown."""
+
+# Calls of tools that are no functions, by the field of their arguments and the name that the model knows them by
+# (None: the item has a name of its own).
+_CALLS: dict[str, tuple[str, str | None]] = {
+    "function_call": ("arguments", None),
+    "custom_tool_call": ("input", None),
+    "mcp_call": ("arguments", None),
+    "local_shell_call": ("action", "local_shell"),
+    "shell_call": ("action", "shell"),
+    "apply_patch_call": ("operation", "apply_patch"),
+}
+_OUTPUTS = (
+    "function_call_output", "custom_tool_call_output", "local_shell_call_output", "shell_call_output",
+    "apply_patch_call_output",
+)  # fmt: skip
 
 
 def _refuse(place: str, what: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{place} must {what}", place)
 
 
-def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any]:
-    """A function as ``/v1/chat/completions`` has it, one level deeper.  ApiError 400 for tools of other kinds."""
+def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any] | None:
+    """A function as ``/v1/chat/completions`` has it, one level deeper; None for a tool of another type.
+
+    ApiError 400 for a function without a name.
+    """
     place = f"tools[{index}]"
-    if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-        raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(tool.get('type'))}")
+    kind = tool.get("type")
+    if isinstance(kind, str) and kind != "function":
+        return None
+    if kind is None or not isinstance(tool.get("name"), str):
+        raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(kind)}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 
-# Tools that OpenAI's server runs, or that have no schema: a model here cannot be told of them.
-_HOSTED = (
-    "web_search", "file_search", "code_interpreter", "image_generation", "computer", "mcp", "local_shell", "shell",
-    "custom", "apply_patch", "namespace",
-)  # fmt: skip
-
-
-def is_hosted(tool: Any) -> bool:
-    """Whether a tool is one of those, in any version."""
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    return isinstance(kind, str) and kind.startswith(_HOSTED)
-
-
-def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of an input."""
+def messages_of(given: str | list[dict[str, Any]], left_out: LeftOut) -> list[dict[str, Any]]:
+    """The messages of an input.  What says nothing to a model is left out; ApiError 400 for what does not hold."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(given):
-        _add(messages, item, f"input[{i}]")
+        _add(messages, item, f"input[{i}]", left_out)
     return messages
 
 
-def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str) -> None:
+def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str, left_out: LeftOut) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
             raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {brief(role)}")
         role = "system" if role == "developer" else role
-        messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content")})
-    elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        made = {"id": item.get("call_id"), "type": "function", "function": function}
-        # Calls of one turn, and the text before them, are one message.
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
-        messages[-1].setdefault("tool_calls", []).append(made)
-    elif kind == "function_call_output":
-        output = _content(item.get("output"), f"{place}.output")
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-    elif kind == "reasoning":  # what the model thought in another turn is not shown to it again
-        return
-    else:
-        raise _refuse(
-            f"{place}.type", f"be message, function_call, function_call_output or reasoning but is {brief(kind)}"
-        )
+        messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content", left_out)})
+    elif kind in _CALLS:
+        _add_call(messages, item, kind)
+    elif kind in _OUTPUTS:
+        output = _output(item.get("output"), f"{place}.output", left_out)
+        messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": output})
+    elif kind != "reasoning":  # what the model thought in another turn is not shown to it again
+        left_out(place)
 
 
-def _content(content: Any, place: str) -> str | list[dict[str, Any]]:
-    if isinstance(content, str):
-        return content
+def _call_id(item: dict[str, Any]) -> Any:
+    return item.get("call_id") or item.get("id")
+
+
+def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], kind: str) -> None:
+    field, name = _CALLS[kind]
+    given = item.get(field)
+    if kind == "custom_tool_call":
+        given = {"input": given}
+    given = {} if given is None else given
+    arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    function = {"name": name or item.get("name"), "arguments": arguments}
+    # Calls of one turn, and the text before them, are one message.
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    made = {"id": _call_id(item), "type": "function", "function": function}
+    messages[-1].setdefault("tool_calls", []).append(made)
+    if kind == "mcp_call" and (result := item.get("output") or item.get("error")):
+        shown = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+        messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": shown})
+
+
+def _output(output: Any, place: str, left_out: LeftOut) -> str | list[dict[str, Any]]:
+    """What a tool gave back: text, parts, or (of a shell) objects without a type, which are shown as JSON."""
+    if isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output):
+        return _content(output, place, left_out)
+    if output is None:  # of a tool that only tells whether it worked
+        return ""
+    return output if isinstance(output, str) else msgspec.json.encode(output).decode()
+
+
+def _content(content: Any, place: str, left_out: LeftOut) -> str | list[dict[str, Any]]:
+    if content is None or isinstance(content, str):
+        return content or ""
     if not isinstance(content, list):
         raise _refuse(place, "be text or a list of parts")
     texts = []
     for i, part in enumerate(content):
-        kinds = ("input_text", "output_text", "text")
-        if not isinstance(part, dict) or part.get("type") not in kinds or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, dict) else None
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str) or is_media(kind):
             raise _refuse(f"{place}[{i}]", f"be a part of text but is {brief(kind)}")
-        texts.append(part["text"])
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if isinstance(text, str):
+            texts.append(text)
+        elif kind in ("input_text", "output_text", "text"):
+            raise _refuse(f"{place}[{i}].text", f"be text but is {brief(text)}")
+        else:
+            left_out(f"{place}[{i}]")
     return content_of(texts)

@@ -135,8 +135,7 @@ class ResponseShape:
                         pieces += thoughts.more(event.reasoning)
                     if event.content:
                         pieces += [*thoughts.end(), *text.more(event.content)]
-            if pieces or not batch:
-                yield b"".join(pieces) or sse.PING
+            yield b"".join(pieces)
         pieces = [*thoughts.end(), *text.end()]
         if not text.began and not self.message.calls:
             pieces += [*text.more(""), *text.end()]

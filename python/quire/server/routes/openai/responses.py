@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ....sampling import SamplingParams
 from ....sampling_defaults import chat_defaults
-from ...failures import ApiError
+from ...failures import ApiError, brief
+from ...listener import sse
 from ...listener.body_meter import MOST_VALUES
 from ...listener.replies import Events, Reply
 from ...listener.request_context import RequestContext
@@ -15,9 +17,9 @@ from ...worker.params import set_fields
 from ...worker.protocol import Chat
 from ..answers import Answering
 from ..fields import hints_of, priority_of
-from ..known_fields import check_blocks, check_fields
+from ..known_fields import check_blocks, check_fields, leave_out
 from .chat_fields import counted, options_of
-from .response_items import is_hosted, messages_of, tool_of
+from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
 from .responses_fields import ResponsesBody
 
@@ -36,20 +38,7 @@ def _work(
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
     effort = None if body.reasoning is None else body.reasoning.effort
-    tools = []
-    for i, tool in enumerate(body.tools):
-        if is_hosted(tool) and not context.service.settings.refuses_unknown:
-            context.ignore(f"tools[{i}]")
-        else:
-            tools.append(tool_of(tool, i))
-    choice: Any = body.tool_choice
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = [tool_of(tool, i) if isinstance(tool, dict) else tool for i, tool in enumerate(_list(choice))]
-        choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
-    elif isinstance(choice, dict):
-        if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
-            raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
-        choice = {"type": "function", "function": {"name": choice["name"]}}
+    tools, choice = _tools(body, context)
     told: dict[str, Any] = {}
     if effort is not None:
         name, value = ("enable_thinking", False) if effort == "none" else ("reasoning_effort", effort)
@@ -67,6 +56,34 @@ def _work(
     )
 
 
+def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], Any]:
+    """The functions among the tools, and the choice of them, as ``/v1/chat/completions`` has both."""
+    tools = []
+    for i, tool in enumerate(body.tools):
+        if (made := tool_of(tool, i)) is None:
+            leave_out(context, f"tools[{i}]")
+        else:
+            tools.append(made)
+    choice: Any = body.tool_choice
+    if not isinstance(choice, dict):
+        return tools, choice
+    kind = choice.get("type")
+    if kind == "allowed_tools":
+        listed = choice.get("tools")
+        named = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+        allowed = [made for i, tool in enumerate(named) if (made := tool_of(tool, i)) is not None]
+        if named and not allowed:  # tools of other types alone, none of which the model can call
+            leave_out(context, "tool_choice")
+            return [], None
+        return tools, {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
+    if kind == "function" and isinstance(choice.get("name"), str):
+        return tools, {"type": "function", "function": {"name": choice["name"]}}
+    if not isinstance(kind, str) or kind == "function":
+        raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
+    leave_out(context, "tool_choice")
+    return tools, None
+
+
 def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages after instructions, which are one with what the system says first: templates take it once."""
     if not instructions:
@@ -77,12 +94,16 @@ def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> lis
     return [{"role": "system", "content": instructions}, *messages]
 
 
+# Fields of calls beside their arguments, of results beside their output: who made an item, and by which tool.
+_CALL = ("type", "id", "status", "call_id", "name", "namespace", "caller", "created_by")
 _ITEMS = {
     "message": ("type", "id", "status", "role", "content", "phase"),
-    "function_call": ("type", "id", "status", "call_id", "name", "arguments"),
-    "function_call_output": ("type", "id", "status", "call_id", "output"),
+    "function_call": (*_CALL, "arguments"),
+    "function_call_output": (*_CALL, "output"),
+    "custom_tool_call": (*_CALL, "input"),
+    "custom_tool_call_output": (*_CALL, "output"),
     "input_text": ("type", "text"),
-    "output_text": ("type", "text"),
+    "output_text": ("type", "text", "annotations", "logprobs"),
     "text": ("type", "text"),
 }
 
@@ -92,13 +113,8 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
     if not isinstance(body.input, str):
         check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
     for i, tool in enumerate(body.tools):
-        if not is_hosted(tool):
+        if tool.get("type") == "function":
             check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
-
-
-def _list(choice: dict[str, Any]) -> list[Any]:
-    tools = choice.get("tools")
-    return tools if isinstance(tools, list) else []
 
 
 async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], int]:
@@ -113,8 +129,27 @@ async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, 
             text = "previous_response_id must be of a conversation that is no larger than a body may be but it is"
             raise ApiError(400, "invalid_value", text, "previous_response_id")
     await context.prepared(_check, body, context)
-    messages = earlier + await context.prepared(messages_of, body.input)
+    given = body.input if isinstance(body.input, str) else _with_kept(context, body.input)
+    messages = earlier + await context.prepared(messages_of, given, partial(leave_out, context))
     return messages, n_values
+
+
+def _with_kept(context: RequestContext[ResponsesBody], items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items, with those of kept answers in the place of references to them.  ApiError 404 for an unknown one."""
+    if not any(item.get("type") == "item_reference" for item in items):
+        return items
+    kept = context.service.responses.items(context.caller)
+
+    def resolved(i: int, item: dict[str, Any]) -> dict[str, Any]:
+        if item.get("type") != "item_reference":
+            return item
+        id_ = item.get("id")
+        if not isinstance(id_, str) or id_ not in kept:
+            text = f"input[{i}].id names no item that is kept here: {brief(id_)} (send the item itself)"
+            raise ApiError(404, "item_not_found", text, f"input[{i}].id")
+        return kept[id_]
+
+    return [resolved(i, item) for i, item in enumerate(items)]
 
 
 async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
@@ -127,7 +162,7 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     await answering.start()
     shape = ResponseShape(body, answering, messages, body.model or context.model, n_values)
     if body.stream:
-        return Events(shape.pieces(), shape.failed)
+        return Events(shape.pieces(), shape.failed, ping=sse.PING)
     async for delta in answering.deltas():
         shape.take(delta)
     return Reply.json(shape.complete())

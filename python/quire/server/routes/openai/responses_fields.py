@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
-from ..fields import ConstrainedBody, Name, Share, Text
+from ..fields import ConstrainedBody, Name, Share, Text, Tools
 
 __all__ = ["ResponsesBody"]
 
@@ -46,7 +46,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] = []
+    tools: Tools = []
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     reasoning: Reasoning | None = None

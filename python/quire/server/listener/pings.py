@@ -1,0 +1,56 @@
+"""Signs of life on streams that are silent: clients and proxies give up on a connection that carries nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+__all__ = ["Pings"]
+
+# Of a prompt that is being read clients hear early: some have timeouts of a few seconds.
+_FIRST_S = 1.0
+
+
+class Pings:
+    """Sends a piece whenever a stream has carried nothing for a while: first after a second at most, then after
+    ``interval_s`` of silence each time.
+
+    A timer looks at the time of the last piece, so that pieces themselves cost nothing.
+    """
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], ping: bytes, interval_s: float) -> None:
+        self._send, self._ping, self._interval_s = send, ping, interval_s
+        self._loop = asyncio.get_running_loop()
+        self._after_s = min(_FIRST_S, interval_s)
+        self._last_s = self._loop.time()
+        self._sending: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(self._after_s, self._look)
+
+    def carried(self) -> None:
+        """Note that the stream has carried something."""
+        self._last_s = self._loop.time()
+
+    async def finish(self) -> None:
+        """Send no more, and wait for a ping that is on its way: nothing may follow the end of a stream."""
+        self._timer.cancel()
+        if self._sending is not None:
+            await self._sending
+
+    def cancel(self) -> None:
+        """Send no more, nor what is on its way."""
+        self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _look(self) -> None:
+        due_s = self._last_s + self._after_s
+        if self._loop.time() < due_s:
+            self._timer = self._loop.call_at(due_s, self._look)
+        else:
+            self._sending = self._loop.create_task(self._send_one())
+
+    async def _send_one(self) -> None:
+        await self._send(self._ping)
+        self._after_s = self._interval_s
+        self.carried()
+        self._timer = self._loop.call_later(self._after_s, self._look)
