@@ -5,15 +5,17 @@ Oracle: a request of another client, beside them; the connections that the syste
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
-from impatient_server import MOST_CONNECTIONS, PATIENCE_S
+from impatient_server import MOST_OF_ADDRESS, PATIENCE_S
 from served import impatient_server
 
 LIMIT_S = 20.0
@@ -136,20 +138,55 @@ def test_an_answer_must_be_read(port: int) -> None:
     assert len(data) < 15_000_000
 
 
-def test_connections_have_a_limit(port: int) -> None:
+def n_open(connections: list[socket.socket]) -> int:
+    """How many of them the server has not closed."""
+    found = 0
+    for connection in connections:
+        connection.settimeout(0.001)
+        try:
+            while connection.recv(4096):  # the rest of an answer
+                pass
+        except TimeoutError:
+            found += 1
+        except ConnectionError:
+            pass
+    return found
+
+
+def test_idle_connections_make_room_for_new_ones(port: int) -> None:
+    """The limit holds; none of those that come later is locked out."""
     many: list[socket.socket] = []
-    n_taken = 0
     try:
-        # Each of those that are taken is answered and then rests: none ends for its client's slowness.
         for _ in range(80):
             many.append(connect(port))
-            n_taken += is_taken(many[-1])
-        # A connection of a test before this one may not have ended yet.
-        assert 40 <= n_taken <= MOST_CONNECTIONS
+            assert is_taken(many[-1])
+        assert n_open(many) <= MOST_OF_ADDRESS
+        assert n_open(many[-20:]) == 20, "the least recently used go first"
+        assert answered(port)
     finally:
         for connection in many:
             connection.close()
-    end = time.monotonic() + LIMIT_S
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+def test_busy_connections_of_one_address_leave_room_for_others(port: int) -> None:
+    many: list[socket.socket] = []
+    try:
+        for _ in range(MOST_OF_ADDRESS + 10):
+            many.append(connect(port))
+            with contextlib.suppress(ConnectionError):
+                many[-1].sendall(request(b'{"prompt": "never"}'))
+        deadline = time.monotonic() + LIMIT_S
+        while n_open(many) > MOST_OF_ADDRESS:
+            assert time.monotonic() < deadline
+        with connect(port) as another:
+            assert not is_taken(another)
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S, ("127.0.0.2", 0)) as other:
+            assert is_taken(other)
+    finally:
+        for connection in many:
+            connection.close()
+    deadline = time.monotonic() + LIMIT_S
     while not is_served(port):
-        assert time.monotonic() < end
+        assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -12,6 +12,7 @@ from quire.server.settings import Settings
 
 PATIENCE_S = 1.0
 MOST_CONNECTIONS = 50
+MOST_OF_ADDRESS = 40
 
 
 class LongAnswers(FakeEngine):
@@ -25,5 +26,6 @@ class LongAnswers(FakeEngine):
 
 if __name__ == "__main__":
     limits = {f"{name}_timeout_s": PATIENCE_S for name in ("header", "body", "send")}
-    settings = Settings(port=0, access_log=False, max_connections=MOST_CONNECTIONS, **limits)  # type: ignore[arg-type]
+    limits |= {"max_connections": MOST_CONNECTIONS, "max_connections_per_address": MOST_OF_ADDRESS}
+    settings = Settings(port=0, access_log=False, **limits)  # type: ignore[arg-type]
     serve(Service(settings, Library.of("fake", LongAnswers)), lambda text: print(text, file=sys.stderr, flush=True))

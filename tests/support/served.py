@@ -72,15 +72,26 @@ def served(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
 @contextmanager
 def impatient_server() -> Iterator[int]:
     """Run impatient_server.py, a server without a model, until the block ends: its port.  It must end by itself."""
+    with impatient_process() as (port, _):
+        yield port
+
+
+@contextmanager
+def impatient_process() -> Iterator[tuple[int, int]]:
+    """The same: its port, and the id of its process."""
     script = Path(__file__).parent / "impatient_server.py"
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, env=environment(), text=True)
     assert process.stderr is not None
     found = re.search(r":(\d+)$", process.stderr.readline())
     assert found is not None
-    yield int(found[1])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    process.stderr.close()
+    try:
+        yield int(found[1]), process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:

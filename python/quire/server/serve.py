@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from ..errors import RequestError
-from ..system import EVENT_LOOP
+from ..system import EVENT_LOOP, allow_open_files
 from .app import build_app
 from .listener.http_protocol import protocol_of
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _BACKLOG = 1024
+_OTHER_FILES = 512  # beside connections: pages, workers, downloads
 
 
 def serve(service: Service, say: Callable[[str], None]) -> None:
@@ -34,6 +35,7 @@ def serve(service: Service, say: Callable[[str], None]) -> None:
     RequestError where the address cannot be had.
     """
     settings = service.settings
+    allow_open_files(settings.max_connections + _OTHER_FILES)
     listening = _listening_socket(settings)
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

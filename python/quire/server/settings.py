@@ -31,6 +31,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
     "max_connections": (1, 100_000),
+    "max_connections_per_address": (1, 100_000),
     "memory_budget_bytes": (1, 2**60),
 }
 
@@ -63,6 +64,7 @@ class Settings:
     request waits so long for others while nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
     ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
+    ``max_connections``, ``max_connections_per_address``: beyond these, a new connection takes the place of an idle one.
     """
 
     host: str = "127.0.0.1"
@@ -96,6 +98,7 @@ class Settings:
     rate_requests_per_minute: int | None = None
     rate_tokens_per_minute: int | None = None
     max_connections: int = 4096
+    max_connections_per_address: int = 1024
     traces_endpoint: str | None = None
     access_log: bool = True
 

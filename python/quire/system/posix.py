@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -27,7 +28,7 @@ EVENT_LOOP = "uvloop"
 # For subprocess.Popen: Ctrl-C is not for the process, and it can be ended with what it has started.
 GROUP: dict[str, Any] = {"start_new_session": True}
 TRIES_GO_ON = True  # of try_within: in processes of their own
-_TCP_CLOSED = 7
+_TCP_CLOSED, _TCP_CLOSE_WAIT = 7, 8
 
 
 # Processes that are connected
@@ -62,15 +63,33 @@ async def connect(make: Callable[[], _Protocol], connection: socket.socket) -> _
     return protocol
 
 
+def allow_open_files(n: int) -> None:
+    """Let this process have so many files open, as far as the system lets it say so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = n if hard == resource.RLIM_INFINITY else min(n, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def peer_is_gone(connection: socket.socket) -> bool:
     """Whether the other end of a TCP connection takes nothing any more, where the system can tell."""
+    return _tcp_state(connection) == _TCP_CLOSED
+
+
+def peer_has_ended(connection: socket.socket) -> bool:
+    """Whether the other end of a TCP connection sends nothing any more, also behind bytes that nobody has read yet."""
+    return _tcp_state(connection) in (_TCP_CLOSED, _TCP_CLOSE_WAIT)
+
+
+def _tcp_state(connection: socket.socket) -> int | None:
     if sys.platform != "linux":
-        return False
+        return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
     except OSError:
-        return True
-    return bool(struct.unpack_from("B", info)[0] == _TCP_CLOSED)
+        return _TCP_CLOSED
+    return int(struct.unpack_from("B", info)[0])
 
 
 # How processes end

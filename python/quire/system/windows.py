@@ -130,7 +130,16 @@ async def connect(make: Callable[[], _Protocol], connection: socket.socket) -> _
     return protocol
 
 
+def allow_open_files(n: int) -> None:
+    """Windows has no such limit."""
+
+
 def peer_is_gone(connection: socket.socket) -> bool:
+    """Windows does not tell."""
+    return False
+
+
+def peer_has_ended(connection: socket.socket) -> bool:
     """Windows does not tell."""
     return False
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from ...system import peer_is_gone
 from ..failures import ApiError, Dialect, error_body
 from . import sse
+from .connections import Connections
 from .exchange import exchange_of
+from .old_http import UntilClose
+from .paced_protocol import PacedProtocol
 
 if TYPE_CHECKING:
     from asyncio import Transport
@@ -24,12 +26,11 @@ __all__ = ["MAX_HEAD_BYTES", "MAX_HEAD_LINES", "protocol_of"]
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEAD_LINES = 100
-# The parser is given so much at a time: what it keeps of a head is never more than this beyond the limit.
-_PIECE = 16 << 10
+# Bytes that all connections together may hold before anything reads them.
+_MOST_UNREAD = 64 << 20
 # A connection on which no request is under way stays open so long after a drain, as one may be on its way already.
 _LINGER_S = 0.3
 _READ_S = 1.0  # so long may a client that still sends take to read that it is refused
-_LOOK_S = 0.1
 _HEAD_TOO_LARGE = ApiError(
     431, "headers_too_large",
     f"the line and the headers of a request must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEAD_LINES} lines"
@@ -42,49 +43,37 @@ class _HeadTooLarge(Exception):
     """Raised in a callback of the parser."""
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(PacedProtocol):
     """What ``protocol_of`` adds the settings to."""
 
-    settings: Settings
     _headers_timer: asyncio.TimerHandle | None = None
-    _looking: asyncio.TimerHandle | None = None
     _n_head_bytes = 0  # of the line, the headers and the trailers of a request, as far as the parser has told
     _n_lines = 0
     _n_untold = 0  # given to the parser since it last told anything: it keeps parts of a line until the line is whole
     _told = False
     _in_head = True
-    _refused = False
     _stopping = False
+    _n_dropped = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.settings.max_connections:
-            transport.abort()
-            return
-        self._await_headers()
+        if not self._refused:
+            self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_headers()
-        if self._looking is not None:
-            self._looking.cancel()
         super().connection_lost(exc)
 
     # What comes, and how much of it
 
-    def data_received(self, data: bytes) -> None:
-        """Give it to the parser in pieces, until one is refused."""
-        view = memoryview(data)
-        for at in range(0, len(data), _PIECE):
-            if self._refused or self.transport.is_closing():
-                return
-            self._told = False
-            piece = view[at : at + _PIECE]
-            super().data_received(piece)  # type: ignore[arg-type]
-            self._n_untold = 0 if self._told else self._n_untold + len(piece)
-            if self.parser is not None and self.parser.should_upgrade():  # what follows is of another protocol
-                self._refused = True
-            if self._n_head_bytes + self._n_untold > MAX_HEAD_BYTES and not self._refused:
-                self._refuse(_HEAD_TOO_LARGE)
+    def _feed(self, piece: memoryview) -> None:
+        self._told = False
+        super()._feed(piece)
+        self._n_untold = 0 if self._told else self._n_untold + len(piece)
+        if self.parser is not None and self.parser.should_upgrade():  # what follows is of another protocol
+            self._refused = True
+        if self._n_head_bytes + self._n_untold > MAX_HEAD_BYTES and not self._refused:
+            self._refuse(_HEAD_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -106,21 +95,30 @@ class _Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._told = True
+        if self._n_body_left is not None:
+            self._n_body_left -= len(body)
+        if self.cycle.response_complete:
+            self._n_dropped += len(body)
+            if self._n_dropped > self.settings.max_body_bytes:  # as it was answered, its client had time to see why
+                self.close_gently()
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._told, self._in_head = True, False
         self._have_headers()
+        self._n_body_left = _body_length(self.headers)
+        self._n_dropped = 0
         super().on_headers_complete()
         exchange_of(cast("Scope", self.scope)).abort = self.transport.abort
         self.cycle.transport = _Ending(self)  # type: ignore[assignment]
         if self._stopping or self.parser.should_upgrade():
             self.cycle.keep_alive = False
         if self.scope["http_version"] == "1.0":
-            self.cycle.send = _UntilClose(self.cycle).send  # type: ignore[method-assign]
+            self.cycle.send = UntilClose(self.cycle).send  # type: ignore[method-assign]
 
     def on_message_complete(self) -> None:
         self._told = True
+        self._n_body_left = 0
         super().on_message_complete()
 
     def _count(self, n_bytes: int) -> None:
@@ -149,6 +147,7 @@ class _Protocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer with an error and close; what is being answered already is the last answer."""
         self._refused = True
+        self._backlog.clear()
         self._have_headers()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and (not cycle.more_body or cycle.response_started):
@@ -166,43 +165,18 @@ class _Protocol(HttpToolsProtocol):
         self.transport.write(b"".join([status, *lines, b"\r\n", body]))
         self.close_gently()
 
-    # Clients that say no more
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that only stops to send waits for its answer; one that is gone looks the same until it is sent
-        something.
-
-        So it is told to go on, which clients of HTTP/1.1 must read over (RFC 9110, 15.2): one that is gone says so.
-        """
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self._refused:
-            return False
-        cycle.keep_alive = False
-        if not cycle.response_started and self.scope["http_version"] == "1.1":
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._look()
-        return True
-
-    def _look(self) -> None:
-        if self.transport.is_closing():
-            return
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None and peer_is_gone(connection):
-            self.transport.abort()
-            return
-        self._looking = self.loop.call_later(_LOOK_S, self._look)
-
     # Ends
 
     def close_gently(self) -> None:
         """Close; where a client still sends, after it had time to read the answer: to close at once is to reset."""
-        if self.cycle is not None and not self.cycle.more_body and not self._refused:
+        if self.cycle is not None and not self.cycle.more_body and not self._refused and not self._backlog:
             self.transport.close()
             return
         self._refused = True
+        self._backlog.clear()
         if not self.transport.is_closing():
             self.transport.write_eof()
-            self.flow.resume_reading()  # and thrown away
+            self.flow.read()  # and thrown away
             self.loop.call_later(_READ_S, self.transport.close)
 
     def shutdown(self) -> None:
@@ -227,40 +201,18 @@ class _Ending:
         self.close = protocol.close_gently
 
 
-class _UntilClose:
-    """Sends answers to clients of HTTP/1.0, which know no chunks: one of unknown length ends with the connection."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._send = cycle.send
-        self._plain = False
-
-    async def send(self, message: Any) -> None:
-        """An ASGI message."""
-        cycle = self._cycle
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            self._plain = b"content-length" not in names and cycle.scope["method"] != "HEAD"
-        if not self._plain:
-            await self._send(message)
-            return
-        if cycle.flow.write_paused and not cycle.disconnected:
-            await cycle.flow.drain()
-        if cycle.disconnected:
-            return
-        if message["type"] == "http.response.start":
-            cycle.response_started = True
-            lines = [name + b": " + value + b"\r\n" for name, value in message["headers"]]
-            cycle.transport.write(b"".join([STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]))
-            return
-        cycle.transport.write(message.get("body", b""))
-        if not message.get("more_body", False):
-            cycle.response_complete = True
-            cycle.message_event.set()
-            cycle.transport.close()
-            cycle.on_response()
-
-
 def protocol_of(settings: Settings) -> type[HttpToolsProtocol]:
-    """The protocol with a server's settings."""
-    return type("Protocol", (_Protocol,), {"settings": settings})
+    """The protocol with a server's settings, and a table of its connections."""
+    table = Connections(settings.max_connections, settings.max_connections_per_address, _MOST_UNREAD)
+    return type("Protocol", (_Protocol,), {"settings": settings, "table": table})
+
+
+def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """See ``Backlog.take``; the parser has checked the headers."""
+    length = 0
+    for name, value in headers:
+        if name == b"transfer-encoding":
+            return None
+        if name == b"content-length":
+            length = int(value)
+    return length

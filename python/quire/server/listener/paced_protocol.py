@@ -1,0 +1,203 @@
+"""A connection that is parsed one request at a time, and read no faster than its answers are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ...system import peer_has_ended, peer_is_gone
+from ..failures import ApiError
+from .backlog import Backlog, Flow
+from .connections import Connections
+
+if TYPE_CHECKING:
+    from asyncio import Transport
+
+    from ..settings import Settings
+
+__all__ = ["PacedProtocol"]
+
+# One connection is parsed for so many bytes before others have their turn.
+_TURN = 64 << 10
+_LOOK_S = 0.1
+_LOOK_HELD_S = 1.0
+_LOOKS_PER_PROBE = 3
+_OVERLOADED = ApiError(503, "overloaded", "too many bytes are waiting to be read", retry_after_s=1)
+
+
+class PacedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which by itself parses all that comes and reads on after each answer.
+
+    Here what follows a whole request stays unparsed until that one is answered, and unread beyond what one read gave.
+    """
+
+    settings: Settings
+    table: Connections
+    flow: Flow
+    _refused = False  # nothing that comes is looked at any more
+    _ended = False  # the client sends no more
+    _n_body_left: int | None = 0  # see ``Backlog.take``
+    _scheduled = False
+    _n_looks = 0
+    _busy = False
+    _looking: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = Flow(transport, self._want)
+        self._backlog = Backlog()
+        if not self.table.enter(self, self.client[0] if self.client else None):
+            self._refused = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.table.leave(self)
+        self._refused = True
+        self._backlog.clear()
+        for timer in (self._looking, self._send_timer):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came as far as one request; what follows it waits until that one is answered."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._backlog.add(data)
+        if self._scheduled:
+            self.flow.pause_reading()
+        else:
+            self._go_on()
+
+    def _want(self) -> None:
+        """Go on soon: a request was answered, or a body is waited for."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._go_on)
+
+    @property
+    def _held(self) -> bool:
+        """Whether nothing more is parsed now: a whole request is under way, or the client does not read."""
+        cycle = self.cycle
+        if self.pipeline or self.flow.write_paused:
+            return True
+        if cycle is None or cycle.response_complete:
+            return False
+        return not cycle.more_body or len(cycle.body) > HIGH_WATER_LIMIT
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        n_left = _TURN
+        while self._backlog and n_left > 0 and not (self._refused or self.transport.is_closing() or self._held):
+            piece = self._backlog.take(self._n_body_left)
+            n_left -= len(piece)
+            self._feed(piece)
+        if self._refused or self.transport.is_closing():
+            self._backlog.clear()
+            self.table.hold(self, 0)
+            return
+        cycle = self.cycle
+        under_way = cycle is not None and not cycle.response_complete
+        if self._backlog:
+            self.flow.pause_reading()
+            if not self._held:
+                self._want()
+            elif under_way and self._looking is None:
+                self._looking = self.loop.call_later(_LOOK_HELD_S, self._look)
+        elif not self.pipeline and not (under_way and len(cycle.body) > HIGH_WATER_LIMIT):
+            self.flow.read()
+        busy = under_way or len(self._backlog) > 0
+        if busy != self._busy:
+            self._busy = busy
+            self.table.mark(self, idle=not busy)
+        self.table.hold(self, len(self._backlog) + (len(cycle.body) if under_way else 0))
+
+    def _feed(self, piece: memoryview) -> None:
+        """Give the parser a piece."""
+        super().data_received(piece)  # type: ignore[arg-type]
+
+    def _refuse(self, error: ApiError) -> None:
+        raise NotImplementedError
+
+    # For the table of connections
+
+    def drop_idle(self) -> bool:
+        """Close at once, unless a request or its answer is under way."""
+        if self._busy or self.transport.get_write_buffer_size():
+            return False
+        self.transport.abort()
+        return True
+
+    def drop_holder(self) -> None:
+        """Refuse what came beyond the request under way."""
+        if not self._refused and not self.transport.is_closing():
+            self._refuse(_OVERLOADED)
+
+    # Clients that say no more
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that only stops to send waits for its answer; one that is gone looks the same until it is sent
+        something.
+
+        So it is told to go on, which clients of HTTP/1.1 must read over (RFC 9110, 15.2): one that is gone says so.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self._refused:
+            return False
+        cycle.keep_alive = False
+        self._ended = True
+        self._probe()
+        self._look()
+        return True
+
+    def _probe(self) -> None:
+        if not self.cycle.response_complete and not self.cycle.response_started and self.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and peer_is_gone(connection):
+            self.transport.abort()
+            return
+        if self._backlog and not self._ended:
+            # While nothing is read, the end of what the client sends is not seen, and where the system's buffers are
+            # full it does not even come.
+            self._n_looks += 1
+            self._ended = connection is not None and peer_has_ended(connection)
+            if self._ended or self._n_looks % _LOOKS_PER_PROBE == 0:
+                self._probe()
+        if self._backlog or self._ended:
+            self._looking = self.loop.call_later(_LOOK_S if self._ended else _LOOK_HELD_S, self._look)
+
+    # Clients that do not read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+        self._want()
+
+    def _watch_reader(self, n_unsent: int) -> None:
+        """Cut a client that has read nothing when this much time has passed."""
+        self._send_timer = self.loop.call_later(self.settings.send_timeout_s, self._check_reader, n_unsent)
+
+    def _check_reader(self, n_unsent: int) -> None:
+        n_now = self.transport.get_write_buffer_size()
+        if n_now >= n_unsent:
+            self.transport.abort()
+        else:
+            self._watch_reader(n_now)
