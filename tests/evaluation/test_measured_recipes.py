@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from chosen_kernels import threads_of
 from measured_cases import model_of
 from quire.cli.main import main
+from quire.errors import RequestError
 from quire.evaluation.calibration import calibration_from
-from quire.evaluation.costs import groups_of, interpolated, measure_costs
-from quire.evaluation.recipe import read_recipe
-from quire.evaluation.trial import opened_trial
+from quire.evaluation.costs import Costs, groups_of, interpolated, measure_costs
+from quire.evaluation.recipe import Recipe, for_divergence, read_recipe
+from quire.evaluation.search import for_measured_divergence
+from quire.evaluation.trial import Trial, opened_trial
 from quire.gguf import GGUFReader
 from quire.quantization import Importance, Wishes, plan
+from quire.quantization.knapsack import Option
 
 TYPES = "q4_0,q5_0,q8_0,f16"
 
@@ -86,6 +91,35 @@ def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
         assert "written by the model" in reader.metadata.text("quire.recipe.calibration")
         sizes.append(reader.size_bytes)
     assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("surprise", [0.2, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("most", [1.0, 0.01])
+def test_a_divergence_is_kept_whatever_matrices_cost_together(
+    surprise: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together matrices cost a multiple of the sum, as where a router's choices flip; the finest types cost nothing."""
+    sizes = {"q4_0": (100, 1.0), "q5_0": (120, 0.25), "q8_0": (200, 0.004), "f16": (400, 0.0)}
+    options = {str(i): [Option(t, n + i, (i + 1) * cost) for t, (n, cost) in sizes.items()] for i in range(6)}
+
+    def measured(_trial: object, recipe: Recipe, _importance: object) -> Recipe:
+        return replace(recipe, measured=surprise * recipe.predicted)
+
+    monkeypatch.setattr("quire.evaluation.search.measured", measured)
+    found = for_measured_divergence(cast(Trial, None), Costs(options, {}), most, Importance()).recipe
+    assert found.measured is not None
+    assert found.measured <= most
+    # No recipe that keeps it is much smaller: what fits best into the same divergence, known beforehand.
+    assert found.n_bytes <= 1.1 * for_divergence(Costs(options, {}), most / surprise).n_bytes
+
+
+def test_a_divergence_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"a": [Option("q4_0", 100, 1.0), Option("q8_0", 200, 0.004)]}
+    monkeypatch.setattr(
+        "quire.evaluation.search.measured", lambda _trial, recipe, _importance: replace(recipe, measured=0.5)
+    )
+    with pytest.raises(RequestError, match=r"0\.1 .*q8_0.* 0\.5"):
+        for_measured_divergence(cast(Trial, None), Costs(options, {}), 0.1, Importance())
 
 
 def test_a_heavy_matrix_is_tried_in_every_type(files: Path) -> None:

@@ -76,6 +76,26 @@ def test_perplexity_and_divergence_are_llama_perplexity_s(
     assert 100 * value(moved["probability_difference_rms"]) == pytest.approx(references["rms"], rel=0.02)
 
 
+def test_a_base_file_without_first_tokens_is_evaluated_with_them(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """llama-perplexity writes chunks as the text was cut, and evaluates each with the beginning-of-text token in front."""
+    model = tmp_path / "with_bos.gguf"
+    keys = ("tokenizer.ggml.add_bos_token=bool:true", "tokenizer.ggml.bos_token_id=int:1")
+    overrides = [word for key in keys for word in ("--override-kv", key)]
+    assert main(["quantize", str(model_of(files, "package")), str(model), "COPY", *overrides]) == 0
+    with LLM(model, threads=threads_of("stock"), n_ctx=64, kernels="stock", kv_dtype="f32") as llm:
+        ids = llm.tokenizer.encode((files / "text.txt").read_text())
+        cut = [ids[i * 64 : (i + 1) * 64] for i in (1, 2, 3)]
+        assert all(row[0] != 1 for row in cut)
+        with BaseWriter(tmp_path / "base", cut, llm.n_vocab) as writer:
+            for row in cut:
+                writer.write(llm.logits([1, *row[1:]])[32:-1])
+    found = shown(capsys, "-m", str(model), "--kl-base", str(tmp_path / "base"))
+    assert value(found["kl_divergence"]) < 1e-5
+    assert value(found["perplexity"]) == pytest.approx(value(found["base_perplexity"]), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("tasks", "file"),
     [("hellaswag", "hellaswag.txt"), ("winogrande", "winogrande.csv"), ("multiple-choice", "choices.bin")],

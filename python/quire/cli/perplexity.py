@@ -144,6 +144,7 @@ def _told_perplexity(found: dict[str, Any]) -> list[str]:
 
 def _divergence(model: ModelOptions, base_file: Path) -> dict[str, Any]:
     from ..evaluation.base_file import BaseReader
+    from ..evaluation.chunks import with_first_token
     from ..evaluation.divergence import divergence_over
 
     base = BaseReader(base_file)
@@ -157,7 +158,8 @@ def _divergence(model: ModelOptions, base_file: Path) -> dict[str, Any]:
         def on_chunk(n: int, found: Any) -> None:
             advance(n, len(base.rows), f"{found.mean().value:.6f}")
 
-        logits = scorer.logits(base.rows, base.n_ctx // 2)
+        rows = with_first_token(scorer.tokenizer, base.rows)
+        logits = scorer.logits(rows, base.n_ctx // 2)
         return {
             "model": scorer.opened.model_name,
             "n_ctx": base.n_ctx,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import RequestError
 from ..tokenizer import Tokenizer
 
-__all__ = ["chunks_of", "strides_of", "window_of"]
+__all__ = ["chunks_of", "strides_of", "window_of", "with_first_token"]
 
 
 def chunks_of(
@@ -20,11 +20,16 @@ def chunks_of(
     ids = _ids(tokenizer, text, n_ctx, skip, most, parse_special=parse_special)
     n_chunks = len(ids) // n_ctx
     rows = [ids[i * n_ctx : (i + 1) * n_ctx] for i in range(n_chunks if most is None else min(most, n_chunks))]
+    return with_first_token(tokenizer, rows)
+
+
+def with_first_token(tokenizer: Tokenizer, rows: list[list[int]]) -> list[list[int]]:
+    """Put the beginning-of-text token in place of each row's first token, where the vocabulary adds one to texts.
+
+    llama-perplexity does so when it evaluates a chunk; the chunks in its files are as the text was cut.
+    """
     begin = tokenizer.vocabulary.prefix_ids
-    if begin:
-        for row in rows:
-            row[0] = begin[0]
-    return rows
+    return [[begin[0], *row[1:]] for row in rows] if begin else rows
 
 
 def strides_of(

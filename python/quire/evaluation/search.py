@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +21,12 @@ from .recipe import Recipe, for_divergence, for_size, kept_bytes, measured, refi
 from .scorer import Scorer
 from .trial import Trial, opened_trial
 
-__all__ = ["Found", "Goal", "Search", "importance_over", "search"]
+__all__ = ["Found", "Goal", "Search", "for_measured_divergence", "importance_over", "search"]
 
 OnStep = Callable[[int, int, str], None]  # steps done, in all, what
+# Attempts to come close to a divergence that is already kept; one that is not kept yet is tried for longer.
 _ATTEMPTS = 4
+_CLOSE = 0.97
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def search(
     with opened_trial(reader, calibration.rows[: how.n_chunks], options) as trial:
         costs = measure_costs(trial, reader, groups, importance, types=how.types, on_trial=on_step)
         if goal.max_kl is not None:
-            return _for_divergence(trial, costs, goal.max_kl, importance)
+            return for_measured_divergence(trial, costs, goal.max_kl, importance)
         assert goal.n_bytes is not None
         room = goal.n_bytes - kept_bytes(reader, costs)
         if room <= 0:
@@ -104,17 +108,50 @@ def _better(trial: Trial, found: Found, room: int, importance: Importance, group
     return Found(other, costs) if other.measured < found.recipe.measured else found
 
 
-def _for_divergence(trial: Trial, costs: Costs, most: float, importance: Importance) -> Found:
-    """The sum of what matrices cost alone is not what they cost together: it is corrected by what is measured."""
-    target, best = most, None
-    for _ in range(_ATTEMPTS):
-        found = measured(trial, for_divergence(costs, target), importance)
+def for_measured_divergence(trial: Trial, costs: Costs, most: float, importance: Importance) -> Found:
+    """Find the smallest recipe whose measured divergence is at most ``most``.
+
+    What matrices cost together is not the sum of what they cost alone, so the predicted divergence that is asked for is
+    corrected by the measured one, and bisected once a recipe too coarse and one fine enough are known.
+    RequestError where even the finest types diverge more.
+    """
+    finest = for_size(costs, _most_bytes(costs))
+    target, reached, missed = most, 0.0, math.inf
+    best: Recipe | None = None
+    for attempt in itertools.count(1):
+        is_finest = target <= finest.predicted
+        found = measured(trial, finest if is_finest else for_divergence(costs, target), importance)
         assert found.measured is not None
-        if found.measured <= most and (best is None or found.n_bytes < best.n_bytes):
-            best = found
-        if 0.97 * most <= found.measured <= most:
+        if found.measured <= most:
+            reached = max(reached, target)
+            if best is None or found.n_bytes < best.n_bytes:
+                best = found
+            if found.measured >= _CLOSE * most:
+                break
+        elif is_finest:
             break
-        target *= 0.99 * most / max(found.measured, 1e-12)
+        else:
+            missed = min(missed, target)
+        if best is not None and attempt >= _ATTEMPTS:
+            break
+        corrected = target * 0.99 * most / max(found.measured, 1e-12)
+        if best is None and attempt >= _ATTEMPTS:
+            # Nothing fits yet, and corrections did not lead there: go down until something does.
+            target = min(corrected, target / 4)
+        elif reached < corrected < missed:
+            target = corrected
+        elif reached > 0 and missed < math.inf:
+            target = math.sqrt(reached * missed)
+        else:
+            target = target / 2 if reached == 0 else target * 2
     if best is None:
-        raise RequestError(f"[recipe] the divergence must be reached but {most:.3g} was not, in {_ATTEMPTS} attempts")
+        types = ", ".join(sorted(set(finest.types.values())))
+        raise RequestError(
+            f"a divergence of {most:.3g} nats a token is out of reach: the finest of the types tried ({types}) "
+            f"leave {found.measured:.3g}; allow finer types (--candidates)"
+        )
     return Found(best, costs)
+
+
+def _most_bytes(costs: Costs) -> int:
+    return sum(max(option.n_bytes for option in options) for options in costs.options.values())

@@ -181,7 +181,7 @@ def _tokens(
     for word, number in words.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 24:
             raise LoadError(f"[tokenizer] tokenizer.json: the id of {word!r} must be a small integer but is {number!r}")
-        is_byte = has_bytes and BYTE_TOKEN.fullmatch(word) is not None
+        is_byte = has_bytes and word.startswith("<0x") and BYTE_TOKEN.fullmatch(word) is not None
         found[number] = (word, TokenKind.BYTE if is_byte else TokenKind.NORMAL)
     if len(found) != len(words):
         raise LoadError("[tokenizer] tokenizer.json: ids must be unique but some tokens share one")

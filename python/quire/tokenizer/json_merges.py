@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
+from typing import Any
 
 from quire.errors import LoadError
 from quire.tokenizer.json_models import Json, character_map, space_rules, steps, unsupported
@@ -16,22 +18,41 @@ __all__ = ["character_pairs", "merges_of"]
 
 
 def merges_of(model: Json) -> list[str]:
-    """Each as two words with a space between."""
+    """Return the merges, each as two words with a space between."""
+    try:
+        return [merge if isinstance(merge, str) else " ".join(merge) for merge in _listed(model)]
+    except TypeError:
+        raise _no_pairs() from None
+
+
+def _pairs_of(model: Json) -> list[tuple[str, str]]:
+    """Return the merges as pairs of texts."""
+    merges = _listed(model)
+    try:
+        pairs = [split_merge(merge) if isinstance(merge, str) else (merge[0], merge[1]) for merge in merges]
+    except (TypeError, LookupError):
+        raise _no_pairs() from None
+    if not all(isinstance(left, str) and isinstance(right, str) for left, right in pairs):
+        raise _no_pairs()
+    return pairs
+
+
+def _listed(model: Json) -> list[Any]:
     merges = model.get("merges")
     if not isinstance(merges, list):
-        raise LoadError("[tokenizer] tokenizer.json: model.merges must be a list")
-    try:
-        return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    except TypeError:
-        raise LoadError("[tokenizer] tokenizer.json: model.merges must hold pairs of strings") from None
+        raise LoadError(f"[tokenizer] tokenizer.json: model.merges is not a list but {type(merges).__name__}")
+    return merges
+
+
+def _no_pairs() -> LoadError:
+    return LoadError("[tokenizer] tokenizer.json: model.merges holds something other than pairs of strings")
 
 
 def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
     """With the merges and what goes before them.  Raises UnsupportedError for what would change ids otherwise."""
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
-    merges = merges_of(model)
     if is_white_space_split(pre_tokenizer):
-        return _between_white_space(found, tokenizer, model, merges)
+        return _between_white_space(found, tokenizer, model, merges_of(model))
     if model.get("ignore_merges"):
         raise unsupported("model.ignore_merges must be unset with byte_fallback")
     if character_map(normalizer):
@@ -44,14 +65,14 @@ def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabula
         raise unsupported("Metaspace must stand alone but has other steps beside it")
     spaces = space_rules(normalizer, {"type": "Sequence", "pretokenizers": others})
     if not splits:
-        scores = merge_scores(found.texts, found.kinds, [split_merge(merge) for merge in merges])
+        scores = merge_scores(found.texts, found.kinds, _pairs_of(model))
         if scores is not None:
             return replace(found, family=Family.SCORED_PAIR, spaces=spaces, scores=scores)
     passes = tuple(part for step in splits for part in passes_of_step(step))
     return replace(
         found,
         family=Family.CHARACTER_PAIR,
-        merges=merges,
+        merges=merges_of(model),
         pre_tokenizer=PreTokenizer(passes, alphabet=Alphabet.CHARACTERS, write_spaces=True),
         spaces=spaces,
         case=CaseRules(lowercase=False, strip_accents=False),
@@ -110,35 +131,45 @@ def split_merge(merge: str) -> tuple[str, str]:
 
 
 def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]) -> list[float] | None:
-    """Scores that join characters as the merges do, or None where there are none.
+    """Return scores that join characters as the merges do, or None if no scores do.
 
-    SentencePiece's scores became merges when the file was made: all ways to make a token, and those of tokens of one
-    score, which runs of one character are, among each other.
+    SentencePiece's scores became merges when the file was made: a block of merges for each token, one for each way to
+    make it. Tokens of one score, which runs of one character are, share a block.
     """
+    import numpy as np
+
     ids = {text: id for id, text in enumerate(texts) if kinds[id] in (TokenKind.NORMAL, TokenKind.USER_DEFINED)}
-    ranks: dict[str, list[int]] = {}  # by what is made
-    for rank, (left, right) in enumerate(merges):
-        text = left + right
-        if left not in ids or right not in ids or text not in ids:
-            return None
-        ranks.setdefault(text, []).append(rank)
-    for text in ids:
-        ways = sum(text[:cut] in ids and text[cut:] in ids for cut in range(1, len(text)))
-        if ways != len(ranks.get(text, ())):
-            return None
-    runs = {text[0] for text, found in ranks.items() if not is_block(found)}
-    for character in runs:
-        made = [text for text in ranks if set(text) == {character}]
-        joined = sorted(rank for text in made for rank in ranks[text])
-        ranks.update(dict.fromkeys(made, joined))
-    scores = [-float(len(merges) + 1)] * len(texts)
-    for text, found in ranks.items():
-        if not is_block(found):
-            return None
-        scores[ids[text]] = -float(found[0])
-    return scores
+    if not merges or len(set(merges)) != len(merges) or _n_splits(ids) != len(merges):
+        return None
+    lefts, rights = zip(*merges, strict=True)
+    if not (ids.keys() >= set(lefts) and ids.keys() >= set(rights)):
+        return None
+    made = np.fromiter(map(ids.get, map(str.__add__, lefts, rights), repeat(-1)), np.int64, len(merges))
+    if made.min() < 0:
+        return None
+    tokens, first, counts = np.unique(made, return_index=True, return_counts=True)
+    last = np.zeros_like(first)
+    last[np.searchsorted(tokens, made)] = np.arange(len(made))  # of equal indices the last assignment stays
+    apart = last - first + 1 != counts
+    for character in {texts[id][0] for id in tokens[apart].tolist()}:
+        same = np.array([set(texts[id]) == {character} for id in tokens.tolist()])
+        first[same], last[same], counts[same] = first[same].min(), last[same].max(), counts[same].sum()
+    if (last - first + 1 != counts).any():
+        return None
+    scores = np.full(len(texts), -float(len(merges) + 1))
+    scores[tokens] = -first
+    return [*scores.tolist()]
 
 
-def is_block(ranks: Sequence[int]) -> bool:
-    """Whether ascending ranks leave none out."""
-    return ranks[-1] - ranks[0] + 1 == len(ranks)
+def _n_splits(ids: Mapping[str, int]) -> int:
+    """Count the ways to cut a token into two tokens, of all tokens."""
+    n = 0
+    prefixes: list[str] = []  # tokens that the text begins with, short ones first
+    for text in sorted(ids):
+        while prefixes and not text.startswith(prefixes[-1]):
+            prefixes.pop()
+        for prefix in prefixes:
+            if text[len(prefix) :] in ids:
+                n += 1
+        prefixes.append(text)
+    return n
