@@ -71,6 +71,9 @@ def test_a_key_opens(headers: dict[str, str]) -> None:
     ("host", "status"),
     [
         ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("LOCALHOST", 200), ("evil.example", 403),
+        ("127.0.0.1:evil", 403), ("127.0.0.1:", 200), ("127.0.0.1:99999", 403), ("[::1]evil", 403), ("[::1]", 200),
+        ("[::1]:evil", 403), ("[0:0:0:0:0:0:0:1]:80", 200), ("::1", 403), ("[localhost]", 403), ("[127.0.0.1]", 403),
+        ("user@127.0.0.1", 403), ("127.0.0.1:80:90", 403), ("localhost/", 403), ("localhost,evil.example", 403),
         ("evil.example:8080", 403), ("localhost.evil.example", 403), ("", 403), ("127.0.0.1.evil.example", 403),
     ],
 )  # fmt: skip
@@ -79,6 +82,101 @@ def test_pages_of_other_names_cannot_reach_loopback(host: str, status: int) -> N
     assert call(
         "GET", "/v1/models", headers={"host": host}, options={"allowed_hosts": ("evil.example",)}
     ).status_code == (200 if host.startswith("evil.example") else status)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:evil", "[::1]evil", "a b", "a/b", "a:1:2"])
+def test_a_host_is_an_authority_whatever_the_address(host: str) -> None:
+    public = {"host": "0.0.0.0", "insecure": True}
+    assert call("GET", "/v1/models", headers={"host": host}, options=public).status_code == 400
+    assert call("GET", "/v1/models", headers={"host": "any.example:80"}, options=public).status_code == 200
+
+
+def test_the_address_that_it_listens_on_names_the_server() -> None:
+    assert call("GET", "/v1/models", headers={"host": "127.0.0.7:80"}, options={"host": "127.0.0.7"}).status_code == 200
+
+
+ALLOWED = [
+    # A pattern, and origins that it lets in.
+    ("*", ["http://a.example", "https://b.example:8443", "null", "chrome-extension://abc"]),
+    ("http://a.example", ["http://a.example"]),
+    ("http://a.example/", ["http://a.example"]),
+    ("http://a.example:80", ["http://a.example"]),
+    ("https://a.example:443, http://b.example:81", ["https://a.example", "http://b.example:81"]),
+    ("'http://A.example'", ["http://a.example"]),
+    ("http://localhost:*", ["http://localhost:3000", "http://localhost"]),
+    ("localhost", ["http://localhost", "https://localhost:5173", "http://127.0.0.1:8000", "http://[::1]:8000"]),
+    ("https://*.a.example", ["https://x.a.example", "https://x.y.a.example"]),
+    ("http://192.168.1.*:*", ["http://192.168.1.20:3000"]),
+    ("app://*", ["app://obsidian.md", "app://localhost"]),
+    ("chrome-extension://*,moz-extension://*", ["chrome-extension://abcdef", "moz-extension://1-2"]),
+    ("vscode-webview://*", ["vscode-webview://0a1b"]),
+    ("tauri://localhost", ["tauri://localhost"]),
+    ("a.example:3000", ["http://a.example:3000", "https://a.example:3000"]),
+    ("null", ["null"]),
+]
+REFUSED = [
+    ("http://a.example", ["https://a.example", "http://a.example:81", "http://a.example.evil.example", "null"]),
+    ("http://localhost:*", ["http://localhost.evil.example", "http://localhost:1.evil.example", "https://localhost:1"]),
+    ("localhost", ["http://localhost.evil.example", "http://127.0.0.1.evil.example:80", "ftp://localhost", "null"]),
+    ("https://*.a.example", ["https://a.example", "https://evil.example/.a.example", "https://x.a.example.evil.example"]),
+    ("app://*", ["http://app", "xapp://a"]),
+    ("", ["http://a.example", "null"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "origins"), ALLOWED)
+def test_origins_are_written_as_other_servers_take_them(pattern: str, origins: list[str]) -> None:
+    for origin in origins:
+        response = post(GENERATE, {"prompt": "x"}, headers={"origin": origin}, options={"cors_origins": (pattern,)})
+        assert response.status_code == 200
+        assert response.headers["access-control-allow-origin"] == origin
+        assert response.headers["vary"] == "origin"
+        assert "access-control-allow-credentials" not in response.headers
+
+
+@pytest.mark.parametrize(("pattern", "origins"), REFUSED)
+def test_origins_that_only_look_like_an_allowed_one(pattern: str, origins: list[str]) -> None:
+    for origin in origins:
+        headers = {"origin": origin, "access-control-request-method": "POST"}
+        for method in ("POST", "OPTIONS"):
+            response = call(method, GENERATE, headers=headers, options={"cors_origins": (pattern,)})
+            assert response.status_code == 403
+            assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize("pattern", ["http://a.example/path", "http://", "http://a b", "http://a:port", "http://u@a"])
+def test_what_is_no_origin_is_refused_at_the_start(pattern: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(pattern)):
+        Settings(cors_origins=(pattern,))
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_a_preflight_allows_what_clients_of_pages_send(method: str) -> None:
+    wanted = "authorization,anthropic-dangerous-direct-browser-access,x-stainless-os,X-Newer-Header"
+    headers = {
+        "origin": "http://a.example", "access-control-request-method": method,
+        "access-control-request-headers": wanted, "access-control-request-private-network": "true",
+    }  # fmt: skip
+    options = {"cors_origins": ("http://a.example",), "api_keys": (KEY,)}
+    response = call("OPTIONS", "/v1/responses/r", headers=headers, options=options)
+    assert response.status_code == 204
+    allowed = response.headers["access-control-allow-headers"].split(", ")
+    assert {name.lower() for name in wanted.split(",")} <= set(allowed)
+    assert method in response.headers["access-control-allow-methods"].split(", ")
+    assert response.headers["access-control-allow-private-network"] == "true"
+    del headers["access-control-request-headers"], headers["access-control-request-private-network"]
+    plain = call("OPTIONS", "/v1/messages", headers=headers, options=options)
+    assert {"x-api-key", "anthropic-version", "x-stainless-retry-count"} <= set(
+        plain.headers["access-control-allow-headers"].split(", ")
+    )
+    assert "access-control-allow-private-network" not in plain.headers
+
+
+def test_a_refusal_can_be_read_by_an_allowed_page() -> None:
+    options = {"cors_origins": ("*",), "api_keys": (KEY,)}
+    response = post(GENERATE, {"prompt": "x"}, headers={"origin": "http://a.example"}, options=options)
+    assert response.status_code == 401
+    assert response.headers["access-control-allow-origin"] == "http://a.example"
 
 
 def test_other_origins_are_told_nothing() -> None:

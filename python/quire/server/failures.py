@@ -29,6 +29,7 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+_CLOSING = ("malformed_request", "unsupported_transfer_coding", "host_not_allowed", "shutting_down")
 _MOST_SAID = 1000  # characters of a message: it may quote what it is about
 _CONTEXT = re.compile(r"must fit into the context of (\d+) tokens but the prompt has (\d+)")
 
@@ -68,7 +69,7 @@ class ApiError(Exception):
         if self.allow is not None:
             found.append((b"allow", self.allow.encode("ascii")))
         # The rest of the body is not waited for, or nobody knows where it ends, or nothing else is answered.
-        if self.status in (408, 413, 431) or self.code in ("malformed_request", "shutting_down"):
+        if self.status in (408, 413, 431) or self.code in _CLOSING:
             found.append((b"connection", b"close"))
         return found
 

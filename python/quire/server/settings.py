@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import RequestError
 from .keep_alive import FOREVER
+from .origins import Origins
 
 __all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
@@ -43,7 +44,7 @@ class Settings:
     ``host``, ``port``: where it listens; port 0 takes a free one.  ``insecure``: a public address without a key is
     allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``allowed_hosts``:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
-    ``cors_origins``: origins whose pages may call the server.
+    ``cors_origins``: origins whose pages may call the server, as ``Origins`` reads them.
     ``strict``: requests that name an unknown model are refused even where there is one only, and so are unknown fields
     of a body, which otherwise have no effect and are named in the header ``x-quire-ignored``.  ``lenient``: such fields
     are taken all the same.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
@@ -114,6 +115,7 @@ class Settings:
                 low, high = _LIMITS[entry.name]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                     raise RequestError(f"[serve] {entry.name} must be from {low:g} to {high:g} but is {value!r:.40}")
+        Origins(self.cors_origins)
         if self.models_dir is not None and not Path(self.models_dir).is_dir():
             raise RequestError(f"[serve] models_dir must be a folder but {self.models_dir} is not")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):

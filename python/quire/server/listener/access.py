@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from ...errors import QuireError
 from ..failures import ApiError, of_quire
+from ..origins import Origins, host_of, preflight_headers
 from ..service.caller import Caller
 from ..settings import is_loopback
 from .exchange import Exchange, exchange_of
@@ -48,8 +49,9 @@ class AccessMiddleware:
         self._app = app
         self._service = service
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
-        self._hosts = {*_LOOPBACK_NAMES, *settings.allowed_hosts} if is_loopback(settings.host) else None
-        self._origins = frozenset(settings.cors_origins)
+        names = (*_LOOPBACK_NAMES, settings.host, *settings.allowed_hosts)
+        self._hosts = {name.lower() for name in names} if is_loopback(settings.host) else None
+        self._origins = Origins(settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,6 +99,9 @@ class AccessMiddleware:
         if (origin := headers.get(b"origin")) is not None:
             self._check_origin(origin, headers.get(b"host", b""), scope["method"], exchange)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                wanted = headers.get(b"access-control-request-headers", b"")
+                is_private = headers.get(b"access-control-request-private-network") == b"true"
+                exchange.headers += preflight_headers(wanted, private_network=is_private)
                 await _send_reply(Reply(b"", 204), exchange, send)
                 return
         exchange.caller = self._caller(scope["path"], headers, exchange)
@@ -112,21 +117,21 @@ class AccessMiddleware:
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """A page of another site that has its name resolve to this address comes with that name."""
+        given = headers.get(b"host", b"").decode("latin-1")
+        name = host_of(given)
         if self._hosts is None:
-            return
-        name = headers.get(b"host", b"").decode("latin-1").lower()
-        name = name[1 : name.find("]")] if name.startswith("[") else name.rpartition(":")[0] or name
-        if name not in self._hosts:
+            if name is None and given:
+                raise ApiError(400, "malformed_request", f"the Host header {given!r:.80} is no name with a port")
+        elif name not in self._hosts:
             raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
 
     def _check_origin(self, origin: bytes, host: bytes, method: str, exchange: Exchange) -> None:
         """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
         text = origin.decode("latin-1")
-        if text in self._origins:
+        if self._origins.allow(text):
             exchange.headers += [
                 (b"access-control-allow-origin", origin),
-                (b"access-control-allow-headers", b"authorization, content-type, x-api-key, x-request-id"),
-                (b"access-control-allow-methods", b"GET, POST"),
+                (b"access-control-expose-headers", b"x-request-id, x-quire-ignored, retry-after"),
                 (b"vary", b"origin"),
             ]
         elif text.partition("://")[2].encode("latin-1") != host and method != "GET":
@@ -204,6 +209,9 @@ def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
     version = scope["http_version"]
     if version == "1.1" and b"host" not in headers:
         raise ApiError(400, "malformed_request", "the Host header must be given but is absent")
+    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        coding = headers[b"transfer-encoding"].decode("latin-1")
+        raise ApiError(501, "unsupported_transfer_coding", f"unsupported transfer coding {coding!r:.80}: send chunked")
     if version == "1.0" and b"transfer-encoding" in headers:
         raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
 
