@@ -611,7 +611,9 @@ def test_chat_save_spares_files_of_others(quire: Command, tmp_path: Path) -> Non
 def test_chat_goes_on_after_an_error_without_the_failed_turn(quire: Command) -> None:
     llm = FakeLLM([["a"], [RequestError("[prompt] too long")], ["c"]])
     outcome = chat(quire, "one\ntwo\nthree\n", llm)
-    assert outcome == Outcome(0, "a\nc\n", "quire: [prompt] too long (/reset begins anew)\n")
+    assert outcome == Outcome(
+        0, "a\nc\n", "quire: [prompt] too long (/drop drops the oldest turns, /reset begins anew)\n"
+    )
     assert [m["content"] for m in llm.asked[2][1]] == ["one", "a", "three"]
 
 

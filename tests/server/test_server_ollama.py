@@ -131,7 +131,7 @@ def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
     response = client.post("/api/generate", json={"model": TINY, "prompt": "a", "suffix": "b"})
     assert response.status_code == 400
     assert "fim_prefix" in response.json()["error"]
-    too_long = {"model": TINY, "prompt": "word " * 4000}
+    too_long = {"model": TINY, "prompt": "word " * 4000, "truncate": False}
     assert client.post("/api/generate", json=too_long).status_code == 400
 
 
@@ -202,7 +202,7 @@ def test_nothing_to_answer_is_answered_at_once() -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"options": {"num_ctx": 129}}, "num_ctx"), ({"options": {"vocab_only": True}}, "vocab_only"),
+        ({"options": {"num_ctx": 0}}, "num_ctx"), ({"options": {"vocab_only": True}}, "vocab_only"),
         ({"options": {"temprature": 1}}, "temprature"), ({"options": {"top_p": 2}}, "top_p"),
         ({"options": {"num_predict": 2**31}}, "num_predict"), ({"options": {"stop": ["x"] * 17}}, "stop"),
         ({"options": {"presence_penalty": 3}}, "presence_penalty"), ({"options": 5}, "options"),

@@ -44,6 +44,8 @@ class FakeLLM:
     model_name: str = "fake"
     architecture: str = "none"
     n_vocab: int = 100
+    n_ctx: int = 1024
+    limits: list[int | None] = field(default_factory=list)
     advised_sampling: dict[str, Any] = field(default_factory=dict)
     kv_dtype: str = "f16"
     isa: str | None = "portable"
@@ -62,7 +64,10 @@ class FakeLLM:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def chat_stream(self, messages: list[Any], params: SamplingParams, *, tools: Any = None) -> Iterator[FakeDelta]:
+    def chat_stream(
+        self, messages: list[Any], params: SamplingParams, *, tools: Any = None, max_prompt_tokens: int | None = None
+    ) -> Iterator[FakeDelta]:
+        self.limits.append(max_prompt_tokens)
         self.asked.append(("chat", list(messages), params))
         self.tools = tools
         return self._stream()

@@ -26,6 +26,7 @@ __all__ = ["COMMANDS", "Conversation"]
 COMMANDS = {
     "/help": "this list",
     "/reset": "forget the conversation",
+    "/drop [off]": "drop the oldest turns when the conversation is too long",
     "/regen": "answer the last message again",
     "/edit [TEXT]": "change the last message, and answer it",
     "/set NAME VALUE": "sample otherwise (/set temperature 0.5); /set shows what is set",
@@ -85,8 +86,9 @@ class Conversation:
         self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
         self._saved: set[Path] = set()
-        own = (self._help, self._reset, self._regen, self._edit, self._set, self._system, self._save, self._load,
-               self._model, self._show_stats)  # fmt: skip
+        self._drops = False
+        own = (self._help, self._reset, self._drop, self._regen, self._edit, self._set, self._system, self._save,
+               self._load, self._model, self._show_stats)  # fmt: skip
         self._commands = {f"/{method.__name__.removeprefix('_').removeprefix('show_')}": method for method in own}
         self._commands["/clear"] = self._reset
         self.to_edit: str | None = None
@@ -117,7 +119,7 @@ class Conversation:
                     return
                 messages += map(_run_tool, message.tool_calls)
         except QuireError as error:
-            note(f"{one_line(str(error))} (/reset begins anew)")
+            note(f"{one_line(str(error))} ({self._advice})")
             return
         note(f"the answer is dropped: the model called tools {MAX_ROUNDS} times without giving one")
 
@@ -131,7 +133,8 @@ class Conversation:
         writer = Writer(wrap=True)
         begun = first = last = time.monotonic()
         try:
-            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **self._keywords)) as deltas:
+            keywords = {**self._keywords, **self._limit()}
+            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **keywords)) as deltas:
                 for delta in deltas:
                     last = time.monotonic()
                     if not parts:
@@ -148,11 +151,26 @@ class Conversation:
         if self._verbose:
             note(str(self._stats))
         if finish_reason == "length":
-            note("the answer ends here: it reached -n, or the context is full (/reset begins anew)")
+            note(f"the answer ends here: it reached -n, or the context is full ({self._advice})")
         message = joined(parts) if parts else None
         if message is not None and finish_reason in (None, "cancelled", "length"):
             return replace(message, tool_calls=[])
         return message
+
+    @property
+    def _advice(self) -> str:
+        """What to do about a full context."""
+        return "/reset begins anew" if self._drops else "/drop drops the oldest turns, /reset begins anew"
+
+    def _limit(self) -> dict[str, int]:
+        """The keyword of ``chat_stream`` that has the oldest turns dropped."""
+        from ..engine.truncation import most_prompt_tokens
+
+        return {"max_prompt_tokens": most_prompt_tokens(self.llm.n_ctx, self._params.max_tokens)} if self._drops else {}
+
+    def _drop(self, argument: str) -> None:
+        self._drops = argument != "off"
+        note("the oldest turns are dropped when the conversation is too long" if self._drops else "no turn is dropped")
 
     def _help(self, _: str) -> None:
         width = max(map(len, COMMANDS))

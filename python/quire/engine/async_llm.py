@@ -100,6 +100,7 @@ class AsyncLLM(LLMBase):
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         continue_final_message: bool = False,
+        max_prompt_tokens: int | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -118,6 +119,7 @@ class AsyncLLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
             continue_final_message=continue_final_message,
+            max_prompt_tokens=max_prompt_tokens,
         )
         all_messages, several = conversations(messages)
         requests = await asyncio.to_thread(self._prompts.chat_requests, all_messages, params, options, chat)
@@ -139,6 +141,7 @@ class AsyncLLM(LLMBase):
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         continue_final_message: bool = False,
+        max_prompt_tokens: int | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -157,6 +160,7 @@ class AsyncLLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
             continue_final_message=continue_final_message,
+            max_prompt_tokens=max_prompt_tokens,
         )
         return self._chat_deltas(lambda: self._prompts.chat_request(messages, params, options, chat))
 

@@ -46,6 +46,8 @@ class ChatOptions:
 
     ``lenient``: what the model cannot follow (``template_values`` that its template does not read, a
     ``reasoning_budget`` where it does not reason) has no effect, and ``ChatRequest.ignored`` names it.
+    ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped, which ``ChatRequest.ignored`` names;
+    ``cut_prompt``: where that is not enough, tokens of the prompt behind the first ``keep_tokens`` are dropped, too.
     """
 
     tools: Sequence[Mapping[str, object]] | None = None
@@ -57,6 +59,9 @@ class ChatOptions:
     template_values: Mapping[str, object] | None = None
     continue_final_message: bool = False
     lenient: bool = False
+    max_prompt_tokens: int | None = None
+    cut_prompt: bool = False
+    keep_tokens: int = 0
 
     def __post_init__(self) -> None:
         budget = self.reasoning_budget
@@ -68,6 +73,9 @@ class ChatOptions:
             )
         if not isinstance(self.parallel_tool_calls, bool):
             raise RequestError(f"[chat] parallel_tool_calls must be a bool but is {self.parallel_tool_calls!r:.80}")
+        most = self.max_prompt_tokens
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise RequestError(f"[chat] max_prompt_tokens {most!r:.80} is out of range: expected a number from 1 on")
         if not isinstance(self.continue_final_message, bool):
             raise RequestError(
                 f"[chat] continue_final_message must be a bool but is {self.continue_final_message!r:.80}"
@@ -93,6 +101,7 @@ class ChatFields(RequestFields, total=False):
     reasoning_budget: int | None
     template_values: Mapping[str, object] | None
     continue_final_message: bool
+    max_prompt_tokens: int | None
     salt: bytes
     priority: int
     key: str

@@ -100,6 +100,7 @@ class LLM(LLMBase):
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         continue_final_message: bool = False,
+        max_prompt_tokens: int | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -117,8 +118,9 @@ class LLM(LLMBase):
         ``tool_format``, ``reasoning_format``: names of formats (docs/tool_calls.md), ``"auto"`` for what the template
         shows, ``"none"`` to leave the text as it is.  ``reasoning_budget``: tokens after which reasoning is ended; each
         token then waits for Python.  ``template_values``: further variables of the template.
-        ``continue_final_message``: the answer goes on with the last message, which is the assistant's.  Raises
-        UnsupportedError for a model without a template.
+        ``continue_final_message``: the answer goes on with the last message, which is the assistant's.
+        ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped; messages of the system and the
+        last turn stay.  Raises UnsupportedError for a model without a template.
         """
         from .chat import ChatCollector, ChatOptions, conversations
 
@@ -132,6 +134,7 @@ class LLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
             continue_final_message=continue_final_message,
+            max_prompt_tokens=max_prompt_tokens,
         )
         all_messages, several = conversations(messages)
         requests = self._prompts.chat_requests(all_messages, params, options, chat)
@@ -153,6 +156,7 @@ class LLM(LLMBase):
         reasoning_budget: int | None = None,
         template_values: Mapping[str, object] | None = None,
         continue_final_message: bool = False,
+        max_prompt_tokens: int | None = None,
         salt: bytes = b"",
         priority: int = 0,
         key: str = "",
@@ -171,6 +175,7 @@ class LLM(LLMBase):
             reasoning_budget=reasoning_budget,
             template_values=template_values,
             continue_final_message=continue_final_message,
+            max_prompt_tokens=max_prompt_tokens,
         )
         return self._chat_deltas(self._prompts.chat_request(messages, params, options, chat))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -143,10 +143,15 @@ class Prompts:
         template = self._chat_template()
         form = format_of(template, chat)
         values, ignored = self._template_values(template, chat)
-        segments = rendered(template, messages, chat, values)
-        prompt = "".join(text for text, _ in segments)
+
+        def written(given: Messages) -> tuple[str, list[int]]:
+            segments = rendered(template, given, chat, values)
+            return "".join(text for text, _ in segments), self.tokenizer.encode_segments(segments)
+
+        prompt, ids, dropped = _fitting(messages, chat, written)
+        ignored += dropped
         params = options.asked.of(params, self._advised)
-        ids = self.token_ids(self.tokenizer.encode_segments(segments))
+        ids = self.token_ids(ids)
         answer_form = self._forms.of_chat(params, chat, form, template, prompt)
         request = _request(ids, params, options, answer_form, self._predicted(params))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
@@ -187,6 +192,27 @@ class Prompts:
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """A request for the logits of every position."""
         return EngineRequest(self.token_ids(token_ids), None)
+
+
+def _fitting(
+    messages: Messages, chat: ChatOptions, written: Callable[[Messages], tuple[str, list[int]]]
+) -> tuple[str, list[int], list[str]]:
+    """The prompt of a conversation and its ids, within what the options say, and what was dropped."""
+    prompt, ids = written(messages)
+    n_most = chat.max_prompt_tokens
+    if n_most is None or len(ids) <= n_most:
+        return prompt, ids, []
+    from .truncation import cut_ids, without_oldest
+
+    kept = without_oldest(messages, n_most, lambda left: len(written(left)[1]))
+    dropped = [f"{kept.n_dropped} oldest messages"] if kept.n_dropped else []
+    shorter, fewer = written(kept.messages) if kept.n_dropped else (prompt, ids)
+    if len(fewer) <= n_most:
+        return shorter, fewer, dropped
+    if chat.cut_prompt:
+        dropped.append(f"{len(fewer) - n_most} tokens of the prompt")
+        return shorter, cut_ids(fewer, n_most, chat.keep_tokens), dropped
+    return prompt, ids, []  # refused for all that it is
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) -> list[SamplingParams | None]:

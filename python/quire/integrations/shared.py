@@ -18,7 +18,7 @@ __all__ = ["Model", "absent", "awaited", "check_options", "engine_options", "ope
 Model: TypeAlias = "LLM | str | os.PathLike[str] | None"
 """A model that is open, or where one lies: a GGUF file or a checkpoint folder; None is the small one in the package."""
 
-_CHAT = frozenset(entry.name for entry in fields(ChatOptions)) - {"lenient"}
+_CHAT = frozenset(entry.name for entry in fields(ChatOptions)) - {"lenient", "cut_prompt", "keep_tokens"}
 _ENGINE = frozenset(entry.name for entry in fields(EngineConfig))
 _TELLING = frozenset({"salt", "priority", "key"})
 

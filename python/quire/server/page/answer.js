@@ -32,7 +32,9 @@ export async function answer(node, body, signal, changed) {
       changed();
     }
   } catch (error) {
-    if (error.name !== "AbortError") node.error = String(error.message);
+    if (error.name === "AbortError") return;
+    const full = error.code === "context_length_exceeded";
+    node.error = full ? `The context is full. Settings can drop the oldest turns. (${error.message})` : String(error.message);
   }
 }
 

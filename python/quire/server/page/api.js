@@ -2,9 +2,10 @@
 
 /** What went wrong, in the server's words. */
 export class ApiError extends Error {
-  constructor(message, status) {
+  constructor(message, status, code) {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -12,7 +13,7 @@ async function refused(response) {
   const text = await response.text();
   try {
     const body = JSON.parse(text);
-    return new ApiError(body.error?.message ?? text, response.status);
+    return new ApiError(body.error?.message ?? text, response.status, body.error?.code);
   } catch {
     return new ApiError(text || response.statusText, response.status);
   }

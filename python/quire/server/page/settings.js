@@ -51,6 +51,7 @@ export class Settings {
     this.stop = el("input", { id: "stop", type: "text", placeholder: "texts, with commas between", oninput: () => this.#keep() });
     this.schema = el("textarea", { id: "schema", rows: 3, spellcheck: "false", placeholder: "{\"type\": \"object\", ...}",
                                    oninput: () => this.#keep() });
+    this.truncation = el("input", { id: "truncation", type: "checkbox", onchange: () => this.#keep() });
     this.presets = el("select", { id: "preset", "aria-label": "Preset", onchange: () => this.apply(this.#known()[this.presets.value] ?? {}) });
     panel.append(
       el("div", { class: "row" }, this.presets, button("Save", "Save as preset", () => this.#savePreset()),
@@ -60,6 +61,7 @@ export class Settings {
       el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(RARER)),
       el("label", { class: "wide" }, el("span", {}, "Stop at"), this.stop),
       el("label", { class: "wide" }, el("span", {}, "JSON schema of answers"), this.schema),
+      el("label", { class: "check" }, this.truncation, el("span", {}, "Drop the oldest turns when the context is full")),
     );
     this.#listPresets();
     this.apply(setting("sampling", {}));
@@ -70,12 +72,14 @@ export class Settings {
     const made = {};
     for (const [name, input] of this.inputs) if (input.value !== "") made[name] = Number(input.value);
     for (const name of ["system", "stop", "schema"]) if (this[name].value.trim()) made[name] = this[name].value;
+    if (this.truncation.checked) made.truncation = "auto";
     return made;
   }
 
   apply(values) {
     for (const [name, input] of this.inputs) input.value = values[name] ?? "";
     for (const name of ["system", "stop", "schema"]) this[name].value = values[name] ?? "";
+    this.truncation.checked = values.truncation === "auto";
     this.#keep();
   }
 

@@ -18,6 +18,7 @@ from ..listener import sse
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import Stream, StreamEvent
 from ..worker.protocol import Delta, Finished, Logprob
+from .truncation import explain_length
 
 __all__ = ["Answering", "Message", "Usage", "arguments_object", "new_id"]
 
@@ -69,10 +70,15 @@ class Answering:
     usage: Usage = field(default_factory=Usage)
     ends: dict[int, Finished] = field(default_factory=dict)
     first_token_s: float | None = None
+    advice: str = "shorten it"  # for a prompt that is too long
 
     async def start(self) -> None:
         """Wait until the engine has taken the request, so that a refusal is an answer of its own."""
-        started = await self.stream.start()
+        try:
+            started = await self.stream.start()
+        except ApiError as error:
+            explain_length(error, self.context, self.advice)
+            raise
         self.usage.n_prompt = started.n_prompt_tokens
         self.context.note(started.ignored)
         n_new = self.stream.n_most_new

@@ -186,7 +186,7 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     engine = context.engine(body.model)
     await context.prepared(body.check, context)
     work = await context.prepared(body.work, engine, context)
-    answering = Answering(context, context.submit(engine, work))
+    answering = Answering(context, context.submit(engine, work), advice="shorten the conversation")
     await answering.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:

@@ -12,6 +12,7 @@ from ..failures import ApiError
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.protocol import Embed, Score, TextRules
+from .truncation import explain_length
 
 __all__ = ["MAX_TEXTS", "CutBody", "PromptedBody", "asked_together"]
 
@@ -64,7 +65,11 @@ async def asked_together(
     answers: list[dict[str, Any]] = []
     for first in range(0, len(works), _AT_ONCE):
         for stream in [context.submit(engine, work) for work in works[first : first + _AT_ONCE]]:
-            answer = await stream.answer()
+            try:
+                answer = await stream.answer()
+            except ApiError as error:
+                explain_length(error, context, 'shorten the text, ask for it to be cut ("truncate": true)')
+                raise
             answers.append(answer)
             context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
     n_tokens = sum(answer["n_tokens"] for answer in answers)

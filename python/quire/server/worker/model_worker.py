@@ -19,6 +19,7 @@ from ...engine.chat import ChatCollector, ChatOptions
 from ...engine.llm_base import LLMBase, collector_of
 from ...engine.prompts import RequestOptions
 from ...engine.texts import TextOptions
+from ...engine.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError
 from ...system import process_memory
 from ..fair_pool import FairPool
@@ -31,6 +32,7 @@ from .questions import Questions
 if TYPE_CHECKING:
     from ..._native.engine import DrafterStats
     from ...engine.chat import ChatRequest
+    from ...engine.engine import EngineRequest
     from ...grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "ModelWorker"]
@@ -215,7 +217,7 @@ class ModelWorker(LLMBase):
             answer = Answering(message.id, request, ChatCollector(chat, collector_of(request)), self._outlet)
             answer.wants_progress = message.wants_progress
         else:
-            request = self._prompts.draft(message.prompt, params, options)
+            request, ignored = _cut(self._prompts.draft(message.prompt, params, options), message)
             answer = Answering(message.id, request, None, self._outlet)
             answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
@@ -304,6 +306,15 @@ def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
         accepted_at=drafter.accepted_at[:n_positions],
         seconds=drafter.seconds,
     )
+
+
+def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, tuple[str, ...]]:
+    """The request within the tokens that its prompt may have, and what was left out."""
+    n_most, n = asked.max_prompt_tokens, len(request.token_ids)
+    if n_most is None or n <= n_most:
+        return request, ()
+    ids = cut_ids(request.token_ids, n_most, asked.keep_tokens)
+    return replace(request, token_ids=ids), (f"{n - n_most} tokens of the prompt",)
 
 
 def _has_form(message: wire.Work) -> bool:

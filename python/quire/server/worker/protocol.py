@@ -68,6 +68,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
     ``wants_prompt_ids``: ``Started`` brings the prompt's token ids.  ``wants_progress``: deltas tell how much of the
     prompt is read.  ``predict_s``: an answer that takes longer, from its first token on, ends with a complete line.
+    ``max_prompt_tokens``: a longer prompt loses tokens behind its first ``keep_tokens``.
     """
 
     id: int
@@ -77,6 +78,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     wants_prompt_ids: bool = False
     wants_progress: bool = False
     predict_s: float | None = None
+    max_prompt_tokens: int | None = None
+    keep_tokens: int = 0
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):

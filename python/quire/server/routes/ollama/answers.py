@@ -33,10 +33,10 @@ LINES = b"application/x-ndjson"
 async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     """Answer a prompt, go on with it (``raw``), or fill the gap before ``suffix``."""
     body = context.body
-    engine = await _checked(context)
+    engine, given = await _checked(context)
     if not body.prompt and not body.suffix:
         return _loaded(context, {"response": ""})
-    params = await context.prepared(_params, context, engine)
+    params = await context.prepared(_params, context, engine, given)
     hints = hints_of(context.caller)
     work: Work
     if body.suffix:
@@ -44,24 +44,25 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
         prompt = (await context.ask(engine, Ask(0, "infill", values)))["tokens"]
         work = Generate(0, prompt, params, hints)
     elif body.raw:
-        work = Generate(0, body.prompt, params, hints)
+        limit = given.prompt_limit(engine.info) if body.truncate else None
+        work = Generate(0, body.prompt, params, hints, max_prompt_tokens=limit, keep_tokens=max(given.num_keep, 0))
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         messages = [*system, {"role": "user", "content": body.prompt}]
-        work = Chat(0, messages, _chat_options(context), params, hints)
+        work = Chat(0, messages, _chat_options(context, engine, given), params, hints)
     return await _answer(context, engine, work, _GenerateShape(body.model))
 
 
 async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     """Answer a conversation."""
     body = context.body
-    engine = await _checked(context)
+    engine, given = await _checked(context)
     if not body.messages:
         return _loaded(context, {"message": {"role": "assistant", "content": ""}})
-    options = _chat_options(context)
+    options = _chat_options(context, engine, given)
     if tools := functions_of(body.tools, context):
         options["tools"] = tools
-    params = await context.prepared(_params, context, engine)
+    params = await context.prepared(_params, context, engine, given)
     messages = await context.prepared(body.conversation, context)
     if is_prefill(messages):
         options["continue_final_message"] = True
@@ -69,36 +70,48 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
     return await _answer(context, engine, work, _ChatShape(body.model))
 
 
-def _chat_options(context: RequestContext[Any]) -> dict[str, Any]:
+def _chat_options(context: RequestContext[Any], engine: EngineClient, given: Options) -> dict[str, Any]:
     """Fields of ``ChatOptions``."""
     context.said_by |= {"enable_thinking": "think", "reasoning_effort": "think"}
     options: dict[str, Any] = {"template_values": context.body.template_values()}
+    if context.body.truncate:
+        options |= {"max_prompt_tokens": given.prompt_limit(engine.info), "cut_prompt": True}
+        options["keep_tokens"] = max(given.num_keep, 0)
     return options if context.service.settings.refuses_unknown else {**options, "lenient": True}
 
 
-async def _checked(context: RequestContext[Any]) -> EngineClient:
-    """The engine that answers, with room for ``num_ctx``.  ApiError for what does not hold of body or model."""
+async def _checked(context: RequestContext[Any]) -> tuple[EngineClient, Options]:
+    """The engine that answers, with as much room as ``num_ctx`` wants and can be had, and the options.
+
+    ApiError for what does not hold of body or model.
+    """
     body: Answered = context.body
     await context.prepared(body.check)
     context.keep(keep_alive_s(body.keep_alive))
-    n_ctx = body.options.get("num_ctx")
-    if isinstance(n_ctx, int):
-        try:
-            await context.needs_context(n_ctx)
-        except ApiError as error:
-            error.param = "options.num_ctx"
-            raise
-    return context.engine(name_of(body.model))
-
-
-def _params(context: RequestContext[Any], engine: EngineClient) -> dict[str, Any]:
-    body: Answered = context.body
     try:
         options, ignored = to_wire(body.options, Options, context.service.settings.refuses_unknown)
     except ApiError as error:
         error.param = f"options.{error.param}" if error.param else "options"
         raise
     context.exchange.ignored += ignored
+    if options.num_ctx is not None:
+        await _grow(context, options.num_ctx)
+    return context.engine(name_of(body.model)), options
+
+
+async def _grow(context: RequestContext[Any], n_ctx: int) -> None:
+    """Have the model's context made longer where that can be; where it stays shorter, the reply says so."""
+    try:
+        await context.needs_context(min(n_ctx, context.engine(None).info.n_ctx_train))
+    except ApiError as error:
+        if error.code not in ("context_too_large", "model_busy"):
+            raise
+    if context.engine(None).info.n_ctx < n_ctx:
+        context.ignore("options.num_ctx")
+
+
+def _params(context: RequestContext[Any], engine: EngineClient, options: Options) -> dict[str, Any]:
+    body: Answered = context.body
     params = options.params(engine.info, logprobs=body.n_logprobs(), structured_outputs=body.form())
     return set_fields(params)
 
@@ -118,7 +131,8 @@ def _loaded(context: RequestContext[Any], empty: dict[str, Any]) -> Reply:
 
 
 async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work, shape: _Shape) -> Reply | Events:
-    answering = Answering(context, context.submit(engine, work))
+    advice = "shorten it" if context.body.truncate else "shorten it, have it cut (truncate)"
+    answering = Answering(context, context.submit(engine, work), advice=advice)
     await answering.start()
     if context.body.stream:
         # No pings: lines have no comments, and a client would take anything for a part of the answer.

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
+from ....engine.truncation import most_prompt_tokens
 from ....sampling import SamplingParams
 from ....sampling_defaults import chat_defaults
 from ....structured import StructuredOutputsParams
@@ -36,11 +37,13 @@ Think: TypeAlias = bool | Literal["low", "medium", "high", "max"]
 
 
 class Options(Body, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drawn.  ``num_ctx`` is what the server's context must have room for."""
+    """How tokens are drawn.  ``num_ctx`` is what the server's context should have room for; ``num_keep``: tokens at the
+    beginning of a prompt that stay where it is cut."""
 
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = -1
     num_predict: Limit = -1
     num_ctx: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    num_keep: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = 4
     temperature: NotNegative | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     top_p: Share | None = None
@@ -56,8 +59,6 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     mirostat_eta: NotNegative | None = None
     stop: Stop | Stops | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
-        # What is kept when a context is shifted, which it never is; 4 is what clients have as the default.
-        "num_keep": (0, 4),
         "draft_num_predict": (0,),
         "penalize_newline": (True,),
         # These are the server's own, from its start on.
@@ -74,11 +75,12 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {"vocab_only": (False,)}
 
+    def prompt_limit(self, info: ModelInfo) -> int:
+        """Tokens of a prompt that leave room for the answer."""
+        return most_prompt_tokens(info.n_ctx, self.num_predict if self.num_predict > 0 else None)
+
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
         """The parameters.  ApiError or RequestError naming the field that does not hold."""
-        if self.num_ctx is not None and self.num_ctx > info.n_ctx:
-            text = f"options.num_ctx must be at most the model's context, {info.n_ctx} tokens, but is {self.num_ctx}"
-            raise ApiError(400, "invalid_value", text, "options.num_ctx")
         names = (
             "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z", "presence_penalty", "frequency_penalty",
             "mirostat", "mirostat_tau", "mirostat_eta",
@@ -106,10 +108,10 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     format: Text | dict[str, Any] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **ConstrainedBody.hints,
-        # A prompt that does not fit is refused, and a context that is full ends the answer.
-        "truncate": (False,),
+        # A context that is full ends the answer.
         "shift": (False,),
     }
+    truncate: bool = True
     options: dict[str, Any] = {}
     keep_alive: KeepAlive | None = None
     think: Think | None = None

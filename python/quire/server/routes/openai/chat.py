@@ -15,6 +15,7 @@ from ..answers import Answering, Message, Usage, new_id
 from ..fields import shown_tier
 from ..probabilities import probability
 from ..timings import progress_of, timings_of, timings_so_far
+from ..truncation import DROP_ADVICE
 from .chat_fields import ChatBody, checked_messages, counted
 
 __all__ = ["complete", "count", "delta_fields", "openai_logprob"]
@@ -25,7 +26,7 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     body = context.body
     engine = context.engine(body.model)
     work = await context.prepared(body.work, engine, context)
-    answering = Answering(context, context.submit(engine, work))
+    answering = Answering(context, context.submit(engine, work), advice=DROP_ADVICE)
     await answering.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
     if body.stream:

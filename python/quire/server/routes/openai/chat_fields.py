@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ....engine.truncation import most_prompt_tokens
 from ....sampling_defaults import chat_defaults
 from ...failures import ApiError
 from ...listener.request_context import RequestContext
@@ -17,6 +18,7 @@ from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields, Tools
 from ..known_fields import functions_of, leave_out
 from ..stages import stages_of
+from ..truncation import Truncation
 
 __all__ = ["ChatBody", "StreamOptions", "checked_messages", "counted", "one_of", "options_of"]
 
@@ -85,6 +87,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    truncation: Truncation = "disabled"
     cache_prompt: bool = True
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **SharedFields.hints,
@@ -149,7 +152,10 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         if not self.cache_prompt:
             hints = msgspec.structs.replace(hints, salt=os.urandom(32))
         messages = checked_messages(self.messages, context)
-        return Chat(0, messages, self.options(context), set_fields(params), hints, self.return_progress and self.stream)
+        options = self.options(context)
+        if self.truncation == "auto":
+            options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, params.max_tokens)
+        return Chat(0, messages, options, set_fields(params), hints, self.return_progress and self.stream)
 
     def options(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
         """Fields of ``ChatOptions``."""

@@ -62,7 +62,7 @@ class ResponseShape:
             "tools": body.tools,
             "top_p": body.top_p,
             **shown_tier(body.service_tier),
-            "truncation": "disabled",
+            "truncation": body.truncation,
             "usage": None if status == "in_progress" else self._usage(),
         }
 

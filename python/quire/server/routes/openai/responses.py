@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ....engine.truncation import most_prompt_tokens
 from ....sampling import SamplingParams
 from ....sampling_defaults import chat_defaults
 from ...failures import ApiError, brief
@@ -18,6 +19,7 @@ from ...worker.protocol import Chat
 from ..answers import Answering
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields, leave_out
+from ..truncation import DROP_ADVICE
 from .chat_fields import counted, options_of
 from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
@@ -158,7 +160,9 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     engine = context.engine(body.model)
     messages, n_values = await _read(context)
     work = await context.prepared(_work, body, engine, context, messages)
-    answering = Answering(context, context.submit(engine, work))
+    if body.truncation == "auto":
+        work.options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, body.max_output_tokens)
+    answering = Answering(context, context.submit(engine, work), advice=DROP_ADVICE)
     await answering.start()
     shape = ResponseShape(body, answering, messages, body.model or context.model, n_values)
     if body.stream:

@@ -9,6 +9,7 @@ from msgspec import Meta
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ..fields import ConstrainedBody, Name, Share, Text, Tools
+from ..truncation import Truncation
 
 __all__ = ["ResponsesBody"]
 
@@ -51,6 +52,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool = True
     reasoning: Reasoning | None = None
     text: TextFields | None = None
+    truncation: Truncation = "disabled"
     stream: bool = False
     store: bool = True
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
@@ -66,8 +68,6 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "max_tool_calls": (),
         # What an answer may have beside its text: none of it is made here.
         "include": ([],),
-        # A prompt that does not fit is refused, whatever the client would have done with it.
-        "truncation": ("disabled",),
         "stream_options": ({}, {"include_obfuscation": False}),
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {

@@ -1,0 +1,107 @@
+"""Conversations that are longer than a context: their oldest turns are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Kept", "cut_ids", "most_prompt_tokens", "without_oldest"]
+
+_KEPT_ROLES = ("system", "developer")
+_USUAL_ROOM = 512
+
+
+def most_prompt_tokens(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens of a prompt that leave room for an answer: an eighth of the context, or less where that is enough."""
+    room = min(_USUAL_ROOM if max_tokens is None else max_tokens, n_ctx // 8)
+    return n_ctx - max(room, 1)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a conversation, and how many messages were dropped."""
+
+    messages: list[Mapping[str, object]]
+    n_dropped: int
+
+
+def without_oldest(
+    messages: Sequence[Mapping[str, object]], n_most: int, n_tokens: Callable[[Sequence[Mapping[str, object]]], int]
+) -> Kept:
+    """The conversation without as many of its oldest turns as its prompt needs to have at most ``n_most`` tokens.
+
+    A turn goes from a message of the user to the next.  Of the last turn, calls with their results are dropped, the
+    oldest first, but never the user's message, nor what comes after the last results.  Messages of the system stay.
+    Where that is not enough, everything that may be dropped is.
+
+    Args:
+        n_tokens: Counts the tokens of a conversation's prompt; asked a few times, mostly of what nearly fits.
+    """
+    groups = _droppable(messages)
+
+    def left(n: int) -> list[Mapping[str, object]]:
+        gone = {i for group in groups[:n] for i in group}
+        return [message for i, message in enumerate(messages) if i not in gone]
+
+    n = _fewest(len(groups), _guess(messages, groups, n_most), lambda n: n_tokens(left(n)) <= n_most)
+    return Kept(left(n), sum(map(len, groups[:n])))
+
+
+def cut_ids(ids: Sequence[int], n_most: int, n_keep: int) -> list[int]:
+    """The first ``n_keep`` and the last of the ids, ``n_most`` in all."""
+    n_keep = min(n_keep, n_most)
+    return [*ids[:n_keep], *ids[len(ids) - (n_most - n_keep) :]]
+
+
+def _droppable(messages: Sequence[Mapping[str, object]]) -> list[list[int]]:
+    """Messages that go together, oldest first."""
+    users = [i for i, message in enumerate(messages) if message.get("role") == "user"]
+    last = users[-1] if users else -1
+    groups: list[list[int]] = [[]]
+    for i, message in enumerate(messages):
+        role = message.get("role")
+        if i == last or role in _KEPT_ROLES:
+            continue
+        if role == "user" or (i > last and role == "assistant"):
+            groups.append([])
+        if i > last and (not groups[-1] or groups[-1][-1] < last):
+            groups.append([])
+        groups[-1].append(i)
+    if groups[-1] and groups[-1][-1] > last:  # what the answer is to
+        groups.pop()
+    return [group for group in groups if group]
+
+
+def _guess(messages: Sequence[Mapping[str, object]], groups: Sequence[Sequence[int]], n_most: int) -> int:
+    """How many groups to drop if each token had four characters."""
+    n_left = sum(_size(message) for message in messages)
+    for n, group in enumerate(groups):
+        if n_left <= 4 * n_most:
+            return n
+        n_left -= sum(_size(messages[i]) for i in group)
+    return len(groups)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, Sequence) else 1
+
+
+def _fewest(n_groups: int, guess: int, fits: Callable[[int], bool]) -> int:
+    """The fewest that must go, all where none are enough; looked for around a guess, as counting takes time."""
+    low, high = -1, n_groups  # low does not fit; high does, or is all there is
+    at, step = min(guess, n_groups), 1
+    while high - low > 1:
+        at = min(max(at, low + 1), high - 1)
+        if fits(at):
+            high, at = at, at - step
+        else:
+            low, at = at, at + step
+        step *= 2
+        if not low < at < high:
+            at = (low + high) // 2
+    return high
