@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
+import click  # noqa: E402
 from quire.cli.foreign_table import ROWS, ForeignOption  # noqa: E402
+from quire.cli.main import COMMANDS, cli  # noqa: E402
 from quire.engine_options import EngineConfig, engine_options  # noqa: E402
 
 PAGE = ROOT / "docs" / "options.md"
@@ -35,17 +38,21 @@ PROGRAM = """
 
 {intro}
 *works*: it stands for our option. *note*: it is accepted, and a line on standard error tells why it has no effect.
-*refused*: the command ends with exit code 2 and tells what to do.
+*refused*: the command ends with exit code 2 and tells what to do. The last column has the commands in which it works;
+the others say so and end with exit code 2, too.
 
-| option | variable | what becomes of it | |
-|---|---|---|---|
+| option | variable | what becomes of it | | commands |
+|---|---|---|---|---|
 """
 INTROS = {
     "llama.cpp": "Names of `llama-cli`, `llama-server` and their kin, long and short. A short name of several letters"
     " is never torn apart into others.",
     "vLLM": "Names of `vllm serve`, with dashes or underscores.",
-    "Ollama": "Options of `ollama run`, `pull` and `show`, and variables.",
+    "Ollama": "Options of `ollama run`, `pull` and `show`, names of parameters, and variables.",
+    "others": "What users of transformers, MLX and other programs type.",
 }
+# Those that open a model to run it: where a row has all of them, it says so.
+RUNNING = ("run", "chat", "serve", "embed", "rerank", "imatrix", "perplexity", "bench")
 
 
 def engine_rows() -> list[str]:
@@ -60,6 +67,28 @@ def engine_rows() -> list[str]:
     return rows
 
 
+@cache
+def commands_with() -> dict[str, tuple[str, ...]]:
+    """The commands that have an option, by its names."""
+    context = click.Context(cli)
+    found: dict[str, tuple[str, ...]] = {}
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        for flag in {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}:
+            found[flag] = (*found.get(flag, ()), name)
+    return found
+
+
+def where(row: ForeignOption) -> str:
+    """The commands in which a row works; the others refuse it by name."""
+    if row.verdict != "works":
+        return ""
+    found = commands_with()["--host" if row.how == "address" else row.target]
+    rest = [name for name in found if name not in RUNNING]
+    return ", ".join(["all that run a model", *rest]) if set(RUNNING) <= set(found) else ", ".join(found)
+
+
 def foreign_row(row: ForeignOption) -> str:
     """One row of a program."""
     names = " ".join(f"`{name}`" for name in row.names)
@@ -71,7 +100,7 @@ def foreign_row(row: ForeignOption) -> str:
     if row.neutral:
         text += f" ({', '.join(row.neutral)}: no effect)"
     variable = f"`{row.env}`" if row.env else ""
-    return f"| {names} | {variable} | {row.verdict} | {text} |".replace("\\ ", "\\\\ ")
+    return f"| {names} | {variable} | {row.verdict} | {text} | {where(row)} |".replace("\\ ", "\\\\ ")
 
 
 def page() -> str:

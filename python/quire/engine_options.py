@@ -121,7 +121,7 @@ _OVERRIDE_TENSOR = EngineOption(
 )  # fmt: skip
 _N_CTX = EngineOption(
     flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
-    help="Tokens of prompt and answer together; 0: the model's own [as memory allows].",
+    help="Context: tokens of prompt and answer together; 0: the model's own [as memory allows].",
 )  # fmt: skip
 _THREADS = EngineOption(flags="-t --threads", metavar="N", limits=(0, 512), help="Threads; 0: one per core.")
 _CPU_MASK = EngineOption(

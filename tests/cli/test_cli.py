@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 from fake_llm import FakeLLM
-from quire.cli import conversation
+from quire.cli import stats
 from quire.cli.bench import Measurement, bars
-from quire.cli.conversation import Stats
 from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
+from quire.cli.stats import Stats
 from quire.cli.text import _Wrap
 from quire.errors import CapacityError, LoadError, RequestError
 from quire.sampling import SamplingParams
@@ -111,7 +111,6 @@ def test_every_command_has_help(quire: Command, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Missing command"),
         (("dance",), "No such command 'dance'"),
         (("run", "x", "--dance"), "'--dance'"),
         (("run", "x", "-c", "-5"), "-5 is not in the range"),
@@ -126,7 +125,7 @@ def test_every_command_has_help(quire: Command, name: str) -> None:
         (("run", "x", "-ngl", "-2"), "must be all, -1 or a number of layers but is '-2'"),
         (("run", "x", "-ngl", "0", "--device", "CUDA0"), "-ngl 0 keeps the model on the CPU but --device is CUDA0"),
         (("run", "x", "-ngl", "all", "--device", "cpu"), "-ngl all needs another device but --device is cpu"),
-        (("run", "x", "--raw", "--system", "s"), "--system is part of a chat"),
+        (("run", "x", "--raw", "--system", "s"), "--system and thinking are parts of a chat"),
         (("tokenize", "x", "--ids", "--json"), "give one"),
         (("convert", "a"), "OUT.gguf"),
         (("bench", "-p", "0", "-n", "0"), "there is nothing to measure"),
@@ -208,7 +207,7 @@ def test_run_completes_plainly_with_raw_or_without_a_template(
 def test_run_refuses_a_system_message_without_a_template(quire: Command) -> None:
     outcome = quire("run", "-m", "a", "--system", "s", "Tell", llm=FakeLLM([["x"]], chat_template=None))
     assert (outcome.code, outcome.out) == (1, "")
-    assert "--system must have a chat template" in outcome.err
+    assert "--system needs a chat template" in outcome.err
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",)])
@@ -218,7 +217,7 @@ def test_run_reads_the_prompt_from_standard_input(quire: Command, arguments: tup
     assert llm.asked[0][1][0]["content"] == "Grüße\nan alle"
 
 
-@pytest.mark.parametrize(("stdin", "words"), [(b"", "is empty"), (b"ab\xff", "must be UTF-8 but byte 2 is not")])
+@pytest.mark.parametrize(("stdin", "words"), [(b"", "empty prompt"), (b"ab\xff", "not UTF-8: byte 2")])
 def test_run_refuses_input_that_is_no_text(quire: Command, stdin: bytes, words: str) -> None:
     outcome = quire("run", "-m", "a", llm=FakeLLM([["x"]]), stdin=stdin)
     assert (outcome.code, outcome.out) == (1, "")
@@ -520,7 +519,7 @@ def test_chat_commands_that_set(quire: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stats", "speed"),
+    ("found", "speed"),
     [
         (Stats(0, 0.0, 0, 0.0), ""),  # stopped before it began
         (Stats(9, 0.5, 0, 0.0), ""),  # one piece
@@ -530,8 +529,8 @@ def test_chat_commands_that_set(quire: Command) -> None:
         (Stats(9, 0.5, 6, 2.0), ", 3.0 tokens/s"),  # of three tokens in the first piece nobody knows the time
     ],
 )
-def test_speed_is_of_what_took_time(stats: Stats, speed: str) -> None:
-    assert str(stats) == f"{stats.n_tokens} tokens, the first after {stats.first_s:.2f} s{speed}"
+def test_speed_is_of_what_took_time(found: Stats, speed: str) -> None:
+    assert str(found) == f"{found.n_tokens} tokens, the first after {found.first_s:.2f} s{speed}"
 
 
 def test_an_answer_that_comes_at_once_has_no_speed(quire: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +538,7 @@ def test_an_answer_that_comes_at_once_has_no_speed(quire: Command, monkeypatch: 
     for step_s, words in ((1e-6, "4 tokens, the first after 0.00 s\n"), (0.5, "4 tokens, the first after 0.50 s, 2.0")):
         clock = itertools.count()
         times = SimpleNamespace(monotonic=lambda clock=clock, step_s=step_s: step_s * next(clock))
-        monkeypatch.setattr(conversation, "time", times)
+        monkeypatch.setattr(stats, "time", times)
         assert words in chat(quire, "one\n/stats\n", FakeLLM([["a", "b", "c"]])).err
 
 
@@ -628,7 +627,7 @@ def test_chat_ctrl_c_stops_the_answer_and_keeps_its_beginning(quire: Command) ->
 def test_chat_needs_a_template(quire: Command) -> None:
     outcome = chat(quire, "x\n", FakeLLM([["x"]], chat_template=None))
     assert outcome.code == 1
-    assert "must have a chat template but has none" in outcome.err
+    assert "no chat template" in outcome.err
 
 
 # Processes

@@ -166,13 +166,20 @@ def test_lines_that_go_on_and_help() -> None:
         assert "/reset" in screen.until("goes on in the next one.")
 
 
-def test_run_asks_for_a_prompt_instead_of_waiting() -> None:
-    with terminal("run") as screen:
+def test_run_without_a_prompt_talks() -> None:
+    with terminal("run", "--temp", "0") as screen:
+        assert "no model given" in screen.until("> ")
+        screen.type("Who are you?\n")
+        assert IDENTITY in screen.until("\n> ")
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+
+
+def test_run_asks_for_a_prompt_where_it_cannot_talk() -> None:
+    with terminal("run", "--raw") as screen:
         code, shown = screen.end()
     assert code == 2
-    assert shown == (
-        "quire: [run] a PROMPT must be given, or text on standard input; quire chat MODEL talks (quire run --help)\n"
-    )
+    assert shown.startswith("quire: [run] no prompt: ")
 
 
 def test_a_long_work_shows_its_progress() -> None:

@@ -95,8 +95,10 @@ def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture
     assert from_foreign_environment(off, run.command) == {}
     assert from_foreign_environment({"LLAMA_ARG_FLASH_ATTN": "on"}, serve.command) == {}
     assert "LLAMA_ARG_FLASH_ATTN has no effect: attention" in capsys.readouterr().err
-    with pytest.raises(click.UsageError, match="LLAMA_ARG_SPEC_TYPE is not supported: --speculation"):
-        from_foreign_environment({"LLAMA_ARG_SPEC_TYPE": "ngram-simple"}, serve.command)
+    found = from_foreign_environment({"LLAMA_ARG_SPEC_TYPE": "ngram-simple"}, serve.command)
+    assert found == {"speculation": ("LLAMA_ARG_SPEC_TYPE", "lookup")}
+    with pytest.raises(click.UsageError, match="LLAMA_ARG_RPC is not supported"):
+        from_foreign_environment({"LLAMA_ARG_RPC": "host:1"}, serve.command)
     with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
         from_foreign_environment({"OLLAMA_HOST": "a:b:c"}, serve.command)
 

@@ -111,7 +111,7 @@ def test_what_does_not_hold(llm: LLM) -> None:
         llm.embed(STORY, pooling="none")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="must have a prompt"):
         llm.embed([])
-    with pytest.raises(RequestError, match="must have a token"):
+    with pytest.raises(RequestError, match="empty prompt"):
         llm.embed([""])
     with pytest.raises(RequestError, match="must be an int from 0"):
         llm.embed([[10**6]])

@@ -361,7 +361,7 @@ def test_a_copied_name_holds_in_every_folder(home: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("source", ["absent.gguf", "nobody", "./nothing"])
 def test_what_is_no_model_is_not_copied(home: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
     assert main(["cp", source, "mine"]) == 3
-    assert f"[cp] {source!r} must be a model's name or its file" in capsys.readouterr().err
+    assert f"[cp] no such model: {source!r}" in capsys.readouterr().err
     assert Registry().presets == {}
 
 

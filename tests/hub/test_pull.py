@@ -88,8 +88,8 @@ def test_a_wrong_file_is_not_kept(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "more", "words"),
     [
-        (("org/tiny-GGUF",), {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
-        (("org/tiny-GGUF",), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "must be fetched but"),
+        (("org/tiny-GGUF",), {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids"),
+        (("org/tiny-GGUF",), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot download org/tiny-GGUF"),
     ],
 )
 def test_errors_are_one_line(machine: Machine, arguments: tuple[str, ...], more: dict[str, str], words: str) -> None:

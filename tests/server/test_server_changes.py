@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 import quire
+from quire.hub.preset_options import options_of_preset
 from quire.hub.registry import Registry
 from quire.server.failures import ApiError
 from quire.server.routes.changes import CreateBody, _preset_of
-from quire.server.service.service import _options_of
 from served import served
 
 TINY = (Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf").read_bytes()
@@ -117,6 +117,6 @@ def test_a_preset_names_adapters(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text('[models.a]\nmodel = "m"\nadapters = ["style.gguf", "tone.gguf:0.5"]\n')
     preset = Registry(path).presets["a"]
-    assert _options_of(preset) == {"adapters": (("style.gguf", 1.0), ("tone.gguf", 0.5))}
+    assert options_of_preset(preset) == {"adapters": (("style.gguf", 1.0), ("tone.gguf", 0.5))}
     Registry(path).add("b", preset)
     assert Registry(path).presets["b"] == preset

@@ -63,6 +63,8 @@ class Measurement:
 @click.option("-r", "--repetitions", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
               help="Runs of each test, after one that does not count.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-o", "--output", "form", type=click.Choice(("md", "json")), default="md",
+              help="A table, or as --json.")  # fmt: skip
 @click.option("--plot", is_flag=True, help="Draw the speeds as bars, too.")
 @click.pass_obj
 def command(
@@ -75,12 +77,14 @@ def command(
     batches: tuple[int, ...],
     repetitions: int,
     as_json: bool,
+    form: str,
     plot: bool,
 ) -> None:
     """Measure reading prompts (pp) and writing answers (tg) of random tokens, for several batch sizes.
 
     Weights are read into memory first, and no prompt is found in the cache.
     """
+    as_json = as_json or form == "json"
     if as_json and plot:
         raise click.UsageError("--plot draws beside the table but --json prints none")
     if not n_prompt and not n_gen:

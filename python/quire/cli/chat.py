@@ -52,7 +52,7 @@ def command(
     history: str | None,
     verbose: bool,
 ) -> None:
-    """Talk to MODEL.  /help lists what can be typed beside messages; PROMPT is the first one."""
+    """Talk to MODEL; PROMPT is the first message.  /help lists what else can be typed."""
     talk(session, model, params, chat, first=prompt, tools=tools, history=history, verbose=verbose)
 
 
@@ -70,13 +70,13 @@ def talk(
     """Open the model, answer ``first``, and talk until the user leaves."""
     with ExitStack() as opened:
         llm = opened.enter_context(session.open(model))
-        _check(llm)
+        _check(llm, chat)
 
         def open_model(name: str) -> LLM:
             """The model of that name in the place of the one that is open."""
             other = session.open(replace(model, path=name))
             try:
-                _check(other)
+                _check(other, chat)
             except UnsupportedError:
                 other.close()
                 raise
@@ -94,9 +94,9 @@ def talk(
             _talk(conversation, keyboard, first)
 
 
-def _check(llm: LLM) -> None:
-    if llm.tokenizer.chat_template is None:
-        raise UnsupportedError("[chat] the model must have a chat template but has none: use quire run --raw")
+def _check(llm: LLM, chat: ChatSettings) -> None:
+    if llm.tokenizer.chat_template is None and chat.template is None:
+        raise UnsupportedError("[chat] the model has no chat template: use quire run --raw, or --chat-template")
 
 
 def _talk(conversation: Conversation, keyboard: Keyboard, first: str | None) -> None:

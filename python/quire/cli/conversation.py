@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ..errors import QuireError
 from ..request_fields import ELSEWHERE
 from ..sampling import SamplingParams
 from .demo_tools import answer
+from .stats import Clock, Stats
 from .text import Writer, note, one_line
 
 if TYPE_CHECKING:
@@ -39,26 +39,6 @@ COMMANDS = {
 }
 LEAVE = ("/bye", "/exit", "/quit")
 MAX_ROUNDS = 5  # of tool calls in one turn
-LEAST_S = 0.01
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Figures of an answer: tokens, and seconds to its first piece.  After that came ``n_later`` of the tokens, the
-    last of them ``later_s`` seconds later.
-
-    Pieces that come at once were waiting: in a shorter time than ``LEAST_S`` nothing was computed that tells a speed.
-    """
-
-    n_tokens: int
-    first_s: float
-    n_later: int
-    later_s: float
-
-    def __str__(self) -> str:
-        has_speed = self.n_later > 0 and self.later_s >= LEAST_S
-        speed = f", {self.n_later / self.later_s:.1f} tokens/s" if has_speed else ""
-        return f"{self.n_tokens} tokens, the first after {self.first_s:.2f} s{speed}"
 
 
 class Conversation:
@@ -81,8 +61,8 @@ class Conversation:
         self._verbose = verbose
         self._open_model = open_model
         self._stats: Stats | None = None
-        system = chat.system
-        self._keywords = chat.keywords
+        system, self._chat = chat.system, chat
+        self._keywords = chat.for_model(llm)
         self._start: list[dict[str, object]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._start)
         self._saved: set[Path] = set()
@@ -131,14 +111,12 @@ class Conversation:
         parts: list[ChatDelta] = []
         finish_reason: str | None = None
         writer = Writer(wrap=True)
-        begun = first = last = time.monotonic()
+        clock = Clock()
         try:
             keywords = {**self._keywords, **self._limit()}
             with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **keywords)) as deltas:
                 for delta in deltas:
-                    last = time.monotonic()
-                    if not parts:
-                        first = last
+                    clock.tick(len(delta.token_ids))
                     parts.append(delta)
                     writer.write(delta.content)
                     finish_reason = delta.finish_reason
@@ -146,8 +124,7 @@ class Conversation:
             pass
         finally:
             writer.end_line()
-        counts = [len(delta.token_ids) for delta in parts]
-        self._stats = Stats(sum(counts), first - begun, sum(counts[1:]), last - first)
+        self._stats = clock.stats()
         if self._verbose:
             note(str(self._stats))
         if finish_reason == "length":
@@ -270,6 +247,7 @@ class Conversation:
             note("/model must have a model of its own to open but has none")
         else:
             self.llm = self._open_model(argument)
+            self._keywords = self._chat.for_model(self.llm)
             note(f"{one_line(self.llm.model_name)} answers from now on")
 
     def _show_stats(self, _: str) -> None:

@@ -6,27 +6,34 @@ from pathlib import Path
 
 import click
 
+from .help_page import Command
+from .model_argument import one_output
 from .progress import progress_bar
 from .text import note, one_line, size_text
 
 __all__ = ["command"]
 
 
-@click.command("convert")
+@click.command("convert", cls=Command)
 @click.argument("folder", metavar="DIR")
-@click.argument("out", metavar="OUT.gguf")
+@click.argument("out", metavar="OUT.gguf", required=False)
+@click.option("-o", "--output", "--outfile", "out_file", metavar="FILE", help="OUT.gguf, as an option.")
 @click.option(
     "--dtype",
-    type=click.Choice(["f32", "f16", "bf16", "q8_0"]),
+    "--outtype",
+    type=click.Choice(["f32", "f16", "bf16", "q8_0"], case_sensitive=False),
     default="bf16",
     show_default=True,
     help="Type of matrices; vectors are f32.",
 )
-def command(*, folder: str, out: str, dtype: str) -> None:
+def command(*, folder: str, out: str | None, out_file: str | None, dtype: str) -> None:
     """Write the Hugging Face checkpoint in DIR as the GGUF file OUT.gguf.
 
     OUT.gguf is replaced when, and only when, the new file is complete.
     """
+    out = one_output(out, out_file)
+    if out is None:
+        raise click.UsageError("name the file to write: quire convert DIR OUT.gguf")
     from ..convert import convert
 
     with progress_bar("converting") as advance:

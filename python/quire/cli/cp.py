@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from ..errors import LoadError
+from .help_page import Command
 from .text import note, one_line
 
-__all__ = ["command"]
+__all__ = ["command", "keep_preset"]
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return found
 
 
-@click.command("cp")
+@click.command("cp", cls=Command)
 @click.argument("source")
 @click.argument("name")
 @click.option("-sys", "--system", metavar="TEXT", help="The system message of its chats.")
@@ -42,6 +43,14 @@ def command(
     keep_alive: str | None,
 ) -> None:  # fmt: skip
     """Have NAME stand for SOURCE, a model's name or file, in the registry (docs/registry.md)."""
+    keep_preset(source, name, system=system, options=options, sampling=sampling, keep_alive=keep_alive)
+
+
+def keep_preset(
+    source: str, name: str, *, system: str | None, options: dict[str, Any], sampling: dict[str, Any],
+    keep_alive: str | None = None,
+) -> None:  # fmt: skip
+    """Have a name stand for a model, and say so.  UsageError for what is no field of ``SamplingParams``."""
     from ..hub.registry import Preset, Registry
     from ..sampling import SamplingParams
 
@@ -65,5 +74,5 @@ def _lasting(source: str) -> str:
     if path.exists():
         return str(path.absolute())
     if is_local_model(source) or (repository_of(source) is None and not is_known_name(source)):
-        raise LoadError(f"[cp] {source!r:.80} must be a model's name or its file but is neither (quire list)")
+        raise LoadError(f"[cp] no such model: {source!r:.80} is neither a known name nor a file (quire list)")
     return source

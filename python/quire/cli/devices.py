@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .help_page import Command
 from .tables import print_table
 from .text import size_text
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("devices")
+@click.command("devices", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--operations", is_flag=True, help="Name the operations of each device, too.")
 @click.option(

@@ -14,6 +14,7 @@ import click
 
 from ..engine_options import cache_dtype_of
 from .foreign_values import Values, ours_of
+from .help_page import Command
 from .ollama_host import ollama_address
 from .text import note
 
@@ -28,16 +29,18 @@ _CACHE_TYPES = ("-ctk", "-ctv")
 _ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # -t4, as click has it
 REREAD = frozenset((
     "-t", "--threads", "-np", "--parallel", "-a", "--alias", "-dev", "--device", "--api-key", "--reasoning-format",
-    "-fit", "--fit", "-sm", "--split-mode",
+    "-fit", "--fit", "-sm", "--split-mode", "--tags",
 ))  # fmt: skip
 """Options of ours whose values may be written in other ways: the table is read for them, too."""
 
 
-class ForeignCommand(click.Command):
+class ForeignCommand(Command):
     """A command that also takes what users of other programs write."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, with those of other programs made ours."""
+        if ctx.resilient_parsing:  # a line that is being typed
+            return super().parse_args(ctx, args)
         found = from_foreign_environment(os.environ, self)
         if found:
             note(f"from the environment: {', '.join(sorted({name for name, _ in found.values()}))}")

@@ -58,7 +58,6 @@ def _refused(
 
 
 _ONE_DEVICE = "no matrix is split: --split-mode layer puts layers on several devices"
-_SPECULATION = "--speculation and --draft say who proposes tokens: leave it out"
 _DRAFT = "a draft model runs as the model does, and as deep as its drafts are worth: see docs/speculation.md"
 _NO_SUCH = "tokens are proposed by a draft model, a head or a look at the text so far: see docs/speculation.md"
 _ADAPTER = "adapters apply to all requests of a model, from the start: --lora FILE or FOLDER"
@@ -82,7 +81,7 @@ _LLAMA_CPP = (
     _refused("-dr --docker-repo", "models come from Hugging Face: quire pull org/name", env="LLAMA_ARG_DOCKER_REPO"),
     _refused("-cl --cache-list", "quire list shows the models", takes=False),
     _works("-a --alias", "--alias", env="LLAMA_ARG_ALIAS", how="each"),
-    _refused("--tags", "models have no tags: --alias gives further names", env="LLAMA_ARG_TAGS"),
+    _works("--tags", env="LLAMA_ARG_TAGS", how="each"),
     _note("--check-tensors", "a file is always checked before it is used, but for the values of weights"),
     _refused("--override-kv", "keys are as the file has them: change the file"),
     _works("--lora-scaled --lora", "--lora"),
@@ -118,7 +117,7 @@ _LLAMA_CPP = (
     _works("-ctv --cache-type-v", "--kv-dtype", env="LLAMA_ARG_CACHE_TYPE_V"),
     _note("-fa --flash-attn", "attention never keeps a matrix of scores", env="LLAMA_ARG_FLASH_ATTN", takes=_ON_OFF),
     _note("-kvo --kv-offload", "the cache is where the model is", env="LLAMA_ARG_KV_OFFLOAD"),
-    _refused("-nkvo --no-kv-offload", "the cache is where the model is: -ngl 0 keeps both on the CPU", takes=False),
+    _note("-nkvo --no-kv-offload", "the cache is where the model is: -ngl 0 keeps both on the CPU"),
     _note("-kvu --kv-unified -no-kvu --no-kv-unified", "all sequences share one cache of blocks"),
     _note("--kv-unified-per-slot", "all sequences share one cache of blocks", takes=True),
     _note("--swa-full", "layers keep what they attend to", env="LLAMA_ARG_SWA_FULL"),
@@ -127,15 +126,16 @@ _LLAMA_CPP = (
     _note("-cram --cache-ram", "what was computed stays in the cache while there is room", takes=True),
     _note("--cache-reuse", "equal beginnings are always found again", env="LLAMA_ARG_CACHE_REUSE", takes=True),
     _note("--cache-prompt --cache-idle-slots --no-cache-idle-slots", "equal beginnings are always found again"),
-    _refused("--no-cache-prompt", "equal beginnings are always found again: cache_salt of a request parts them"),
+    _note("--no-cache-prompt", "equal beginnings are always found again: cache_salt of a request parts them"),
     _note("--no-context-shift", "an answer ends where the context does"),
-    _refused("--context-shift", "an answer ends where the context does: give a larger -c", takes=False),
+    _note("--context-shift", "an answer ends where the context does: a larger -c has more room",
+          env="LLAMA_ARG_CONTEXT_SHIFT"),
     _note("--keep", "nothing is dropped from a context", takes=True),
     _note("-dt --defrag-thold", "blocks need not lie side by side", env="LLAMA_ARG_DEFRAG_THOLD", takes=True),
     _note("-cb --cont-batching", "batching is always continuous", env="LLAMA_ARG_CONT_BATCHING"),
     _works("-nocb --no-cont-batching", "--max-sequences", value="1", elsewhere="there is one sequence"),
     _note("-sps --slot-prompt-similarity", "prompts of all sequences share one cache", takes=True),
-    _refused("--slot-save-path", "the cache is not written to files"),
+    _note("--slot-save-path", "the cache is not written to files", env="LLAMA_ARG_SLOT_SAVE_PATH", takes=True),
     _refused("--prompt-cache --prompt-cache-all --prompt-cache-ro", "the cache is not written to files"),
     _refused("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", _NO_SUCH),
     # Devices and memory
@@ -201,9 +201,9 @@ _LLAMA_CPP = (
     _note("--spm-infill", "a model's own order of prefix and suffix is used"),
     # Chats
     _note("--jinja", "templates are always run as Jinja's", env="LLAMA_ARG_JINJA"),
-    _refused("--no-jinja", "templates are always run as Jinja's: --raw takes none", takes=False),
-    _refused("--chat-template", "the template is the file's own: --raw takes none", env="LLAMA_ARG_CHAT_TEMPLATE"),
-    _refused("--chat-template-file", "the template is the file's own", env="LLAMA_ARG_CHAT_TEMPLATE_FILE"),
+    _note("--no-jinja", "templates are always run as Jinja's"),
+    _works("--chat-template", env="LLAMA_ARG_CHAT_TEMPLATE"),
+    _works("--chat-template-file", env="LLAMA_ARG_CHAT_TEMPLATE_FILE"),
     _works("--chat-template-kwargs", env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS"),
     _works("--reasoning-format", env="LLAMA_ARG_THINK", how="reasoning_format"),
     _works("-rea --reasoning", "--reasoning", env="LLAMA_ARG_REASONING"),
@@ -269,10 +269,10 @@ _LLAMA_CPP = (
     _note("--metrics", "figures are always at /metrics", env="LLAMA_ARG_ENDPOINT_METRICS"),
     _note("--slots", "they are always at /slots", env="LLAMA_ARG_ENDPOINT_SLOTS"),
     _note("--no-slots", "/slots tells no texts"),
-    _refused("--props", "properties are set when the server starts", env="LLAMA_ARG_ENDPOINT_PROPS", takes=False),
+    _note("--props", "properties are set when the server starts", env="LLAMA_ARG_ENDPOINT_PROPS"),
     _note("--embedding --embeddings", "the routes are always there", env="LLAMA_ARG_EMBEDDINGS"),
     _note("--rerank --reranking", "the routes are always there", env="LLAMA_ARG_RERANKING"),
-    _refused("--pooling", "the file says it; LLM.embed(pooling=...) does in Python", env="LLAMA_ARG_POOLING"),
+    _works("--pooling", env="LLAMA_ARG_POOLING"),
     _refused("--attention", "the model's file says it"),
     _note("--ui --webui", "the page is at /", env="LLAMA_ARG_UI"),
     _note("--no-ui --no-webui", "the page stays at /; it shows nothing that the routes do not"),
@@ -288,7 +288,7 @@ _LLAMA_CPP = (
     _refused("--reuse-port", "one server has a port", env="LLAMA_ARG_REUSE_PORT", takes=False),
     _refused("--server-base", "it is of llama.cpp's client"),
     # Logs and the program
-    _note("-v --verbose --log-verbose --log-disable --log-prefix --no-log-prefix", _LOGS),
+    _note("-v --log-verbose --log-disable --log-prefix --no-log-prefix", _LOGS),
     _note("--log-timestamps --no-log-timestamps --log-jsonl --no-log-jsonl", _LOGS),
     _note("-lv --verbosity --log-verbosity --log-colors", _LOGS, takes=True),
     _refused("--log-file", "send standard error there: 2> FILE", env="LLAMA_ARG_LOG_FILE"),
@@ -305,9 +305,9 @@ _LLAMA_CPP = (
         "give --draft a file: quire pull org/name:QUANT shows where it is",
         env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
     ),
-    _refused("--spec-type", _SPECULATION, env="LLAMA_ARG_SPEC_TYPE", neutral="none"),
-    _refused("--spec-default", _SPECULATION, takes=False),
-    _refused("--mtp", "--speculation mtp says it", takes=False),
+    _works("--spec-type", "--speculation", env="LLAMA_ARG_SPEC_TYPE", how="spec_type"),
+    _works("--spec-default", "--speculation", value="auto"),
+    _works("--mtp", "--speculation", value="mtp"),
     _refused("--eagle3", "--draft takes the head's file or folder", takes=False),
     _refused("--dflash", _NO_SUCH, takes=False),
     _note(
@@ -422,8 +422,20 @@ _VLLM = (
 
 _OLLAMA = (
     _works("--format", "--json-schema", how="ollama_format"),
-    ForeignOption("", ("--think",), "works", takes=("true", "false"), target="--reasoning", how="think"),
-    _refused("--hidethinking", "--think=false keeps a model from thinking, where its template can", takes=False),
+    ForeignOption(
+        "",
+        ("--think",),
+        "works",
+        takes=("true", "false", "low", "medium", "high", "max"),
+        target="--reasoning",
+        how="think",
+    ),
+    _works("--hidethinking", "--hide-thinking", takes=False),
+    _works("--num-predict", "--predict"),
+    _works("--num-ctx", "--ctx-size"),
+    _works("--num-gpu", "--gpu-layers"),
+    _works("--num-thread", "--threads"),
+    _works("--num-batch", "--batch-size"),
     _note("--keepalive", "a model is open as long as the command runs: a server has --sleep-idle-seconds", takes=True),
     _note("--nowordwrap", "only a conversation on a terminal is wrapped"),
     _note("--insecure", "HF_ENDPOINT may be an address without TLS"),
@@ -448,6 +460,28 @@ _OLLAMA = (
     ForeignOption("", (), "note", _ONE_DEVICE, env="OLLAMA_SCHED_SPREAD"),
 )
 
+_OTHERS = (
+    _works("--max-new-tokens --max-completion-tokens --n-tokens --num-tokens", "--predict"),
+    _works("--context-length --context-size --ctx --n-ctx --max-seq-len", "--ctx-size"),
+    _works("--n-threads --num-threads", "--threads"),
+    _works("--num-gpu-layers --ngl", "--gpu-layers"),
+    _works("--n-batch", "--batch-size"),
+    _works("--model-path --model-name --pretrained-model-name-or-path", "--model"),
+    _works("--draft-model", "--draft"),
+    _works("--num-draft-tokens --num-assistant-tokens", "--draft-max"),
+    _works("--repetition-penalty", "--repeat-penalty"),
+    _works("--stop-sequence --stop-sequences --stop-string", "--stop"),
+    _works("--system-message --sys", "--system"),
+    _works("--schema", "--json-schema"),
+    _works("--adapter-path --adapter", "--lora"),
+    _works("--prompt-file", "--file"),
+    _works("--no-think --nothink --disable-thinking", "--reasoning", value="off"),
+    _works("--enable-thinking", "--reasoning", value="on"),
+    _works("--max-kv-size", "--ctx-size"),
+    _note("--stream", "an answer is shown as it comes"),
+    _note("--verbose", _LOGS),
+)
+
 
 def _named(program: str, rows: tuple[ForeignOption, ...]) -> tuple[ForeignOption, ...]:
     from dataclasses import replace
@@ -455,4 +489,9 @@ def _named(program: str, rows: tuple[ForeignOption, ...]) -> tuple[ForeignOption
     return tuple(replace(row, program=program) for row in rows)
 
 
-ROWS = (*_named("llama.cpp", _LLAMA_CPP), *_named("vLLM", _VLLM), *_named("Ollama", _OLLAMA))
+ROWS = (
+    *_named("llama.cpp", _LLAMA_CPP),
+    *_named("vLLM", _VLLM),
+    *_named("Ollama", _OLLAMA),
+    *_named("others", _OTHERS),
+)

@@ -115,10 +115,26 @@ def _ollama_format(value: str) -> Values:
 
 
 def _think(value: str) -> Values:
-    known = {"true": "on", "false": "off"}
+    """Ollama's: whether, or how much; ``max`` is the most that templates know."""
+    known = {"true": "on", "false": "off", "max": "high"} | {level: level for level in ("low", "medium", "high")}
     if value not in known:
-        raise ValueError("must be true or false (--reasoning-effort says how much)")
+        raise ValueError("must be true, false, low, medium or high")
     return [known[value]]
+
+
+def _spec_type(value: str) -> Values:
+    """llama.cpp's kinds of speculation, several with commas; a draft model is used where there is one."""
+    kinds = [kind for kind in value.split(",") if kind]
+    if kinds == ["none"]:
+        return ["off"]
+    if all(kind.startswith("ngram") for kind in kinds):
+        return ["lookup"]
+    found = {"draft-mtp": "mtp", "draft-eagle3": "auto", "draft-simple": "auto"}
+    if len(kinds) == 1 and kinds[0] in found:
+        return [found[kinds[0]]]
+    if all(kind in found or kind.startswith("ngram") for kind in kinds):
+        return ["auto"]
+    raise ValueError(f"must be none, ngram-..., or of {', '.join(found)}")
 
 
 _HOW: dict[str, Callable[[str], Values]] = {
@@ -140,4 +156,5 @@ _HOW: dict[str, Callable[[str], Values]] = {
     "duration": _duration,
     "ollama_format": _ollama_format,
     "think": _think,
+    "spec_type": _spec_type,
 }

@@ -10,18 +10,30 @@ import click
 from ..errors import RequestError
 from ..structured import MAX_SOURCE_BYTES, StructuredOutputsParams
 
-__all__ = ["FORM_OPTIONS", "taken_form"]
+__all__ = ["FORM_OPTIONS", "grammar_options", "taken_form", "taken_grammar"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 FORM_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.option("--grammar", metavar="GRAMMAR", help="The answer follows a grammar in GBNF or Lark."),
     click.option("--grammar-file", type=_FILE, metavar="FILE", help="The same, from a file."),
-    click.option("-j", "--json-schema", metavar="SCHEMA", help="The answer is JSON of this schema ({}: any JSON)."),
+    click.option(
+        "-j", "--json-schema", metavar="SCHEMA", help="The answer is JSON that fits this schema; {}: any JSON."
+    ),
     click.option("-jf", "--json-schema-file", type=_FILE, metavar="FILE", help="The same, from a file."),
     click.option("--regex", metavar="REGEX", help="The answer matches a regular expression."),
     click.option("--choice", multiple=True, metavar="TEXT", help="The answer is one of these; may be repeated."),
 )
+
+
+def grammar_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--grammar`` and ``--grammar-file`` alone."""
+    return FORM_OPTIONS[0](FORM_OPTIONS[1](function))
+
+
+def taken_grammar(values: dict[str, object]) -> str | None:
+    """The grammar of a command that has no other forms."""
+    return _text(values, "grammar")
 
 
 def taken_form(values: dict[str, object]) -> StructuredOutputsParams | None:
@@ -39,7 +51,7 @@ def _text(values: dict[str, object], name: str) -> str | None:
     text, file = values.pop(name), _file(values.pop(f"{name}_file", None))
     assert text is None or isinstance(text, str)
     if text is not None and file is not None:
-        raise RequestError(f"[{name}] it must be given as text or as a file but is given as both")
+        raise RequestError(f"[{name}] given both as text and as a file: give one")
     return file if text is None else text
 
 

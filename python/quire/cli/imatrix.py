@@ -12,6 +12,7 @@ import click
 
 from ..errors import RequestError
 from .foreign_options import ForeignCommand
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .progress import progress_bar
 from .session import model_path
@@ -30,6 +31,7 @@ _CHUNK_TOKENS = 512
 
 
 @click.command("imatrix", cls=ForeignCommand)
+@model_argument
 @model_options(kernels="stock", kv_dtype="f32")
 @click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text.")
 @click.option("-o", "--output", "--output-file", "out", type=click.Path(dir_okay=False, path_type=Path),

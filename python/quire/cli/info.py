@@ -14,7 +14,7 @@ from ..errors import QuireError
 from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
 from .fit_report import fit_object, fit_of_file, places_of_tensors, print_fit
 from .foreign_options import ForeignCommand
-from .model_argument import model_argument
+from .model_argument import model_argument, model_option
 from .model_options import adapters_option
 from .session import model_path
 from .tables import print_table
@@ -40,7 +40,7 @@ SHOWN = 8
 
 @click.command("info", cls=ForeignCommand)
 @model_argument
-@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or folder [the package's own].")
+@model_option
 @click.option(
     "-c",
     "--ctx-size",

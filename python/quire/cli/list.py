@@ -7,13 +7,14 @@ import time
 
 import click
 
+from .help_page import Command
 from .tables import print_table
 from .text import size_text
 
 __all__ = ["command"]
 
 
-@click.command("list")
+@click.command("list", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, as_json: bool) -> None:
     """List the models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and the names of the registry."""

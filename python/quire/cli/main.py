@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import click
 
 from ..errors import LoadError, QuireError
+from .help_page import page_settings
+from .help_sections import COMMAND_GROUPS, EXAMPLES, docs_of
 from .session import Session
 
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USAGE", "cli", "main"]
@@ -22,34 +24,41 @@ __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USA
 EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
 # Each with its line of ``quire --help``, which so needs none of their modules.
 COMMANDS = {
-    "run": "Answer one prompt.",
+    "run": "Answer one prompt; at a terminal without a prompt, talk.",
     "chat": "Talk to a model.",
-    "serve": "Serve a model over HTTP.",
-    "info": "Show what a model file holds, and whether it runs.",
+    "serve": "Serve a model over HTTP: OpenAI's, Anthropic's and Ollama's API, and a chat page.",
+    "embed": "Turn texts into vectors.",
+    "rerank": "Order documents by how well they answer a query.",
     "tokenize": "Show the tokens of a text.",
-    "convert": "Write a checkpoint as GGUF.",
+    "detokenize": "Show the text of tokens.",
+    "pull": "Download a model.",
+    "list": "List the models on this machine.",
+    "show": "Show what a model's name stands for.",
+    "info": "Show what a model file holds, and whether it runs.",
+    "cp": "Give a model another name, with options of its own.",
+    "create": "Give a model a name as a Modelfile says.",
+    "rm": "Delete models or names.",
+    "ps": "List the models that a server has open.",
+    "stop": "Have a server close a model.",
+    "top": "Watch a server.",
+    "convert": "Write a checkpoint as a GGUF file.",
     "quantize": "Write a model in fewer bits.",
     "imatrix": "Measure which columns of a model's matrices matter.",
     "perplexity": "Measure how well a model predicts a text.",
-    "devices": "List what models can run on.",
     "bench": "Measure the speed of a model.",
-    "top": "Watch a server.",
-    "pull": "Fetch a model from a hub.",
-    "list": "List the models on this machine.",
-    "show": "Show what a model's name stands for.",
-    "rm": "Delete models or names.",
-    "cp": "Give a model another name.",
-    "ps": "List the models that a server has open.",
-    "stop": "Have a server close a model.",
+    "devices": "List what models can run on.",
+    "help": "Show the help of a command.",
+    "completion": "Print a script that completes commands in a shell.",
 }
 
 
 # Commands of other programs: ours of the same meaning, and what to do instead of the others.
-_ALIASES = {"ls": "list", "server": "serve"}
+_ALIASES = {
+    "ls": "list", "server": "serve", "download": "pull", "embedding": "embed", "embeddings": "embed", "remove": "rm",
+    "copy": "cp", "benchmark": "bench",
+}  # fmt: skip
 _ADVICE = {
-    "help": "quire --help, or quire COMMAND --help",
     "version": "quire --version",
-    "create": "quire cp NAME NEW --system TEXT makes a name with a preset; a server reads Modelfiles",
     "push": "models are not uploaded",
     "login": "HF_TOKEN, or quire pull --hf-token, opens models that are not open to all",
     "complete": "quire run --raw completes a text",
@@ -58,6 +67,7 @@ _ADVICE = {
     "cli": "quire run answers one prompt, quire chat talks",
 }
 _ADVICE |= dict.fromkeys(("signin", "signout"), _ADVICE["login"])
+COMPLETE_VARIABLE = "_QUIRE_COMPLETE"
 
 
 class _Commands(click.Group):
@@ -77,25 +87,34 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; of what is none, a line that says what to do."""
+        """Find the command; of an unknown one, say what to do."""
         name = args[0]
         if name in _ADVICE:
-            raise click.UsageError(f"{name} is no command: {_ADVICE[name]}", ctx)
+            raise click.UsageError(f"no such command: {name}; {_ADVICE[name]}", ctx)
         if self.get_command(ctx, name) is None and (name.endswith(".gguf") or os.path.exists(name)):
-            raise click.UsageError(f"a command must come before a model, as in quire run {name}", ctx)
+            raise click.UsageError(f"a command comes before the model, as in quire run {name}", ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options of commands come behind them."""
+        """Read the options before a command; those of commands come behind them."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            text = f"a command must come before its options, as in quire run {error.option_name}: {error.message}"
+            text = f"a command comes before its options, as in quire run {error.option_name}: {error.message}"
             raise click.UsageError(text, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, names in COMMAND_GROUPS:
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<10}", COMMANDS[name]) for name in names])
+        with formatter.section("Examples"):
+            for line in EXAMPLES["quire"]:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write("quire COMMAND -h shows a command's most used options, --help all of them.\n")
+        formatter.write(f"Documentation: {docs_of('')}\n")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -106,7 +125,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         ctx.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.group(cls=_Commands, context_settings=page_settings(), invoke_without_command=True)
 @click.option(
     "-v",
     "--version",
@@ -116,18 +135,23 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_print_version,
     help="Show the version.",
 )
-def cli() -> None:
-    """Run language models from pages of KV cache.
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Run language models on this machine: on its processors, and on GPUs.
 
-    Errors are one line on standard error and an exit code: 1 an error, 2 wrong usage, 3 a file or model that cannot be
-    loaded, 130 Ctrl-C.  QUIRE_LOG=debug adds the traceback.
+    Models come from Hugging Face, from the stores of Ollama, LM Studio and llama.cpp, or as GGUF files and checkpoint
+    folders of your own.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
     """Run the command line with ``arguments`` (those of the process) and return its exit code."""
     _never_fail_to_print()
     try:
+        if arguments is None and (instruction := os.environ.get(COMPLETE_VARIABLE)):
+            return _complete(instruction)
         given = list(sys.argv[1:] if arguments is None else arguments)
         with cli.make_context("quire", given, obj=session or Session()) as context:
             cli.invoke(context)
@@ -143,6 +167,13 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
     except Exception as error:
         return _report(error)
     return 0
+
+
+def _complete(instruction: str) -> int:
+    """Answer a shell that asks how a line may go on; a shell that is unknown is an error of usage."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, "quire", COMPLETE_VARIABLE, instruction)
 
 
 def _report(error: Exception) -> int:
@@ -168,7 +199,7 @@ def _described(error: Exception) -> tuple[str, int]:
         name = f" '{error.filename}'" if error.filename is not None else ""
         return f"[system] {error.strerror or error}{name}", EXIT_ERROR
     if isinstance(error, MemoryError):
-        return "[system] there must be enough memory but there is not", EXIT_ERROR
+        return "[system] out of memory", EXIT_ERROR
     return f"[internal] {type(error).__name__}: {error} (QUIRE_LOG=debug shows where)", EXIT_ERROR
 
 

@@ -14,11 +14,26 @@ import click
 from ..errors import RequestError
 from ..hub.locate import is_known_name
 from ..hub.names import hub_name, is_local_model
+from .model_completion import complete_model
 
-__all__ = ["model_and_prompt", "model_argument", "names_a_model", "read_prompt", "text_of"]
+__all__ = [
+    "divided",
+    "model_and_prompt",
+    "model_argument",
+    "model_option",
+    "named_first",
+    "names_a_model",
+    "one_output",
+    "read_prompt",
+    "text_of",
+]
 
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
+model_option: Decorator = click.option(
+    "-m", "--model", "path", metavar="MODEL", shell_complete=complete_model,
+    help="A name, GGUF file or checkpoint folder [a tiny one in the package].",
+)  # fmt: skip
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 
@@ -42,8 +57,8 @@ def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple
         path = rest.pop(0)
     elif len(rest) > 1:
         raise click.UsageError(
-            f"the first of {len(rest)} words must name a model but {rest[0]!r:.80} is neither a .gguf file nor a folder"
-            " nor org/name: quote a prompt of several words"
+            f"no model named {rest[0]!r:.80}: it is neither a .gguf file nor a folder nor org/name nor a known name"
+            " (quire list; quote a prompt of several words)"
         )
     if rest and prompt is not None:
         raise click.UsageError("PROMPT is given twice: as an argument and by -p or -f")
@@ -75,15 +90,30 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
     options = (
         click.option(
             "-e/--no-escape", "--escape/ ", "escape", default=True,
-            help="Whether \n and the like in -p are what they stand for.",
+            help=r"Whether \n and the like in -p stand for characters.",
         ),
         click.option("-f", "--file", "prompt_file", type=file_type, metavar="FILE", help="The prompt, from a file."),
-        click.option("-p", "--prompt", "prompt", metavar="TEXT", help="The prompt; -: standard input."),
-        click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]"),
+        click.option("-p", "--prompt", "prompt", metavar="TEXT", help="The prompt; -: from standard input."),
+        click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model),
     )  # fmt: skip
     for option in options:
         decorated = option(decorated)
     return decorated
+
+
+def named_first(metavar: str) -> Decorator:
+    """Add words of which the first may name the model; the function gets ``path``, beside ``-m``, and ``words``."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def packed(*args: object, words: tuple[str, ...], path: str | None, **values: object) -> None:
+            if words and path is None and values.get("hf_repo") is None and names_a_model(words[0]):
+                path, words = words[0], words[1:]
+            function(*args, words=words, path=path, **values)
+
+        return click.argument("words", nargs=-1, metavar=metavar, shell_complete=complete_model)(packed)
+
+    return decorate
 
 
 def model_argument(function: Callable[..., None]) -> Callable[..., None]:
@@ -96,14 +126,20 @@ def model_argument(function: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("MODEL is given twice: as an argument and by -m")
         function(*args, path=model_path or path, **values)
 
-    return click.argument("model_path", metavar="[MODEL]", required=False)(packed)
+    return click.argument("model_path", metavar="[MODEL]", required=False, shell_complete=complete_model)(packed)
+
+
+def one_output(argument: str | None, option: str | None) -> str | None:
+    """The file to write, as an argument or by ``-o``.  UsageError where both are given."""
+    if argument is not None and option is not None:
+        raise click.UsageError(f"OUT is given twice: as the argument {argument!r:.80} and by -o")
+    return option if argument is None else argument
 
 
 def read_prompt(prompt: str | None, command: str) -> bytes:
     """The prompt, or standard input where there is none, or ``-``."""
     if prompt is None and sys.stdin.isatty():
-        hint = "; quire chat MODEL talks" if command == "run" else ""
-        raise click.UsageError(f"a PROMPT must be given, or text on standard input{hint}")
+        raise click.UsageError(f"no prompt: give one after the model, as in quire {command} MODEL TEXT, or pipe it in")
     return sys.stdin.buffer.read() if prompt is None or prompt == "-" else prompt.encode("utf-8", "surrogateescape")
 
 
@@ -116,4 +152,4 @@ def text_of(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"[prompt] {path.name} must be a text in UTF-8 but {error!s:.100}") from error
+        raise RequestError(f"[prompt] cannot read {path.name} as UTF-8 text: {error!s:.100}") from error

@@ -15,6 +15,7 @@ from ..engine_options import EngineConfig, EngineOption, engine_options, read_ad
 from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
+from .model_argument import model_option
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
 
@@ -93,11 +94,6 @@ class ModelOptions:
         return given
 
 
-_MODEL = click.option(
-    "-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own]."
-)
-
-
 def _offline(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -110,19 +106,29 @@ def _token(ctx: click.Context, param: click.Parameter, value: str | None) -> Non
 
 _HUB = (
     click.option(
-        "-hf", "-hfr", "--hf-repo", "hf_repo", metavar="ORG/NAME[:QUANT]", help="A model of a hub, fetched if need be."
+        "-hf",
+        "-hfr",
+        "--hf-repo",
+        "hf_repo",
+        metavar="ORG/NAME[:QUANT]",
+        help="A model of Hugging Face, downloaded if need be.",
     ),
-    click.option("-hff", "--hf-file", "hf_file", metavar="FILE", help="Its file, where the name does not say enough."),
+    click.option("-hff", "--hf-file", "hf_file", metavar="FILE", help="Which file of --hf-repo."),
     click.option(
-        "-hft", "--hf-token", callback=_token, expose_value=False, metavar="TOKEN", help="For a hub [HF_TOKEN]."
+        "-hft",
+        "--hf-token",
+        callback=_token,
+        expose_value=False,
+        metavar="TOKEN",
+        help="Your token for Hugging Face [HF_TOKEN].",
     ),
     click.option(
-        "--offline", is_flag=True, callback=_offline, expose_value=False, help="Fetch nothing [HF_HUB_OFFLINE]."
+        "--offline", is_flag=True, callback=_offline, expose_value=False, help="Download nothing [HF_HUB_OFFLINE]."
     ),
 )
 _GPU_LAYERS = click.option(
     "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
-    help="So many of the last layers on a device, the output counted as one; all or -1: all; without one, the CPU.",
+    help="Layers to put on a GPU, counted from the end; all or -1: all of them.",
 )  # fmt: skip
 
 
@@ -233,7 +239,7 @@ def model_options(*, server: bool = False, **defaults: object) -> Decorator:
     usual = {entry.name: entry.default for entry in fields(EngineConfig)} | {"device": None, **defaults}
     own = {name: each for name, each in engine_options().items() if each.flags and (server or not each.server_only)}
     options: list[Decorator] = [
-        _MODEL,
+        model_option,
         *_HUB,
         _GPU_LAYERS,
         *(_click_option(name, option, usual[name]) for name, option in own.items()),

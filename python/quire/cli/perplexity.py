@@ -13,6 +13,7 @@ import click
 
 from ..errors import RequestError
 from .foreign_options import ForeignCommand
+from .model_argument import model_argument
 from .model_options import ModelOptions, model_options
 from .progress import progress_bar
 from .session import model_path
@@ -38,6 +39,7 @@ class _Text:
 
 
 @click.command("perplexity", cls=ForeignCommand)
+@model_argument
 @model_options()
 @click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text, or the tasks.")
 @click.option("--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Chunks of the text at most [all].")

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from .help_page import Command
 from .server_call import call, server_options
 from .tables import print_table
 from .text import size_text
@@ -13,7 +14,7 @@ from .text import size_text
 __all__ = ["command"]
 
 
-@click.command("ps")
+@click.command("ps", cls=Command)
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, server: str | None, api_key: str | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import RequestError
+from .help_page import Command
 from .progress import progress_bar
 from .recipe_options import RecipeOptions, make_recipe, recipe_options
 from .tables import print_table
@@ -59,9 +60,10 @@ def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     return tuple(made)
 
 
-@click.command("quantize")
+@click.command("quantize", cls=Command)
 @click.argument("source", type=click.Path(exists=True, path_type=Path), metavar="IN")
 @click.argument("words", nargs=-1, metavar="[OUT] TYPE [THREADS]")
+@click.option("-o", "--output", "out_file", metavar="FILE", help="OUT, as an option.")
 @click.option("--imatrix", "imatrix", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Importance of the columns of each matrix; types of fewer than 3 bits need it.")  # fmt: skip
 @click.option("--include-weights", "include", multiple=True, metavar="PART", help="Importance only of names with PART.")
@@ -83,7 +85,8 @@ def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 @recipe_options
 @click.pass_obj
 def command(
-    _: object, *, recipe: RecipeOptions, source: Path, words: tuple[str, ...], imatrix: str | None,
+    _: object, *, recipe: RecipeOptions, source: Path, words: tuple[str, ...], out_file: str | None,
+    imatrix: str | None,
     include: tuple[str, ...], exclude: tuple[str, ...], patterns: tuple[tuple[str, str], ...],
     tensor_type_file: Path | None, output_dtype: str | None, embedding_dtype: str | None, keep_output: bool,
     pure: bool, allow_requantize: bool,
@@ -99,6 +102,8 @@ def command(
     """
     from ..quantization import Importance, Wishes, plan, quantize_model
 
+    if out_file is not None:
+        words = (out_file, *words)
     if recipe.is_wanted:
         if patterns or tensor_type_file or output_dtype or embedding_dtype or keep_output or pure or keep_split:
             raise click.UsageError("a recipe chooses all types and writes one file: --pure, --tensor-type and the like")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from ..errors import LoadError
+from .help_page import Command
 from .text import note, one_line, size_text
 
 __all__ = ["command", "forget"]
 
 
-@click.command("rm")
+@click.command("rm", cls=Command)
 @click.argument("names", nargs=-1, required=True)
 def command(*, names: tuple[str, ...]) -> None:
     """Delete NAMES: those of the registry, whose models stay, and models in the hub's cache.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Generator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +18,14 @@ from .chat_options import ChatSettings, chat_options
 from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt, read_prompt
 from .model_options import ModelOptions, model_options
+from .piped_input import beside_prompt, joined_with
 from .sampling_options import sampling_options, with_advice
 from .session import Session
-from .text import Writer
+from .stats import Clock
+from .text import Writer, note, one_line
 
 if TYPE_CHECKING:
-    from ..engine import LLM, GenerationResult
+    from ..engine import LLM, ChatDelta, Delta, GenerationResult
 
 __all__ = ["command"]
 
@@ -33,6 +38,11 @@ __all__ = ["command"]
 @click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
 @click.option("-cnv", "--conversation", is_flag=True, help="Talk on after the answer, as quire chat does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the answer is complete.")
+@click.option("--no-stream", is_flag=True, help="Print the answer when it is complete, not word by word.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the answer to FILE.")  # fmt: skip
+@click.option("--hide-thinking", is_flag=True, help="Show the answer without the thinking before it.")
+@click.option("--verbose", is_flag=True, help="Tell tokens and speed after the answer, on standard error.")
 @click.pass_obj
 def command(
     session: Session,
@@ -44,57 +54,106 @@ def command(
     raw: bool,
     conversation: bool,
     as_json: bool,
+    no_stream: bool,
+    output: Path | None,
+    hide_thinking: bool,
+    verbose: bool,
 ) -> None:
-    """Answer PROMPT with MODEL, through the model's chat template when it has one.
+    """Answer PROMPT with MODEL, and print the answer as it comes.
 
-    MODEL is a .gguf file, a checkpoint folder or org/name of a hub; without it, the small one in the package answers.
-    Without PROMPT, or with -, it is read from standard input.  The answer is streamed to standard output.
+    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; without one, a tiny model in
+    the package answers.  Text on standard input goes before PROMPT, or is the prompt where there is none.  At a
+    terminal without a prompt, you talk with the model.
     """
-    system = chat.system
-    if raw and (system is not None or chat.keywords):
-        raise click.UsageError("--system is part of a chat, and so is thinking: not with --raw")
-    if conversation:
+    if raw and (chat.system is not None or chat.keywords):
+        raise click.UsageError("--system and thinking are parts of a chat: not with --raw")
+    answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose)
+    talks = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not (raw or as_json or answer.output)
+    if conversation or talks:
         if raw or as_json:
             raise click.UsageError("a conversation is shown as it goes: not with --raw or --json")
         from .chat import talk
 
-        talk(session, model, params, chat, first=prompt)
+        talk(session, model, params, chat, first=prompt, verbose=answer.verbose)
         return
     path = model.path
     # Said before a prompt is waited for; otherwise the file is opened next.
     if prompt is None and path is not None and path.endswith(".gguf") and "://" not in path and not Path(path).exists():
-        raise LoadError(f"[run] {path!r} must be a model's file but is not there")
+        raise LoadError(f"[run] model file not found: {path}")
     text = _read_prompt(prompt)
     with session.open(model) as llm:
-        params = with_advice(params, llm.advised_sampling)
-        if not raw and system is not None and llm.tokenizer.chat_template is None:
-            raise UnsupportedError("[run] --system must have a chat template to stand in but the model has none")
-        use_chat = not raw and llm.tokenizer.chat_template is not None
+        answer.print(llm, text, with_advice(params, llm.advised_sampling), chat)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How an answer is made and shown."""
+
+    raw: bool
+    as_json: bool
+    no_stream: bool
+    output: Path | None
+    hide_thinking: bool
+    verbose: bool
+
+    def print(self, llm: LLM, text: str, params: SamplingParams, chat: ChatSettings) -> None:
+        """Answer a text, and show the answer."""
+        has_template = llm.tokenizer.chat_template is not None or chat.template is not None
+        if not self.raw and chat.system is not None and not has_template:
+            raise UnsupportedError("[run] --system needs a chat template, and the model has none")
+        use_chat = not self.raw and has_template
+        keywords = chat.for_model(llm) if use_chat else {}
         messages = [{"role": "user", "content": text}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
-        if as_json:
-            result = llm.chat(messages, params, **chat.keywords) if use_chat else llm.generate(text, params)[0]
-            print(json.dumps(_as_object(llm, result), ensure_ascii=False))
+        if chat.system is not None:
+            messages.insert(0, {"role": "system", "content": chat.system})
+        if self.as_json:
+            result = llm.chat(messages, params, **keywords) if use_chat else llm.generate(text, params)[0]
+            self._write(json.dumps(_as_object(llm, result), ensure_ascii=False) + "\n")
             return
-        writer = Writer()
-        answer = llm.chat_stream(messages, params, **chat.keywords) if use_chat else llm.stream(text, params)
+        self._stream(llm.chat_stream(messages, params, **keywords) if use_chat else llm.stream(text, params))
+
+    def _stream(self, answer: Generator[Delta | ChatDelta, None, None]) -> None:
+        whole: list[str] = []
+        writer = None if self.no_stream or self.output is not None else Writer()
+        clock = Clock()
         with closing(answer) as deltas:
             try:
                 for delta in deltas:
-                    writer.write(delta.text)
+                    clock.tick(len(delta.token_ids))
+                    text = getattr(delta, "content", delta.text) if self.hide_thinking else delta.text
+                    if writer is None:
+                        whole.append(text)
+                    else:
+                        writer.write(text)
             finally:
-                writer.end_line()
+                if writer is not None:
+                    writer.end_line()
+        if writer is None:
+            self._write("".join(whole))
+        if self.verbose:
+            note(str(clock.stats()))
+
+    def _write(self, text: str) -> None:
+        if self.output is not None:
+            self.output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+            note(f"wrote {one_line(str(self.output))}")
+            return
+        writer = Writer()
+        writer.write(text)
+        writer.end_line()
 
 
 def _read_prompt(prompt: str | None) -> str:
+    source = read_prompt(prompt, "run")
+    if prompt not in (None, "-"):
+        source = joined_with(beside_prompt(), source)
     try:
-        text = read_prompt(prompt, "run").decode("utf-8")
+        text = source.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"[run] the prompt must be UTF-8 but byte {error.start} is not") from None
+        raise RequestError(f"[run] the prompt is not UTF-8: byte {error.start}") from None
     text = text.removesuffix("\n") if prompt in (None, "-") else text
     if not text:
-        raise RequestError("[run] the prompt must have text but is empty")
+        raise RequestError("[run] empty prompt")
     return text
 
 

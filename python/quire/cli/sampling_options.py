@@ -56,13 +56,13 @@ def _number(flags: str, field: str, default: float, help: str) -> Callable[[Call
 
 
 _OPTIONS = (
-    _number("-n --predict --n-predict", "max_tokens", -1, "Tokens to generate; -1: until the model ends."),
+    _number("-n --max-tokens --predict --n-predict", "max_tokens", -1, "Tokens to generate; -1: until the model ends."),
     _number("--min-tokens", "min_tokens", 0, "Tokens before the model may end."),
-    _number("-s --seed", "seed", -1, "The same seed gives the same answer; -1: any."),
-    _number("--temp --temperature", "temperature", CHAT_DEFAULTS["temperature"], "0 takes the likeliest token."),
-    _number("--top-k", "top_k", CHAT_DEFAULTS["top_k"], "The K likeliest tokens; 0: all."),
-    _number("--top-p", "top_p", CHAT_DEFAULTS["top_p"], "The likeliest tokens with P together; 1: all."),
-    _number("--min-p", "min_p", CHAT_DEFAULTS["min_p"], "Tokens of at least P times the likeliest; 0: all."),
+    _number("-s --seed", "seed", -1, "Same seed, same answer; -1: a new one each time."),
+    _number("--temp --temperature", "temperature", CHAT_DEFAULTS["temperature"], "Randomness; 0: none."),
+    _number("--top-k", "top_k", CHAT_DEFAULTS["top_k"], "Choose among the K likeliest tokens; 0: all."),
+    _number("--top-p", "top_p", CHAT_DEFAULTS["top_p"], "Choose among the likeliest tokens that add up to P; 1: all."),
+    _number("--min-p", "min_p", CHAT_DEFAULTS["min_p"], "Drop tokens less likely than P times the likeliest; 0: none."),
     _number("--top-n-sigma --top-nsigma", "top_n_sigma", -1.0, "Logits within N standard deviations; -1: off."),
     _number("--typical --typical-p", "typical_p", 1.0, "Locally typical sampling; 1: off."),
     _number("--tfs --tfs-z", "tfs_z", 1.0, "Tail-free sampling; 1: off."),
@@ -94,7 +94,7 @@ _OPTIONS = (
         "--samplers", callback=_samplers, metavar="A;B;...",
         help=f"The stages, in order [{'; '.join(DEFAULT_SAMPLERS)}].",
     ),
-    click.option("--stop", multiple=True, metavar="TEXT", help="Ends the answer; may be repeated."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends the answer; may be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Go on where the model would end."),
 )  # fmt: skip
 

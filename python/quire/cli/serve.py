@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .chat_options import ChatSettings, chat_options
 from .fetching import located
+from .form_options import grammar_options, taken_grammar
 from .model_argument import model_argument
 from .model_options import PRESET, ModelOptions, model_options
 from .sampling_options import sampling_defaults
@@ -41,6 +43,19 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @env_file_option
 @model_options(server=True, policy="dynamic", step_s=0.25)
 @sampling_defaults
+@click.option(
+    "-s",
+    "--seed",
+    "usual_seed",
+    type=int,
+    metavar="N",
+    help="Of requests that give none; -1: a new one each time [-1].",
+)
+@chat_options
+@grammar_options
+@click.option("--pooling", type=click.Choice(("none", "mean", "cls", "last", "rank")),
+              help="How tokens' vectors become an embedding [as the model has it].")  # fmt: skip
+@click.option("--tags", multiple=True, metavar="TEXT", help="Words about the model, which /v1/models shows.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N", help="0: any free one."
@@ -126,6 +141,8 @@ def command(**options: Any) -> None:
     from ..server.worker.launch import launch
 
     model: ModelOptions = options.pop("model")
+    chat: ChatSettings = options.pop("chat")
+    options |= {"system": chat.system, "chat_template": chat.template, "defaults": _defaults(options, chat)}
     path = model.path
     if path is None and options["models_dir"] is None and not options["allow_changes"]:
         note("no model given: using the small one in the package")
@@ -133,7 +150,6 @@ def command(**options: Any) -> None:
     preset: Preset | None = click.get_current_context().meta.get(PRESET)
     if preset is not None:
         options["sampling"] = {**preset.sampling, **options["sampling"]}
-        options["system"] = preset.system
         if options["keep_s"] is None and preset.keep_alive is not None:
             options["keep_s"] = seconds_of(preset.keep_alive)
         options["aliases"] = (*options["aliases"], *given)
@@ -151,6 +167,16 @@ def command(**options: Any) -> None:
         for name, why in skipped_models(Path(settings.models_dir)).items():
             note(f"--models-dir skips {one_line(name)}: {why}")
     serve(open_service(settings, path, config, launched), note)
+
+
+def _defaults(options: dict[str, Any], chat: ChatSettings) -> dict[str, Any]:
+    """What requests get that do not say, taken out of a command's values."""
+    pooling, seed, grammar = options.pop("pooling"), options.pop("usual_seed"), taken_grammar(options)
+    if pooling == "rank":
+        note("--pooling rank has no effect: a reranker always gives scores at /rerank")
+        pooling = None
+    found = {"seed": None if seed is None or seed < 0 else seed, "grammar": grammar, "pooling": pooling}
+    return {name: value for name, value in {**found, "chat": chat.keywords or None}.items() if value is not None}
 
 
 def _settings(options: dict[str, Any]) -> Settings:

@@ -12,9 +12,10 @@ from .text import note
 
 if TYPE_CHECKING:
     from ..engine import LLM
+    from ..tokenizer import Tokenizer
     from .model_options import ModelOptions
 
-__all__ = ["Session", "Sizes", "model_path"]
+__all__ = ["Session", "Sizes", "model_path", "open_tokenizer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +63,11 @@ def model_path(path: str | None) -> Path:
 
     note("no model given: using the small one in the package")
     return packaged_model()
+
+
+def open_tokenizer(path: str | None) -> Tokenizer:
+    """The tokenizer of a model, of which nothing else is read."""
+    from ..tokenizer import Tokenizer
+
+    source = model_path(path)
+    return Tokenizer.from_pretrained(source) if source.is_dir() else Tokenizer.from_gguf(source)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from .help_page import Command
 from .server_call import call, server_options
 from .text import note, one_line
 
 __all__ = ["command"]
 
 
-@click.command("stop")
+@click.command("stop", cls=Command)
 @click.argument("name")
 @server_options
 def command(*, name: str, server: str | None, api_key: str | None) -> None:

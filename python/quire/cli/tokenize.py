@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from .foreign_options import ForeignCommand
-from .model_argument import model_and_prompt, read_prompt
-from .session import model_path
+from .model_argument import model_and_prompt, model_option, read_prompt
+from .session import open_tokenizer
 from .text import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 @click.command("tokenize", cls=ForeignCommand)
 @model_and_prompt
-@click.option("-m", "--model", "path", metavar="MODEL", help="GGUF file or checkpoint folder [the package's own].")
+@model_option
 @click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--parse-special", is_flag=True, help="Control tokens written in the text count as such.")
@@ -33,7 +33,7 @@ def command(
         raise click.UsageError("--ids and --json are two forms of output: give one")
     # Bytes as they are: a tokenizer of bytes has an id for each, UTF-8 or not.
     source = read_prompt(prompt, "tokenize")
-    tokenizer = _open(path)
+    tokenizer = open_tokenizer(path)
     ids = tokenizer.encode(source, add_special=not no_special, parse_special=parse_special)
     if only_ids:
         print(*ids)
@@ -43,13 +43,6 @@ def command(
     else:
         for id in ids:
             print(f"{id:>8}  {one_line(_shown(tokenizer, id))}")
-
-
-def _open(path: str | None) -> Tokenizer:
-    from ..tokenizer import Tokenizer
-
-    source = model_path(path)
-    return Tokenizer.from_pretrained(source) if source.is_dir() else Tokenizer.from_gguf(source)
 
 
 def _shown(tokenizer: Tokenizer, id: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import RequestError
+from .help_page import Command
 from .text import one_line
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ N_SAMPLES = 60
 _TIMEOUT_S = 5.0
 
 
-@click.command("top")
+@click.command("top", cls=Command)
 @click.argument("url", default="http://127.0.0.1:8080", metavar="[URL]")
 @click.option("--api-key", envvar="QUIRE_API_KEY", metavar="KEY", help="The server's key [QUIRE_API_KEY].")
 @click.option(

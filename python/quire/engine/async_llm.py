@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from ..errors import RequestError
 from ..request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
+from .forks import forbid_in_children
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
 from .prompts import Prompt, RequestOptions
 from .results import Collector, Delta, GenerationResult
@@ -46,6 +47,7 @@ class AsyncLLM(LLMBase):
         made = cls.__new__(cls)
         # The model is closed when nobody holds it, so that this one does.
         made.__dict__.update(llm.__dict__, _shared=llm)
+        forbid_in_children(made)
         return made
 
     async def generate(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import RequestError, UnsupportedError
+from .call_names import names_its_call
 from .config import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
 from .engine import Engine, EngineRequest, Pooling
+from .forks import forbid_in_children
 from .loader import open_model
+from .model_names import model_path, named_model
 from .prompts import Prompt, Prompts, RequestOptions, prompt_list
 from .ranking import is_judged, relevance
 from .results import Collector
@@ -39,9 +42,19 @@ def _with_scale(adapter: str | os.PathLike[str] | tuple[str | os.PathLike[str], 
     return os.fspath(adapter[0]), adapter[1]
 
 
+def _tuple(name: str, value: object) -> tuple[Any, ...]:
+    """The items of an argument that is a sequence.  RequestError naming it where it is none, or a single text."""
+    if isinstance(value, str | bytes | os.PathLike) and name == "adapters":
+        return (value,)
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise RequestError(f"[engine] {name} is {value!r:.80}: give a list, as in {name}=[...]")
+    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+
+
 class LLMBase:
     """A model that was opened, with the engine that runs it."""
 
+    @names_its_call
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
@@ -81,17 +94,18 @@ class LLMBase:
         taps: Sequence[int] = (),
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:
+        named = named_model(model)
         self.config = EngineConfig(
             device=device,
             n_gpu_layers=n_gpu_layers,
             n_cpu_moe=n_cpu_moe,
             n_cpu_ffn=n_cpu_ffn,
-            override_tensor=tuple((pattern, place) for pattern, place in override_tensor),
+            override_tensor=_tuple("override_tensor", override_tensor),
             fit=fit,
             fit_target=fit_target,
             fit_ctx=fit_ctx,
             split_mode=split_mode,
-            tensor_split=tuple(tensor_split),
+            tensor_split=_tuple("tensor_split", tensor_split),
             main_gpu=main_gpu,
             n_ctx=n_ctx,
             threads=threads,
@@ -110,31 +124,33 @@ class LLMBase:
             memory_bytes=memory_bytes,
             step_s=step_s,
             snapshot_tokens=snapshot_tokens,
-            draft=None if draft is None else os.fspath(draft),
+            draft=None if draft is None else os.fspath(model_path(draft) if isinstance(draft, str) else draft),
             speculation=speculation,
             draft_max=draft_max,
             draft_min=draft_min,
-            taps=tuple(taps),
-            adapters=tuple(_with_scale(adapter) for adapter in adapters),
+            taps=_tuple("taps", taps),
+            adapters=tuple(_with_scale(adapter) for adapter in _tuple("adapters", adapters)),
         )
-        opened = open_model(model, self.config)
+        self.config = named.completed(self.config)
+        opened = open_model(named.path, self.config)
         self.config = replace(self.config, device=opened.device)
         self.model_name, self.architecture = opened.model_name, opened.architecture
         self.sizes, self.n_vocab = opened.sizes, opened.n_vocab
         self.n_ctx, self.kv_dtype, self.isa = opened.sizes.n_ctx, opened.kv_dtype, opened.isa
         self.n_ctx_train = opened.n_ctx_train
         # The fields of SamplingParams that the model's makers advise.
-        self.advised_sampling = opened.sampling
+        self.advised_sampling: Mapping[str, object] = {**opened.sampling, **named.sampling}
         self._pooling = opened.pooling
         self._advice = opened.advice
         self._reserved_bytes = opened.reserved_bytes
         self._cache_kinds, self._has_state = opened.cache_kinds, opened.has_state
         self._output = opened.output
-        self._prompts = Prompts(opened.tokenizer, opened.n_vocab, opened.sampling)
+        self._prompts = Prompts(opened.tokenizer, opened.n_vocab, self.advised_sampling, named.system)
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
+        forbid_in_children(self)
 
     def __repr__(self) -> str:
         name, kind = self.model_name, type(self).__name__
@@ -144,6 +160,15 @@ class LLMBase:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
         return self._prompts.tokenizer
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The variables that the chat template reads; none where there is no template."""
+        return self._prompts.template_variables
+
+    def use_chat_template(self, source: str) -> None:
+        """Use a chat template, Jinja's text, in place of the model's.  LoadError for a text that is none."""
+        self._prompts.use_template(source)
 
     def stats(self) -> DecoderStats:
         """Counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""

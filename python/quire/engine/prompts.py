@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RequestError, UnsupportedError
 from ..request_fields import Asked
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
     from .chat import ChatOptions, ChatRequest
 
-__all__ = ["Prompt", "Prompts", "RequestOptions", "prompt_list"]
+__all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
+
+_LOG = logging.getLogger("quire")
 
 Prompt: TypeAlias = "str | Sequence[int]"
 """Raw text, in which special tokens are added and parsed, or token ids as they are."""
@@ -37,21 +41,62 @@ class RequestOptions:
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list."""
+    """One prompt or several, as a list.  RequestError for what is neither, naming the item."""
     if isinstance(prompts, str):
         return [prompts]
-    items = list(prompts)
-    if items and all(isinstance(item, int) for item in items):
-        return [[item for item in items if isinstance(item, int)]]
-    return [item for item in items if not isinstance(item, int)]
+    items = _items(prompts, "prompts")
+    n_ids = sum(map(is_id, items))
+    if items and n_ids == len(items):
+        return [[int(item) for item in items]]
+    if n_ids:
+        text = next(at for at, item in enumerate(items) if not is_id(item))
+        number = next(at for at, item in enumerate(items) if is_id(item))
+        raise RequestError(
+            f"[prompt] prompts mix token ids with other items: item {text} is {items[text]!r:.40}, item {number} is "
+            f"{items[number]!r:.40} (one prompt is a string or a list of ids; several are a list of those)"
+        )
+    return [item if isinstance(item, str) else _items(item, f"prompt {at}") for at, item in enumerate(items)]
+
+
+def is_id(item: object) -> bool:
+    """Whether this is a whole number, Python's or NumPy's."""
+    return type(item) is int or (isinstance(item, Integral) and not isinstance(item, bool))
+
+
+def _items(given: object, name: str) -> list[Any]:
+    """The items of a sequence, or of an array of NumPy's or another library's."""
+    if given is None:
+        raise RequestError(f"[prompt] {name} is None: give a string, a list of token ids, or a list of those")
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise RequestError(f"[prompt] {name} is bytes, which are neither text nor token ids: decode them to a string")
+    if isinstance(given, Mapping):
+        hint = ": give its input_ids" if "input_ids" in given else ": chat() takes messages"
+        raise RequestError(f"[prompt] {name} is a mapping, not text or token ids{hint}")
+    if hasattr(given, "tolist"):  # an array
+        given = given.tolist()
+    if not isinstance(given, Iterable):
+        raise RequestError(f"[prompt] {name} is {given!r:.40}: give a string, a list of token ids, or a list of those")
+    return list(given)
 
 
 class Prompts:
-    """Makes requests for one model.  Thread-safe."""
+    """Makes requests for one model.  Thread-safe.
 
-    def __init__(self, tokenizer: Tokenizer | None, n_vocab: int, advised: Mapping[str, object] | None = None) -> None:
+    ``advised``: fields of ``SamplingParams`` where a chat does not say.  ``system``: the system message of chats that
+    begin without one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        n_vocab: int,
+        advised: Mapping[str, object] | None = None,
+        system: str | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._advised = advised or {}
+        self._system = system
+        self._told: set[str] = set()  # what has no effect and was logged
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
@@ -69,15 +114,16 @@ class Prompts:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, add_special=True, parse_special=True)
         else:
-            ids = list(prompt)
+            ids = _items(prompt, "a prompt")
         if not ids:
-            raise RequestError("[prompt] a prompt must have a token but is empty")
+            raise RequestError("[prompt] empty prompt: it has no token")
         for token_id in ids:
-            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < self._n_vocab:
+            if not is_id(token_id) or not 0 <= token_id < self._n_vocab:
                 raise RequestError(
-                    f"[prompt] a token id must be an int from 0 to {self._n_vocab - 1} but is {token_id!r:.40}"
+                    f"[prompt] token id {token_id!r:.40} is not in the vocabulary: ids are ints from 0 to "
+                    f"{self._n_vocab - 1}"
                 )
-        return ids
+        return ids if isinstance(prompt, str) else [int(token_id) for token_id in ids]
 
     def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """A request to generate."""
@@ -142,6 +188,7 @@ class Prompts:
 
         template = self._chat_template()
         form = format_of(template, chat)
+        messages = self._with_system(messages)
         values, ignored = self._template_values(template, chat)
 
         def written(given: Messages) -> tuple[str, list[int]]:
@@ -156,8 +203,10 @@ class Prompts:
         request = _request(ids, params, options, answer_form, self._predicted(params))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
         budgeted = chat.reasoning_budget is not None
-        if budgeted and chat.lenient and form.limited is None:  # it does not reason, so it stays within any budget
+        if budgeted and form.limited is None:  # it does not reason, so it stays within any budget
             budgeted, ignored = False, [*ignored, "reasoning_budget"]
+        if not chat.lenient:
+            self._tell_once([name for name in ignored if name not in dropped])
         asked = ChatRequest(request, form, chat.shown_tools, prompt, tuple(ignored))
         if not budgeted:
             return asked
@@ -168,10 +217,43 @@ class Prompts:
     def _template_values(template: ChatTemplate, chat: ChatOptions) -> tuple[Mapping[str, object], list[str]]:
         """The variables that the template gets, and names of those that it would not read, where these are left out."""
         values = chat.template_values or {}
-        if not chat.lenient:
-            return values, []
         known = {name: value for name, value in values.items() if name in template.variables}
         return known, [name for name in values if name not in known]
+
+    def _tell_once(self, ignored: Sequence[str]) -> None:
+        """Log what has no effect with this model, each name once."""
+        for name in ignored:
+            if name not in self._told:
+                self._told.add(name)
+                _LOG.warning("[chat] %s has no effect: the model's chat template does not use it", name)
+
+    def _with_system(self, messages: Messages) -> Messages:
+        if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
+            return messages
+        return [{"role": "system", "content": self._system}, *messages]
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The variables that the chat template reads; none where there is no template."""
+        has_one = self._template is not None or self.tokenizer.chat_template is not None
+        return self._chat_template().variables if has_one else frozenset()
+
+    @property
+    def limits_reasoning(self) -> bool:
+        """Whether the model thinks between tags, so that a budget can end it."""
+        from .chat import ChatOptions, format_of
+
+        has_one = self._template is not None or self.tokenizer.chat_template is not None
+        return has_one and format_of(self._chat_template(), ChatOptions()).limited is not None
+
+    def use_template(self, source: str) -> None:
+        """Use a chat template in place of the model's.  LoadError for a text that is none."""
+        from ..chat import ChatTemplate
+
+        tokenizer = self.tokenizer
+        made = ChatTemplate(source, tokenizer.special_texts, tokenizer.control_tokens)
+        with self._template_lock:
+            self._template = made
 
     def _chat_template(self) -> ChatTemplate:
         from ..chat import ChatTemplate

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LoadError, QuireError, UnsupportedError
+from ..system import machine_memory_bytes
 from .choose import Choice, RepositoryFile, choose
 from .names import HubName
 
-__all__ = ["Progress", "fetch", "is_offline", "repository_files"]
+__all__ = ["Progress", "fetch", "is_offline", "repository_files", "usable_memory_bytes"]
 
 Progress = Callable[[int, int, str], None]
 """Bytes done, bytes in all, the file's name.  It may raise to end the download."""
@@ -30,13 +31,24 @@ def is_offline() -> bool:
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
+def usable_memory_bytes() -> int | None:
+    """What the machine has, or this process's container; None where the system does not tell."""
+    memory = machine_memory_bytes()
+    if memory is None:
+        return None
+    try:
+        return min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return memory
+
+
 def _hub() -> Any:
     """The library; UnsupportedError naming what installs it."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
         raise UnsupportedError(
-            "[hub] fetching models needs huggingface_hub but it is not installed: pip install 'quire[hub]'"
+            "[hub] downloading models needs huggingface_hub, which is not installed: pip install 'quire[hub]'"
         ) from None
 
 
@@ -51,24 +63,23 @@ def _told(name: HubName) -> Iterator[None]:
         raise
     except errors.GatedRepoError:
         raise LoadError(
-            f"[hub] {name.repository} must be open to you but its terms are to be accepted on the hub first, "
-            "and HF_TOKEN to be set"
+            f"[hub] {name.repository} is gated: accept its terms on the hub first, and set HF_TOKEN"
         ) from None
     except errors.RepositoryNotFoundError:
         raise LoadError(
-            f"[hub] {name.repository} must be a repository but the hub has none, or it is private and HF_TOKEN is not "
-            "set (a prompt with a slash is given by -p)"
+            f"[hub] no such repository: {name.repository} (a private one needs HF_TOKEN; a prompt with a slash is "
+            "given by -p)"
         ) from None
     except errors.RevisionNotFoundError:
-        raise LoadError(f"[hub] {name.revision} must be a revision of {name.repository} but is none") from None
+        raise LoadError(f"[hub] no such revision of {name.repository}: {name.revision}") from None
     except (errors.EntryNotFoundError, errors.HFValidationError) as error:
-        raise LoadError(f"[hub] {name} must be on the hub but {_first_line(error)}") from None
+        raise LoadError(f"[hub] {name} is not on the hub: {_first_line(error)}") from None
     except Exception as error:
         if not isinstance(error, OSError | RuntimeError) and "http" not in type(error).__module__:
             raise
         raise LoadError(
-            f"[hub] {name.repository} must be fetched but {type(error).__name__}: {_first_line(error)} "
-            "(the same command goes on where it ended)"
+            f"[hub] cannot download {name.repository}: {type(error).__name__}: {_first_line(error)} "
+            "(try again: it goes on where it ended)"
         ) from error
 
 
@@ -79,7 +90,10 @@ def _first_line(error: BaseException) -> str:
 def repository_files(name: HubName) -> list[RepositoryFile]:
     """The files of a repository.  LoadError where there is none or the hub cannot be reached."""
     if is_offline():
-        raise LoadError(f"[hub] {name} must be on this machine, as HF_HUB_OFFLINE is set, but is not")
+        raise LoadError(
+            f"[hub] {name} is not on this machine, and HF_HUB_OFFLINE forbids downloading it (quire pull {name} does "
+            "that without)"
+        )
     with _told(name):
         info = (
             _hub().HfApi(library_name="quire").model_info(name.repository, revision=name.revision, files_metadata=True)
@@ -93,26 +107,30 @@ def _file(sibling: Any) -> RepositoryFile:
     return RepositoryFile(sibling.rfilename, sibling.size or 0, digest)
 
 
-def fetch(name: HubName, memory_bytes: int | None = None, progress: Progress | None = None) -> tuple[Path, Choice]:
+def fetch(
+    name: HubName, memory_bytes: int | None = None, progress: Progress | None = None, *, shows_bars: bool = False
+) -> tuple[Path, Choice]:
     """Fetch what a name means, or find it in the hub's cache; the file or folder to be opened, and what was chosen.
+
+    ``shows_bars``: the library shows its own progress bars, in a terminal or a notebook.
 
     Parts that have come stay, and the next call goes on there.  A file's SHA-256 must be the one that the hub tells;
     LoadError where it is not, and the file is gone then.
     """
     choice = choose(name, repository_files(name), memory_bytes)
-    paths = [_fetch_file(name, file, progress) for file in choice.files]
+    paths = [_fetch_file(name, file, progress, shows_bars=shows_bars) for file in choice.files]
     first = paths[0]
     return (first.parent if choice.is_folder else first), choice
 
 
-def _fetch_file(name: HubName, file: RepositoryFile, progress: Progress | None) -> Path:
+def _fetch_file(name: HubName, file: RepositoryFile, progress: Progress | None, *, shows_bars: bool) -> Path:
     hub = _hub()
     known = hub.try_to_load_from_cache(name.repository, file.path, revision=name.revision)
     with _told(name):
         got = Path(
             hub.hf_hub_download(
                 name.repository, file.path, revision=name.revision, library_name="quire",
-                tqdm_class=_bar(progress, file.path),
+                tqdm_class=None if shows_bars else _bar(progress, file.path),
             )
         )  # fmt: skip
     if known is None or not isinstance(known, str):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from .names import HubName, hub_name, is_local_model
+from ..errors import LoadError
+from .choose import is_model_file
+from .names import HubName, hub_name, is_adapter_folder, is_local_model
 from .registry import Preset, Registry
 from .short_names import short_name
 
@@ -62,7 +64,7 @@ def locate(
     preset = preset_of(name)
     name = name if preset is None else preset.model
     if is_local_model(name) or Path(name).expanduser().exists():
-        return Path(name).expanduser()
+        return _of_folder(Path(name).expanduser())
     from .stores import find_stored, stored_models
 
     models = stored_models()
@@ -76,3 +78,27 @@ def locate(
     if stored is not None:
         return stored.path
     return Path(name) if fetch is None else fetch(wanted)
+
+
+def _of_folder(path: Path) -> Path:
+    """The model of a folder: itself where it is a checkpoint, else its only GGUF file.  LoadError where it is neither,
+    saying what is in it."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    files = sorted(each for each in path.glob("*.gguf") if is_model_file(each.name))
+    # Of a split model the first part stands for all.
+    models = [each for each in files if "-of-" not in each.stem or "-00001-of-" in each.stem]
+    if len(models) == 1:
+        return models[0]
+    if models:
+        names = ", ".join(each.name for each in models[:8])
+        raise LoadError(f"[loader] folder {path} has {len(models)} models: name one of {names}")
+    if is_adapter_folder(path):
+        raise LoadError(
+            f"[loader] folder {path} is a LoRA adapter: open its base model with adapters=[...] (--lora on the command "
+            "line)"
+        )
+    raise LoadError(
+        f"[loader] folder {path} has no model: neither a .gguf file nor config.json, which a checkpoint has beside its "
+        ".safetensors"
+    )

@@ -49,7 +49,8 @@ class Settings:
     of a body, which otherwise have no effect and are named in the header ``x-quire-ignored``.  ``lenient``: such fields
     are taken all the same.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
     requests get which say nothing of them, before what models' files advise.  ``system``: the system message of chats
-    that begin without one.
+    that begin without one.  ``defaults``: what else requests get that say nothing of it (``worker.protocol.Open``).
+    ``chat_template``: one in place of the models' own.  ``tags``: words about the model that ``/v1/models`` shows.
     ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
     (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
     ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
@@ -79,6 +80,9 @@ class Settings:
     aliases: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    tags: tuple[str, ...] = ()
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER

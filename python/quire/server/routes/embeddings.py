@@ -125,6 +125,10 @@ class _Vectors:
             made.append(sse.raw([_floats(encoded[i * size : (i + 1) * size]) for i in range(n)]))
         return made
 
+    def floats_in_list(self) -> list[msgspec.Raw]:
+        """As numbers in JSON, each in a list of its own."""
+        return [sse.raw([_floats(encoded)]) for encoded in self.encoded]
+
     def floats(self) -> list[msgspec.Raw]:
         """As numbers in JSON, row by row."""
         return [sse.raw(_floats(encoded)) for encoded in self.encoded]
@@ -200,9 +204,17 @@ async def _embedded(
     return _Vectors([answer["vector"] for answer in answers], n_tokens, n_rows)
 
 
+def _is_unpooled(context: RequestContext[Any]) -> bool:
+    """Whether the server gives the vectors of tokens where a request does not say."""
+    return context.service.settings.defaults.get("pooling") == "none"
+
+
 async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
     body = context.body
+    if body.pooling is None and _is_unpooled(context):
+        text = "the server was started with --pooling none, which gives the vectors of tokens: ask /embedding"
+        raise ApiError(400, "unsupported_parameter", text, "pooling")
     try:
         prompts = await context.prepared(_prompts, body.input, "input")
         wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules(), body.pooling)
@@ -231,9 +243,8 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
     norm = None if body.embd_normalize < 0 else body.embd_normalize
     prompts = await context.prepared(_prompts, given, field)
     made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
-    return Reply.json(
-        [{"index": i, "embedding": [vector]} for i, vector in enumerate(await context.apart(made.floats))]
-    )
+    rows = await context.apart(made.rows if _is_unpooled(context) else made.floats_in_list)
+    return Reply.json([{"index": i, "embedding": vectors} for i, vectors in enumerate(rows)])
 
 
 async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:

@@ -26,7 +26,8 @@ async def model_object(context: RequestContext[None], name: str) -> dict[str, An
     service = context.service
     engine, created = service.engines().get(service.exactly(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
-    shown |= {"aliases": [other for other in service.names_of(name) if other != name], "tags": []}
+    shown |= {"aliases": [other for other in service.names_of(name) if other != name]}
+    shown["tags"] = list(service.settings.tags)
     if engine is not None and engine.state is EngineState.READY:
         info = engine.info
         shown["meta"] = {

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
-from ...errors import RequestError
+from ...hub.preset_options import options_of_preset
 from ...system import process_memory
 from ..failures import ApiError
 from ..fair_pool import FairPool
@@ -178,11 +177,11 @@ def open_service(
         given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system = dict(settings.sampling), settings.system
         if preset is not None:
-            given |= _options_of(preset)
+            given |= options_of_preset(preset)
             sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
         if n_ctx is not None:
             given["n_ctx"] = n_ctx
-        opened = Open(file, {**config, **given}, sampling, system)
+        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), settings.chat_template)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
 
@@ -209,31 +208,6 @@ def open_service(
     if default is not None:
         library.open_from_start(default)
     return Service(settings, library)
-
-
-def _options_of(preset: Preset) -> dict[str, Any]:
-    """A preset's options by the names of ``EngineConfig``'s fields; RequestError for other names."""
-    names = {
-        flag.removeprefix("--"): name for name, option in engine_options().items() for flag in option.flags.split()
-    }
-    found: dict[str, Any] = {}
-    for key, value in preset.options.items():
-        name = names.get(key.replace("_", "-"))
-        if name is None:
-            raise RequestError(f"[registry] options of a preset must be the engine's but one is {key!r:.80}")
-        option = engine_options()[name]
-        texts = [value] if isinstance(value, str) else value
-        found[name] = (
-            read_adapters(texts)
-            if option.is_adapters
-            else read_overrides(texts)
-            if option.is_overrides
-            else read_shares(texts[0])
-            if option.is_shares
-            else value
-        )
-    EngineConfig(**found)
-    return found
 
 
 def model_name(path: str | None) -> str:

@@ -25,6 +25,7 @@ from ...system import process_memory
 from ..fair_pool import FairPool
 from . import protocol as wire
 from .answering import Answering, Emit, Outlet
+from .defaults import Defaults
 from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of
 from .questions import Questions
@@ -62,8 +63,12 @@ class ModelWorker(LLMBase):
     """
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
-        super().__init__(opened.path, **with_share_of_model(opened.config))
+        super().__init__(None if opened.path is None else Path(opened.path), **with_share_of_model(opened.config))
         self._sampling, self._system = opened.sampling, opened.system
+        self._chat_template = opened.chat_template
+        if opened.chat_template is not None and not self.is_encoder:
+            self.use_chat_template(opened.chat_template)
+        self._defaults = Defaults(opened.defaults, self._prompts)
         self._emit = emit
         self._lock = threading.Lock()
         self._running: dict[int, _Running] = {}
@@ -90,7 +95,7 @@ class ModelWorker(LLMBase):
             max_sequences=self.sizes.max_sequences,
             max_step_tokens=self.sizes.max_step_tokens,
             advised={**self.advised_sampling, **self._sampling},
-            chat_template=tokenizer.chat_template,
+            chat_template=self._chat_template or tokenizer.chat_template,
             bos=texts.get("bos_token", ""),
             eos=texts.get("eos_token", ""),
             version=__version__,
@@ -207,12 +212,17 @@ class ModelWorker(LLMBase):
     def _submit(self, message: wire.Generate | wire.Chat, running: _Running) -> None:
         hints = message.hints
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
-        params = params_of(message.params)
+        params = params_of(self._defaults.params(message.params))
+        has_tools = isinstance(message, wire.Chat) and bool(message.options.get("tools"))
+        form = self._defaults.form(params, has_tools=has_tools)
+        if form is not params.structured_outputs:
+            params = replace(params, structured_outputs=form)
         answer: Answering
         ignored: tuple[str, ...] = ()
         if isinstance(message, wire.Chat):
             messages = self._with_system(message.messages)
-            chat = self._prompts.chat_draft(messages, params, options, ChatOptions(**message.options))
+            wanted = ChatOptions(**self._defaults.chat(message.options))
+            chat = self._prompts.chat_draft(messages, params, options, wanted)
             request, ignored = chat.engine, chat.ignored
             answer = Answering(message.id, request, ChatCollector(chat, collector_of(request)), self._outlet)
             answer.wants_progress = message.wants_progress
@@ -241,7 +251,8 @@ class ModelWorker(LLMBase):
 
     def _drafted(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> ChatRequest:
         """A conversation as a request that nobody submits."""
-        return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), ChatOptions(**options))
+        chat = ChatOptions(**self._defaults.chat(options))
+        return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), chat)
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
@@ -287,7 +298,7 @@ class ModelWorker(LLMBase):
             request = self._score_request(pair, options, text, message.instruction)
             answer = Scoring(message.id, len(request.token_ids), self._end, self._class_values)
         else:
-            request = self._embedding_request(message.prompt, message.pooling, options, text)
+            request = self._embedding_request(message.prompt, self._defaults.pooling(message.pooling), options, text)
             answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 

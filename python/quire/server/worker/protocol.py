@@ -54,13 +54,16 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     """The first message: which model (None: the package's), and the fields of ``EngineConfig`` that are set.
 
     ``sampling``: fields of ``SamplingParams`` that are advised before what the model's file advises.  ``system``: the
-    system message of chats that begin without one.
+    system message of chats that begin without one.  ``defaults``: what else requests get that do not say: ``seed``,
+    ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template``: in place of the model's.
     """
 
     path: str | None
     config: JsonObject
     sampling: JsonObject = {}
     system: str | None = None
+    defaults: JsonObject = {}
+    chat_template: str | None = None
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

@@ -1,0 +1,85 @@
+"""``quire embed``: texts as vectors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import RequestError
+from .foreign_options import ForeignCommand
+from .model_argument import named_first, text_of
+from .model_options import ModelOptions, model_options
+from .session import Session
+from .text import note, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["command"]
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("embed", cls=ForeignCommand)
+@named_first("[MODEL] [TEXT]...")
+@model_options()
+@click.option("-p", "--prompt", "texts", multiple=True, metavar="TEXT", help="A text, as an option; may be repeated.")
+@click.option("-f", "--file", "prompt_file", type=_FILE, metavar="FILE", help="Texts from a file, one a line.")
+@click.option("--separator", "--embd-separator", "separator", default="\n", metavar="TEXT",
+              help="What stands between texts in a file and on standard input [the end of a line].")  # fmt: skip
+@click.option("--pooling", type=click.Choice(("mean", "cls", "last")),
+              help="How the tokens' vectors become one [as the model has it].")  # fmt: skip
+@click.option("--normalize/--no-normalize", default=True, help="Whether vectors have length 1 [they have].")
+@click.option("--prompt-name", metavar="NAME", help="Which of the model's prompts goes before each text: query, ...")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the vectors to FILE: NumPy's if it ends in .npy, else text.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as OpenAI's embeddings are.")
+@click.pass_obj
+def command(
+    session: Session, *, words: tuple[str, ...], model: ModelOptions, texts: tuple[str, ...], prompt_file: Path | None,
+    separator: str, pooling: str | None, normalize: bool, prompt_name: str | None, output: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print the vector of each TEXT as a JSON array, one a line.
+
+    Without TEXT, texts are the lines of -f or of standard input.  Texts longer than the model reads are cut.
+    """
+    given = [*words, *texts]
+    if prompt_file is not None:
+        given += _lines(text_of(prompt_file), separator)
+    if not given:
+        if sys.stdin.isatty():
+            raise click.UsageError("no text: give one after the model, as in quire embed MODEL TEXT, or pipe it in")
+        given = _lines(sys.stdin.read(), separator)
+    if not given:
+        raise RequestError("[embed] no text: the input is empty")
+    with session.open(model) as llm:
+        vectors = llm.embed(given, pooling=pooling, normalize=normalize, prompt_name=prompt_name, truncate=True)  # type: ignore[arg-type]
+        if output is not None and output.suffix == ".npy":
+            import numpy as np
+
+            np.save(output, vectors)
+        else:
+            shown = json.dumps(_as_object(llm.model_name, vectors)) if as_json else _rows(vectors)
+            if output is None:
+                print(shown)
+                return
+            output.write_text(shown + "\n", encoding="utf-8")
+    note(f"wrote {one_line(str(output))}: {vectors.shape[0]} vectors of {vectors.shape[1]}")
+
+
+def _lines(text: str, separator: str) -> list[str]:
+    return [part for part in text.split(separator.replace("\\n", "\n")) if part.strip()]
+
+
+def _rows(vectors: npt.NDArray[np.float32]) -> str:
+    return "\n".join(json.dumps([float(f"{value:.8g}") for value in row]) for row in vectors)
+
+
+def _as_object(name: str, vectors: npt.NDArray[np.float32]) -> dict[str, object]:
+    data = [{"object": "embedding", "index": i, "embedding": row.tolist()} for i, row in enumerate(vectors)]
+    return {"object": "list", "model": name, "data": data}

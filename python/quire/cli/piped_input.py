@@ -1,0 +1,71 @@
+"""Text that is piped to a command beside its arguments: ``cat report.txt | quire run MODEL "Summarize this"``."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from pathlib import Path
+
+from .text import note
+
+__all__ = ["beside_prompt", "joined_with"]
+
+# A pipe that this program's parent holds may be nobody's input: its own, or that of a program which never writes.
+_PATIENCE_S = 3.0
+_TOLD_AFTER_S = 1.0
+
+
+def beside_prompt() -> bytes:
+    """What stands on standard input for a command that has a prompt already; empty where nobody piped anything.
+
+    A pipeline is read to its end, however long that takes.  A pipe that may have no writer is given a few seconds;
+    a file that others are in the middle of reading (``while read line``) is left to them.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        return b""
+    try:
+        number = sys.stdin.fileno()
+        mode = os.fstat(number).st_mode
+    except (OSError, ValueError, AttributeError):  # not a stream of the system's
+        return sys.stdin.buffer.read()
+    if stat.S_ISREG(mode):
+        return b"" if os.lseek(number, 0, os.SEEK_CUR) > 0 else sys.stdin.buffer.read()
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return b""
+    patience_s = _PATIENCE_S if stat.S_ISSOCK(mode) or _parent_holds(number) else None
+    return sys.stdin.buffer.read() if _begins(number, patience_s) else b""
+
+
+def joined_with(piped: bytes, prompt: bytes) -> bytes:
+    """One prompt of the text and what is asked about it, which comes last."""
+    return b"\n\n".join((piped.rstrip(b"\n"), prompt)) if piped.strip() else prompt
+
+
+def _begins(number: int, patience_s: float | None) -> bool:
+    """Wait until there is something, or the end; False where ``patience_s`` is over first."""
+    if sys.platform == "win32":  # select knows no pipes there
+        return True
+    begun_s, told = time.monotonic(), False
+    while True:
+        if select.select([number], [], [], 0.1)[0]:
+            return True
+        waited_s = time.monotonic() - begun_s
+        if patience_s is not None and waited_s >= patience_s:
+            note("nothing came on standard input, so the prompt is answered alone (< /dev/null says so at once)")
+            return False
+        if not told and waited_s >= _TOLD_AFTER_S:
+            note("waiting for standard input to end: it is part of the prompt")
+            told = True
+
+
+def _parent_holds(number: int) -> bool:
+    """Whether the parent has an end of the pipe itself, as a shell has none of a pipeline's."""
+    try:
+        own = os.readlink(f"/proc/self/fd/{number}")
+        theirs = Path(f"/proc/{os.getppid()}/fd")
+        return any(os.readlink(each) == own for each in theirs.iterdir())
+    except OSError:
+        return False

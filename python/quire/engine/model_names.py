@@ -1,0 +1,86 @@
+"""Models by name: what ``LLM("qwen3:0.6b")`` opens, and what the name's preset says beside."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine_options import EngineConfig
+from ..errors import LoadError
+
+if TYPE_CHECKING:
+    from ..hub.names import HubName
+
+__all__ = ["NamedModel", "model_path", "named_model"]
+
+_LOG = logging.getLogger("quire")
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """What a name stands for.  ``options``: fields of ``EngineConfig``, where a caller does not say; ``path`` None: the
+    package's model."""
+
+    path: Path | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
+
+    def completed(self, config: EngineConfig) -> EngineConfig:
+        """Options of a caller, with the name's own where the caller does not say."""
+        usual = {entry.name: entry.default for entry in fields(EngineConfig)}
+        own = {name: value for name, value in self.options.items() if getattr(config, name) == usual[name]}
+        return replace(config, **own) if own else config
+
+
+def named_model(model: str | os.PathLike[str] | None) -> NamedModel:
+    """The model of a name or a path.  A model of a hub that this machine lacks is downloaded, with a progress bar.
+
+    A path object is never taken for a name.  LoadError for what is neither, saying what would be.
+    """
+    if model is None:
+        return NamedModel(None)
+    if not isinstance(model, str):
+        return NamedModel(Path(model))
+    from ..hub.locate import preset_of
+    from ..hub.preset_options import options_of_preset
+
+    preset = preset_of(model)
+    if preset is None:
+        return NamedModel(model_path(model))
+    return NamedModel(model_path(preset.model), options_of_preset(preset), preset.sampling, preset.system)
+
+
+def model_path(name: str) -> Path:
+    """The file or folder of a model's name, downloaded where it must be; a path stays one."""
+    from ..hub.locate import locate
+
+    path = locate(name, _fetched)
+    if not path.exists() and not name.lower().endswith(".gguf") and os.sep not in name:
+        raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder here{_nearest(name)}")
+    return path
+
+
+def _nearest(name: str) -> str:
+    """The rest of the sentence: which names there are."""
+    from ..hub.short_names import SHORT_NAMES
+
+    sizes = SHORT_NAMES.get(name.partition(":")[0].lower())
+    if sizes is not None:
+        return f" nor a size of {name.partition(':')[0]}: {', '.join(sizes)}"
+    near = difflib.get_close_matches(name.lower(), SHORT_NAMES, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f" nor a known name: {hint}quire list shows the models of this machine, org/name is one of Hugging Face"
+
+
+def _fetched(name: HubName) -> Path:
+    from ..hub.download import fetch, is_offline, usable_memory_bytes
+
+    if not is_offline():
+        _LOG.warning("[hub] downloading %s", name)
+    return fetch(name, usable_memory_bytes(), shows_bars=True)[0]

@@ -1,0 +1,34 @@
+"""The engine's options of a preset, by the names of ``EngineConfig``'s fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
+from ..errors import RequestError
+from .registry import Preset
+
+__all__ = ["options_of_preset"]
+
+
+def options_of_preset(preset: Preset) -> dict[str, Any]:
+    """A preset's options by the names of ``EngineConfig``'s fields; RequestError for other names."""
+    names = {
+        flag.removeprefix("--"): name for name, option in engine_options().items() for flag in option.flags.split()
+    }
+    names |= {"gpu-layers": "n_gpu_layers", "n-gpu-layers": "n_gpu_layers"}
+    found: dict[str, Any] = {}
+    for key, value in preset.options.items():
+        name = names.get(key.replace("_", "-"))
+        if name is None:
+            raise RequestError(f"[registry] unknown option {key!r:.80} of a preset: it is none of the engine's")
+        option = engine_options()[name]
+        texts = [value] if isinstance(value, str) else value
+        if option.is_adapters:
+            found[name] = read_adapters(texts)
+        elif option.is_overrides:
+            found[name] = read_overrides(texts)
+        else:
+            found[name] = read_shares(texts[0]) if option.is_shares else value
+    EngineConfig(**found)
+    return found

@@ -1,0 +1,243 @@
+"""What callers of ``LLM`` give: prompts of any kind, names of models, wrong arguments, and calls after a fork.
+
+Oracles: the same call with a list of Python's ints; the model of the package behind names.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from local_hub import local_hub
+from quire import LLM, AsyncLLM
+from quire.engine.loader import packaged_model
+from quire.errors import LoadError, RequestError
+from quire.hub.registry import Preset, Registry
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(threads=1, n_ctx=256) as opened:
+        yield opened
+
+
+# Prompts
+
+
+def test_arrays_are_ids(llm: LLM) -> None:
+    ids = llm.tokenizer.encode(PROMPT)
+    expected = llm.generate(ids, max_tokens=3, temperature=0)[0].token_ids
+    for given in (np.array(ids), np.array(ids, dtype=np.uint16), [np.int32(id) for id in ids], tuple(ids), range(3)):
+        (found,) = llm.generate(given, max_tokens=3, temperature=0)  # type: ignore[arg-type]
+        assert found.prompt_token_ids == [int(id) for id in given]
+        assert all(type(id) is int for id in found.prompt_token_ids)
+    two = llm.generate(np.array([ids, ids]), max_tokens=3, temperature=0)  # type: ignore[arg-type]
+    assert [each.token_ids for each in two] == [expected, expected]
+    mixed = llm.generate([PROMPT, ids, np.array(ids)], max_tokens=3, temperature=0)  # type: ignore[list-item]
+    assert [each.token_ids for each in mixed] == [expected] * 3
+    assert np.array_equal(llm.logits(np.array(ids)), llm.logits(ids))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"Once", "bytes"), ([b"Once"], "bytes"), (bytearray(b"Once"), "bytes"), (None, "None"), ([None], "None"),
+        (["Once", 5], "5"), ([5, "Once"], "Once"), ([5, [6]], r"\[6\]"), (5, "5"), ([True, False], "True"),
+        ([[1.5]], "1.5"), (np.array([1.5]), "1.5"), ({"input_ids": [1]}, "input_ids"), ({"role": "user"}, "mapping"),
+        ([[]], "empty"), ([-1], "-1"), ([10**9], "1000000000"), (np.array(5), "5"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_prompt_is_named(llm: LLM, given: Any, words: str) -> None:
+    for call in (llm.generate, llm.embed):
+        with pytest.raises(RequestError, match=words):
+            call(given)
+
+
+# Wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nearest"),
+    [
+        ("n_threads", 4, "threads"), ("max_model_len", 64, "n_ctx"), ("num_ctx", 64, "n_ctx"), ("n_batch", 8, "max_step_tokens"),
+        ("model_path", "x", "model"), ("kv_cache_dtype", "f16", "kv_dtype"), ("thread", 4, "threads"),
+        ("temperature", 0, "generate"), ("quantisation", "Q8_0", "quantize"), ("lora_path", "x", "adapters"),
+    ],
+)  # fmt: skip
+def test_unknown_arguments_name_the_call_and_the_nearest(name: str, value: object, nearest: str) -> None:
+    for kind in (LLM, AsyncLLM):
+        with pytest.raises(TypeError) as caught:
+            kind(**{name: value})  # type: ignore[arg-type]
+        assert str(caught.value).startswith(f"{kind.__name__}() ")
+        assert f"'{name}'" in str(caught.value)
+        assert nearest in str(caught.value)
+
+
+def test_too_many_and_wrong_values_are_named() -> None:
+    with pytest.raises(TypeError, match=r"^LLM\(\)"):
+        LLM(None, 512)  # type: ignore[call-arg,misc]
+    for name, value in (("override_tensor", "ffn=CPU"), ("tensor_split", 0.5), ("taps", 3), ("n_ctx", "2k")):
+        with pytest.raises(RequestError, match=name):
+            LLM(**{name: value})  # type: ignore[arg-type]
+
+
+# Names
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without models."""
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "QUIRE_MODELS", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_name_opens_what_it_stands_for(home: Path) -> None:
+    Registry().add("poet", Preset(str(packaged_model()), "Be kind.", {"ctx-size": 96}, {"max_tokens": 3}))
+    for name in ("poet", "poet:latest"):
+        with LLM(name, threads=1) as llm:
+            assert llm.n_ctx == 96
+            answer = llm.chat([{"role": "user", "content": "Hi"}])
+            with_system = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+            assert answer.prompt_token_ids == llm.tokenizer.apply_chat_template(with_system, add_generation_prompt=True)
+            assert len(answer.token_ids) <= 3
+    with LLM("poet", threads=1, n_ctx=64) as llm:
+        assert llm.n_ctx == 64
+
+
+def test_a_name_of_the_hub_is_downloaded_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    repositories = {
+        name: {"tiny-Q8_0.gguf": packaged_model().read_bytes()} for name in ("org/tiny", "Qwen/Qwen3-0.6B-GGUF")
+    }
+    with local_hub(repositories) as hub:
+        for name, value in (("HF_ENDPOINT", hub.address), ("HF_HUB_DISABLE_XET", "1"), ("HF_HOME", str(home / "hf"))):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hf/hub"))
+        for name in ("org/tiny", "org/tiny:Q8_0", "qwen3:0.6b"):
+            with LLM(name, threads=1, n_ctx=64) as llm:
+                assert llm.generate("Once", max_tokens=1)[0].token_ids
+        fetched = [path for method, path, _ in hub.asked if method == "GET" and path.endswith(".gguf")]
+        assert len(fetched) == 2
+        with pytest.raises(LoadError, match="org/absent"):
+            LLM("org/absent")
+    assert [record.getMessage() for record in caplog.records if "downloading" in record.getMessage()][:1] == [
+        "[hub] downloading org/tiny"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("quen3", "qwen3"), ("qwen3:99b", "0.6b"), ("nothing-like-it", "quire list"), ("absent.gguf", "absent.gguf")],
+)
+def test_a_name_that_nobody_knows_says_how(home: Path, name: str, words: str) -> None:
+    with pytest.raises(LoadError, match=words):
+        LLM(name)
+
+
+def test_offline_says_how(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(LoadError, match=r"quire pull Qwen/Qwen3-0\.6B-GGUF"):
+        LLM("qwen3:0.6b")
+    with pytest.raises(LoadError, match="org/name"):
+        LLM(Path("org/name"))  # a path is never a name
+
+
+def test_folders_say_what_they_lack(home: Path) -> None:
+    (home / "empty").mkdir()
+    with pytest.raises(LoadError, match=r"config\.json"):
+        LLM("empty")
+    (home / "adapter").mkdir()
+    (home / "adapter/adapter_config.json").write_text("{}")
+    with pytest.raises(LoadError, match="adapters="):
+        LLM("adapter")
+    (home / "one").mkdir()
+    (home / "one/m.gguf").symlink_to(packaged_model())
+    with LLM("one", threads=1, n_ctx=64) as llm:
+        assert llm.n_ctx == 64
+    (home / "one/second.gguf").symlink_to(packaged_model())
+    with pytest.raises(LoadError, match=r"m\.gguf, second\.gguf"):
+        LLM("one")
+
+
+# Forks
+
+
+def in_a_child(use: Callable[[], object]) -> str:
+    """What a forked child says of a call, within ten seconds."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(use())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    try:
+        ready, _, _ = select.select([read], [], [], 10)
+        return os.read(read, 4000).decode() if ready else "nothing"
+    finally:
+        os.close(read)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_model_does_not_hang_in_a_forked_child(llm: LLM) -> None:
+    shared = AsyncLLM.sharing(llm)
+    message = [{"role": "user", "content": "Hi"}]
+    for use in (
+        lambda: llm.generate(PROMPT), lambda: next(llm.stream(PROMPT)), lambda: llm.chat(message),
+        lambda: llm.embed(PROMPT), lambda: llm.logits([1]), llm.stats, shared.stats,
+    ):  # fmt: skip
+        said = in_a_child(use)
+        assert said.startswith("RequestError: ")
+        assert "fork" in said
+    assert in_a_child(lambda: llm.tokenizer.encode(PROMPT)) == repr(llm.tokenizer.encode(PROMPT))
+    assert in_a_child(llm.close) == "None"
+
+    def own() -> list[int]:
+        with LLM(threads=1, n_ctx=64) as opened:
+            return opened.generate(PROMPT, max_tokens=2, temperature=0)[0].token_ids
+
+    assert in_a_child(own) == repr(own())
+    assert llm.generate(PROMPT, max_tokens=1)[0].token_ids  # the parent goes on
+
+
+# What the model does not use
+
+
+def test_what_the_template_does_not_use_is_logged_once(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    message = [{"role": "user", "content": "Who are you?"}]
+    expected = llm.chat(message, max_tokens=3).token_ids
+    for _ in range(2):
+        found = llm.chat(message, max_tokens=3, reasoning_budget=5, template_values={"lacking": 1})
+        assert found.token_ids == expected
+    said = [record.getMessage() for record in caplog.records]
+    assert [sum(name in text for text in said) for name in ("lacking", "reasoning_budget")] == [1, 1]
+
+
+def test_another_template_takes_the_models_place() -> None:
+    with LLM(threads=1, n_ctx=64) as llm:
+        llm.use_chat_template("{{ messages[0]['content'] }}{{ mood }}")
+        assert llm.template_variables == {"mood"}
+        found = llm.chat([{"role": "user", "content": PROMPT}], max_tokens=1, template_values={"mood": "!"})
+        assert found.prompt_token_ids == llm.tokenizer.encode(PROMPT + "!", add_special=False)
+        with pytest.raises(LoadError, match="template"):
+            llm.use_chat_template("{% if %}")
