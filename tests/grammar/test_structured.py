@@ -272,7 +272,7 @@ def test_refused_before_anything_runs(llm):
         ({"grammar": 'root ::= "a'}, RequestError, "close a string"),
         ({"regex": "(?=a)b"}, UnsupportedError, "look-around"),
         ({"regex": "["}, RequestError, "must be valid"),
-        ({"json": {"$ref": "#"}}, RequestError, "must be valid"),
+        ({"json": {"$ref": "#"}}, RequestError, "refers to itself"),
         ({"json": {"type": "string", "minLength": 2, "maxLength": 1}}, RequestError, "Unsatisfiable"),
     ]:
         with pytest.raises(kind, match=reason):

@@ -68,11 +68,9 @@ def test_arguments_one_by_one_are_of_their_schemas(name, control):
         ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer", "maximum": 3}]}}}, "held to anyOf"),
         ({"properties": {"a b": {"type": "null"}}}, "the name of an argument must be of"),
         ({"properties": {"a": False}}, "'a' must allow a value"),
-        ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
         ({"properties": {}, "minProperties": 1}, "'minProperties' cannot be enforced on arguments written one by one"),
         ({"properties": {"a": {"type": "array", "items": {"const": "<"}}}}, "'a' must not contain '<'"),
-        ({"properties": {"a": {"type": "object", "allOf": [{}]}}}, "'allOf' in the argument 'a'"),
-        ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
+        ({"properties": {"a": {"type": "object", "allOf": [{"not": {"const": 1}}]}}}, "'not' at #/properties/a"),
     ],
 )  # fmt: skip
 def test_what_texts_cannot_keep_is_refused(parameters, reason):
@@ -155,9 +153,6 @@ def test_what_notations_cannot_keep_is_refused(name):
     for parameters, reason in [
         ({"properties": {"a b": {}}}, "must be a word of"),
         ({"properties": {"a": False}}, "'a' must allow a value"),
-        ({"properties": {"a": {"type": "object", "allOf": [{}]}}}, "allOf"),
-        ({"properties": {}, "required": ["a"]}, "must be among properties but 'a'"),
-        ({"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}}, "must lead to \\$defs"),
         ({"properties": {"a": {"enum": ["<"]}}}, "'<'"),
         ({"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 0}}}, "at most maxItems"),
         ({"properties": {"a": {"type": "array", "items": False}}}, "must allow a value"),

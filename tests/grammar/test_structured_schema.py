@@ -14,6 +14,7 @@ from grammar_texts import allows, compiler
 from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import check_schema, grammar_source
+from quire.grammar.schema import enforceable
 from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams
 
@@ -21,16 +22,25 @@ pytest.importorskip("jsonschema")
 from structured_schemas import MAKERS, complaint, make_schemas
 from tiny_checkpoints import write_checkpoint
 
-# Every keyword of the drafts that is not enforced, and some that are no keywords.
-REFUSED = {
-    "not": {}, "if": True, "then": True, "else": True, "contains": True, "minContains": 1, "maxContains": 2,
-    "uniqueItems": True, "additionalItems": False, "unevaluatedItems": False, "unevaluatedProperties": False,
-    "propertyNames": True, "dependentRequired": {}, "dependentSchemas": {}, "dependencies": {},
-    "contentEncoding": "base64", "contentMediaType": "text/html", "contentSchema": {}, "$anchor": "a",
-    "$dynamicRef": "#a", "$dynamicAnchor": "a", "$recursiveRef": "#", "$vocabulary": {}, "id": "x", "extends": {},
-    "disallow": "string", "divisibleBy": 3, "nullable": True, "discriminator": {}, "requierd": ["a"], "x-foo": 1,
-    "x-guidance": {"lenient": True}, "": 1,
+# Keywords that change which documents are valid and cannot be enforced.
+REFUSED: dict[str, dict[str, object]] = {
+    "not": {"not": {"type": "null"}}, "if": {"if": {"type": "null"}, "then": {"const": None}},
+    "contains": {"contains": {"type": "null"}}, "uniqueItems": {"uniqueItems": True},
+    "dependentRequired": {"dependentRequired": {"a": ["b"]}}, "dependentSchemas": {"dependentSchemas": {"a": {}}},
+    "dependencies": {"dependencies": {"a": ["b"]}}, "propertyNames": {"propertyNames": {"not": {"const": "a"}}},
 }  # fmt: skip
+# Keywords that say nothing here, or nothing about validity.
+IDLE = {
+    "not": False, "if": True, "then": True, "else": True, "minContains": 1, "maxContains": 2, "uniqueItems": False,
+    "additionalItems": False, "propertyNames": True,
+    "dependentRequired": {}, "dependentSchemas": {}, "dependencies": {}, "contentEncoding": "base64",
+    "contentMediaType": "text/html", "contentSchema": {"not": 1}, "$anchor": "a", "$dynamicAnchor": "a",
+    "$recursiveAnchor": True, "$vocabulary": {}, "id": "x", "$id": "x", "nullable": False, "discriminator": {},
+    "x-foo": 1, "x-guidance": {"lenient": True}, "title": 1, "examples": [{"not": 1}], "example": 1, "xml": {},
+    "externalDocs": {}, "deprecated": True, "readOnly": True, "$comment": "a", "default": {"$ref": "#/nowhere"},
+    "$schema": "https://spec.openapis.org/oas/3.1/dialect/base", "definitions": {"a": {"not": {}}},
+}  # fmt: skip
+UNKNOWN = {"extends": {}, "disallow": "string", "divisibleBy": 3, "requierd": ["a"], "": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,62 +55,94 @@ def check(schema: object) -> None:
     check_schema(json.loads(json.dumps(schema)))
 
 
-@pytest.mark.parametrize("keyword", REFUSED)
-@pytest.mark.parametrize("place", ["top", "property", "items", "ref", "anyOf"])
-def test_keywords_that_cannot_be_enforced_are_refused_by_name(keyword, place):
-    schema: dict[str, object] = {keyword: REFUSED[keyword]}
-    wrapped = {
+PLACES = ["top", "property", "items", "ref", "anyOf"]
+
+
+def wrapped(schema: dict[str, object], place: str) -> dict[str, object]:
+    return {
         "top": schema,
         "property": {"properties": {"a": schema}},
         "items": {"items": {"prefixItems": [True, schema]}},
         "ref": {"$ref": "#/default/0", "default": [schema]},  # no place where schemas are looked for
         "anyOf": {"anyOf": [{"type": "null"}, {"additionalProperties": schema}]},
     }[place]
+
+
+@pytest.mark.parametrize("keyword", REFUSED)
+@pytest.mark.parametrize("place", PLACES)
+def test_keywords_that_cannot_be_enforced_are_refused_by_name(keyword, place):
     with pytest.raises(UnsupportedError, match=r"the keyword '.*' at #/.* cannot be enforced") as caught:
-        check(wrapped)
+        check(wrapped(REFUSED[keyword], place))
     assert repr(keyword) in str(caught.value)
 
 
+@pytest.mark.parametrize("keyword", IDLE)
+@pytest.mark.parametrize("place", PLACES)
+def test_keywords_without_effect_change_nothing(keyword, place):
+    plain: dict[str, object] = {"type": "string", "maxLength": 2}
+    found = enforceable(wrapped({**plain, keyword: IDLE[keyword]}, place))
+    assert found == enforceable(wrapped(plain, place))
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("keyword", UNKNOWN)
+@pytest.mark.parametrize("place", PLACES)
+def test_unknown_keywords_are_ignored_and_noted(keyword, place):
+    plain: dict[str, object] = {"type": "string"}
+    found = enforceable(wrapped({**plain, keyword: UNKNOWN[keyword]}, place))
+    assert found.schema == enforceable(wrapped(plain, place)).schema
+    (note,) = found.notes
+    assert note.startswith("json_schema#/")
+    assert note.endswith(f"/{keyword}")
+
+
 @pytest.mark.parametrize(
-    ("schema", "reason"),
+    ("schema", "value"),
     [
-        ({"format": "idn-email"}, "the format 'idn-email' at #/format"),
-        ({"items": [{}]}, "must be written as prefixItems"),
-        ({"$ref": "https://example.com/s.json"}, "the reference 'https://example.com/s.json'"),
-        ({"$ref": "#name"}, "the reference '#name'"),
-        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "the dialect"),
-        ({"minProperties": 2}, "'minProperties' at #/ cannot be enforced beyond one key more than the 0 required"),
-        ({"const": [{"a": 2**53 + 1}]}, "an integer beyond 9007199254740992 at #/const"),
-        ({"properties": {"$id": {"$id": "x"}}}, r"the keyword '\$id' at #/properties/\$id"),
+        ({"$ref": "https://example.com/s.json"}, "https://example.com/s.json"),
+        ({"minProperties": 2}, "'minProperties' at #/ .* the 0 required"),
+        ({"const": [{"a": 2**53 + 1}]}, "#/const: integer 9007199254740993"),
+        ({"type": "integer", "minimum": 2**64}, "#/minimum: bound 18446744073709551616"),
+        ({"minLength": 2**40}, "#/minLength: 1099511627776"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "'uniqueItems' at #/"),
+        ({"multipleOf": 1e-12}, "'multipleOf' 1e-12"),
+        ({"enum": ["x" * 20_000]}, "#/enum: a string of more than 16384 bytes"),
     ],
 )
-def test_what_else_cannot_be_enforced(schema, reason):
-    with pytest.raises(UnsupportedError, match=reason):
+def test_what_else_cannot_be_enforced(schema, value):
+    with pytest.raises(UnsupportedError, match=value):
         check(schema)
 
 
 @pytest.mark.parametrize(
-    ("schema", "reason"),
+    ("schema", "place"),
     [
-        ([], "#/ must be a schema"),
-        ({"items": 3}, "#/items must be a schema but is 3"),
-        ({"properties": []}, "#/properties must be an object of schemas"),
-        ({"properties": {"a/b": None}}, "#/properties/a~1b must be a schema"),
-        ({"anyOf": []}, "#/anyOf must be a list of schemas"),
-        ({"type": "text"}, "#/type must be of array, .* but is 'text'"),
-        ({"type": []}, "#/type must be of"),
-        ({"minLength": -1}, "#/minLength must be an integer of at least 0"),
-        ({"minLength": 1.5}, "#/minLength must be an integer"),
-        ({"exclusiveMinimum": True}, "#/exclusiveMinimum must be a number but is True"),
-        ({"required": "a"}, "#/required must be a list of names"),
-        ({"enum": []}, "#/enum must be a list of values"),
-        ({"pattern": 3}, "#/pattern must be a string"),
-        ({"$ref": "#/$defs/a"}, "must lead to a schema of the same document but is '#/\\$defs/a'"),
-        ({"$ref": "#/enum/x", "enum": [1]}, "must lead to a schema"),
+        ([], "#/"),
+        ({"items": 3}, "#/items: .* 3"),
+        ({"properties": []}, "#/properties"),
+        ({"properties": {"a/b": None}}, "#/properties/a~1b"),
+        ({"anyOf": []}, "#/anyOf"),
+        ({"type": "text"}, "#/type: .*'text'"),
+        ({"type": []}, "#/type"),
+        ({"minLength": -1}, "#/minLength: .* -1"),
+        ({"minLength": 1.5}, "#/minLength: .* 1.5"),
+        ({"minimum": True}, "#/minimum: .* True"),
+        ({"multipleOf": 0}, "#/multipleOf: .* 0"),
+        ({"required": "a"}, "#/required"),
+        ({"required": True}, "#/required"),
+        ({"enum": []}, "#/enum"),
+        ({"pattern": 3}, "#/pattern"),
+        ({"uniqueItems": "yes"}, "#/uniqueItems: .*'yes'"),
+        ({"$ref": "#/$defs/a"}, "#/\\$ref: .*'#/\\$defs/a'"),
+        ({"$ref": "#name"}, "#/\\$ref: .*'#name'"),
+        ({"$ref": "#/enum/x", "enum": [1]}, "#/\\$ref"),
+        ({"$ref": "#"}, "#/: the schema refers to itself"),
+        ({"allOf": [{"$ref": "#"}], "type": "object"}, "refers to itself"),
+        ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "itself"),
     ],
 )
-def test_malformed(schema, reason):
-    with pytest.raises(RequestError, match=reason):
+def test_malformed(schema, place):
+    with pytest.raises(RequestError, match=place):
         check(schema)
 
 
@@ -109,8 +151,10 @@ def test_malformed(schema, reason):
     [
         ({"type": "string", "pattern": "(?=a)b"}, UnsupportedError),
         ({"patternProperties": {"^a": {}, "a$": {}}}, UnsupportedError),
-        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, UnsupportedError),
-        ({"type": "object", "properties": {"a": {}}, "minProperties": 1, "maxProperties": 3}, UnsupportedError),
+        (
+            {"type": "object", "properties": {"a": {}}, "additionalProperties": True, "maxProperties": 3},
+            UnsupportedError,
+        ),
         ({"type": "string", "pattern": "("}, RequestError),
         ({"type": "string", "minLength": 3, "maxLength": 2}, RequestError),
         ({"type": "integer", "minimum": 5, "maximum": 4}, RequestError),
@@ -125,11 +169,17 @@ def test_what_the_compiler_refuses_is_typed(schema, kind):
 
 def test_properties_named_like_keywords_are_no_keywords():
     check({"properties": {"not": {"type": "null"}, "uniqueItems": True}, "$defs": {"if": {}}, "enum": [{"not": 1}]})
+    named = {"const": {"type": "integer"}, "$ref": {"type": "integer"}, "$id": {"type": "integer"}}
+    form = StructuredOutputsParams(json={"type": "object", "properties": named, "required": ["$ref", "$id"]})
+    assert allows(form, '{"const": 1, "$ref": 2, "$id": 3}')
+    assert not allows(form, '{"const": "a", "$ref": 2, "$id": 3}')
 
 
 def test_no_key_in_disguise():
     """A free key that is a declared one written with escapes would replace a value that was checked."""
-    form = StructuredOutputsParams(json={"type": "object", "properties": {"a": {"type": "integer"}}})
+    form = StructuredOutputsParams(
+        json={"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}
+    )
     assert allows(form, '{"a": 1, "b": "x"}')
     assert not allows(form, '{"\\u0061": "x"}')
     assert not allows(form, '{"b": 1, "a": "x"}')

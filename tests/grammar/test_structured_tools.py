@@ -284,7 +284,7 @@ def written(syntax: CallSyntax, arguments: dict[str, Any]) -> str:
 
 
 def test_tools_that_are_not_strict_are_free_and_others_need_no_grammar():
-    loose = tool("weather", {"city": {"not": {}}})
+    loose = tool("weather", {"city": {"not": {"const": 1}}})
     assert answer_source(layout("hermes"), None, ToolUse([loose], "auto")) is None
     assert answer_source(layout("qwen3_coder"), None, ToolUse([loose], "auto")) is None
     source = answer_source(layout("hermes"), None, ToolUse([loose, CLOCK], "auto"))

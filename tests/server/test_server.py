@@ -257,6 +257,50 @@ def test_whole_numbers_of_any_size_in_what_may_have_any_shape(client: httpx.Clie
     assert client.get("/v1/status").json()["models"][0]["requests"] == 0
 
 
+PUBLISHED = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "format": "uint32", "minimum": 0, "maximum": 9},
+        "b": {"oneOf": [{"const": 1, "x-name": "one"}, {"const": 2}], "discriminator": {"propertyName": "k"}},
+        "c": {"type": "object", "propertyNames": {"enum": ["d"]}, "additionalProperties": {"const": 3}},
+    },
+    "required": ["a", "b", "c"],
+}
+CALL = {"type": "function", "function": {"name": "f", "parameters": PUBLISHED}}
+QUESTION = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100, "temperature": 1.0}
+PLACES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": PUBLISHED}}}),
+    ("/v1/chat/completions", {"structured_outputs": {"json": PUBLISHED, "disable_any_whitespace": True}}),
+    ("/v1/chat/completions", {"guided_json": PUBLISHED}),
+    ("/v1/chat/completions", {"json_schema": PUBLISHED}),
+    ("/v1/chat/completions", {"tools": [CALL], "tool_choice": "required", "parallel_tool_calls": False}),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": PUBLISHED}}}),
+    ("/api/chat", {"model": "tiny-chat", "stream": False, "format": PUBLISHED}),
+    ("/completion", {"json_schema": PUBLISHED}),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "form"), PLACES, ids=lambda value: value if isinstance(value, str) else next(iter(value))
+)
+def test_every_schema_is_read_in_the_same_way(client: httpx.Client, path: str, form: dict[str, Any]) -> None:
+    asked = {"/v1/responses": {"input": "x", "temperature": 1.0}, "/completion": {"prompt": "x", "n_predict": 100}}
+    response = client.post(path, json={**asked.get(path, QUESTION), **form})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    if "choices" in answer:
+        message = answer["choices"][0]["message"]
+        text = message["content"] or message["tool_calls"][0]["function"]["arguments"]
+    elif path == "/v1/responses":
+        text = answer["output"][-1]["content"][0]["text"]
+    else:
+        text = answer["message"]["content"] if "message" in answer else answer["content"]
+    value = json.loads(text)
+    assert value.keys() == {"a", "b", "c"}
+    assert value["c"] in ({}, {"d": 3})
+    assert "json_schema#/properties/a/format" in response.headers["x-quire-ignored"]
+
+
 TAKEN_NAMES = [
     "messages", "tools", "documents", "tokenize", "chat_template", "add_generation_prompt", "continue_final_message",
     "bos_token", "eos_token", "raise_exception", "strftime_now", "namespace", "range", "loop", "self", "caller",

@@ -112,7 +112,8 @@ def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse
         writer.content(has_form=form is not None, has_calls=bool(calls))
     if not calls and writer.is_bare:
         return form
-    return GrammarSource(None if form is None else form.body, writer.finish())
+    notes = dict.fromkeys([*(() if form is None else form.notes), *writer.notes])
+    return GrammarSource(None if form is None else form.body, writer.finish(), tuple(notes))
 
 
 def _functions(tools: Sequence[Mapping[str, object]]) -> list[_Function]:
@@ -171,6 +172,7 @@ class _Writer:
         self._framed = False
         self._trigger = ""
         self._value_end = ""
+        self.notes: list[str] = []
 
     @property
     def is_bare(self) -> bool:
@@ -223,7 +225,9 @@ class _Writer:
             raise RequestError(f"[tools] the parameters of {function.name} must be the schema of an object")
         parameters = {"type": "object", **parameters}
         try:
-            enforced = enforceable(parameters)
+            read = enforceable(parameters)
+            enforced = read.schema
+            self.notes += [f"{function.name}.{note}" for note in read.notes]
             if syntax.notation is not Notation.JSON:
                 arguments = self._in_notation(syntax, enforced, function, number)
             else:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import RequestError, UnsupportedError
 from ..structured import StructuredOutputsParams
@@ -31,10 +31,14 @@ _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\
 
 @dataclass(frozen=True)
 class GrammarSource:
-    """A grammar as text, and what stands around it; one of them may be absent.  What caches are keyed by."""
+    """A grammar as text, and what stands around it; one of them may be absent.  What caches are keyed by.
+
+    ``notes``: places in JSON Schemas that are not enforced.
+    """
 
     body: str | None
     frame: Frame | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_tame(self) -> bool:
@@ -72,9 +76,11 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
 
     UnsupportedError naming what cannot be enforced; RequestError for what is malformed.
     """
+    notes: tuple[str, ...] = ()
     if params.json is not None or params.json_object:
         schema = {"type": "object"} if params.json_object else json.loads(str(params.json))
-        body = json_body(enforceable(schema), _whitespace(params))
+        enforced = enforceable(schema)
+        notes, body = enforced.notes, json_body(enforced.schema, _whitespace(params))
     elif params.regex is not None:
         body = {"lark_grammar": f"start: {_lark_regex(params.regex)}\n"}
     elif params.choice is not None:
@@ -83,9 +89,10 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
         body = {"lark_grammar": f"start: CHOICE\nCHOICE: {strings}\n"}
     else:
         assert params.grammar is not None
-        body = {"lark_grammar": _lark(params.grammar)}
+        notes, lark = _lark(params.grammar)
+        body = {"lark_grammar": lark}
     frame = None if params.after is None else _after(params.after)
-    return GrammarSource(json.dumps(body, ensure_ascii=False), frame)
+    return GrammarSource(json.dumps(body, ensure_ascii=False), frame, notes)
 
 
 def _after(trigger: str) -> Frame:
@@ -122,11 +129,11 @@ def _lark_regex(pattern: str) -> str:
     return "/" + "".join([*text, pattern[position:]]) + "/"
 
 
-def _lark(grammar: str) -> str:
-    """Lark for GBNF, or Lark as it is, in which the schemas are checked as those of requests are."""
+def _lark(grammar: str) -> tuple[tuple[str, ...], str]:
+    """Lark for GBNF, or Lark as it is, in which the schemas are read as those of requests are; and their notes."""
     if is_gbnf(grammar):
-        return gbnf_to_lark(grammar)
-    position, parts = 0, []
+        return (), gbnf_to_lark(grammar)
+    position, parts, notes = 0, [], dict[str, None]()
     while (found := _LARK_TOKEN.search(grammar, position)) is not None:
         parts.append(grammar[position : found.end()])
         position = found.end()
@@ -139,5 +146,7 @@ def _lark(grammar: str) -> str:
                 schema, position = json.JSONDecoder().raw_decode(grammar, start.end())
             except (ValueError, RecursionError) as error:
                 raise RequestError("[grammar] %json must be followed by a JSON Schema but is not") from error
-            parts.append(" " + json.dumps(enforceable(schema)))
-    return "".join([*parts, grammar[position:]])
+            enforced = enforceable(schema)
+            notes.update(dict.fromkeys(enforced.notes))
+            parts.append(" " + json.dumps(enforced.schema))
+    return tuple(notes), "".join([*parts, grammar[position:]])

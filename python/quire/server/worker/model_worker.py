@@ -235,7 +235,8 @@ class ModelWorker(LLMBase):
         def submit(grammar: Grammar | None) -> None:
             made = replace(request, announced=True, grammar=grammar)
             native_id = answer.native_id = self._engine.submit(made, answer.deliver)
-            answer.announce(request.token_ids if wants_ids else None, ignored)
+            notes = () if request.form is None else request.form.notes
+            answer.announce(request.token_ids if wants_ids else None, (*ignored, *notes))
             self._know(running, native_id)
 
         if request.form is None:
