@@ -83,12 +83,24 @@ def test_an_encoder_generates_nothing(bert: LLM) -> None:
 
 def test_sizes_that_no_encoder_has_are_refused(tmp_path: Path) -> None:
     path = converted(tmp_path, "bert")
-    with pytest.raises(CapacityError, match="at most the 256 positions"):
-        LLM(path, n_ctx=257)
     with pytest.raises(CapacityError, match="max_step_tokens must be at least n_ctx"):
         LLM(path, n_ctx=128, max_step_tokens=64)
     with LLM(path, max_step_tokens=64) as small:
         assert small.n_ctx == 64
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_context_beyond_a_models_positions_is_shortened_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    write_checkpoint(tmp_path / name, name)
+    with LLM(tmp_path / name, threads=1) as usual:
+        n_ctx = usual.n_ctx
+    assert caplog.records == []
+    with LLM(tmp_path / name, threads=1, n_ctx=100_000) as model:
+        assert model.n_ctx == n_ctx == model.n_ctx_train
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert all(word in said for word in ("100000", str(n_ctx), f" {name}:"))
 
 
 def test_scores_of_classes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ..models import is_head, load_head, load_model, trace_predictor
 from ..tokenizer import Tokenizer
 from .config import CacheDType, EngineConfig
 from .draft_head import check_tokens, draft_is_head
+from .shown_name import shown_name
 from .sizes import BLOCK_TOKENS, MOST_SEQUENCES, ModelNeeds, Sizes
 
 if TYPE_CHECKING:
@@ -148,11 +149,11 @@ def opened_draft(
         raise UnsupportedError(f"[draft] the device must be the CPU for a draft but is {device.name}")
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
         if is_head(reader.metadata):
-            check_tokens(path.name, reader, tokenizer)
+            check_tokens(shown_name(path), reader, tokenizer)
             yield _head_beside(reader, target, config, kv_dtype)
             return
         model = load_model(reader)
-        _check(path.name, model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, target.config.n_vocab)
+        _check(shown_name(path), model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, target.config.n_vocab)
         yield DraftModel(
             model.config,
             model.cache,

@@ -20,6 +20,7 @@ from .kernel_choice import cache_dtype, kernel_set_of
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
 from .placement import asks_for_two_devices, memory_of_all
+from .shown_name import shown_name
 from .sizes import check_weights
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def open_reader(
     # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
     is_shape = reader.is_made and devices[0].kind != "cpu"
     model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
+    config = _within_positions(config, model, reader, path)
     tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
         tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
@@ -156,12 +158,29 @@ def open_reader(
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
-    predictor = predictor_beside(path.name, model, config, kv_dtype)
+    predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
         ).start()  # fmt: skip
+
+
+def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFReader, path: Path) -> EngineConfig:
+    """A context that the model has positions for, of encoders and of tables of positions; a shorter one is logged.
+
+    The positions of other models go on beyond what they were trained on.
+    """
+    most = model.config.n_ctx_train
+    if config.n_ctx is None or config.n_ctx <= most:
+        return config
+    if not model.config.is_encoder and "position_embd.weight" not in {tensor.name for tensor in reader.tensors}:
+        return config
+    _LOG.warning(
+        "[n_ctx] %d tokens are more than the %d positions of %s: the context is %d",
+        config.n_ctx, most, shown_name(path), most,
+    )  # fmt: skip
+    return replace(config, n_ctx=most)
 
 
 def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:

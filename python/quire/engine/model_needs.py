@@ -10,6 +10,7 @@ from .._native.graph import packed_row_bytes
 from .._native.kv import CacheLayout
 from ..gguf import GGUFReader
 from .config import CacheDType, EngineConfig
+from .shown_name import shown_name
 from .sizes import MOST_SEQUENCES, GroupNeeds, ModelNeeds
 from .text_advice import text_advice
 
@@ -65,7 +66,7 @@ def needs_of(
     """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
     c, cache = model.config, CacheLayout(model.cache, kv_dtype)
     return ModelNeeds(
-        name=path.name,
+        name=shown_name(path),
         n_ctx_train=c.n_ctx_train,
         weights_bytes=reader.size_bytes + adapter_bytes + (_packing_bytes(reader) if own_kernels else 0),
         block_bytes=max(1, cache.block_bytes),

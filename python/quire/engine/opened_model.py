@@ -17,6 +17,7 @@ from .memory import memory_at_hand
 from .model_needs import kinds_of, needs_of
 from .model_output import ModelOutput, output_of, pooling_of
 from .sampling_advice import advised_sampling
+from .shown_name import shown_name
 from .sizes import Sizes, choose_sizes
 from .text_advice import TextAdvice, text_advice
 
@@ -94,7 +95,7 @@ class ModelParts:
         if "q" in self.kv_dtype and not cache.groups:
             raise UnsupportedError(
                 f"[engine] kv_dtype {self.kv_dtype} must go with a model that caches keys and values but "
-                f"{self.path.name} caches none"
+                f"{shown_name(self.path)} caches none"
             )
         sizes, n_ctx_train = self._sizes()
         executor = self._executor(sizes)
@@ -140,7 +141,7 @@ class ModelParts:
         if sizes.n_ctx > needs.n_ctx_train:
             _LOG.warning(
                 "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
-                sizes.n_ctx, needs.n_ctx_train, self.path.name,
+                sizes.n_ctx, needs.n_ctx_train, shown_name(self.path),
             )  # fmt: skip
         return sizes, needs.n_ctx_train
 

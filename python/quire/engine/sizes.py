@@ -177,10 +177,6 @@ class _Room:
 
 def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
     """A step takes a whole context; there is no cache, so that one block but the null block is never used."""
-    if config.n_ctx is not None and config.n_ctx > needs.n_ctx_train:
-        raise CapacityError(
-            f"[memory] n_ctx must be at most the {needs.n_ctx_train} positions of {needs.name} but is {config.n_ctx}"
-        )
     most = min(_MOST_UNDIVIDED_TOKENS, left // _CACHE_PART // needs.token_bytes)
     n_ctx = config.n_ctx or min(needs.n_ctx_usual, most, config.max_step_tokens or most)
     n_tokens = config.max_step_tokens or max(n_ctx, _step_tokens(needs, left))

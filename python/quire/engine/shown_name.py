@@ -1,0 +1,17 @@
+"""What messages call a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["shown_name"]
+
+# A folder is read as a file of this name, which nobody has given it.
+_MADE = re.compile(r"\.(.+)\.gguf\.[^.]+\.part")
+
+
+def shown_name(path: Path) -> str:
+    """The name of a model's file, or of the folder that it stands for."""
+    found = _MADE.fullmatch(path.name)
+    return path.name if found is None else found[1]
