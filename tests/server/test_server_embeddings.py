@@ -6,6 +6,7 @@ Oracles: the package's model in this process, asked without the server; NumPy fo
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from quire.engine import LLM
 from quire.errors import RequestError
 from quire.server.worker.embedding import shaped
 from quire.server.worker.protocol import Embed, Failed
+from served import served
 
 TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
 CLOSE = {"abs": 2e-4}
@@ -66,6 +68,42 @@ def test_llama_cpps_form(client: httpx.Client, llm: LLM) -> None:
             assert [row["index"] for row in rows] == [0, 1, 2]
             found = np.array([row["embedding"] for row in rows])[:, 0]
             assert found == pytest.approx(expected, abs=2e-3 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+def test_inputs_may_mix_texts_and_ids(client: httpx.Client, llm: LLM, path: str) -> None:
+    ids = llm.tokenizer.encode(TEXTS[1])
+    body = {"input": [ids, [ids[0], TEXTS[0], *ids[1:]], TEXTS[2], {"prompt_string": TEXTS[0]}]}
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    rows = (
+        answer.json()["data"] if path == "/v1/embeddings" else [{"embedding": r["embedding"][0]} for r in answer.json()]
+    )
+    mixed = [ids[0], *llm.tokenizer.encode(TEXTS[0], add_special=False, parse_special=True), *ids[1:]]
+    expected = [llm.embed(ids)[0], llm.embed(mixed)[0], llm.embed(TEXTS[2])[0], llm.embed(TEXTS[0])[0]]
+    assert np.array([row["embedding"] for row in rows]) == pytest.approx(np.array(expected), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "x"}), ("/embed", {"inputs": "x"}), ("/api/embed", {"model": "fake", "input": "x"}),
+        ("/api/embeddings", {"model": "fake", "prompt": "x"}),
+    ],
+)  # fmt: skip
+def test_vectors_of_tokens_have_no_place_in_most_forms(path: str, body: dict[str, Any]) -> None:
+    refused = post(path, body, options={"defaults": {"pooling": "none"}})
+    assert (refused.status_code, "--pooling none" in refused.text) == (400, True)
+    assert post(path, body, options={"defaults": {"pooling": "mean"}}).status_code == 200
+
+
+def test_vectors_of_every_token_in_llama_cpps_form(llm: LLM, tmp_path: Path) -> None:
+    with served(tmp_path, ["--pooling", "none"]) as server, server.client() as client:
+        rows = client.post("/embeddings", json={"input": TEXTS}).json()
+        refused = client.post("/v1/embeddings", json={"input": TEXTS})
+    for row, expected in zip(rows, llm.embed_tokens(TEXTS), strict=True):
+        assert np.array(row["embedding"]) == pytest.approx(expected, abs=2e-3)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "pooling")
 
 
 def test_ollamas_form(client: httpx.Client, llm: LLM) -> None:

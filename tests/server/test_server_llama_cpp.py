@@ -51,7 +51,8 @@ def test_a_completion_is_the_engines(client: httpx.Client, llm: LLM) -> None:
     timings = answer["timings"]
     assert timings["predicted_n"] == 12
     assert timings["cache_n"] + timings["prompt_n"] == answer["tokens_evaluated"]
-    assert timings["predicted_per_second"] == pytest.approx(12e3 / timings["predicted_ms"], rel=0.05)
+    assert timings["predicted_per_second"] == pytest.approx(11e3 / timings["predicted_ms"], rel=0.05)
+    assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 11, rel=0.05)
     # The same model under the other path, and the same prompt as ids.
     ids = llm.tokenizer.encode(STORY)
     assert client.post("/completions", json={**body, "prompt": ids}).json()["content"] == expected.text
@@ -281,15 +282,66 @@ def test_one_token_has_no_speed(client: httpx.Client) -> None:
         assert (timings["predicted_per_second"], timings["predicted_per_token_ms"]) == (0.0, 0.0)
         assert 0 < timings["prompt_per_second"] < 1e6
     after = figures(client)
-    assert after["predicted_tokens_seconds"] == before["predicted_tokens_seconds"]
+    assert after["predicted_tokens_seconds"] == 0
+    assert after["tokens_predicted_total"] == before["tokens_predicted_total"] + 2
     two = client.post("/completion", json={"prompt": "Two tokens", "n_predict": 2, "ignore_eos": True}).json()[
         "timings"
     ]
-    assert two["predicted_per_second"] == pytest.approx(2e3 / two["predicted_ms"], rel=0.05)
+    assert two["predicted_per_second"] == pytest.approx(1e3 / two["predicted_ms"], rel=0.05)
+    assert figures(client)["predicted_tokens_seconds"] == pytest.approx(two["predicted_per_second"], rel=0.05)
     for options in ({"num_predict": 1}, {"num_predict": 2, "seed": 1}):
         body = {"model": "tiny-chat", "prompt": "Once upon a", "raw": True, "stream": False, "options": options}
         answer = client.post("/api/generate", json=body).json()
         assert ("eval_duration" in answer) == (answer["eval_count"] == 2)
+
+
+def test_rates_are_of_the_time_since_the_figures_were_asked_for_last(client: httpx.Client) -> None:
+    figures(client)
+    timings = client.post(
+        "/completion", json={"prompt": "A fox and a hare", "n_predict": 9, "ignore_eos": True}
+    ).json()["timings"]
+    first, second = figures(client), figures(client)
+    assert first["predicted_tokens_seconds"] == pytest.approx(timings["predicted_per_second"], rel=0.05)
+    assert first["prompt_tokens_seconds"] == pytest.approx(timings["prompt_per_second"], rel=0.05)
+    assert second["predicted_tokens_seconds"] == second["prompt_tokens_seconds"] == 0
+    assert second["tokens_predicted_total"] == first["tokens_predicted_total"]
+    response = client.get("/metrics")
+    started = int(response.headers["process-start-time-unix"])
+    assert time.time() - 3600 < started <= time.time()
+    assert client.get("/metrics").headers["process-start-time-unix"] == str(started)
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert f"spec_decode_{name}_total" in second
+
+
+def test_figures_have_the_prompts_of_embeddings(client: httpx.Client) -> None:
+    before = figures(client)
+    answer = client.post("/v1/embeddings", json={"input": ["A fox of the figures", "Seven hares"]}).json()
+    after = figures(client)
+    assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == answer["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/completion", {"prompt": "fox " * 700, "n_predict": 2}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "fox " * 700}], "max_tokens": 2}),
+    ("/v1/responses", {"input": "fox " * 700, "max_output_tokens": 2}),
+])  # fmt: skip
+@pytest.mark.parametrize("with_timings", [False, True])
+def test_progress_has_timings_where_each_piece_has(
+    client: httpx.Client, path: str, body: Any, with_timings: bool
+) -> None:
+    more = {"stream": True, "return_progress": True, "timings_per_token": with_timings, "cache_salt": "a"}
+    if path != "/v1/chat/completions":
+        more.pop("cache_salt")
+    text = client.post(path, json={**body, **more}).text
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
+    progress = [event for event in events if "prompt_progress" in event]
+    assert progress[-1]["prompt_progress"]["processed"] == progress[-1]["prompt_progress"]["total"]
+    for event in progress:
+        assert ("timings" in event) == with_timings
+        if with_timings:
+            told, timings = event["prompt_progress"], event["timings"]
+            assert timings["cache_n"] + timings["prompt_n"] == told["processed"]
+            assert (timings["predicted_n"], timings["predicted_per_second"]) == (0, 0.0)
 
 
 def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) -> None:

@@ -70,5 +70,18 @@ def test_reasoning_is_an_item_of_its_own(deltas: Any, kinds: list[str], n_reason
     assert "".join(thoughts) == "".join(thought for _, thought, _ in deltas)
 
 
+def test_responses_tell_times_as_llama_cpps_do() -> None:
+    """With each piece of text and reasoning where they are asked for, with the last event always."""
+    for asked in (False, True):
+        body = {"input": "x", "stream": True, "timings_per_token": asked}
+        response = post("/v1/responses", body, engine=ScriptedEngine(*THINKS))
+        events = [json.loads(part.partition("\ndata: ")[2]) for part in response.text.strip().split("\n\n")]
+        deltas = [event for event in events if event["type"].endswith(".delta")]
+        assert [("timings" in event) for event in deltas] == [asked] * 4
+        assert (events[-1]["type"], events[-1]["timings"]["predicted_n"]) == ("response.completed", 10)
+        if asked:
+            assert [event["timings"]["predicted_n"] for event in deltas] == [4, 6, 8, 10]
+
+
 def without_ids(item: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name != "id"}

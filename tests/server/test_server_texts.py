@@ -131,6 +131,38 @@ def test_poolings(client: httpx.Client, embedder: LLM) -> None:
 LONG = "fox " * 400
 
 
+@pytest.mark.parametrize(("top_n", "n"), [(None, 3), (2, 2), (3, 3), (99, 3)])
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
+def test_the_best_few_in_both_forms(top_n: int | None, n: int, path: str) -> None:
+    more = {} if top_n is None else {"top_n": top_n}
+    assert len(post(path, {"query": QUERY, "documents": DOCUMENTS, **more}).json()["results"]) == n
+    assert len(post(path, {"query": QUERY, "texts": DOCUMENTS, **more}).json()) == n
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"documents": DOCUMENTS, "raw_scores": True, "return_text": True}, "'raw_scores','return_text'"),
+        ({"texts": DOCUMENTS, "return_documents": True}, "'return_documents'"),
+        ({"texts": DOCUMENTS, "raw_scores": True, "return_text": True}, None),
+        ({"documents": DOCUMENTS, "return_documents": True}, None),
+        ({"documents": [{"text": "a", "title": "b"}, "c"]}, "'documents[0].title'"),
+        ({"documents": DOCUMENTS, "rank_fields": ["text"], "max_tokens_per_doc": 9}, "'rank_fields','max_tokens_per_doc'"),
+    ],
+)  # fmt: skip
+def test_ranking_names_what_has_no_effect(fields: dict[str, Any], ignored: str | None) -> None:
+    response = post("/rerank", {"query": QUERY, **fields})
+    assert response.status_code == 200, response.text
+    assert response.headers.get("x-quire-ignored") == ignored
+
+
+@pytest.mark.parametrize("documents", [[], None, 123, [1, 2, 3], [{}], [{"text": 1}], ["a", {"title": "b"}]])
+def test_documents_that_are_none(documents: Any) -> None:
+    response = post("/rerank", {"query": QUERY, "documents": documents})
+    assert response.status_code == 400
+    assert "documents" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(("path", "field"), [("/api/embed", "input"), ("/api/embeddings", "prompt")])
 def test_ollamas_routes_cut_long_texts_unless_they_may_not(client: httpx.Client, path: str, field: str) -> None:
     body = {"input": LONG, "model": "bert", "truncate": True}
@@ -163,7 +195,7 @@ def test_long_texts_are_refused_unless_they_may_be_cut(
 ) -> None:
     refused = client.post(path, json=body)
     assert refused.status_code == 400
-    assert "context of 256" in refused.text
+    assert "256 tokens" in refused.text
     assert client.post(path, json={**body, **fields}).status_code == 200
 
 

@@ -273,6 +273,7 @@ _LLAMA_CPP = (
     _note("--embedding --embeddings", "the routes are always there", env="LLAMA_ARG_EMBEDDINGS"),
     _note("--rerank --reranking", "the routes are always there", env="LLAMA_ARG_RERANKING"),
     _works("--pooling", env="LLAMA_ARG_POOLING"),
+    _works("--sse-ping-interval", elsewhere="quire serve has it"),
     _refused("--attention", "the model's file says it"),
     _note("--ui --webui", "the page is at /", env="LLAMA_ARG_UI"),
     _note("--no-ui --no-webui", "the page stays at /; it shows nothing that the routes do not"),

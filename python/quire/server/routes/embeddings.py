@@ -50,7 +50,8 @@ class InputObject(msgspec.Struct, forbid_unknown_fields=True):
     prompt_string: Text | None = None
 
 
-Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Ids | InputObject], Meta(max_length=1 << 22)]
+Mixture: TypeAlias = Annotated[list[Text | Id], Meta(max_length=1 << 22)]
+Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Mixture | InputObject], Meta(max_length=1 << 22)]
 Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -209,12 +210,18 @@ def _is_unpooled(context: RequestContext[Any]) -> bool:
     return context.service.settings.defaults.get("pooling") == "none"
 
 
+def _check_pooled(context: RequestContext[Any]) -> None:
+    """ApiError 400 where the server gives the vectors of tokens, for which most forms have no place."""
+    if _is_unpooled(context):
+        text = "the server was started with --pooling none, which gives the vectors of tokens: ask /embedding or /embed_all"
+        raise ApiError(400, "unsupported_parameter", text, "pooling")
+
+
 async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     """Vectors of length 1, by OpenAI's interface."""
     body = context.body
-    if body.pooling is None and _is_unpooled(context):
-        text = "the server was started with --pooling none, which gives the vectors of tokens: ask /embedding"
-        raise ApiError(400, "unsupported_parameter", text, "pooling")
+    if body.pooling is None:
+        _check_pooled(context)
     try:
         prompts = await context.prepared(_prompts, body.input, "input")
         wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules(), body.pooling)
@@ -240,7 +247,8 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
     given = getattr(body, field)
     if given is None or (body.input is not None and body.content is not None):
         raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
-    norm = None if body.embd_normalize < 0 else body.embd_normalize
+    # Vectors of tokens are as the model has them, as llama.cpp gives them.
+    norm = None if body.embd_normalize < 0 or _is_unpooled(context) else body.embd_normalize
     prompts = await context.prepared(_prompts, given, field)
     made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
     rows = await context.apart(made.rows if _is_unpooled(context) else made.floats_in_list)
@@ -250,6 +258,7 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
 async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     """Vectors of length 1, by Ollama's interface."""
     body = context.body
+    _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
     engine = context.engine(name_of(body.model))
     prompts = _prompts(body.input, "input") if body.input else []
@@ -268,6 +277,7 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
 async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     """A vector as the model has it, by Ollama's older interface."""
     body = context.body
+    _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
     wanted = _Wanted(None, None, TextRules(body.truncate))
     made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], wanted)
@@ -277,6 +287,7 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
 async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
     """Vectors by TEI's interface."""
     body = context.body
+    _check_pooled(context)
     wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules())
     made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
     return Reply.json(await context.apart(made.floats))

@@ -156,7 +156,10 @@ async def ping(context: RequestContext[None]) -> Reply:
 
 async def metrics(context: RequestContext[None]) -> Reply:
     """All figures for Prometheus."""
-    return Reply(context.service.metrics.text(), media_type=b"text/plain; version=0.0.4; charset=utf-8")
+    # By which llama.cpp's clients see that counters began anew.
+    started = ((b"process-start-time-unix", str(context.service.created).encode()),)
+    text = context.service.metrics.text()
+    return Reply(text, media_type=b"text/plain; version=0.0.4; charset=utf-8", headers=started)
 
 
 async def status(context: RequestContext[None]) -> Reply:

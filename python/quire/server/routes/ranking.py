@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
 from ..failures import ApiError
@@ -17,18 +16,13 @@ from ..worker.engine_client import EngineClient
 from ..worker.protocol import Score
 from .classes import sigmoid
 from .fields import Name, Text, hints_of
+from .known_fields import check_fields
 from .texts import MAX_TEXTS, CutBody, asked_together
 
 __all__ = ["RankBody", "ScoreBody", "rank", "score"]
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A document that is an object."""
-
-    text: Text
-
-
-Documents: TypeAlias = Annotated[list[Text | Document], Meta(min_length=1, max_length=MAX_TEXTS)]
+Documents: TypeAlias = Annotated[list[Text | dict[str, Any]], Meta(min_length=1, max_length=MAX_TEXTS)]
 Texts: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
 
 
@@ -68,14 +62,15 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
     body = context.body
     if (body.documents is None) == (body.texts is None):
         raise ApiError(400, "invalid_value", "documents must be given, or texts, but not both", "documents")
-    given: Sequence[str | Document] = body.documents if body.documents is not None else body.texts or []
-    texts = [item if isinstance(item, str) else item.text for item in given]
+    _note_unused(context)
+    given: Sequence[str | dict[str, Any]] = body.documents if body.documents is not None else body.texts or []
+    texts = [item if isinstance(item, str) else _text_of(item, i, context) for i, item in enumerate(given)]
     pairs = [(body.query, text) for text in texts]
     answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
     scores = [answer["relevance"] for answer in answers]
     best = sorted(range(len(texts)), key=lambda i: -scores[i])
     if body.texts is not None:
-        return Reply.json([_of_tei(body, i, scores[i], texts[i]) for i in best])
+        return Reply.json([_of_tei(body, i, scores[i], texts[i]) for i in best[: body.top_n]])
     results: list[dict[str, Any]] = []
     for i in best[: body.top_n]:
         # llama.cpp gives what a classifier says, and the probability of yes.
@@ -93,6 +88,27 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
             "results": results,
         }
     )
+
+
+def _note_unused(context: RequestContext[RankBody]) -> None:
+    """Name the fields of the form that is not asked for: the other one has other fields."""
+    body = context.body
+    others = ("return_documents",) if body.texts is not None else ("raw_scores", "return_text")
+    for name in others:
+        if getattr(body, name):
+            context.ignore(name)
+
+
+def _text_of(document: dict[str, Any], index: int, context: RequestContext[RankBody]) -> str:
+    """The text of a document that is an object; its other fields are noted.  ApiError 400 where there is none."""
+    place = f"documents[{index}]"
+    text = document.get("text")
+    if not isinstance(text, str):
+        raise ApiError(
+            400, "invalid_value", f"{place}.text is missing: a document is text, or an object with it", place
+        )
+    check_fields(document, ("text",), place, context)
+    return text
 
 
 def _of_tei(body: RankBody, index: int, score: float, text: str) -> dict[str, Any]:

@@ -8,7 +8,16 @@ from typing import Any
 from ..worker.engine_client import Stream
 from ..worker.protocol import Finished
 
-__all__ = ["progress_of", "timings_of", "timings_so_far"]
+__all__ = ["progress_of", "reading_so_far", "timings_of", "timings_so_far"]
+
+
+def reading_so_far(stream: Stream, n_read: int) -> dict[str, Any]:
+    """Timings while a prompt is read, ``n_read`` tokens of it with those that were found in the cache."""
+    return {
+        "cache_n": stream.n_cached,
+        **_rate("prompt", n_read - stream.n_cached, time.monotonic() - stream.admitted_s),
+        **_rate("predicted", 0, 0.0),
+    }
 
 
 def progress_of(stream: Stream, n_prompt: int, n_read: int) -> dict[str, Any]:
@@ -26,7 +35,7 @@ def timings_so_far(stream: Stream, n_prompt: int, n_new: int, first_s: float) ->
     return {
         "cache_n": stream.n_cached,
         **_rate("prompt", n_prompt - stream.n_cached, first_s - stream.admitted_s),
-        **_rate("predicted", n_new, time.monotonic() - first_s),
+        **_rate("predicted", n_new, time.monotonic() - first_s, n_new - 1),
     }
 
 
@@ -38,17 +47,19 @@ def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
     return {
         "cache_n": end.n_cached_tokens,
         **_rate("prompt", n_read, end.prefill_s),
-        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0),
+        **_rate("predicted", n_new, end.decode_s if n_new > 1 else 0.0, n_new - 1),
         **(
             {"draft_n": end.n_drafted_tokens, "draft_n_accepted": end.n_accepted_tokens} if end.n_drafted_tokens else {}
         ),
     }
 
 
-def _rate(name: str, n: int, seconds: float) -> dict[str, Any]:
+def _rate(name: str, n: int, seconds: float, n_timed: int | None = None) -> dict[str, Any]:
+    """Figures of ``n`` tokens, of which ``n_timed`` took the time: an answer's first comes with its prompt's end."""
+    n_timed = n if n_timed is None else n_timed
     return {
         f"{name}_n": n,
         f"{name}_ms": round(seconds * 1e3, 3),
-        f"{name}_per_token_ms": round(seconds * 1e3 / n, 6) if n else 0.0,
-        f"{name}_per_second": round(n / seconds, 6) if seconds > 0 else 0.0,
+        f"{name}_per_token_ms": round(seconds * 1e3 / n_timed, 6) if n_timed > 0 else 0.0,
+        f"{name}_per_second": round(n_timed / seconds, 6) if seconds > 0 else 0.0,
     }

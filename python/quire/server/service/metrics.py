@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -109,7 +109,7 @@ class Metrics:
         self._written.add(end.n_generated_tokens, end.decode_s)
         self._most_tokens = max(self._most_tokens, end.n_prompt_tokens + end.n_generated_tokens)
         if end.n_generated_tokens > 1:  # one token takes no time but that of its prompt
-            self._timed.add(end.n_generated_tokens, end.decode_s)
+            self._timed.add(end.n_generated_tokens - 1, end.decode_s)
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
 
     def embedded(self, n_tokens: int, n_cached: int, seconds: float) -> None:
@@ -141,9 +141,10 @@ class _Spent:
         self.n_tokens += n_tokens
         self.seconds += seconds
 
-    @property
-    def per_second(self) -> float:
-        return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+    def per_second_since(self, before: _Spent) -> float:
+        """Tokens a second of what came since; 0 where nothing did."""
+        seconds = self.seconds - before.seconds
+        return (self.n_tokens - before.n_tokens) / seconds if seconds > 0 else 0.0
 
 
 class _LlamaCpp:
@@ -152,6 +153,8 @@ class _LlamaCpp:
     def __init__(self, metrics: Metrics, engines: Engines) -> None:
         self._metrics = metrics
         self._engines = engines
+        # As they were when the figures were asked for last: rates are of the time since then.
+        self._read_then, self._timed_then = _Spent(), _Spent()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the figures are made when they are asked for."""
@@ -160,7 +163,10 @@ class _LlamaCpp:
     def collect(self) -> Iterable[Metric]:
         """The figures as of now."""
         beats = [beat for engine in self._engines().values() if (beat := engine.beat) is not None]
-        read, written = self._metrics._read, self._metrics._written
+        read, written, timed = self._metrics._read, self._metrics._written, self._metrics._timed
+        read_s, timed_s = read.per_second_since(self._read_then), timed.per_second_since(self._timed_then)
+        self._read_then, self._timed_then = replace(read), replace(timed)
+        drafters = [figures for beat in beats for figures in beat.drafters.values()]
         totals = {
             "prompt_tokens_cached": (self._metrics.n_reused, "Tokens of prompts that were found in the cache."),
             "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
@@ -168,10 +174,13 @@ class _LlamaCpp:
             "tokens_predicted": (written.n_tokens, "Tokens of answers."),
             "tokens_predicted_seconds": (written.seconds, "Time that they took."),
             "n_decode": (sum(beat.n_steps for beat in beats), "Steps of the model."),
+            "spec_decode_num_drafts": (sum(each.n_drafts for each in drafters), "Drafts that were computed."),
+            "spec_decode_num_draft_tokens": (sum(each.n_drafted for each in drafters), "Tokens of drafts."),
+            "spec_decode_num_accepted_tokens": (sum(each.n_accepted for each in drafters), "Of these, the right ones."),
         }
         gauges = {
-            "prompt_tokens_seconds": (read.per_second, "Tokens of prompts a second."),
-            "predicted_tokens_seconds": (self._metrics._timed.per_second, "Tokens of an answer a second."),
+            "prompt_tokens_seconds": (read_s, "Tokens of prompts a second, since the figures were asked for last."),
+            "predicted_tokens_seconds": (timed_s, "Tokens of an answer a second after its first, since then."),
             "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
             "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
             "n_busy_slots_per_decode": (

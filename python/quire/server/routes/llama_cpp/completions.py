@@ -22,7 +22,7 @@ from ..answers import Answering
 from ..fields import hints_of
 from ..merging import merged
 from ..probabilities import probability, shown_token
-from ..timings import progress_of, timings_of, timings_so_far
+from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
 
 __all__ = ["complete", "infill"]
@@ -207,7 +207,8 @@ class _Shape:
         """How much of a prompt is read."""
         stream = self._answerings[result.index // self._n].stream
         progress = progress_of(stream, result.n_prompt, n_read)
-        return {**self._head(result, "", []), "stop": False, "prompt_progress": progress}
+        timings = {"timings": reading_so_far(stream, n_read)} if self._body.timings_per_token else {}
+        return {**self._head(result, "", []), "stop": False, "prompt_progress": progress, **timings}
 
     def _final(self, result: _Result, text: str, ids: list[int]) -> dict[str, Any]:
         end = result.end

@@ -14,7 +14,7 @@ from ...worker.protocol import CallDelta, Delta, Finished, Logprob
 from ..answers import Answering, Message, Usage, new_id
 from ..fields import shown_tier
 from ..probabilities import probability
-from ..timings import progress_of, timings_of, timings_so_far
+from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from ..truncation import DROP_ADVICE
 from .chat_fields import ChatBody, checked_messages, counted
 
@@ -96,8 +96,10 @@ class _Shape:
                 if isinstance(event, Finished):
                     pieces.append(chunk(event.choice, {}, event.reason, timings=timings_of(event)))
                 elif event.n_read is not None:
-                    progress = progress_of(answering.stream, answering.usage.n_prompt, event.n_read)
-                    pieces.append(chunk(0, {}, None, prompt_progress=progress))
+                    more = {"prompt_progress": progress_of(answering.stream, answering.usage.n_prompt, event.n_read)}
+                    if self._body.timings_per_token:
+                        more["timings"] = reading_so_far(answering.stream, event.n_read)
+                    pieces.append(chunk(0, {}, None, **more))
                 else:
                     more = self._so_far(answering, event)
                     if (new := delta_fields(event)) or event.logprobs:

@@ -12,6 +12,7 @@ from ...listener import sse
 from ...worker.protocol import Delta
 from ..answers import Answering, Message, new_id
 from ..fields import shown_tier
+from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 
 if TYPE_CHECKING:
     from .responses_fields import ResponsesBody
@@ -34,6 +35,7 @@ class ResponseShape:
         self._created = int(time.time())
         self._number = 0
         self._n_reasoning = self._n_before_text = 0
+        self._n_new, self._first_s = 0, 0.0
         self._items: list[dict[str, Any]] = []
         self.message = Message()
 
@@ -129,21 +131,44 @@ class ResponseShape:
         async for batch in self._answering.batches():
             pieces = []
             for event in batch:
-                if isinstance(event, Delta):
-                    self.take(event)
-                    if event.reasoning:
-                        pieces += thoughts.more(event.reasoning)
-                    if event.content:
-                        pieces += [*thoughts.end(), *text.more(event.content)]
+                if not isinstance(event, Delta):
+                    continue
+                if event.n_read is not None:
+                    pieces.append(self._progress(event.n_read))
+                    continue
+                self.take(event)
+                more = self._timings(event)
+                if event.reasoning:
+                    pieces += thoughts.more(event.reasoning, more)
+                if event.content:
+                    pieces += [*thoughts.end(), *text.more(event.content, more)]
             yield b"".join(pieces)
         pieces = [*thoughts.end(), *text.end()]
         if not text.began and not self.message.calls:
-            pieces += [*text.more(""), *text.end()]
+            pieces += [*text.more("", {}), *text.end()]
         for made in self.message.calls.values():
             pieces += self._call_events(made)
         yield b"".join(pieces)
         response = self.complete()
-        yield self._event(f"response.{response['status']}", response=response)
+        timings = timings_of(self._answering.ends[0])
+        yield self._event(f"response.{response['status']}", response=response, timings=timings)
+
+    def _progress(self, n_read: int) -> bytes:
+        """How much of the prompt is read, as llama.cpp's server tells it."""
+        stream = self._answering.stream
+        more: dict[str, Any] = {"prompt_progress": progress_of(stream, self._answering.usage.n_prompt, n_read)}
+        if self._body.timings_per_token:
+            more["timings"] = reading_so_far(stream, n_read)
+        return self._event("response.in_progress", response=self._response("in_progress"), **more)
+
+    def _timings(self, delta: Delta) -> dict[str, Any]:
+        """Times of the answer so far, where a request wants them with every piece."""
+        self._n_new += len(delta.token_ids)
+        self._first_s = self._first_s or time.monotonic()
+        if not self._body.timings_per_token:
+            return {}
+        answering = self._answering
+        return {"timings": timings_so_far(answering.stream, answering.usage.n_prompt, self._n_new, self._first_s)}
 
     def _call_events(self, made: dict[str, Any]) -> list[bytes]:
         item = _call_item(made)
@@ -168,8 +193,8 @@ class _ReasoningItem:
         self._text: list[str] = []
         self._index: int | None = None
 
-    def more(self, text: str) -> list[bytes]:
-        """More reasoning; the first begins the item.  None is shown once it has ended."""
+    def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
+        """More reasoning, with ``further`` fields; the first begins the item.  None is shown once it has ended."""
         shape, pieces = self._shape, []
         if self._index is None:
             if self._text:
@@ -179,7 +204,7 @@ class _ReasoningItem:
             pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
         self._text.append(text)
         at = {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
-        pieces.append(shape._event("response.reasoning_text.delta", **at, delta=text))
+        pieces.append(shape._event("response.reasoning_text.delta", **at, delta=text, **further))
         return pieces
 
     def end(self) -> list[bytes]:
@@ -207,8 +232,8 @@ class _TextItem:
         self._index = 0
         self.began = False
 
-    def more(self, text: str) -> list[bytes]:
-        """More text; the first begins the item."""
+    def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
+        """More text, with ``further`` fields; the first begins the item."""
         shape, pieces = self._shape, []
         if not self.began:
             self.began = True
@@ -218,7 +243,7 @@ class _TextItem:
             pieces.append(shape._event("response.content_part.added", **self._at(), part=_part("")))
         self._text.append(text)
         if text:
-            pieces.append(shape._event("response.output_text.delta", **self._at(), delta=text, logprobs=[]))
+            pieces.append(shape._event("response.output_text.delta", **self._at(), delta=text, logprobs=[], **further))
         return pieces
 
     def end(self) -> list[bytes]:

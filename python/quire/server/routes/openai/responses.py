@@ -55,6 +55,7 @@ def _work(
         options,
         set_fields(params),
         hints_of(context.caller, None, priority_of(body.service_tier)),
+        body.return_progress and body.stream,
     )
 
 

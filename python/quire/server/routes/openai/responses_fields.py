@@ -54,6 +54,8 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     text: TextFields | None = None
     truncation: Truncation = "disabled"
     stream: bool = False
+    timings_per_token: bool = False
+    return_progress: bool = False
     store: bool = True
     metadata: Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] = {}
     user: Annotated[str, Meta(max_length=512)] | None = None
