@@ -213,7 +213,7 @@ def _is_unpooled(context: RequestContext[Any]) -> bool:
 def _check_pooled(context: RequestContext[Any]) -> None:
     """ApiError 400 where the server gives the vectors of tokens, for which most forms have no place."""
     if _is_unpooled(context):
-        text = "the server was started with --pooling none, which gives the vectors of tokens: ask /embedding or /embed_all"
+        text = "the server has --pooling none, which gives the vectors of tokens: ask /embedding or /embed_all"
         raise ApiError(400, "unsupported_parameter", text, "pooling")
 
 
