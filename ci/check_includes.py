@@ -44,6 +44,7 @@ PURE = {
         "scheduler_check",
         "scheduler_plan",
         "scheduler_policy",
+        "scheduler_yield",
         "sequence",
         "batch",
         "sampler",

@@ -217,7 +217,9 @@ void bind_stats(py::module_ &m) {
         .def_property_readonly("n_waiting", of_scheduler(&SchedulerStats::n_waiting))
         .def_property_readonly("n_running", of_scheduler(&SchedulerStats::n_running))
         .def_property_readonly("n_following", of_scheduler(&SchedulerStats::n_following))
+        .def_property_readonly("n_paused", of_scheduler(&SchedulerStats::n_paused))
         .def_property_readonly("n_preemptions", of_scheduler(&SchedulerStats::n_preemptions))
+        .def_property_readonly("n_yields", of_scheduler(&SchedulerStats::n_yields))
         .def_property_readonly("n_prefix_hit_tokens", of_scheduler(&SchedulerStats::n_prefix_hit_tokens))
         .def_property_readonly("n_recovered_tokens", of_scheduler(&SchedulerStats::n_recovered_tokens))
         .def_property_readonly("n_computed_tokens", of_scheduler(&SchedulerStats::n_computed_tokens))
@@ -383,6 +385,10 @@ void bind_decoder(py::module_ &m) {
             py::arg("request"), Free())
         .def(
             "cancel", [](Decoder &self, uint64_t id) { self.cancel(RequestId{id}); }, py::arg("request_id"), Free())
+        .def(
+            "pause", [](Decoder &self, uint64_t id) { self.pause(RequestId{id}); }, py::arg("request_id"), Free())
+        .def(
+            "resume", [](Decoder &self, uint64_t id) { self.resume(RequestId{id}); }, py::arg("request_id"), Free())
         .def(
             "provide_logits",
             [](Decoder &self, uint64_t id, int choice, const Row &logits) {

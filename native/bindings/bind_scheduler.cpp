@@ -21,7 +21,7 @@ struct SequenceState {
     uint64_t id;
     std::vector<int32_t> tokens, drafted;
     int64_t n_prompt, n_computed, n_cached;
-    int n_preemptions;
+    int n_preemptions, n_yields;
     bool has_work;
     std::string queue;
     std::vector<std::vector<int32_t>> tables;
@@ -30,17 +30,9 @@ struct SequenceState {
 
 SequenceState state_of(const Sequence &s) {
     static const char *const queues[] = {"waiting", "running", "following"};
-    SequenceState state{number(s.id),
-                        s.tokens,
-                        s.drafted,
-                        s.n_prompt,
-                        s.n_computed,
-                        s.n_cached,
-                        s.n_preemptions,
-                        s.has_work(),
-                        queues[static_cast<int>(s.queue)],
-                        {},
-                        std::nullopt};
+    SequenceState state{number(s.id), s.tokens,        s.drafted,  s.n_prompt,   s.n_computed,
+                        s.n_cached,   s.n_preemptions, s.n_yields, s.has_work(), queues[static_cast<int>(s.queue)],
+                        {},           std::nullopt};
     for (const BlockTable &table : s.cache.tables()) {
         state.tables.emplace_back();
         for (BlockId block : table.blocks()) state.tables.back().push_back(index(block));
@@ -62,6 +54,7 @@ void bind_plan(py::module_ &m) {
         .def_readonly("edits", &Plan::edits)
         .def_property_readonly("admitted", [](const Plan &self) { return numbers(self.admitted); })
         .def_property_readonly("preempted", [](const Plan &self) { return numbers(self.preempted); })
+        .def_property_readonly("yielded", [](const Plan &self) { return numbers(self.yielded); })
         .def_readonly("n_tokens", &Plan::n_tokens)
         .def_readonly("n_logit_rows", &Plan::n_logit_rows);
     py::class_<SequenceState>(m, "SequenceState")
@@ -72,6 +65,7 @@ void bind_plan(py::module_ &m) {
         .def_readonly("n_computed", &SequenceState::n_computed)
         .def_readonly("n_cached", &SequenceState::n_cached)
         .def_readonly("n_preemptions", &SequenceState::n_preemptions)
+        .def_readonly("n_yields", &SequenceState::n_yields)
         .def_readonly("has_work", &SequenceState::has_work)
         .def_readonly("queue", &SequenceState::queue)
         .def_readonly("tables", &SequenceState::tables)
@@ -80,35 +74,38 @@ void bind_plan(py::module_ &m) {
 
 void bind_scheduler_config(py::module_ &m) {
     py::class_<DynamicWeights>(m, "DynamicWeights")
-        .def(py::init([](double priority_s, double token_s, double share_s, double half_life_s) {
-                 return DynamicWeights{priority_s, token_s, share_s, half_life_s};
+        .def(py::init([](double priority_s, double token_s, double turn_priority) {
+                 return DynamicWeights{priority_s, token_s, turn_priority};
              }),
              py::kw_only(), py::arg("priority_s") = DynamicWeights{}.priority_s,
-             py::arg("token_s") = DynamicWeights{}.token_s, py::arg("share_s") = DynamicWeights{}.share_s,
-             py::arg("half_life_s") = DynamicWeights{}.half_life_s)
+             py::arg("token_s") = DynamicWeights{}.token_s, py::arg("turn_priority") = DynamicWeights{}.turn_priority)
         .def_readonly("priority_s", &DynamicWeights::priority_s)
         .def_readonly("token_s", &DynamicWeights::token_s)
-        .def_readonly("share_s", &DynamicWeights::share_s)
-        .def_readonly("half_life_s", &DynamicWeights::half_life_s);
+        .def_readonly("turn_priority", &DynamicWeights::turn_priority);
     const SchedulerConfig defaults;
     py::class_<SchedulerConfig>(m, "SchedulerConfig")
         .def(
             py::init([](const std::string &policy, DynamicWeights weights, int max_step_tokens, int max_step_logit_rows,
                         std::optional<int64_t> max_step_kv_tokens, int max_running, std::optional<int> kept_back_blocks,
-                        int max_preemptions, int snapshot_tokens, bool undivided_prompts) {
+                        int max_preemptions, int turn_tokens, int snapshot_tokens, bool undivided_prompts) {
                 using Prompts = SchedulerConfig::Prompts;
-                return SchedulerConfig{
-                    scheduling_policy(policy), weights,
-                    max_step_tokens,           max_step_logit_rows,
-                    max_step_kv_tokens,        max_running,
-                    kept_back_blocks,          max_preemptions,
-                    snapshot_tokens,           undivided_prompts ? Prompts::undivided : Prompts::divided};
+                return SchedulerConfig{scheduling_policy(policy),
+                                       weights,
+                                       max_step_tokens,
+                                       max_step_logit_rows,
+                                       max_step_kv_tokens,
+                                       max_running,
+                                       kept_back_blocks,
+                                       max_preemptions,
+                                       turn_tokens,
+                                       snapshot_tokens,
+                                       undivided_prompts ? Prompts::undivided : Prompts::divided};
             }),
             py::kw_only(), py::arg("policy") = name(defaults.policy), py::arg("weights") = defaults.weights,
             py::arg("max_step_tokens") = defaults.max_step_tokens,
             py::arg("max_step_logit_rows") = defaults.max_step_logit_rows, py::arg("max_step_kv_tokens") = py::none(),
             py::arg("max_running") = defaults.max_running, py::arg("kept_back_blocks") = py::none(),
-            py::arg("max_preemptions") = defaults.max_preemptions,
+            py::arg("max_preemptions") = defaults.max_preemptions, py::arg("turn_tokens") = defaults.turn_tokens,
             py::arg("snapshot_tokens") = defaults.snapshot_tokens, py::arg("undivided_prompts") = false)
         .def_property_readonly("policy", [](const SchedulerConfig &self) { return name(self.policy); })
         .def_readonly("weights", &SchedulerConfig::weights)
@@ -118,12 +115,15 @@ void bind_scheduler_config(py::module_ &m) {
         .def_readonly("max_running", &SchedulerConfig::max_running)
         .def_readonly("kept_back_blocks", &SchedulerConfig::kept_back_blocks)
         .def_readonly("snapshot_tokens", &SchedulerConfig::snapshot_tokens)
-        .def_readonly("max_preemptions", &SchedulerConfig::max_preemptions);
+        .def_readonly("max_preemptions", &SchedulerConfig::max_preemptions)
+        .def_readonly("turn_tokens", &SchedulerConfig::turn_tokens);
     py::class_<SchedulerStats>(m, "SchedulerStats")
         .def_readonly("n_waiting", &SchedulerStats::n_waiting)
         .def_readonly("n_running", &SchedulerStats::n_running)
         .def_readonly("n_following", &SchedulerStats::n_following)
         .def_readonly("n_preemptions", &SchedulerStats::n_preemptions)
+        .def_readonly("n_yields", &SchedulerStats::n_yields)
+        .def_readonly("n_paused", &SchedulerStats::n_paused)
         .def_readonly("n_prefix_hit_tokens", &SchedulerStats::n_prefix_hit_tokens)
         .def_readonly("n_recovered_tokens", &SchedulerStats::n_recovered_tokens)
         .def_readonly("n_computed_tokens", &SchedulerStats::n_computed_tokens)
@@ -197,6 +197,10 @@ void bind_scheduler(py::module_ &m) {
                 self.draft(SequenceId{id}, tokens);
             },
             py::arg("sequence_id"), py::arg("tokens"))
+        .def(
+            "pause", [](Scheduler &self, uint64_t id) { self.pause(SequenceId{id}); }, py::arg("sequence_id"))
+        .def(
+            "resume", [](Scheduler &self, uint64_t id) { self.resume(SequenceId{id}); }, py::arg("sequence_id"))
         .def(
             "remove", [](Scheduler &self, uint64_t id) { self.remove(SequenceId{id}); }, py::arg("sequence_id"))
         .def(

@@ -96,12 +96,16 @@ DrafterSet Decoder::drafters_for(const Request &request) const {
     return request.constraint == Constraint::grammar ? drafters : drafters & ~speculator.certain();
 }
 
-void Decoder::cancel(RequestId request) {
+void Decoder::push(Command command) {
     try {
-        inbox_.push(CancelCommand{request});
+        inbox_.push(std::move(command));
     } catch (const RequestError &) { // close() cancels everything
     }
 }
+
+void Decoder::cancel(RequestId request) { push(CancelCommand{request}); }
+void Decoder::pause(RequestId request) { push(PauseCommand{request, true}); }
+void Decoder::resume(RequestId request) { push(PauseCommand{request, false}); }
 
 void Decoder::provide_logits(RequestId request, int choice, std::vector<float> logits) {
     if (logits.size() != static_cast<size_t>(vocab_->n_vocab))
@@ -112,11 +116,7 @@ void Decoder::provide_logits(RequestId request, int choice, std::vector<float> l
 std::optional<int32_t> Decoder::provide_mask(RequestId request, int choice, int64_t position,
                                              std::vector<uint32_t> words, std::span<const int32_t> forced) {
     const MaskExchange::Provided provided = masks_->provide(request, choice, position, std::move(words), forced);
-    if (!provided.was_waited_for) return provided.next;
-    try {
-        inbox_.push(MaskCommand{request, choice});
-    } catch (const RequestError &) { // close() cancels everything
-    }
+    if (provided.was_waited_for) push(MaskCommand{request, choice});
     return provided.next;
 }
 
@@ -138,6 +138,8 @@ void Decoder::apply(Command &command) {
         loop_.start(std::move(*request));
     else if (const auto *cancel = std::get_if<CancelCommand>(&command))
         loop_.cancel(cancel->request);
+    else if (const auto *pause = std::get_if<PauseCommand>(&command))
+        loop_.pause(pause->request, pause->paused);
     else if (auto *provided = std::get_if<LogitsCommand>(&command))
         loop_.provide_logits(provided->request, provided->choice, provided->logits);
     else if (const auto *mask = std::get_if<MaskCommand>(&command))

@@ -20,6 +20,10 @@ namespace quire {
 struct CancelCommand {
     RequestId request;
 };
+struct PauseCommand { // or the end of a pause
+    RequestId request;
+    bool paused;
+};
 struct LogitsCommand {
     RequestId request;
     int choice;
@@ -29,7 +33,7 @@ struct MaskCommand { // the mask that a choice waits for is there
     RequestId request;
     int choice;
 };
-using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, LogitsCommand, MaskCommand>;
+using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand>;
 
 // The way in.  Many producers, one consumer.
 class Inbox {
@@ -62,6 +66,8 @@ class Decoder {
     // RequestError or CapacityError for what can never run, and after close().
     RequestId submit(Request request);
     void cancel(RequestId request); // unknown requests have ended already
+    void pause(RequestId request); // nobody reads its answer: it gives back its place until resume()
+    void resume(RequestId request); // of either: unknown requests have ended already
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
@@ -81,6 +87,7 @@ class Decoder {
 
   private:
     void run();
+    void push(Command command); // close() has ended what it would be about
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
     void require_task(const Request &request) const;

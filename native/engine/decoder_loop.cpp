@@ -83,6 +83,15 @@ void DecoderLoop::cancel(RequestId id) {
     requests_.erase(found);
 }
 
+void DecoderLoop::pause(RequestId id, bool paused) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;
+    for (const Choice &choice : found->second->choices) {
+        if (choice.state == ChoiceState::ended) continue;
+        paused ? scheduler_.pause(choice.sequence) : scheduler_.resume(choice.sequence);
+    }
+}
+
 void DecoderLoop::cancel_all() {
     for (auto &[id, request] : requests_) cancel(*request);
     requests_.clear();
@@ -93,7 +102,7 @@ bool DecoderLoop::step() {
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
     if (plan.items.empty()) {
         if (!plan.edits.empty()) run(plan);
-        return !plan.preempted.empty();
+        return !plan.preempted.empty() || !plan.yielded.empty();
     }
     announce(plan);
     hope(plan);

@@ -52,6 +52,7 @@ class DecoderLoop {
     void start(std::unique_ptr<ActiveRequest> request);
     void cancel(RequestId id); // an unknown one has ended already
     void cancel_all();
+    void pause(RequestId id, bool paused); // the same
     void provide_logits(RequestId id, int choice, std::span<float> logits);
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
     // One step; false when nothing can run before something is said from outside.

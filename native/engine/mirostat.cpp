@@ -37,7 +37,7 @@ void MirostatControl::truncate(Candidates &candidates) {
         candidates.keep_within(std::max(0.0, mu_ * std::numbers::ln2 - log_total_));
         return;
     }
-    const double n = std::max(1.0, std::round(n_kept(candidates, candidates.likeliest(n_estimate + 1))));
+    const double n = std::max(1.0, std::floor(n_kept(candidates, candidates.likeliest(n_estimate + 1))));
     if (n < static_cast<double>(candidates.size())) candidates.keep_top(static_cast<size_t>(n));
 }
 

@@ -33,15 +33,16 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<CachePool> pool)
     require_positive(config_.max_step_kv_tokens.value_or(1), "max_step_kv_tokens");
     require_positive(config_.max_running, "max_running");
     require_positive(config_.max_preemptions, "max_preemptions");
+    require_positive(config_.turn_tokens, "turn_tokens");
     require_positive(config_.snapshot_tokens, "snapshot_tokens");
     if (config_.kept_back_blocks.value_or(0) < 0)
         throw RequestError("scheduler",
                            cat("kept_back_blocks must not be negative but is ", *config_.kept_back_blocks));
     const DynamicWeights &w = config_.weights;
-    if (!(w.half_life_s > 0) || !std::isfinite(w.priority_s + w.token_s + w.share_s))
-        throw RequestError("scheduler",
-                           cat("weights must be finite and half_life_s positive but they are priority_s ", w.priority_s,
-                               ", token_s ", w.token_s, ", share_s ", w.share_s, ", half_life_s ", w.half_life_s));
+    if (!(w.turn_priority > 0) || !std::isfinite(w.priority_s + w.token_s + w.turn_priority))
+        throw RequestError("scheduler", cat("weights are out of range: priority_s ", w.priority_s, ", token_s ",
+                                            w.token_s, " and turn_priority ", w.turn_priority,
+                                            "; expected finite numbers, turn_priority above 0"));
     const int rows = std::min(config_.max_step_tokens, config_.max_step_logit_rows);
     if (config_.max_running > rows)
         throw RequestError("scheduler", cat("max_running must not exceed a step's tokens and logit rows (", rows,
@@ -128,8 +129,11 @@ void Scheduler::commit(const Plan &plan) {
         const int32_t n_known = item.n_tokens - item.n_drafted;
         s.n_computed += n_known;
         s.next_logit = std::max(s.next_logit, s.n_computed);
+        if (const int64_t n_turns = s.n_new() / config_.turn_tokens; n_turns > s.n_turns) {
+            s.n_turns = n_turns;
+            ranks_.served(s.key);
+        }
         totals_.n_computed_tokens += n_known + item.n_encoded;
-        ranks_.charge(s.key, item.n_tokens + item.n_encoded);
         if (item.n_encoded > 0) {
             s.is_encoded = true;
             s.cache.publish_source(s.names_of_source.blocks);
@@ -169,9 +173,10 @@ void Scheduler::start_followers(Sequence &leader) {
         s->leader = nullptr;
         s->next_logit = leader.next_logit; // the leader's row serves all
         s->n_cached = leader.n_cached;
-        if (running_.size() < static_cast<size_t>(config_.max_running) && leader.cache.can_fork()) {
+        const bool has_place = !s->is_paused && running_.size() < static_cast<size_t>(config_.max_running);
+        if (has_place && leader.cache.can_fork()) {
             s->cache = leader.cache.fork();
-            s->n_computed = leader.n_computed;
+            s->n_computed = s->n_found = leader.n_computed;
             s->is_encoded = leader.is_encoded;
             s->queue = SequenceQueue::running;
             running_.push_back(s);
@@ -194,6 +199,19 @@ void Scheduler::append(SequenceId id, int32_t token) {
     s.tokens.push_back(token);
     if (is_drafted) take_verdict(s, token);
 }
+
+void Scheduler::pause(SequenceId id) {
+    Sequence &s = find(id);
+    if (s.is_paused) return;
+    ++n_plans_;
+    s.is_paused = true;
+    if (s.queue != SequenceQueue::running) return;
+    std::erase(running_, &s);
+    vacate(s);
+    ++s.n_yields;
+}
+
+void Scheduler::resume(SequenceId id) { find(id).is_paused = false; }
 
 void Scheduler::remove(SequenceId id) {
     Sequence &s = find(id);
@@ -220,6 +238,7 @@ SchedulerStats Scheduler::stats() const {
     SchedulerStats stats = totals_;
     stats.n_waiting = static_cast<int64_t>(waiting_.size());
     stats.n_running = static_cast<int64_t>(running_.size());
+    stats.n_paused = std::ranges::count_if(waiting_, [](const Sequence *s) { return s->is_paused; });
     stats.n_following = static_cast<int64_t>(sequences_.size() - waiting_.size() - running_.size());
     return stats;
 }

@@ -6,9 +6,10 @@
 //   theirs;
 // - a refused submission or admission changes nothing;
 // - the first running sequence of the policy's order advances in every step in which it has work;
-// - a sequence is preempted at most max_preemptions times.
+// - a sequence is preempted for want of blocks at most max_preemptions times;
+// - under the dynamic policy a key that waits is served within a bound: scheduler_yield.cpp.
 //
-// The last two hold because of guarding: a sequence that was preempted max_preemptions times comes first from then on,
+// The two before the last hold because of guarding: a sequence that was preempted max_preemptions times comes first from then on,
 // is admitted only when everything that it and the other guarded ones may ever need fits into the pool together, and is
 // never a victim again.
 //
@@ -45,6 +46,7 @@ struct SchedulerConfig {
     int max_running = 64; // sequences
     std::optional<int> kept_back_blocks; // free blocks that admission leaves; none: one per running sequence
     int max_preemptions = 4; // of one sequence
+    int turn_tokens = 32; // a sequence computes so many new ones before it gives its place to another key
     int snapshot_tokens = 1024; // so far apart are the snapshots of recurrent state in a long text
     // Rows attend to each other both ways: a prompt is one item, and nothing is generated.
     enum class Prompts { divided, undivided } prompts = Prompts::divided;
@@ -65,13 +67,16 @@ struct Plan {
     std::vector<PlanItem> items;
     std::vector<CacheEdit> edits; // to be made in this order before the step
     std::vector<SequenceId> admitted, preempted;
+    std::vector<SequenceId> yielded; // preempted in favour of another key
     int32_t n_tokens = 0; // those of sources included
     int32_t n_logit_rows = 0;
 };
 
 struct SchedulerStats {
     int64_t n_waiting = 0, n_running = 0, n_following = 0;
-    int64_t n_preemptions = 0; // since the beginning
+    int64_t n_preemptions = 0; // since the beginning, in favour of another key or not
+    int64_t n_yields = 0; // of those, in favour of another key
+    int64_t n_paused = 0; // waiting because nobody reads their answers
     int64_t n_prefix_hit_tokens = 0; // tokens of new sequences that were in the cache
     int64_t n_recovered_tokens = 0; // tokens of preempted sequences that still were in the cache
     int64_t n_computed_tokens = 0;
@@ -116,6 +121,9 @@ class Scheduler {
     // with the text before stays computed, but no more than n_kept tokens.  RequestError for more than its max_tokens, or
     // none; not with recurrent states.
     void rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept = std::numeric_limits<int64_t>::max());
+    // Nobody reads the sequence's answer: it gives back its place and its blocks, and waits until resume().  Plans are stale.
+    void pause(SequenceId id);
+    void resume(SequenceId id);
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
     void forget_published() { pool_->forget_published(); } // the cache's contents were lost
@@ -136,11 +144,23 @@ class Scheduler {
     struct Budget {
         int64_t tokens, logit_rows, kv_tokens;
         int64_t held_rows = 0, held_kv_tokens = 0;
+        // Where several keys have prompts to read, each may take so much of the step for them.
+        std::optional<int64_t> tokens_of_key = {}, rows_of_key = {};
+        KeyCounts tokens_taken = {}, rows_taken = {};
+        int64_t left_of_key(const Sequence &sequence, int64_t until_logits) const;
         void hold(const Sequence &decoding, int sign);
     };
-    using Ranked = std::vector<std::pair<Rank, Sequence *>>;
 
     Sequence &find(SequenceId id);
+    void order_running();
+    KeyCounts n_running_of_keys() const;
+    bool has_other_keys() const;
+    void share_step(Budget &budget) const;
+    void yield_place(Plan &plan);
+    Sequence *first_waiting(const RankedSequences &waiting);
+    Sequence *yielding_to(const Sequence &first, double n_of_key);
+    bool can_enter(Sequence &sequence);
+    bool has_had_its_turn(const Sequence &sequence) const;
     void run_running(Plan &plan, Budget &budget);
     void admit_waiting(Plan &plan, Budget &budget);
     bool admit(Sequence &sequence, Plan &plan, Budget &budget);
@@ -162,6 +182,7 @@ class Scheduler {
     void take_verdict(Sequence &sequence, int32_t token);
     void settle(Sequence &sequence);
     void advance(Sequence &sequence);
+    void vacate(Sequence &sequence);
     void preempt(Sequence &sequence);
     void start_followers(Sequence &leader);
     void replace_leader(Sequence &leader);

@@ -45,6 +45,7 @@ void Scheduler::check_sequence(const Sequence &s) const {
     require((s.queue == SequenceQueue::following) == (s.leader != nullptr), "a follower must have a leader", s);
     const bool is_running = s.queue == SequenceQueue::running;
     require(is_running || (s.cache.empty() && s.n_computed == 0), "only a running sequence may hold blocks", s);
+    require(!is_running || !s.is_paused, "a running sequence must not be paused", s);
     require(s.cache.state().has_value() == (is_running && pool_->has_states()), "a running sequence must have a state",
             s);
     require(is_running || !s.is_encoded, "only a running sequence may have its source encoded", s);

@@ -16,8 +16,7 @@ constexpr int64_t most_repeated = 8;
 } // namespace
 
 int64_t Scheduler::draft_limit(const Sequence &s) const {
-    const bool may_run =
-        s.queue == SequenceQueue::running || (s.queue == SequenceQueue::waiting && s.n_preemptions == 0);
+    const bool may_run = s.queue == SequenceQueue::running || (s.queue == SequenceQueue::waiting && !s.was_preempted());
     if (!may_run || !s.has_work() || s.next_logit != s.n_tokens() - 1) return 0;
     if (!s.followers.empty() || undivided()) return 0;
     if (s.n_pending() > (pool_->has_states() ? most_repeated : config_.max_step_tokens)) return 0;

@@ -21,6 +21,15 @@ void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
     held_kv_tokens += sign * std::max(decoding.n_tokens(), decoding.n_source());
 }
 
+// How many tokens of its prompts a key may still have in this step, for a sequence with no row of logits before so many.
+int64_t Scheduler::Budget::left_of_key(const Sequence &s, int64_t until_logits) const {
+    const auto taken = [&](const KeyCounts &counts) {
+        const auto found = counts.find(s.key);
+        return found == counts.end() ? 0 : found->second;
+    };
+    return std::min(*tokens_of_key - taken(tokens_taken), until_logits + *rows_of_key - taken(rows_taken));
+}
+
 Plan Scheduler::plan(double now_s) { return plan_within(now_s, config_.max_step_tokens); }
 
 Plan Scheduler::plan_within(double now_s, int step_tokens) {
@@ -32,21 +41,22 @@ Plan Scheduler::plan_within(double now_s, int step_tokens) {
         whole_texts ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
     Budget budget{n_tokens, config_.max_step_logit_rows,
                   config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
+    order_running();
+    yield_place(plan);
     run_running(plan, budget);
     if (plan.preempted.empty()) admit_waiting(plan, budget);
     plan.edits = pool_->take_edits();
     return plan;
 }
 
+void Scheduler::order_running() {
+    const RankedSequences ranked = ranks_.ranked(running_, config_.max_preemptions, {});
+    std::ranges::transform(ranked, running_.begin(), &RankedSequences::value_type::second);
+}
+
 void Scheduler::run_running(Plan &plan, Budget &budget) {
-    Ranked ranked;
-    ranked.reserve(running_.size());
-    for (Sequence *s : running_) {
-        ranked.emplace_back(ranks_.rank(*s, config_.max_preemptions), s);
-        budget.hold(*s, +1);
-    }
-    std::ranges::sort(ranked, {}, &Ranked::value_type::first);
-    std::ranges::transform(ranked, running_.begin(), &Ranked::value_type::second);
+    for (const Sequence *s : running_) budget.hold(*s, +1);
+    share_step(budget);
     for (size_t i = 0; i < running_.size();) { // preemption shortens it from the end
         Sequence &s = *running_[i];
         budget.hold(s, -1);
@@ -64,9 +74,10 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     const int64_t left = s.n_tokens() - n_computed;
     const int64_t kv_left = budget.kv_tokens - held_kv;
     if (kv_left < s.n_source()) return 0;
-    const int64_t n =
+    int64_t n =
         std::min({left, budget.tokens - budget.held_rows - s.n_unencoded(), until_logits + rows, kv_left - n_computed});
     if (undivided()) return n < left ? 0 : n;
+    if (left > 1 && budget.tokens_of_key) n = std::min(n, budget.left_of_key(s, until_logits));
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }
 
@@ -102,15 +113,20 @@ bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
     return true;
 }
 
-void Scheduler::preempt(Sequence &s) {
+// A running sequence, which is no longer in its queue, gives everything back and waits.
+void Scheduler::vacate(Sequence &s) {
     s.cache.release();
     if (s.n_unverified == 0) s.drafted.clear(); // otherwise their rows of logits are there already
     s.n_once_computed = std::max(s.n_once_computed, s.n_computed);
     s.n_computed = 0;
     s.is_encoded = false;
-    ++s.n_preemptions;
     s.queue = SequenceQueue::waiting;
     waiting_.push_back(&s);
+}
+
+void Scheduler::preempt(Sequence &s) {
+    vacate(s);
+    ++s.n_preemptions;
     ++totals_.n_preemptions;
 }
 
@@ -126,6 +142,10 @@ void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, 
                           static_cast<int32_t>(n_drafted), n_encoded});
     plan.n_tokens += static_cast<int32_t>(n) + n_encoded;
     plan.n_logit_rows += static_cast<int32_t>(rows);
+    if (budget.tokens_of_key && n > 1) {
+        budget.tokens_taken[s.key] += n;
+        budget.rows_taken[s.key] += rows;
+    }
     budget.tokens -= n + n_encoded;
     budget.logit_rows -= rows;
     budget.kv_tokens -= std::max(end, s.n_source());
@@ -133,16 +153,9 @@ void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, 
 
 void Scheduler::admit_waiting(Plan &plan, Budget &budget) {
     if (running_.size() >= static_cast<size_t>(config_.max_running)) return;
-    Ranked heap;
-    for (Sequence *s : waiting_)
-        if (s->has_work()) heap.emplace_back(ranks_.rank(*s, config_.max_preemptions), s);
-    const auto later = [](const auto &a, const auto &b) { return a.first > b.first; };
-    std::ranges::make_heap(heap, later);
-    while (!heap.empty() && budget.tokens > 0 && running_.size() < static_cast<size_t>(config_.max_running)) {
-        std::ranges::pop_heap(heap, later);
-        Sequence &s = *heap.back().second;
-        heap.pop_back();
-        if (!admit(s, plan, budget)) return; // nobody overtakes, or a long one would wait for ever
+    for (const auto &[rank, s] : ranks_.ranked(waiting_, config_.max_preemptions, n_running_of_keys())) {
+        if (budget.tokens <= 0 || running_.size() >= static_cast<size_t>(config_.max_running)) return;
+        if (!admit(*s, plan, budget)) return; // nobody overtakes, or a long one would wait for ever
     }
 }
 
@@ -163,11 +176,14 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
         return false;
     }
     const int64_t n_found = match.n_tokens + (match.has_source ? s.n_source() : 0);
-    if (s.n_preemptions == 0) s.n_cached = n_found;
-    (s.n_preemptions == 0 ? totals_.n_prefix_hit_tokens : totals_.n_recovered_tokens) += n_found;
+    if (!s.was_preempted()) s.n_cached = n_found;
+    (s.was_preempted() ? totals_.n_recovered_tokens : totals_.n_prefix_hit_tokens) += n_found;
     totals_.n_lost_hit_tokens += match.n_lost_tokens;
     s.cache.take(names, match, s.n_tokens()); // and all blocks, so that its prefill needs no room later
-    s.n_computed = match.n_tokens;
+    s.n_computed = s.n_found = match.n_tokens;
+    s.n_encoded_again = s.was_preempted() ? s.n_unencoded() : 0;
+    s.n_turns = 0;
+    ranks_.served(s.key);
     std::erase(waiting_, &s);
     s.queue = SequenceQueue::running;
     running_.push_back(&s);

@@ -1,10 +1,14 @@
 // Who comes first.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "engine/sequence.h"
 
@@ -14,46 +18,56 @@ enum class SchedulingPolicy {
     fifo,           // by arrival
     shortest_first, // by length of prompt
     priority,       // by priority, then arrival
-    dynamic,        // by age, length, priority and the key's share of late
+    dynamic,        // fair between keys; of one key by age, length and priority
 };
 
 SchedulingPolicy scheduling_policy(const std::string &name); // "shortest-first"; RequestError lists the names
 std::string name(SchedulingPolicy policy);
 
-// The dynamic policy's exchange rates: how many seconds of waiting each thing is worth.
+// The dynamic policy's exchange rates.
 struct DynamicWeights {
-    double priority_s = 10.0;  // one level of priority
-    double token_s = 0.001;    // one pending token, against
-    double share_s = 10.0;     // having had all of the computation of late, against
-    double half_life_s = 30.0; // of what "of late" means
+    double priority_s = 10.0;    // seconds of waiting that a level of priority is worth among the requests of one key
+    double token_s = 0.001;      // seconds that a pending token is worth, against
+    double turn_priority = 50.0; // levels of priority that are worth a turn before other keys
 };
 
 // Smaller comes first.
 struct Rank {
     int unguarded; // guarded sequences come before all others
     double major;  // class
-    int fresh;     // within a class, those with lost work come before new ones
+    double turn;   // of its key, within a class
+    int fresh;     // those with lost work come before new ones
     double minor;
     double arrival_s;
     SequenceId id;
     auto operator<=>(const Rank &) const = default;
 };
 
+using RankedSequences = std::vector<std::pair<Rank, Sequence *>>;
+using KeyCounts = std::unordered_map<std::string_view, int64_t>; // keys of sequences that are there
+
+// Fairness under the dynamic policy: a key's first sequence comes before any key's second, that before any third, and so
+// on.  Of keys that have equally many, the one that was served longest ago comes first.  Priority orders the sequences of
+// a key; between keys it is worth two turns at most.
 class PolicyRanks {
   public:
     PolicyRanks(SchedulingPolicy policy, DynamicWeights weights) : policy_(policy), weights_(weights) {}
     // The clock of every call is the caller's; it may stand still, and going back counts as standing still.
-    void advance_to(double now_s);
-    void charge(const std::string &key, int64_t n_tokens); // computed for the key
-    Rank rank(const Sequence &sequence, int max_preemptions) const;
+    void advance_to(double now_s) { now_s_ = std::max(now_s_, now_s); }
+    bool is_fair() const { return policy_ == SchedulingPolicy::dynamic; }
+    // Sequences of one queue in order.  `n_running`: of each key, where they wait.
+    RankedSequences ranked(const std::vector<Sequence *> &sequences, int max_preemptions,
+                           const KeyCounts &n_running) const;
+    void served(const std::string &key); // a turn of the key begins: a sequence enters, or has had its turn and goes on
+    double turn(const Sequence &sequence) const;
 
   private:
-    double share(const std::string &key) const; // 0 to 1
+    Rank rank(const Sequence &sequence, int max_preemptions) const;
     SchedulingPolicy policy_;
     DynamicWeights weights_;
     double now_s_ = 0;
-    double total_ = 0;
-    std::map<std::string, double> served_; // tokens, decayed
+    int64_t n_turns_ = 0;
+    std::unordered_map<std::string, int64_t> last_turns_; // of keys that were served of late
 };
 
 } // namespace quire

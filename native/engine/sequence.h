@@ -69,13 +69,25 @@ struct Sequence {
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
     Sequence *leader = nullptr; // of a following sequence
-    int n_preemptions = 0;
+    int n_preemptions = 0; // for want of blocks
+    int n_yields = 0; // of its place, to another key or while nobody reads its answer
+    bool is_paused = false; // nobody reads its answer: it does not run
     int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
     int64_t n_once_computed = 0; // as many were computed before a preemption
+    int64_t n_found = 0; // tokens found in the cache when last admitted
+    int64_t n_turns = 0; // that its key has had with it since then
+    int64_t n_encoded_again = 0; // tokens of its source that were encoded again since then
 
     int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_pending() const { return n_tokens() - n_computed; }
     bool has_work() const { return next_logit < n_tokens(); } // otherwise it waits for a token from outside
+    bool may_run() const { return has_work() && !is_paused; }
+    bool was_preempted() const { return n_preemptions + n_yields > 0; }
+    // Tokens computed since it was last admitted: for the first time, and again.
+    int64_t n_new() const { return std::max<int64_t>(0, n_computed - std::max(n_found, n_once_computed)); }
+    int64_t n_repeated() const {
+        return std::max<int64_t>(0, std::min(n_computed, n_once_computed) - n_found) + n_encoded_again;
+    }
     bool is_decoding() const { return n_pending() == 1; }
     int64_t n_source() const { return static_cast<int64_t>(source.size()); }
     int64_t n_unencoded() const { return is_encoded ? 0 : n_source(); } // a step encodes all of them, or none

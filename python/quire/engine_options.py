@@ -159,7 +159,7 @@ _QUANTIZE = EngineOption(
 )  # fmt: skip
 _POLICY = EngineOption(
     flags="--policy", choices=get_args(Policy), server_only=True,
-    help="Who runs first; dynamic: by age, length and priority, fair among keys.",
+    help="Who runs first; dynamic: fair among keys, of each by age, length and priority.",
 )  # fmt: skip
 _MAX_STEP_TOKENS = EngineOption(
     flags="-ub --batch-size --ubatch-size", metavar="N", limits=(1, 2**16),

@@ -567,3 +567,35 @@ def list_threads() -> list[str]:
         return listdir("/proc/self/task")
     except FileNotFoundError:
         pytest.skip("/proc is absent")
+
+
+def test_a_paused_request_gives_its_place_to_the_next() -> None:
+    with Client(step_s=0.002, max_sequences=1, n_ctx=512) as client:
+        unread = client.submit(prompt(6), params(max_tokens=40))
+        wait_until(lambda: client.answer(unread).token_ids, client)
+        client.decoder.pause(unread)
+        client.decoder.pause(12345)
+        next_one = client.submit(prompt(7, seed=1))
+        wait_until(lambda: client.open[next_one] == 0, client)
+        n_written = len(client.answer(unread).token_ids)
+        assert 0 < n_written < 40
+        assert client.poll(0.1) == []
+        assert client.decoder.stats().n_paused == 1
+        client.decoder.resume(unread)
+        client.run()
+        assert client.answer(unread).token_ids == greedy_without_eog(prompt(6), 40)
+        assert client.answer(next_one).token_ids == greedy_without_eog(prompt(7, seed=1), 8)
+        client.expect_all_free()
+
+
+def test_what_gives_way_to_another_key_answers_as_if_alone() -> None:
+    with Client(step_s=0.002, max_sequences=1, n_ctx=512, config={"policy": "dynamic"}) as client:
+        long = client.submit(prompt(30), params(max_tokens=300), key="a", priority=100)
+        other = client.submit(prompt(7, seed=1), key="b")
+        client.run()
+        ends = [event.request_id for event in client.events if event.kind == "finish"]
+        assert ends == [other, long]
+        assert client.answer(long).token_ids == greedy_without_eog(prompt(30), 300)
+        assert client.answer(other).token_ids == greedy_without_eog(prompt(7, seed=1), 8)
+        assert client.decoder.stats().n_yields == 1
+        client.expect_all_free()

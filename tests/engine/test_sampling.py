@@ -347,7 +347,7 @@ def test_mirostat_equals_numpy(row, version):
     chance = oracle.probabilities(left)
     for _ in range(12):
         if version == 1:
-            k = max(1, round(oracle.mirostat_1_k(left, mu, len(logits))))
+            k = max(1, int(oracle.mirostat_1_k(left, mu, len(logits))))  # as llama.cpp
             kept = oracle.top_k(left, k)
         else:
             kept = oracle.only(

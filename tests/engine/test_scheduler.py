@@ -36,7 +36,7 @@ def test_priority_runs_by_priority_then_arrival() -> None:
 
 
 def test_dynamic_weighs_age_length_and_priority() -> None:
-    weights = DynamicWeights(priority_s=10.0, token_s=1.0, share_s=0.0)
+    weights = DynamicWeights(priority_s=10.0, token_s=1.0)
     sim = Simulation(max_running=1, policy="dynamic", weights=weights, max_step_tokens=64, n_blocks=65)
     blocker = sim.submit(prompt(4), n_new=12)[0]
     sim.step()
@@ -71,7 +71,7 @@ def test_dynamic_starves_nobody(policy: str, starves: bool) -> None:
 
 @pytest.mark.parametrize(("policy", "fair"), [("fifo", False), ("dynamic", True)])
 def test_dynamic_shares_between_keys(policy: str, fair: bool) -> None:
-    sim = Simulation(max_running=2, policy=policy, weights=DynamicWeights(share_s=100.0))
+    sim = Simulation(max_running=2, policy=policy)
     greedy = [sim.submit(prompt(8, seed=i), n_new=4, key="greedy")[0] for i in range(30)]
     sim.step()
     modest = [sim.submit(prompt(8, seed=100 + i), n_new=4, key="modest")[0] for i in range(5)]
@@ -143,11 +143,18 @@ def test_budgets_must_hold_together() -> None:
         Scheduler(SchedulerConfig(max_step_logit_rows=4, max_running=5), pool)
     with pytest.raises(RequestError, match="kept_back_blocks"):
         Scheduler(SchedulerConfig(kept_back_blocks=-1), pool)
-    for name in ("max_step_tokens", "max_step_logit_rows", "max_step_kv_tokens", "max_running", "max_preemptions"):
+    for name in (
+        "max_step_tokens",
+        "max_step_logit_rows",
+        "max_step_kv_tokens",
+        "max_running",
+        "max_preemptions",
+        "turn_tokens",
+    ):
         with pytest.raises(RequestError, match=f"{name} must be positive"):
             Scheduler(SchedulerConfig(**{name: 0}), pool)
-    with pytest.raises(RequestError, match="half_life_s"):
-        Scheduler(SchedulerConfig(weights=DynamicWeights(half_life_s=0.0)), pool)
+    with pytest.raises(RequestError, match="turn_priority 0"):
+        Scheduler(SchedulerConfig(weights=DynamicWeights(turn_priority=0.0)), pool)
 
 
 # Capacity, prefixes, preemption
@@ -415,13 +422,14 @@ jobs = st.lists(
             "own": st.integers(1, 14),
             "n_new": st.integers(1, 12),
             "n_choices": st.sampled_from([1, 1, 1, 2, 4]),
-            "priority": st.integers(-1, 1),
-            "key": st.sampled_from(["a", "b"]),
+            "priority": st.sampled_from([-100, -1, 0, 1, 100]),
+            "key": st.sampled_from(["a", "b", "c"]),
             "salt": st.sampled_from(["", "", "s"]),
             "every_logit_row": st.sampled_from([False, False, False, True]),
             "snapshot_positions": st.lists(st.integers(0, 20), max_size=2),
             "cancel_after": st.none() | st.none() | st.integers(0, 10),
             "paused": st.sampled_from([False, False, True]),
+            "unread": st.none() | st.none() | st.tuples(st.integers(0, 8), st.integers(1, 9)),
         }
     ),
     min_size=1,
@@ -444,6 +452,7 @@ jobs = st.lists(
     max_running=st.integers(1, 6),
     kept_back_blocks=st.none() | st.integers(0, 3),
     max_preemptions=st.integers(1, 3),
+    turn_tokens=st.integers(1, 9),
     snapshot_tokens=st.integers(1, 24),
     draft_max=st.sampled_from([0, 0, 1, 3, 7]),
     agreement=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
@@ -465,11 +474,12 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
     for i, job in enumerate(jobs):
         arrivals.setdefault(job.pop("at"), []).append({**job, "seed": i})  # type: ignore[arg-type]
     cancels: dict[int, int] = {}
+    unread: dict[int, tuple[int, int]] = {}
     n_steps = 0
     while n_steps <= 12 or any(id_ in sim.scheduler for id_ in sim.jobs):
         for job in arrivals.get(n_steps, []):
             shared, own, seed = job.pop("shared"), job.pop("own"), job.pop("seed")
-            cancel_after, paused = job.pop("cancel_after"), job.pop("paused")
+            cancel_after, paused, pause = job.pop("cancel_after"), job.pop("paused"), job.pop("unread")
             tokens = prompt(12)[:shared] + prompt(own, seed=1 + seed)  # type: ignore[operator, arg-type]
             if layout.source_group is not None:  # encoded as a whole, beside the first token of an answer
                 tokens = tokens[: sim.config.max_step_tokens - 1]
@@ -478,8 +488,14 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
                 cancels[ids[seed % len(ids)]] = n_steps + cancel_after  # type: ignore[operator]
             if paused:
                 sim.paused.add(ids[0])
+            if pause is not None:
+                unread |= {id_: (n_steps + pause[0], n_steps + sum(pause)) for id_ in ids}  # type: ignore[index, arg-type]
         for id_ in [id_ for id_, when in cancels.items() if when == n_steps and id_ in sim.scheduler]:
             sim.scheduler.remove(id_)
+        for id_, (begin, end) in unread.items():
+            if id_ in sim.scheduler and n_steps in (begin, end):
+                (sim.scheduler.pause if n_steps == begin else sim.scheduler.resume)(id_)
+        is_unread = any(id_ in sim.scheduler and begin <= n_steps < end for id_, (begin, end) in unread.items())
         if n_steps % 3 == 0:  # tokens from outside come late
             for id_ in sim.paused:
                 state = sim.scheduler.sequence(id_) if id_ in sim.scheduler else None
@@ -487,7 +503,14 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
                     sim.sample(id_)
         plan = sim.step()
         waits = any(id_ in sim.scheduler and not sim.scheduler.sequence(id_).has_work for id_ in sim.paused)
-        assert plan.items or plan.preempted or waits or all(id_ not in sim.scheduler for id_ in sim.jobs)
+        assert (
+            plan.items
+            or plan.preempted
+            or plan.yielded
+            or waits
+            or is_unread
+            or all(id_ not in sim.scheduler for id_ in sim.jobs)
+        )
         n_steps += 1
         assert n_steps < 5000
     sim.expect_all_answers()

@@ -343,7 +343,7 @@ class Simulation:
             if all(job.finished_s is not None or id_ not in self.scheduler for id_, job in self.jobs.items()):
                 break
             plan = self.step()
-            assert plan.items or plan.preempted, "work is left but nothing runs"
+            assert plan.items or plan.preempted or plan.yielded, "work is left but nothing runs"
         self.expect_all_answers()
 
     def expect_all_answers(self) -> None:

@@ -507,7 +507,13 @@ class DecoderStats:
     @property
     def n_following(self) -> int: ...
     @property
+    def n_paused(self) -> int:
+        """Sequences that wait because nobody reads their answers."""
+    @property
     def n_preemptions(self) -> int: ...
+    @property
+    def n_yields(self) -> int:
+        """Of those, in favour of another key."""
     @property
     def n_prefix_hit_tokens(self) -> int: ...
     @property
@@ -575,6 +581,9 @@ class Decoder:
         """The request's id.  RequestError or CapacityError for what can never run, and after ``close``."""
     def cancel(self, request_id: int) -> None:
         """Each choice that has not ended finishes as ``cancelled``; an unknown request has ended already."""
+    def pause(self, request_id: int) -> None:
+        """Take the request's places until ``resume``, as nobody reads its answer."""
+    def resume(self, request_id: int) -> None: ...
     def provide_logits(self, request_id: int, choice: int, logits: npt.NDArray[np.float32]) -> None:
         """The answer ``[n_vocab]`` to an event of kind ``logits``.
 

@@ -6,31 +6,28 @@ from typing import Any
 from quire._native.kv import CacheEdit, CachePool
 
 class DynamicWeights:
-    """What the dynamic policy weighs, each in seconds of waiting that it is worth.
+    """What the dynamic policy weighs.
 
-    ``priority_s``: one level of priority; ``token_s``: one pending token, against; ``share_s``: having had all of the
-    computation of late, against; ``half_life_s``: what "of late" means.
+    Among the requests of one key, in seconds of waiting: ``priority_s``, one level of priority, and, against it,
+    ``token_s``, one pending token.  Between keys ``turn_priority`` levels of priority are worth one turn.
     """
 
-    def __init__(
-        self, *, priority_s: float = 10.0, token_s: float = 0.001, share_s: float = 10.0, half_life_s: float = 30.0
-    ) -> None: ...
+    def __init__(self, *, priority_s: float = 10.0, token_s: float = 0.001, turn_priority: float = 50.0) -> None: ...
     @property
     def priority_s(self) -> float: ...
     @property
     def token_s(self) -> float: ...
     @property
-    def share_s(self) -> float: ...
-    @property
-    def half_life_s(self) -> float: ...
+    def turn_priority(self) -> float: ...
 
 class SchedulerConfig:
     """Who comes first, and how much fits into a step.
 
     ``policy``: ``fifo`` (arrival), ``shortest-first`` (length of prompt), ``priority`` (priority, then arrival) or
-    ``dynamic`` (age, length, priority, and the request key's share of late).  ``max_step_*`` are the budgets of a step,
+    ``dynamic`` (fair between keys; of one key by age, length and priority).  ``max_step_*`` are the budgets of a step,
     ``max_running`` that of sequences which hold blocks.  ``kept_back_blocks`` stay free when a sequence is admitted
-    (None: one per running sequence), in each group.  After ``max_preemptions`` a sequence is not preempted again.
+    (None: one per running sequence), in each group.  After ``max_preemptions`` a sequence is not preempted again for
+    want of blocks.  It computes ``turn_tokens`` new tokens before it yields its place to another key.
     Snapshots of recurrent state are at most ``snapshot_tokens`` apart.  ``undivided_prompts``: tokens attend to later
     ones, so that a prompt is computed in one step.
     """
@@ -46,6 +43,7 @@ class SchedulerConfig:
         max_running: int = 64,
         kept_back_blocks: int | None = None,
         max_preemptions: int = 4,
+        turn_tokens: int = 32,
         snapshot_tokens: int = 1024,
         undivided_prompts: bool = False,
     ) -> None: ...
@@ -65,6 +63,8 @@ class SchedulerConfig:
     def kept_back_blocks(self) -> int | None: ...
     @property
     def max_preemptions(self) -> int: ...
+    @property
+    def turn_tokens(self) -> int: ...
     @property
     def snapshot_tokens(self) -> int: ...
 
@@ -98,7 +98,11 @@ class Plan:
     @property
     def admitted(self) -> list[int]: ...
     @property
-    def preempted(self) -> list[int]: ...
+    def preempted(self) -> list[int]:
+        """Sequences that gave their blocks to others."""
+    @property
+    def yielded(self) -> list[int]:
+        """Sequences that gave their places to another key."""
     @property
     def n_tokens(self) -> int: ...
     @property
@@ -121,7 +125,11 @@ class SequenceState:
     @property
     def n_cached(self) -> int: ...
     @property
-    def n_preemptions(self) -> int: ...
+    def n_preemptions(self) -> int:
+        """For want of blocks."""
+    @property
+    def n_yields(self) -> int:
+        """To another key, or in a pause."""
     @property
     def has_work(self) -> bool: ...
     @property
@@ -143,7 +151,13 @@ class SchedulerStats:
     @property
     def n_following(self) -> int: ...
     @property
+    def n_paused(self) -> int:
+        """Of those that wait, sequences whose answers nobody reads."""
+    @property
     def n_preemptions(self) -> int: ...
+    @property
+    def n_yields(self) -> int:
+        """Of the preemptions, those in favour of another key."""
     @property
     def n_prefix_hit_tokens(self) -> int:
         """Tokens of new sequences that were in the cache."""
@@ -205,6 +219,9 @@ class Scheduler:
         """How many drafted tokens the sequence can use in the next plan at most."""
     def draft(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Tokens that may follow, at most ``draft_limit`` of them; the next plan takes as many as there is room for."""
+    def pause(self, sequence_id: int) -> None:
+        """Take the sequence's place and blocks until ``resume``: nobody reads its answer."""
+    def resume(self, sequence_id: int) -> None: ...
     def remove(self, sequence_id: int) -> None:
         """Finished, cancelled or failed: the sequence's blocks are free."""
     def sequence(self, sequence_id: int) -> SequenceState: ...
