@@ -27,8 +27,11 @@ from quire.gguf import GGUFReader
 from quire.sampling import SamplingParams
 from quire.server.worker.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
+from served import served
+from tiny_adapters import write_gguf_adapter
 
 STORY = "Once upon a time"
+DRAW = np.random.default_rng(7)
 GREEDY = {"temperature": 0, "n_predict": 12}
 
 
@@ -263,9 +266,7 @@ def sent(body: dict[str, Any]) -> dict[str, Any]:
     return work.params
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/props", {}), ("/lora-adapters", [{"id": 0, "scale": 1.0}]), ("/slots/0?action=save", {})]
-)
+@pytest.mark.parametrize(("path", "body"), [("/props", {}), ("/slots/0?action=save", {})])
 def test_what_llama_cpp_has_to_be_started_for_is_refused_as_there(path: str, body: Any) -> None:
     response = post(path, body)
     assert response.status_code == 501
@@ -461,6 +462,48 @@ def test_adapters_are_shown_and_their_scales_stay() -> None:
             response = post(path, {**body, "lora": lora}, engine=engine())
             assert response.status_code == 400, (path, lora)
             assert "lora" in response.json()["error"]["message"]
+
+
+def test_scales_of_adapters_are_changed_where_the_server_may_change() -> None:
+    def engine() -> FakeEngine:
+        fake = FakeEngine()
+        fake.info = msgspec.structs.replace(INFO, adapters=[("style.gguf", 0.5), ("tone", 0.0)])
+        return fake
+
+    for same in ([{"id": 0, "scale": 0.5}], [{"id": 1, "scale": 0}, {"id": 0, "scale": 0.5}]):
+        response = post("/lora-adapters", same, engine=engine())
+        assert (response.status_code, response.json()) == (200, {"success": True})
+    other = post("/lora-adapters", [{"id": 0, "scale": 1}], engine=engine())
+    assert (other.status_code, "--allow-changes" in other.text) == (403, True)
+    for bad in ([{"id": 2, "scale": 1}], [{"scale": 1}], [1], [{"id": 0, "scale": "x"}]):
+        assert post("/lora-adapters", bad, engine=engine()).status_code == 400
+    assert post("/completion", [{"prompt": "x"}]).status_code == 400  # other bodies are no lists
+
+
+def test_other_scales_give_the_answers_of_a_model_opened_with_them(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny.gguf").write_bytes(packaged_model().read_bytes())
+    halves = {
+        f"blk.{i}.ffn_down.weight.lora_{half}": 0.3 * DRAW.normal(size=shape).astype(np.float32)
+        for i in range(4)
+        for half, shape in (("a", (4, 768)), ("b", (256, 4)))
+    }
+    style = write_gguf_adapter(tmp_path / "style.gguf", halves, {"general.architecture": "qwen3"})
+    body = {"prompt": STORY, "n_predict": 24, "temperature": 0}
+    expected = {}
+    for scale in (0.0, 0.5, 1.0):
+        with LLM(packaged_model(), threads=1, kv_dtype="f32", adapters=[(str(style), scale)]) as model:
+            expected[scale] = model.generate(STORY, SamplingParams(temperature=0.0, max_tokens=24))[0].text
+    assert len(set(expected.values())) == 3
+    options = ["--models-dir", str(models), "--lora", str(style), "--allow-changes"]
+    with served(tmp_path, options) as server, server.client() as client:
+        assert client.post("/completion", json=body).json()["content"] == expected[1.0]
+        for scale in (0.5, 0.0, 1.0):
+            changed = client.post("/lora-adapters", json=[{"id": 0, "scale": scale}])
+            assert changed.json() == {"success": True}, changed.text
+            assert client.get("/lora-adapters").json()[0]["scale"] == scale
+            assert client.post("/completion", json=body).json()["content"] == expected[scale]
 
 
 def test_a_failure_in_a_stream_is_one_event() -> None:

@@ -88,7 +88,16 @@ ROUTES = (
     Route("GET", "/props", llama_cpp_state.props, "What is known of the model", dialect=_LLAMA),
     Route("GET", "/slots", llama_cpp_state.slots, "Sequences that can run at a time", dialect=_LLAMA),
     Route("POST", "/props", llama_cpp_state.set_props, "Refused: not supported", dialect=_LLAMA),
-    Route("POST", "/lora-adapters", llama_cpp_state.set_lora_adapters, "Refused: not supported", dialect=_LLAMA),
+    Route(
+        "POST",
+        "/lora-adapters",
+        llama_cpp_state.set_lora_adapters,
+        "Other scales of the adapters",
+        llama_cpp_state.ScalesBody,
+        _LLAMA,
+        opens=False,
+        list_field="adapters",
+    ),
     Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
     Route(
         "GET",

@@ -122,8 +122,8 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
             return Received(b"".join(parts), meter.n_values)
 
 
-def decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
-    """The JSON object that a body is; ApiError 400."""
+def decode_object(body: bytes, max_depth: int, list_field: str | None = None) -> dict[str, Any]:
+    """The JSON object that a body is; ApiError 400.  ``list_field``: the body may be a list, which is this field."""
     try:
         value = msgspec.json.decode(body)
         if body.count(b"[") + body.count(b"{") > max_depth:
@@ -132,6 +132,8 @@ def decode_object(body: bytes, max_depth: int) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"the body must be JSON but {of_decoding(error)}") from None
     except RecursionError:
         raise ApiError(400, "too_deep", f"the body must be nested at most {max_depth} deep but is deeper") from None
+    if isinstance(value, list) and list_field is not None:
+        return {list_field: value}
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_json", f"the body must be a JSON object but is {_json_kind(value)}")
     return value

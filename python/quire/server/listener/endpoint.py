@@ -88,7 +88,8 @@ class Endpoint:
         exchange = exchange_of(scope)
         context: RequestContext[Any] = RequestContext(service, None, scope, exchange, self._routes, closing, received)
         if route.body is not None:
-            given = await context.prepared(decode_object, received.take(), service.settings.max_depth)
+            content, depth = received.take(), service.settings.max_depth
+            given = await context.prepared(decode_object, content, depth, route.list_field)
             context.body, ignored = await context.prepared(to_wire, given, route.body, service.settings.refuses_unknown)
             exchange.ignored += ignored
             del given

@@ -140,6 +140,7 @@ class Route:
     """A row of the table of routes.
 
     ``body``: the wire type of the body, where there is one.  ``opens``: its model is opened before the handler runs.
+    ``list_field``: the field of the body that it is as a whole where it is a list.
     """
 
     method: str
@@ -149,3 +150,4 @@ class Route:
     body: type[Any] | None = None
     dialect: Dialect = Dialect.OPENAI
     opens: bool = True
+    list_field: str | None = None

@@ -25,6 +25,7 @@ from .response_store import ResponseStore
 from .traces import Traces
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
     from ...hub.registry import Preset
@@ -47,6 +48,8 @@ class Service:
         self.settings = settings
         self.library = library
         self.metrics = Metrics(library.engines)
+        # Of models whose scales a client has changed.
+        self.adapter_scales: dict[str, list[float]] = {}
         self.started_s = time.monotonic()
         self.created = int(time.time())
         self.recent = Recent()
@@ -172,15 +175,22 @@ def open_service(
     waiting = [] if launched is None else [launched]
 
     def engine_of(
-        file: str | None, memory_bytes: int | None, preset: Preset | None = None, n_ctx: int | None = None
+        file: str | None,
+        memory_bytes: int | None,
+        preset: Preset | None = None,
+        n_ctx: int | None = None,
+        scales: Sequence[float] | None = None,
     ) -> EngineClient:
-        given = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
+        given: dict[str, Any] = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
         sampling, system = dict(settings.sampling), settings.system
         if preset is not None:
             given |= options_of_preset(preset)
             sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
         if n_ctx is not None:
             given["n_ctx"] = n_ctx
+        if scales is not None:
+            adapters = given.get("adapters", config.get("adapters", ()))
+            given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, scales, strict=True))
         opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), settings.chat_template)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
@@ -198,16 +208,17 @@ def open_service(
 
     def make(name: str, share: int, n_ctx: int | None) -> EngineClient:
         model = models()[name]
-        return engine_of(str(model.path), share, model.preset, n_ctx)
+        return engine_of(str(model.path), share, model.preset, n_ctx, service.adapter_scales.get(name))
 
     def sizes() -> dict[str, int]:
         return {name: size_of(model.path) for name, model in models().items()}
 
     default = next(iter(given), None)
     library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
+    service = Service(settings, library)
     if default is not None:
         library.open_from_start(default)
-    return Service(settings, library)
+    return service
 
 
 def model_name(path: str | None) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
 from ....sampling_defaults import chat_defaults
+from ...body_types import Body
 from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.protocol import Ask
-from ..adapter_scales import shown_adapters
+from ..adapter_scales import LoraScales, shown_adapters
+from ..fields import Name
 from ..openai.chat_fields import ChatBody, checked_messages
 from .fields import CompletionBody, settings_of
 
 __all__ = [
+    "ScalesBody",
     "apply_template",
     "lora_adapters",
     "props",
@@ -95,9 +98,44 @@ async def set_props(context: RequestContext[None]) -> Reply:
     raise ApiError(501, "not_supported", "properties must stay as they were at the start: /props only shows them")
 
 
-async def set_lora_adapters(context: RequestContext[None]) -> Reply:
-    """Refused: scales are set at the start."""
-    raise ApiError(501, "not_supported", "scales of adapters must stay as they were at the start (--lora FILE:SCALE)")
+class ScalesBody(Body, kw_only=True, forbid_unknown_fields=True):
+    """The scales of the adapters, as a list; one that is left out has 0."""
+
+    adapters: LoraScales
+    example: ClassVar[dict[str, object]] = {"adapters": []}
+    model: Name | None = None
+
+
+async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
+    """Multiply the adapters of a model by other numbers: it is opened again, where the server may change."""
+    service, body = context.service, context.body
+    name = service.name_of(body.model)
+    info, _ = service.info(name)
+    scales = [0.0] * len(info.adapters)
+    for each in body.adapters:
+        if each.id >= len(scales):
+            text = f"no adapter has the id {each.id}: there are {len(scales)} (GET /lora-adapters)"
+            raise ApiError(400, "invalid_value", text, "id")
+        scales[each.id] = each.scale
+    if scales != [scale for _, scale in info.adapters]:
+        if not service.settings.allow_changes:
+            text = (
+                "scales of adapters are changed for everybody: start the server with --allow-changes, or set them there"
+            )
+            raise ApiError(403, "not_allowed", text)
+        await service.library.close(name)
+        before = service.adapter_scales.get(name)
+        service.adapter_scales[name] = scales
+        try:
+            async with service.pinned(name):
+                pass
+        except ApiError:  # as it was, when it is asked for again
+            if before is None:
+                del service.adapter_scales[name]
+            else:
+                service.adapter_scales[name] = before
+            raise
+    return Reply.json({"success": True})
 
 
 async def slot_action(context: RequestContext[None]) -> Reply:
