@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ._native.core import Device, DType, Tensor
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
-    from ._native.quant import dequantize, quantize
     from .chat import ChatMessage, ChatTemplate
     from .convert import convert
     from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
     from .gguf import GGUFReader, GGUFWriter
     from .hardware import devices
+    from .quant import dequantize, quantize
     from .sampling import SamplingParams
     from .structured import StructuredOutputsParams
     from .tokenizer import Detokenizer, Tokenizer
@@ -63,10 +63,10 @@ _WHERE = {
     "Tokenizer": "tokenizer",
     "__version__": "_native",
     "convert": "convert",
-    "dequantize": "_native.quant",
+    "dequantize": "quant",
     "devices": "hardware",
     "open_decoder": "engine",
-    "quantize": "_native.quant",
+    "quantize": "quant",
 }
 
 __all__ = [

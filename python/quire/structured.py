@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json as _json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from .errors import RequestError, UnsupportedError
@@ -45,6 +45,7 @@ class StructuredOutputsParams:
     come.  White space may follow it.
     ``disable_any_whitespace``: JSON without white space.  ``whitespace_pattern``: a regex of the white space that may
     stand between JSON's tokens, by default at most 32 characters.
+    ``parses``: what makes of an answer the object that ``GenerationResult.parsed`` is; None: ``json.loads``.
 
     RequestError naming the field that does not hold.
     """
@@ -57,6 +58,7 @@ class StructuredOutputsParams:
     after: str | None = None
     disable_any_whitespace: bool = False
     whitespace_pattern: str | None = None
+    parses: Callable[[str], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("json_object", "disable_any_whitespace"):
@@ -96,7 +98,8 @@ class StructuredOutputsParams:
         UnsupportedError for another type.
         """
         if isinstance(response_format, SchemaClass):
-            return cls(json=response_format.model_json_schema(), after=after)
+            parses = getattr(response_format, "model_validate_json", None)
+            return cls(json=response_format.model_json_schema(), after=after, parses=parses)
         if not isinstance(response_format, Mapping):
             raise RequestError(
                 f"[response_format] it must be an object or a class with a schema but is {response_format!r:.80}"

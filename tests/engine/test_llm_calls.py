@@ -5,6 +5,8 @@ Oracles: the same call with a list of Python's ints; the model of the package be
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import select
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quire
 from local_hub import local_hub
 from quire import LLM, AsyncLLM
 from quire.engine.loader import packaged_model
@@ -241,3 +244,76 @@ def test_another_template_takes_the_models_place() -> None:
         assert found.prompt_token_ids == llm.tokenizer.encode(PROMPT + "!", add_special=False)
         with pytest.raises(LoadError, match="template"):
             llm.use_chat_template("{% if %}")
+
+
+# Results
+
+
+class City:
+    """A class that knows its schema and reads JSON, as Pydantic's do."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, object]:
+        return {"type": "object", "properties": {"name": {"enum": ["Rome"]}}, "required": ["name"],
+                "additionalProperties": False}  # fmt: skip
+
+    @classmethod
+    def model_validate_json(cls, text: str) -> City:
+        return cls(**json.loads(text))
+
+
+def test_answers_are_parsed(llm: LLM) -> None:
+    message = [{"role": "user", "content": "Name a city."}]
+    (made,) = llm.generate(PROMPT, response_format=City, max_tokens=40)
+    for found in (made, llm.chat(message, response_format=City, max_tokens=40)):
+        assert isinstance(found.parsed, City)
+        assert found.parsed.name == "Rome"
+    assert llm.chat(message, response_format=City.model_json_schema(), max_tokens=40).parsed == {"name": "Rome"}
+    assert llm.chat(message, max_tokens=4).parsed is None
+    cut = llm.chat(message, response_format=City, max_tokens=2)
+    with pytest.raises(RequestError, match="cut"):
+        _ = cut.parsed
+
+    async def together() -> City:
+        found = await AsyncLLM.sharing(llm).chat(message, response_format=City, max_tokens=40)
+        parsed: City = found.parsed
+        return parsed
+
+    assert asyncio.run(together()).name == "Rome"
+
+
+def test_pydantics_classes_are_parsed(llm: LLM) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    made = pydantic.create_model("Place", name=(str, ...), __config__=pydantic.ConfigDict(extra="forbid"))
+    found = llm.chat([{"role": "user", "content": "Name a city."}], response_format=made, max_tokens=200, temperature=0)
+    if found.finish_reason == "stop":
+        assert type(found.parsed) is made
+
+
+def test_usage_counts_all_answers(llm: LLM) -> None:
+    (found,) = llm.generate(PROMPT, max_tokens=3, n=2, ignore_eos=True)
+    usage = found.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (found.n_prompt_tokens, 6)
+    assert usage.total_tokens == usage["total_tokens"] == found.n_prompt_tokens + 6
+    assert usage.cached_tokens == found.n_cached_tokens
+
+
+# Arrays that are quantized
+
+
+def test_quantize_says_what_it_is_for() -> None:
+    values = np.zeros(256, np.float32)
+    assert quire.quantize(values, "q4_k").dtype == quire.quantize([0.0] * 256, "Q4_K").dtype == "q4_k"
+    for given, dtype, words in (
+        (values, "Q4_K_M", "'q4_k'"), (values, "IQ3_XXS_S", "IQ3_XXS_S"), ("model.gguf", "Q4_K_M", "quire quantize"),
+        (None, "q8_0", "None"), (values, 8, "8"), (["x"], "q8_0", "x"),
+    ):  # fmt: skip
+        with pytest.raises(quire.QuireError, match=words):
+            quire.quantize(given, dtype)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="type"):
+        quire.dequantize(np.zeros(34, np.uint8))
+    stored = quire.quantize(values, "q8_0")
+    assert np.array_equal(quire.dequantize(stored), values)

@@ -162,4 +162,4 @@ def test_a_preset_is_served(
         assert main(["stop", "tiny-chat-q8_0", "--server", server.url]) == 1
         assert "quire: [server] the model must be open" in capsys.readouterr().err
     assert main(["ps", "--server", server.url]) == 1
-    assert "a server must answer at" in capsys.readouterr().err
+    assert "no server at http://" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def call(server: str | None, api_key: str | None, path: str, body: object = None
         raise RequestError(f"[server] {_said(error)}") from None
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"[server] a server must answer at {base} but {error!s:.200} (--server names another)"
+            f"[server] no server at {base}: {_reason(error)} (quire serve starts one, --server names another)"
         ) from None
 
 
@@ -59,6 +59,13 @@ def _of_ollama() -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104 (every address is no address to call)
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _reason(error: Exception) -> str:
+    """Why nobody answers, in a few words."""
+    reason = getattr(error, "reason", error)
+    text = getattr(reason, "strerror", None) or str(reason)
+    return (text[:1].lower() + text[1:])[:200]
 
 
 def _said(error: urllib.error.HTTPError) -> str:

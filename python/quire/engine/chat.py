@@ -148,6 +148,9 @@ class ChatResult(GenerationResult):
     def message(self) -> ChatMessage:
         return self.choices[0].message
 
+    def _answer(self) -> str:
+        return self.message.content or ""
+
 
 class ChatCollector:
     """``Collector`` for a chat."""
@@ -190,7 +193,7 @@ class ChatCollector:
             message = joined(deltas)
             reason = "tool_calls" if choice.finish_reason == "stop" and message.tool_calls else choice.finish_reason
             choices.append(ChatChoice(**{**choice.__dict__, "finish_reason": reason, "message": message}))
-        return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens)
+        return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens, whole.parses)
 
 
 def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:

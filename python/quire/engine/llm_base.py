@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .._native.engine import DecoderStats, Event
+    from ..structured import StructuredOutputsParams
     from ..tokenizer import Tokenizer
 
 __all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "stacked"]
@@ -319,6 +321,13 @@ class LLMBase:
         return np.concatenate(rows).reshape(-1, self.n_vocab)
 
 
+def parser_of(form: StructuredOutputsParams | None) -> Callable[[str], Any] | None:
+    """What reads an answer of this form as data; None for one that is no JSON."""
+    if form is None or (form.json is None and not form.json_object):
+        return None
+    return form.parses or json.loads
+
+
 def collector_of(request: EngineRequest) -> Collector:
     """What joins the answers to a request."""
     params = request.params
@@ -327,6 +336,7 @@ def collector_of(request: EngineRequest) -> Collector:
         request.n,
         logprobs=params is not None and params.logprobs is not None,
         prompt_logprobs=params is not None and params.prompt_logprobs is not None,
+        parses=None if params is None else parser_of(params.structured_outputs),
     )
 
 

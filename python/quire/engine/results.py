@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import RequestError
 
 if TYPE_CHECKING:
     from .._native.engine import Event, SampledToken
 
-__all__ = ["Choice", "Collector", "Delta", "FinishReason", "GenerationResult", "Timings", "TokenLogprob"]
+__all__ = ["Choice", "Collector", "Delta", "FinishReason", "GenerationResult", "Timings", "TokenLogprob", "Usage"]
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
@@ -30,6 +33,23 @@ class Timings:
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens, by OpenAI's names; ``cached_tokens`` of the prompt's were found in the cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int = 0
+
+    def __getitem__(self, name: str) -> int:
+        """A count by its name, as of a dict."""
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        value: int = getattr(self, name)
+        return value
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,7 @@ class GenerationResult:
     prompt_token_ids: list[int]
     prompt_logprobs: list[TokenLogprob | None] | None
     n_cached_tokens: int
+    parses: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -89,6 +110,27 @@ class GenerationResult:
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    @property
+    def parsed(self) -> Any:
+        """The first answer as data: an object of the class that ``response_format`` was, else what the JSON stands for;
+        None where no JSON was asked for.  RequestError for an answer that was cut, or that the class refuses."""
+        if self.parses is None:
+            return None
+        try:
+            return self.parses(self._answer())
+        except (ValueError, TypeError) as error:
+            cut = " (it was cut: max_tokens or the context ended it)" if self.finish_reason == "length" else ""
+            raise RequestError(f"[parsed] the answer cannot be parsed: {error!s:.200}{cut}") from error
+
+    def _answer(self) -> str:
+        return self.text
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the prompt and of all answers."""
+        n_new = sum(len(choice.token_ids) for choice in self.choices)
+        return Usage(self.n_prompt_tokens, n_new, self.n_prompt_tokens + n_new, self.n_cached_tokens)
 
     @property
     def token_ids(self) -> list[int]:
@@ -125,7 +167,16 @@ class _Parts:
 class Collector:
     """Joins the events of one request, which has ``n`` choices, to deltas and to its result."""
 
-    def __init__(self, prompt_token_ids: list[int], n: int, *, logprobs: bool, prompt_logprobs: bool) -> None:
+    def __init__(
+        self,
+        prompt_token_ids: list[int],
+        n: int,
+        *,
+        logprobs: bool,
+        prompt_logprobs: bool,
+        parses: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._parses = parses
         self._prompt_token_ids = prompt_token_ids
         self._wants_logprobs = logprobs
         self._prompt_logprobs: list[TokenLogprob | None] | None = [None] if prompt_logprobs else None
@@ -185,4 +236,5 @@ class Collector:
             prompt_token_ids=self._prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs,
             n_cached_tokens=self._n_cached_tokens,
+            parses=self._parses,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 from quire._tokenizer.detokenizer import Detokenizer
 from quire._tokenizer.packed import picked
 from quire.errors import RequestError, UnsupportedError
+from quire.tokenizer.calls import TokenizerCalls
 from quire.tokenizer.encoders import encoder_of
 from quire.tokenizer.end_of_generation import end_of_generation_ids
 from quire.tokenizer.vocabulary import Family, TokenKind, Vocabulary
@@ -27,7 +28,7 @@ class TextPair(NamedTuple):
     second_text: int
 
 
-class Tokenizer:
+class Tokenizer(TokenizerCalls):
     """Text to token ids and back; constant once made, usable from any thread.
 
     *Normal* tokens come from text by the rules of the family, *byte* tokens where no other stands for a character;
@@ -41,6 +42,10 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self._kinds = vocabulary.kinds
         self._encoder = encoder_of(vocabulary)
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
+        """Pickled as its vocabulary, of which the native parts are made again."""
+        return (type(self), (self.vocabulary,))
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:

@@ -1,0 +1,119 @@
+"""The tokenizer by the names that transformers' users call it by."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quire.errors import RequestError, UnsupportedError
+
+if TYPE_CHECKING:
+    from quire.tokenizer.vocabulary import Vocabulary
+
+__all__ = ["Encoding", "TokenizerCalls"]
+
+
+class Encoding(dict[str, Any]):
+    """What calling a tokenizer gives: ``input_ids`` and ``attention_mask``, as items and as attributes."""
+
+    @property
+    def input_ids(self) -> Any:
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> Any:
+        return self["attention_mask"]
+
+
+class TokenizerCalls:
+    """What ``Tokenizer`` has beside its own verbs."""
+
+    vocabulary: Vocabulary
+
+    @abstractmethod
+    def encode(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """The ids of a text."""
+
+    @abstractmethod
+    def encode_pair(self, first: str, second: str) -> Any:
+        """Two texts as one."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of ids."""
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        text_pair: str | Sequence[str] | None = None,
+        *,
+        add_special_tokens: bool = True,
+        padding: bool | str = False,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+    ) -> Encoding:
+        """The ids of a text, or of several; names of control tokens in a text become these tokens, as in transformers.
+
+        Args:
+            text_pair: The second text of a pair, or of each.
+            padding: True or "longest" fills up to the longest text, "max_length" to ``max_length``.
+            truncation: Cut what is longer than ``max_length``.
+            return_tensors: "np" or "pt" for arrays, None for lists.
+        """
+        several = not isinstance(text, str)
+        texts = list(text) if several else [str(text)]
+        pairs: Sequence[str] = () if text_pair is None else [text_pair] if isinstance(text_pair, str) else text_pair
+        if pairs and len(pairs) != len(texts):
+            raise RequestError(f"[tokenizer] {len(texts)} texts but {len(pairs)} in text_pair")
+        if pairs:
+            rows = [list(self.encode_pair(*pair).token_ids) for pair in zip(texts, pairs, strict=True)]
+        else:
+            rows = [self.encode(each, add_special=add_special_tokens, parse_special=True) for each in texts]
+        if truncation and max_length is not None:
+            rows = [row[:max_length] for row in rows]
+        made = self._padded(rows, padding, max_length)
+        if return_tensors is not None:
+            return Encoding({name: _array(values, return_tensors) for name, values in made.items()})
+        return made if several else Encoding({name: values[0] for name, values in made.items()})
+
+    def _padded(self, rows: list[list[int]], padding: bool | str, max_length: int | None) -> Encoding:
+        masks = [[1] * len(row) for row in rows]
+        if padding and padding != "do_not_pad":
+            ids = self.vocabulary.special_ids
+            pad = ids.get("pad", ids.get("eos"))
+            if pad is None:
+                raise UnsupportedError("[tokenizer] padding needs a padding token, and the vocabulary has none")
+            longest = max(map(len, rows), default=0)
+            n = max_length if padding == "max_length" and max_length is not None else longest
+            masks = [mask + [0] * (n - len(mask)) for mask in masks]
+            rows = [row + [pad] * (n - len(row)) for row in rows]
+        return Encoding(input_ids=rows, attention_mask=masks)
+
+    def batch_decode(
+        self, sequences: Iterable[Iterable[int]], skip_special: bool = True, *, skip_special_tokens: bool | None = None
+    ) -> list[str]:
+        """The texts of several sequences of ids; ``skip_special_tokens`` is transformers' name of ``skip_special``."""
+        skip = skip_special if skip_special_tokens is None else skip_special_tokens
+        return [self.decode([int(id) for id in ids], skip) for ids in sequences]
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every token, as the vocabulary writes it, with its id."""
+        return {text: id for id, text in enumerate(self.vocabulary.texts)}
+
+
+def _array(values: list[list[int]], kind: str) -> Any:
+    if len({len(row) for row in values}) > 1:
+        raise RequestError("[tokenizer] texts of different lengths make no array: give padding=True")
+    if kind == "np":
+        import numpy as np
+
+        return np.array(values, dtype=np.int64)
+    if kind == "pt":
+        try:
+            import torch
+        except ImportError:
+            raise UnsupportedError("[tokenizer] return_tensors='pt' needs torch, which is not installed") from None
+        return torch.tensor(values)
+    raise RequestError(f"[tokenizer] return_tensors {kind!r:.40} is unknown: give 'np' or 'pt'")
