@@ -72,6 +72,15 @@ def test_all_of_a_conversation_is_text() -> None:
     assert with_tools_as_text(ASKED, None, system=True) == ASKED
 
 
+def test_no_call_can_be_copied_from_the_prompt() -> None:
+    """What stands between the tags is a pattern, not a call with arguments that no tool has."""
+    told = str(with_tools_as_text(ASKED, [WEATHER], system=True)[0]["content"])
+    example = told.partition("<tool_call>\n")[2].partition("\n</tool_call>")[0]
+    assert example
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(example)
+
+
 def test_the_prompt_is_the_templates(model: LLM) -> None:
     result = model.chat(TURNS, tools=[WEATHER], max_tokens=1)
     prompt = model.tokenizer.decode(result.prompt_token_ids, skip_special=False)

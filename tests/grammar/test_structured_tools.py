@@ -300,6 +300,11 @@ def test_no_more_than_one_call():
     made = '<tool_call>\n{"name": "get-time.v2", "arguments": {}}\n</tool_call>'
     assert allows_source(source, made + " Done.")
     assert not allows_source(source, made + "\n" + made)
+    named = {"type": "function", "function": {"name": "get-time.v2"}}
+    source = answer_source(layout("hermes"), None, ToolUse(TOOLS, named))
+    assert allows_source(source, made)
+    assert not allows_source(source, made + "\n" + made)
+    assert allows_source(answer_source(layout("hermes"), None, ToolUse(TOOLS, "required")), made + "\n" + made)
 
 
 @pytest.mark.parametrize(

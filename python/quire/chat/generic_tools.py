@@ -17,9 +17,10 @@ FORMAT = "hermes"
 _INTRODUCTION = """You can call these functions. Each line is the definition of one as JSON:
 {definitions}
 
-To call a function, answer with its name and its arguments as JSON between tags, and with nothing after them:
+To call a function, answer with a JSON object between tags, and with nothing after them. Its name is that of the
+function; its arguments are an object with the properties that the definition lists:
 <tool_call>
-{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
+{{"name": <name>, "arguments": <arguments>}}
 </tool_call>
 Several calls follow each other. The results come in the next message between <tool_response> tags. Without need of a
 function, answer in words."""

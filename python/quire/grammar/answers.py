@@ -68,8 +68,8 @@ class ToolUse:
 
     ``choice``: ``"none"``; ``"auto"``: the answer is free, but a call is one of the tools, with arguments of their
     schemas where they are ``strict``; ``"required"``: calls and nothing else; ``{"type": "function", "function":
-    {"name": ...}}``: of that one tool.  ``parallel`` false: one call at most.  ``always``: with ``"auto"``, calls are
-    held to their form even where no tool is strict.
+    {"name": ...}}``: one call of that tool.  ``parallel`` false: one call at most.  ``always``: with ``"auto"``, calls
+    are held to their form even where no tool is strict.
     """
 
     tools: Sequence[Mapping[str, object]] = ()
@@ -105,7 +105,8 @@ def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse
         calls = functions  # what may stand in the form's place
     if form is None and not calls:
         return None
-    writer = _Writer(layout, use.parallel)
+    # OpenAI: a named function is called exactly once.
+    writer = _Writer(layout, use.parallel and not isinstance(use.choice, Mapping))
     if calls:
         writer.calls(calls)
     if use.choice in ("none", "auto"):
