@@ -16,8 +16,9 @@ from quire.chat import AnswerFormat, AnswerParser, ChatMessage, parse_answer
 from quire.chat.reasoning import REASONING_FORMATS, reasoning_format
 from quire.chat.reply import joined
 from quire.chat.tools import TOOL_FORMATS, tool_format
+from quire.chat.tools.call_reader import python_calls
 from quire.chat.tools.calls import Text, Tools
-from quire.chat.tools.literals import python_calls, python_value
+from quire.chat.tools.literals import python_value
 from quire.chat.tools.parser import ToolParser
 from quire.chat.tools.scanner import Malformed
 from quire.chat.tools.values import typed_value

@@ -261,7 +261,7 @@ TRANSCRIPTS: list[Transcript] = [
     ),
     *both(
         "seed_oss",
-        CODER.replace("tool_call>", "seed:tool_call>").replace(">\n" + TEXT_VALUE, ">" + TEXT_VALUE),
+        CODER.replace("tool_call>", "seed:tool_call>").replace(f">\n{TEXT_VALUE}\n<", f">{TEXT_VALUE}<"),
         "Let me see.\n\n<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n"
         "<parameter=days>2</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=clock>\n</function>\n"
         "</seed:tool_call>",

@@ -26,6 +26,10 @@ class Apertus(ToolFormat):
             yield from scan.end("<|tools_suffix|>")
         yield from calls
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return ("<|tools_suffix|>",)
+
 
 def _calls(item: str) -> list[Call]:
     if not item.startswith("{"):

@@ -5,21 +5,42 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 
 from quire.chat.tools.calls import Call, Tools, Unfinished
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
+from quire.chat.tools.schemas import ANY
+from quire.chat.tools.value_ends import ValueTags, take_key, take_value
 from quire.chat.tools.values import arguments_text, is_text, typed_value
 
-__all__ = ["ArgumentList", "started_arguments"]
+__all__ = ["ArgumentList", "Lines", "started_arguments"]
+
+
+class Lines(Enum):
+    """Which line ends beside a value are the format's: none, one on either side, or both where there is one before."""
+
+    NONE = "none"
+    EITHER = "either"
+    BOTH = "both"
+
+    def without(self, text: str) -> str:
+        """The value without them."""
+        if self is Lines.NONE:
+            return text
+        for end in ("\r\n", "\n"):
+            if text.startswith(end):
+                return text[len(end) :].removesuffix(end)
+        return text.removesuffix("\n") if self is Lines.EITHER else text
 
 
 class ArgumentList:
     """The arguments of a call so far; their types are those of the tool's schema."""
 
-    def __init__(self, tools: Tools, name: str) -> None:
+    def __init__(self, tools: Tools, name: str, tags: ValueTags | None = None, lines: Lines = Lines.NONE) -> None:
         self.name = name
-        self.schemas = tools.properties.get(name, {})
+        self.schema = tools.schemas.get(name, ANY)
         self._values: dict[str, object] = {}
+        self._tags, self._lines = tags, lines
 
     @property
     def call(self) -> Call:
@@ -36,29 +57,37 @@ class ArgumentList:
         except CutOff:
             raise Unfinished([Call(self.name, started_arguments(self._values))]) from None
 
-    def take(self, scan: Scanner, key: str, end: str, as_text: bool | None = None, lines: bool = False) -> Wait[None]:
-        """Take the value of an argument, and ``end`` behind it.
+    def key(self, scan: Scanner, end: str) -> Wait[str]:
+        """Take the name of an argument, and ``end`` behind it."""
+        return take_key(scan, self.schema.members, end)
 
-        ``as_text``: what the wire says of its type, where it does.  ``lines``: a line end on either side is not a part
-        of it.
+    def take(self, scan: Scanner, key: str, as_text: bool | None = None, tags: ValueTags | None = None) -> Wait[None]:
+        """Take the value of an argument, and the tag behind it.
+
+        ``as_text``: what the wire says of its type, where it does.  ``tags``: in place of the format's.
         """
-        text = yield from self.text(scan, key, end, as_text, lines)
-        self.add(key, typed_value(text, self.schemas.get(key), as_text))
+        text = yield from self.text(scan, key, as_text, tags)
+        self.add(key, typed_value(text, self.schema.member(key), as_text))
 
-    def text(self, scan: Scanner, key: str, end: str, as_text: bool | None = None, lines: bool = False) -> Wait[str]:
-        """Take the text of an argument, and ``end`` behind it."""
+    def text(
+        self, scan: Scanner, key: str, as_text: bool | None = None, tags: ValueTags | str | None = None
+    ) -> Wait[str]:
+        """Take the text of an argument, and the tag behind it; ``tags``: a text for one that no value has in it."""
+        tags = tags or self._tags
         try:
-            text, found = yield from scan.until(end)
+            if isinstance(tags, ValueTags):
+                text = yield from take_value(scan, tags, lambda other: other != key and other not in self._values)
+            else:
+                text, found = yield from scan.until(tags or "")
+                if not found:
+                    raise Malformed
         except CutOff as cut:
-            begun = _stripped(cut.text) if lines else cut.text
-            known = (key, begun) if is_text(self.schemas.get(key), as_text) else None
+            known = (key, self._lines.without(cut.text)) if is_text(self.schema.member(key), as_text) else None
             raise Unfinished([Call(self.name, started_arguments(self._values, known))]) from None
-        if not found:
-            raise Malformed
-        return _stripped(text) if lines else text
+        return self._lines.without(text)
 
     def add(self, key: str, value: object) -> None:
-        """One that is there.  Raises Malformed for a second one of its name."""
+        """Add one that is there.  Raises Malformed for a second one of its name."""
         if key in self._values:
             raise Malformed
         self._values[key] = value
@@ -73,7 +102,3 @@ def started_arguments(values: Mapping[str, object], begun: tuple[str, str] | Non
     key, value = begun
     start = text + ", " if values else "{"
     return f"{start}{json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)[:-1]}"
-
-
-def _stripped(text: str) -> str:
-    return text.removeprefix("\n").removesuffix("\n")

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from quire.call_syntax import CallSyntax
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
+from quire.chat.tools.schemas import ValueSchema
 
 __all__ = [
     "NAME_RUN",
@@ -88,17 +89,21 @@ class Tools:
         self._definitions = definitions or ()
 
     @cached_property
-    def properties(self) -> dict[str, dict[str, object]]:
-        """Name of a tool to its arguments' schemas; what is no schema is left out."""
-        found: dict[str, dict[str, object]] = {}
+    def schemas(self) -> dict[str, ValueSchema]:
+        """Name of a tool to the schema of its arguments."""
+        found: dict[str, ValueSchema] = {}
         for definition in self._definitions:
             function = definition.get("function", definition)
             if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
                 continue
             parameters = function.get("parameters", function.get("input_schema"))
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            found[function["name"]] = dict(properties) if isinstance(properties, Mapping) else {}
+            found[function["name"]] = ValueSchema(parameters, (parameters, function, definition))
         return found
+
+    @cached_property
+    def properties(self) -> dict[str, dict[str, ValueSchema]]:
+        """Name of a tool to its arguments' schemas."""
+        return {name: schema.members for name, schema in self.schemas.items()}
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,11 @@ class ToolFormat(ABC):
     def visible(self) -> tuple[str, ...]:
         """Texts that must be visible where they are control tokens."""
         return self.starts + self.marks
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        """Marks that end calls: one too many, directly behind a call, means nothing."""
+        return ()
 
 
 def checked_name(name: object) -> str:

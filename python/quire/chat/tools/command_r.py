@@ -32,6 +32,10 @@ class CommandR(ToolFormat):
             yield from scan.end("```" if start == _ACTION else "<|END_ACTION|>")
         yield from calls
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return ("<|END_ACTION|>",)
+
 
 FORMAT = CommandR(
     name="command_r",

@@ -23,6 +23,10 @@ class DeepSeek(ToolFormat):
             yield from scan.literal(_CALL)
         yield from marked_calls(scan, _call, _CALL, _CALLS_END if start == _CALLS else None)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (_CALL_END, _CALLS_END)
+
 
 def _call(scan: Scanner) -> Wait[Call]:
     name = yield from name_of(scan)

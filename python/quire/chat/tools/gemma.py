@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.call_reader import beginning
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, name_of
-from quire.chat.tools.literals import LiteralReader, beginning
+from quire.chat.tools.literals import LiteralReader
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, held_back
+from quire.chat.tools.value_ends import GoesOn, read_to_end
 from quire.chat.tools.values import arguments_text
 
 _ENDS = {"<|tool_call>": "<tool_call|>", "<start_function_call>": "<end_function_call>"}
@@ -14,26 +18,40 @@ _STRINGS = {"<|tool_call>": '<|"|>', "<start_function_call>": "<escape>"}
 
 
 class Gemma(ToolFormat):
-    """Keys are words; numbers, ``true``, lists and objects are as in JSON."""
+    """Keys are bare; numbers, ``true``, lists and objects are as in JSON, whose strings count as well."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.literal("call:")
         name = yield from name_of(scan)
+        schema = tools.schemas.get(name)
+        reader = LiteralReader("", string_mark=_STRINGS[start], names=() if schema is None else schema.names)
         try:
-            text, _ = yield from scan.until(_ENDS[start])
+            arguments = yield from read_to_end(scan, lambda text: _arguments(replace(reader, text=text)), _ENDS[start])
         except CutOff as cut:
-            raise Unfinished([_started_call(name, cut.text, _STRINGS[start])]) from None
-        reader = LiteralReader(text, string_mark=_STRINGS[start], bare_keys=True)
-        arguments = reader.mapping()
-        reader.space()
-        if reader.at != len(text):
-            raise Malformed
+            raise Unfinished([_started_call(name, replace(reader, text=cut.text))]) from None
         yield Call(name, arguments_text(arguments))
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return tuple(_ENDS.values())
 
-def _started_call(name: str, text: str, string_mark: str) -> Call:
+
+def _arguments(reader: LiteralReader) -> dict[str, object]:
+    try:
+        arguments = reader.mapping()
+    except Malformed:
+        if reader.is_at_end:
+            raise GoesOn from None
+        raise
+    if not reader.is_at_end:
+        raise Malformed
+    return arguments
+
+
+def _started_call(name: str, reader: LiteralReader) -> Call:
     # The mark at the end of a string may be cut.
-    reader = LiteralReader(text[: len(text) - held_back(text, (string_mark,))], string_mark=string_mark, bare_keys=True)
+    n_held = held_back(reader.text, (reader.string_mark or "",))
+    reader.text = reader.text[: len(reader.text) - n_held]
     arguments: dict[str, object] = {}
     try:
         reader.must("{")

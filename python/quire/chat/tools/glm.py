@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
-from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.scanner import Scanner, Wait
+from quire.chat.tools.value_ends import ValueTags
 
 __all__ = ["FORMAT", "ArgumentTags"]
 
@@ -26,21 +27,33 @@ class ArgumentTags(ToolFormat):
         tail = self.suffix + ">"
         yield from scan.space()
         name = yield from name_of(scan)
-        arguments = ArgumentList(tools, name)
+        key_end, last = "</arg_key" + tail, "</tool_call" + tail
+        tags = ValueTags(
+            "<arg_value" + tail,
+            "</arg_value" + tail,
+            "<arg_key" + tail,
+            last,
+            key_end=key_end,
+            ends=self.closers,
+            starts=self.starts,
+        )
+        arguments = ArgumentList(tools, name, tags)
         with arguments.pending():
             yield from scan.optional("<tool_sep" + tail)
             yield from scan.space()
             while (yield from scan.optional("<arg_key" + tail)) is not None:
-                key, end = yield from scan.until("</arg_key" + tail)
-                if not end:
-                    raise Malformed
+                key = yield from arguments.key(scan, key_end)
                 yield from scan.space()
                 yield from scan.literal("<arg_value" + tail)
-                yield from arguments.take(scan, key.strip(), "</arg_value" + tail)
+                yield from arguments.take(scan, key if key in arguments.schema.members else key.strip())
                 yield from scan.space()
             # Not the end of all instead: an answer that breaks off may lack arguments.
-            yield from scan.literal("</tool_call" + tail)
+            yield from scan.literal(last)
         return arguments.call
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (f"</tool_call{self.suffix}>",)
 
     @property
     def visible(self) -> tuple[str, ...]:

@@ -31,6 +31,10 @@ class Hunyuan(ArgumentTags):
             yield from scan.space()
         yield from scan.end(f"</tool_calls{_SUFFIX}>")
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (*super().closers, f"</tool_calls{_SUFFIX}>")
+
 
 FORMAT = Hunyuan(
     name="hunyuan",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
-from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.scanner import Scanner, Wait
+from quire.chat.tools.value_ends import ValueTags
 
 __all__ = ["InvokeXml", "read_invocations"]
 
@@ -21,39 +22,49 @@ class InvokeXml(ToolFormat):
     prefix: str = ""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
-        yield from read_invocations(scan, tools, self.prefix, self.ends[self.starts.index(start)])
+        yield from read_invocations(scan, tools, self.prefix, self.ends[self.starts.index(start)], self.starts)
 
     @property
     def visible(self) -> tuple[str, ...]:
         return self.starts + self.ends + self.marks
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (*self.ends, f"</{self.prefix}invoke>")
 
-def read_invocations(scan: Scanner, tools: Tools, prefix: str, end: str) -> Steps:
-    """One call or more, up to ``end``."""
-    begin = f'<{prefix}invoke name="'
+
+def read_invocations(scan: Scanner, tools: Tools, prefix: str, end: str, starts: tuple[str, ...]) -> Steps:
+    """One call or more, up to ``end``; ``starts``: what may come behind that."""
+    begin, parameter = f'<{prefix}invoke name="', f'<{prefix}parameter name="'
+    tags = ValueTags(
+        parameter,
+        f"</{prefix}parameter>",
+        parameter,
+        f"</{prefix}invoke>",
+        key_end='"',
+        ends=(end,),
+        starts=(begin, *starts),
+    )
     yield from scan.space()
     yield from scan.literal(begin)
     while True:
-        yield (yield from _invocation(scan, tools, prefix))
+        yield (yield from _invocation(scan, tools, tags))
         yield from scan.space()
         if (yield from scan.optional(begin)) is None:
             yield from scan.end(end)
             return
 
 
-def _invocation(scan: Scanner, tools: Tools, prefix: str) -> Wait[Call]:
+def _invocation(scan: Scanner, tools: Tools, tags: ValueTags) -> Wait[Call]:
     name = yield from name_of(scan)
     yield from scan.literal('">')
-    arguments = ArgumentList(tools, name)
-    close = f"</{prefix}invoke>"
+    arguments = ArgumentList(tools, name, tags)
     with arguments.pending():
         while True:
             yield from scan.space()
-            if (yield from scan.literal(f'<{prefix}parameter name="', close)) == close:
+            if (yield from scan.literal(tags.following, tags.last)) == tags.last:
                 return arguments.call
-            key, quote = yield from scan.until('"')
-            if not quote:
-                raise Malformed
+            key = yield from arguments.key(scan, '"')
             as_text = _WIRE_SAYS_TEXT[(yield from scan.optional(' string="true"', ' string="false"')) or ""]
             yield from scan.literal(">")
-            yield from arguments.take(scan, key, f"</{prefix}parameter>", as_text)
+            yield from arguments.take(scan, key, as_text)

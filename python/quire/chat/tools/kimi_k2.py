@@ -23,6 +23,10 @@ class KimiK2(ToolFormat):
             yield from scan.literal(_CALL)
         yield from marked_calls(scan, _call, _CALL, _SECTION_END if start == _SECTION else None)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (_CALL_END, _SECTION_END)
+
 
 def _call(scan: Scanner) -> Wait[Call]:
     yield from scan.space()

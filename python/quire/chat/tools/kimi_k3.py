@@ -6,12 +6,23 @@ from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
+from quire.chat.tools.value_ends import ValueTags
 
 _OPEN, _CLOSE, _SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 
 
 def _close(tag: str) -> str:
     return _CLOSE + tag + _SEPARATOR
+
+
+_TAGS = ValueTags(
+    f"{_OPEN}argument ",
+    _close("argument"),
+    f"{_OPEN}argument ",
+    _close("call"),
+    ends=(_close("tools"), _close("message")),
+    starts=(f"{_OPEN}call ",),
+)
 
 
 class KimiK3(ToolFormat):
@@ -31,15 +42,15 @@ class KimiK3(ToolFormat):
 
 def _call(scan: Scanner, tools: Tools) -> Wait[Call]:
     name = checked_name((yield from _attributes(scan)).get("tool"))
-    arguments = ArgumentList(tools, name)
+    arguments = ArgumentList(tools, name, _TAGS)
     with arguments.pending():
-        while (yield from scan.literal(f"{_OPEN}argument ", _close("call"))) != _close("call"):
+        while (yield from scan.literal(_TAGS.following, _TAGS.last)) != _TAGS.last:
             attributes = yield from _attributes(scan)
             key, kind = attributes.get("key"), attributes.get("type")
             if key is None:
                 raise Malformed
             as_text = None if kind is None else kind == "string"
-            yield from arguments.take(scan, key, _close("argument"), as_text)
+            yield from arguments.take(scan, key, as_text)
     return arguments.call
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from quire.call_syntax import CallSyntax, Notation
-from quire.chat.tools.calls import Steps, ToolFormat, Tools, Unfinished
+from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished
 from quire.chat.tools.json_calls import call_of_json, items, started_calls
 from quire.chat.tools.pythonic import calls_of_python, started_python_calls
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, strict_json
+from quire.chat.tools.value_ends import GoesOn, read_to_end
 
 _IS_JSON = re.compile(r"(\[\s*)?\{")
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -18,20 +19,33 @@ class Lfm2(ToolFormat):
     """The list stands alone between its marks."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
+        yield from scan.space()
+        if (yield from scan.next_of(_START)) is not None:
+            raise Malformed  # one too many
         try:
-            text, _ = yield from scan.until(_END)
+            calls = yield from read_to_end(scan, lambda text: _calls(text.strip(), tools), _END)
         except CutOff as cut:
             text = cut.text.strip()
-            raise Unfinished((started_calls if _IS_JSON.match(text) else started_python_calls)(text)) from None
-        text = text.strip()
-        if not _IS_JSON.match(text):
-            yield from calls_of_python(text)
-            return
-        strict_json(text)
-        calls = [call_of_json(item) for item in (items(text) if text.startswith("[") else [text])]
-        if not calls:
-            raise Malformed
+            started = started_calls(text) if _IS_JSON.match(text) else started_python_calls(text, tools)
+            raise Unfinished(started) from None
         yield from calls
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (_END,)
+
+
+def _calls(text: str, tools: Tools) -> list[Call]:
+    if not _IS_JSON.match(text):
+        return calls_of_python(text, tools)
+    try:
+        strict_json(text)
+    except Malformed:
+        raise GoesOn from None
+    calls = [call_of_json(item) for item in (items(text) if text.startswith("[") else [text])]
+    if not calls:
+        raise Malformed
+    return calls
 
 
 FORMAT = Lfm2(

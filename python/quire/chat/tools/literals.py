@@ -1,23 +1,36 @@
-"""Values and calls in the notation of Python and of its relatives, read without evaluating anything."""
+"""Values in the notation of Python and of its relatives, read without evaluating anything."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from quire.chat.tools.scanner import Malformed
 
-__all__ = ["Beginning", "CallReader", "LiteralReader", "beginning", "python_calls", "python_value"]
+__all__ = ["LiteralReader", "python_value"]
 
 MAX_DEPTH = 64
 _SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
-_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
+_PYTHON_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.])")
+_ZEROS = re.compile(r"-?0[0-9]+(?![\w.])")
+_FUNCTION = re.compile(r"[^\s()\[\]{}<>\"'`=,:;|\\]+")
+# Names that are not the tool's: what the notation itself has between is none of it.
+_KEYS = {
+    "=": re.compile(r"[^\s=,()\[\]{}<>\"'`][^\n=,()\[\]{}<>\"'`]*"),
+    ":": re.compile(r"[^\s:,{}<>\"'`][^\n:,{}<>\"'`]*"),
+}
+_BARE_TEXT = re.compile(r"[^\s,:{}\[\]<>\"'`][^\n,{}\[\]<>\"'`]*")
 _SCRAP = re.compile(r"[-+\w.]*")
 _WORDS: dict[str, object] = {
     "True": True, "true": True, "False": False, "false": False, "None": None, "null": None,
 }  # fmt: skip
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
+# A quote that was not escaped stands where neither an argument nor the end of a call follows.
+_RAW_END = {
+    quote: re.compile(rf"{quote}(?=\s*(?:,\s*[^\s=,()'\"]+\s*=|\)\s*(?:,\s*[^\s()'\"]+\(|\]?\s*$)))") for quote in "'\""
+}
 _PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "'\""}
 
 
@@ -25,21 +38,28 @@ _PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "'\""}
 class LiteralReader:
     """Reads values from ``text`` at ``at``.  Every method raises Malformed for what is not there.
 
-    ``string_mark``: what stands on both sides of a string; None for Python's quotes.  ``bare_keys``: whether keys of
-    objects are words.
+    ``string_mark``: what stands on both sides of a string; None for Python's quotes.  With one, the keys of objects are
+    bare, plain quotes count beside it, and so do texts without any.  ``names``: keys that the tool has, which may have
+    any signs in them.  ``in_call``: whether the values are arguments of a call, and not a text by themselves; ``raw``:
+    whether their strings stand as they are, without escapes.
     """
 
     text: str
     at: int = 0
     string_mark: str | None = None
-    string_end: str | None = None
-    bare_keys: bool = False
+    names: Collection[str] = ()
+    in_call: bool = False
+    raw: bool = False
     begun: tuple[str, int] | None = None
     """The key, and the place, of the outermost value that is being read."""
 
     def space(self) -> None:
-        match = _SPACE.match(self.text, self.at)
-        self.at = self.at if match is None else match.end()
+        self.at = self._behind_space()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing but white space is left."""
+        return self._behind_space() >= len(self.text)
 
     def comes(self, sign: str) -> bool:
         """Take a sign, and white space before it, if it comes next."""
@@ -52,13 +72,44 @@ class LiteralReader:
         if not self.comes(sign):
             raise Malformed
 
-    def word(self) -> str:
+    def function(self) -> str:
+        """The name of a function."""
+        return self._match(_FUNCTION)
+
+    def key(self, sign: str) -> str:
+        """A bare key, of those that the tool has the longest, before ``sign``; takes both."""
+        listed = self._listed(sign)
+        if listed is not None:
+            name, self.at = listed
+            return name
         self.space()
-        match = _WORD.match(self.text, self.at)
+        if self.string_mark is not None and self._at_string():
+            name = self.string()
+        else:
+            name = self._match(_KEYS[sign]).rstrip()
+        self.must(sign)
+        return name
+
+    def _listed(self, sign: str) -> tuple[str, int] | None:
+        """The tool's key that comes next before ``sign``, and the place behind both."""
+        for place in dict.fromkeys((self.at, self._behind_space())):
+            listed = [name for name in self.names if self.text.startswith(name + sign, place)]
+            if listed:
+                name = max(listed, key=len)
+                return name, place + len(name + sign)
+        return None
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        self.space()
+        match = pattern.match(self.text, self.at)
         if match is None:
             raise Malformed
         self.at = match.end()
         return match[0]
+
+    def _behind_space(self) -> int:
+        match = _SPACE.match(self.text, self.at)
+        return self.at if match is None else match.end()
 
     def value(self, depth: int = 0) -> object:
         """A string, number, word, list, tuple or object."""
@@ -72,19 +123,26 @@ class LiteralReader:
             return self._list("]" if sign == "[" else ")", depth)
         if self._at_string():
             return self.string()
-        match = _NUMBER.match(self.text, self.at)
+        match = (_PYTHON_NUMBER if self.in_call else _NUMBER).match(self.text, self.at)
         if match is not None:
             self.at = match.end()
             return _number(match[0])
+        return self._word()
+
+    def _word(self) -> object:
+        """True, false, none; in a call also a text without quotes."""
         scrap = _SCRAP.match(self.text, self.at)
         assert scrap is not None
         if scrap.end() == len(self.text):  # a number or a word that is cut
             self.at = scrap.end()
-        word = scrap[0]
-        if word not in _WORDS:
-            raise Malformed
-        self.at = scrap.end()
-        return _WORDS[word]
+        if scrap[0] in _WORDS:
+            self.at = scrap.end()
+            return _WORDS[scrap[0]]
+        if self.string_mark is not None:
+            return self._match(_BARE_TEXT).rstrip()
+        if self.in_call:
+            return self._match(_ZEROS)  # it would be another number, or none
+        raise Malformed
 
     def mapping(self, depth: int = 0) -> dict[str, object]:
         """``{key: value, ...}``."""
@@ -99,21 +157,27 @@ class LiteralReader:
         Arguments of a call (``=``) have words for keys, each once; an object has the last of two values of a key.
         """
         is_call = separator == "="
-        while not self.comes(end):
+        is_bare = is_call or self.string_mark is not None
+        while True:
+            if not found and is_bare and self._listed(separator) is not None:
+                pass  # it may begin as what ends them does
+            elif self.comes(end):
+                return
             if found:
                 self.must(",")
-                if self.comes(end):
-                    break
-            self.space()
-            is_word = is_call or (self.bare_keys and not self._at_string())
-            key = self.word() if is_word else self.string()
+                if not (is_bare and self._listed(separator) is not None) and self.comes(end):
+                    return
+            if is_bare:
+                key = self.key(separator)
+            else:
+                key = self.string()
+                self.must(separator)
             if is_call and key in found:
                 raise Malformed
-            self.must(separator)
             self.space()
             if depth == 0:
                 self.begun = (key, self.at)
-            found[key] = self.value(depth)
+            found[key] = self._raw_string() if self.raw and depth == 0 and self._at_string() else self.value(depth)
             if depth == 0:
                 if self.at >= len(self.text):
                     del found[key]  # it may go on, as a number does
@@ -132,17 +196,16 @@ class LiteralReader:
         return found
 
     def _at_string(self) -> bool:
-        marks = ("'", '"') if self.string_mark is None else (self.string_mark,)
-        return self.text.startswith(marks, self.at)
+        return self.text.startswith(("'", '"', self.string_mark or "'"), self.at)
 
     def string(self) -> str:
         self.space()
         if not self._at_string():
             raise Malformed
-        if self.string_mark is None:
+        mark = self.string_mark
+        if mark is None or not self.text.startswith(mark, self.at):
             return self._quoted(self.text[self.at])
-        start = self.at + len(self.string_mark)
-        mark = self.string_end or self.string_mark
+        start = self.at + len(mark)
         end = self.text.find(mark, start)
         if end < 0:
             self.at = len(self.text)
@@ -160,10 +223,18 @@ class LiteralReader:
             self.at = match.end() + 1
             sign = self.text[self.at - 1 : self.at]
             if sign == quote:
-                return "".join(parts)
+                return _paired("".join(parts))
             if not sign:
                 raise Malformed
             parts.append(self._escape())
+
+    def _raw_string(self) -> str:
+        start = self.at + 1
+        end = _RAW_END[self.text[self.at]].search(self.text, start)
+        if end is None:
+            raise Malformed
+        self.at = end.end()
+        return self.text[start : end.start()]
 
     def _escape(self) -> str:
         sign = self.text[self.at : self.at + 1]
@@ -178,6 +249,13 @@ class LiteralReader:
             raise Malformed
         self.at += n_digits
         return chr(int(digits, 16))
+
+
+def _paired(text: str) -> str:
+    """A text with the characters that pairs of escapes stand for, as in JSON."""
+    if not any("\ud800" <= sign <= "\udfff" for sign in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _number(text: str) -> int | float:
@@ -195,89 +273,3 @@ def python_value(text: str) -> object:
     if reader.at != len(text):
         raise Malformed
     return value
-
-
-def python_calls(text: str) -> list[tuple[str, dict[str, object]]]:
-    """The (name, arguments) pairs of ``[f(a=1), g()]``, or of one call.  Raises Malformed."""
-    calls = CallReader(text)
-    calls.read()
-    return calls.found
-
-
-class CallReader:
-    """Reads calls in Python's notation."""
-
-    def __init__(self, text: str) -> None:
-        self.found: list[tuple[str, dict[str, object]]] = []
-        self._reader = LiteralReader(text)
-        self._open: tuple[str, dict[str, object]] | None = None
-
-    def read(self) -> None:
-        """Read all, which must be whole."""
-        reader = self._reader
-        is_list = reader.comes("[")
-        self._call()
-        while reader.comes(","):
-            self._call()
-        if is_list:
-            reader.must("]")
-        reader.space()
-        if reader.at != len(reader.text):
-            raise Malformed
-
-    def read_beginning(self) -> Beginning | None:
-        """Read what may go on; the call that it ends in.  Raises Malformed for what no call begins like."""
-        try:
-            self.read()
-        except Malformed:
-            _check_end(self._reader)
-            return None if self._open is None else beginning(self._reader, *self._open)
-        return None
-
-    def _call(self) -> None:
-        reader = self._reader
-        name = reader.word()
-        reader.must("(")
-        arguments: dict[str, object] = {}
-        self._open = (name, arguments)
-        reader.members(arguments, "=", ")")
-        self._open = None
-        self.found.append((name, arguments))
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """A call that is not whole: its whole arguments, and of the next one, if that is a text, key and beginning."""
-
-    name: str
-    arguments: dict[str, object]
-    begun: tuple[str, str] | None
-
-
-def beginning(reader: LiteralReader, name: str, arguments: dict[str, object]) -> Beginning:
-    """The call that a reader was in at the end of its text.  Raises Malformed where the text goes on."""
-    _check_end(reader)
-    if reader.begun is None:
-        return Beginning(name, arguments, None)
-    key, at = reader.begun
-    return Beginning(name, arguments, None if (text := _begun_string(reader, at)) is None else (key, text))
-
-
-def _check_end(reader: LiteralReader) -> None:
-    reader.space()
-    if reader.at < len(reader.text):
-        raise Malformed
-
-
-def _begun_string(reader: LiteralReader, at: int) -> str | None:
-    """The beginning of the string at a place; an escape at its end may be cut."""
-    text = reader.text[at:]
-    if reader.string_mark is not None:
-        parts = text.split(reader.string_mark)
-        return parts[1] if len(parts) > 1 and not parts[0] else None
-    for n in range(len(text), max(0, len(text) - 12), -1):
-        try:
-            return LiteralReader(text[:n] + text[0]).string()
-        except Malformed:
-            continue
-    return None

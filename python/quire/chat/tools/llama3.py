@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.call_reader import CallReader, python_calls
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, checked_name, name_of, pending
 from quire.chat.tools.json_calls import call_of_json, json_arguments, json_value
-from quire.chat.tools.literals import CallReader, python_calls
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner
 from quire.chat.tools.values import arguments_text
 
@@ -40,6 +40,10 @@ class Llama3(ToolFormat):
             raise Unfinished(_started_python_tag(cut.text, tools)) from None
         yield from _python_tag(text, tools)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return ("</function>", *_ENDS)
+
     def _bare(self, scan: Scanner, tools: Tools) -> Steps:
         while True:
             yield from scan.space()
@@ -55,7 +59,7 @@ def _python_tag(text: str, tools: Tools) -> list[Call]:
     try:
         calls = [
             Call(checked_name(name.removesuffix(".call")), arguments_text(values))
-            for name, values in python_calls(text)
+            for name, values in python_calls(text, tools.properties)
             if name.endswith(".call") or name in tools.properties
         ]
         if calls:
@@ -77,7 +81,7 @@ def _interpreter(tools: Tools) -> tuple[str, str]:
 
 
 def _started_python_tag(text: str, tools: Tools) -> list[Call]:
-    reader = CallReader(text)
+    reader = CallReader(text, tools.properties)
     try:
         last = reader.read_beginning()
         named = [name for name, _ in reader.found] + ([] if last is None else [last.name])

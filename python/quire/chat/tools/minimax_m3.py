@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import MAX_DEPTH, Malformed, Scanner, Wait
-from quire.chat.tools.values import allows, typed_value
+from quire.chat.tools.schemas import ValueSchema
+from quire.chat.tools.value_ends import take_key
+from quire.chat.tools.values import typed_value
 
 _MARK = "]<]minimax[>["
 _START, _END, _INVOKE = f"{_MARK}<tool_call>", f"{_MARK}</tool_call>", f'{_MARK}<invoke name="'
@@ -38,29 +38,23 @@ def _invocation(scan: Scanner, tools: Tools) -> Wait[Call]:
             yield from scan.literal(f"{_MARK}<")
             if (yield from scan.optional("/invoke>")) is not None:
                 return arguments.call
-            key = yield from _tag(scan)
-            text = yield from arguments.text(scan, key, _MARK)
-            arguments.add(key, (yield from _value(scan, text, key, arguments.schemas.get(key), 0)))
+            key = yield from arguments.key(scan, ">")
+            text = yield from arguments.text(scan, key, tags=_MARK)
+            arguments.add(key, (yield from _value(scan, text, key, arguments.schema.member(key), 0)))
 
 
-def _tag(scan: Scanner) -> Wait[str]:
-    name = yield from name_of(scan)
-    yield from scan.literal(">")
-    return name
-
-
-def _value(scan: Scanner, text: str, tag: str, schema: object, depth: int) -> Wait[object]:
+def _value(scan: Scanner, text: str, tag: str, schema: ValueSchema, depth: int) -> Wait[object]:
     """The value of a tag, of which the text up to the next mark was taken."""
     if (yield from scan.optional(f"</{tag}>")) is not None:
-        if not text and not allows(schema, "string"):
-            return [] if allows(schema, "array") else {} if allows(schema, "object") else text
+        if not text and not schema.allows("string"):
+            return [] if schema.allows("array") else {} if schema.allows("object") else text
         return typed_value(text, schema)
     if text.strip() or depth == MAX_DEPTH:
         raise Malformed
     parts: list[tuple[str, object]] = []
     while True:
         yield from scan.literal("<")
-        inner = yield from _tag(scan)
+        inner = yield from take_key(scan, schema.members, ">")
         start, found = yield from scan.until(_MARK)
         if not found:
             raise Malformed
@@ -71,19 +65,14 @@ def _value(scan: Scanner, text: str, tag: str, schema: object, depth: int) -> Wa
             return _joined(parts, schema)
 
 
-def _part_of(schema: object, tag: str) -> object:
+def _part_of(schema: ValueSchema, tag: str) -> ValueSchema:
     """The schema of a tag within a value."""
-    if not isinstance(schema, Mapping):
-        return None
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and tag in properties:
-        return properties[tag]
-    return schema.get("items") if tag == "item" else None
+    return schema.item if tag == "item" and tag not in schema.members else schema.member(tag)
 
 
-def _joined(parts: list[tuple[str, object]], schema: object) -> object:
+def _joined(parts: list[tuple[str, object]], schema: ValueSchema) -> object:
     names = [name for name, _ in parts]
-    if set(names) == {"item"} and (allows(schema, "array") or not allows(schema, "object")):
+    if set(names) == {"item"} and (schema.allows("array") or not schema.allows("object")):
         return [value for _, value in parts]
     if len(set(names)) < len(names):
         raise Malformed

@@ -19,6 +19,8 @@ class Mistral(ToolFormat):
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.space()
+        if (yield from scan.next_of(start)) is not None:
+            raise Malformed  # one too many
         if (yield from scan.next_of("[", "{")) is not None:
             yield from (yield from json_list(scan))
             return

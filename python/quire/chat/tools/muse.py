@@ -22,7 +22,7 @@ class Muse(ToolFormat):
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start == _CALLS:
-            yield from read_invocations(scan, tools, _PREFIX, _CALLS_END)
+            yield from read_invocations(scan, tools, _PREFIX, _CALLS_END, (_END, _LAST, _START))
         else:
             yield from _messages(scan, tools)
 
@@ -37,7 +37,7 @@ def _messages(scan: Scanner, tools: Tools) -> Steps:
         marks = (_END, _LAST) if kind is Kind.REASONING else (_END, _LAST, _CALLS)
         end = yield from stream(scan, kind, *marks)
         if end == _CALLS:
-            yield from read_invocations(scan, tools, _PREFIX, _CALLS_END)
+            yield from read_invocations(scan, tools, _PREFIX, _CALLS_END, (_END, _LAST, _START))
             end = (yield from scan.optional(_END, _LAST)) or ""
         if end != _END or (yield from scan.optional(_START)) is None:
             return

@@ -27,6 +27,7 @@ class ToolParser:
         self._space = TrailingSpace()
         self._follows_call = False
         self._begins_line = True
+        self._marks = (*format.starts, *(mark for mark in format.closers if mark not in format.starts))
 
     def feed(self, text: str) -> list[Call | Text]:
         """What is new with more of the answer."""
@@ -56,25 +57,40 @@ class ToolParser:
         """What can be said of the text that arrived."""
         while True:
             if self._reader is None:
-                text, start = self._scan.piece(self._format.starts)
+                text, start = self._scan.piece(self._marks if self._follows_call else self._format.starts)
                 self._scan.commit(start or "")
                 yield from self._spaced(text)
                 if not start:
                     return
+                if start not in self._format.starts:
+                    yield from self._closer(self._scan.commit())
+                    continue
                 # The start is not done with: it is content if no call follows.
                 self._reader = self._format.read(self._scan, start, self._tools)
             part = self._next_part(self._reader)
             if part is None:
                 if self._reader is not None:
                     return
-            elif isinstance(part, Call):
-                self._space.pop()
-                self._follows_call = True
-                yield part
-            elif part.kind is Kind.CONTENT:
-                yield from self._spaced(part.text)
             else:
-                yield part
+                yield from self._shown(part)
+
+    def _shown(self, part: Call | Text) -> Iterator[Call | Text]:
+        """A part that was read, with what was held before it."""
+        if isinstance(part, Call):
+            self._space.pop()
+            self._follows_call = True
+            yield part
+        elif part.kind is Kind.CONTENT:
+            yield from self._spaced(part.text)
+        else:
+            yield part
+
+    def _closer(self, mark: str) -> Iterator[Text]:
+        """A mark that ends calls: directly behind one it is one too many."""
+        if self._follows_call:
+            self._space.pop()
+        else:
+            yield from self._spaced(mark)
 
     def _cut(self) -> list[Call | Text]:
         """What there is of a call, or of a mark; drops their text."""
@@ -82,12 +98,22 @@ class ToolParser:
         if reader is None:
             return [] if self._is_prose() else self._dropped([])
         try:
-            reader.throw(CutOff())
+            part = reader.throw(CutOff())
+            while part is None:
+                part = reader.throw(CutOff())
         except CutOff as cut:
             return self._dropped(cut.calls if isinstance(cut, Unfinished) else [])
         except Malformed:
-            pass
-        return [*self._spaced(self._scan.commit())]
+            return [*self._spaced(self._scan.commit())]
+        except StopIteration:
+            self._scan.commit()
+            return [*self._parts(), *self._cut()]
+        # The call was whole, and the reader looked further: what is behind it counts as well.
+        self._reader = reader
+        taken = self._scan.commit()
+        if isinstance(part, Call) and not self._has_tools:
+            part = Text(Kind.CONTENT, taken)
+        return [*self._shown(part), *self._parts(), *self._cut()]
 
     def _is_prose(self) -> bool:
         """Whether what is held, because it may begin a mark, begins a word within a line."""
@@ -112,12 +138,19 @@ class ToolParser:
             return None
         except Malformed:
             self._reader = None
-            return Text(Kind.CONTENT, self._scan.commit())
+            return self._refused(self._scan.commit())
         if part is not None:
             taken = self._scan.commit()
             if isinstance(part, Call) and not self._has_tools:
                 return Text(Kind.CONTENT, taken)
         return part
+
+    def _refused(self, text: str) -> Text:
+        """What turned out to be no call.  A mark alone means nothing if a call is beside it."""
+        if text.strip() in self._format.starts:
+            self._space.hold(text)
+            return Text(Kind.CONTENT, "")
+        return Text(Kind.CONTENT, text)
 
     def _spaced(self, text: str) -> Iterator[Text]:
         """Content, but for the white space at its end, which may stand before a call."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.call_reader import CallReader, python_calls
 from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, Unfinished, checked_name
-from quire.chat.tools.literals import CallReader, python_calls
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
+from quire.chat.tools.value_ends import read_to_end
 from quire.chat.tools.values import arguments_text
 
 __all__ = ["FORMAT", "calls_of_python", "started_python_calls", "take_python_calls"]
@@ -15,16 +16,16 @@ _FENCE = "```tool_code\n"
 _ENDS = ("<|python_end|>", "<|eot|>", "</function_calls>")
 
 
-def calls_of_python(text: str) -> list[Call]:
-    """The calls that a text consists of.  Raises Malformed."""
-    return [Call(checked_name(name), arguments_text(values)) for name, values in python_calls(text)]
+def calls_of_python(text: str, tools: Tools) -> list[Call]:
+    """The calls that a text consists of.  Raises Malformed, GoesOn where more text may mend it."""
+    return [Call(checked_name(name), arguments_text(values)) for name, values in python_calls(text, tools.properties)]
 
 
-def started_python_calls(text: str) -> list[Call]:
+def started_python_calls(text: str, tools: Tools) -> list[Call]:
     """The calls that a text may be the beginning of.  Raises Malformed."""
     if not text.strip():
         return []
-    reader = CallReader(text)
+    reader = CallReader(text, tools.properties)
     last = reader.read_beginning()
     calls = [Call(checked_name(name), arguments_text(values)) for name, values in reader.found]
     if last is not None:
@@ -32,13 +33,12 @@ def started_python_calls(text: str) -> list[Call]:
     return calls
 
 
-def take_python_calls(scan: Scanner, *ends: str, before: str = "") -> Wait[list[Call]]:
+def take_python_calls(scan: Scanner, tools: Tools, *ends: str, before: str = "") -> Wait[list[Call]]:
     """Take the calls up to one of ``ends``; ``before``: what of them was taken already."""
     try:
-        text, _ = yield from scan.until(*ends)
+        return (yield from read_to_end(scan, lambda text: calls_of_python(before + _without_print(text), tools), *ends))
     except CutOff as cut:
-        raise Unfinished(started_python_calls(before + _without_print(cut.text))) from None
-    return calls_of_python(before + _without_print(text))
+        raise Unfinished(started_python_calls(before + _without_print(cut.text), tools)) from None
 
 
 def _without_print(text: str) -> str:
@@ -54,7 +54,11 @@ class Pythonic(ToolFormat):
         return _list(scan, tools)
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
-        yield from (yield from take_python_calls(scan, *(("```",) if start == _FENCE else _ENDS)))
+        yield from (yield from take_python_calls(scan, tools, *(("```",) if start == _FENCE else _ENDS)))
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return _ENDS
 
 
 def _list(scan: Scanner, tools: Tools) -> Steps:
@@ -69,7 +73,7 @@ def _list(scan: Scanner, tools: Tools) -> Steps:
     if (yield from scan.next_of("(")) is None or not name:
         raise Malformed
     try:
-        calls = yield from take_python_calls(scan, *_ENDS, before="[" + name)
+        calls = yield from take_python_calls(scan, tools, *_ENDS, before="[" + name)
     except CutOff:
         if name in tools.properties:
             raise

@@ -5,34 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.call_syntax import CallSyntax
-from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.arguments import ArgumentList, Lines
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of, pending
 from quire.chat.tools.scanner import Scanner, Wait
+from quire.chat.tools.value_ends import ValueTags
 
 __all__ = ["FORMAT", "FunctionTags"]
 
-_FUNCTION = "<function="
+_FUNCTION, _FUNCTION_END, _PARAMETER = "<function=", "</function>", "<parameter="
 
 
 @dataclass(frozen=True)
 class FunctionTags(ToolFormat):
-    """Values are text between line ends; the tools' schemas say what they are.  The tag around it, which ends with
+    """Values are text between ``lines``; the tools' schemas say what they are.  The tag around it, which ends with
     ``end``, may be absent."""
 
     end: str = "</tool_call>"
+    lines: Lines = Lines.EITHER
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start == _FUNCTION:
-            yield (yield from _function(scan, tools))
+            yield (yield from self._function(scan, tools))
             return
         yield from scan.space()
         yield from scan.literal(_FUNCTION)
         calls: list[Call] = []
         with pending(calls):
-            calls.append((yield from _function(scan, tools)))
+            calls.append((yield from self._function(scan, tools)))
             yield from scan.space()
             while (yield from scan.optional(_FUNCTION)) is not None:
-                calls.append((yield from _function(scan, tools)))
+                calls.append((yield from self._function(scan, tools)))
+                yield from scan.space()
+            while (yield from scan.optional(_FUNCTION_END)) is not None:  # one too many
                 yield from scan.space()
             yield from scan.end(self.end)
         yield from calls
@@ -41,19 +45,24 @@ class FunctionTags(ToolFormat):
     def visible(self) -> tuple[str, ...]:
         return (*self.starts, self.end, *self.marks)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (self.end, _FUNCTION_END)
 
-def _function(scan: Scanner, tools: Tools) -> Wait[Call]:
-    name = yield from name_of(scan)
-    yield from scan.literal(">")
-    arguments = ArgumentList(tools, name)
-    with arguments.pending():
-        while True:
-            yield from scan.space()
-            if (yield from scan.literal("<parameter=", "</function>")) == "</function>":
-                return arguments.call
-            key = yield from name_of(scan)
-            yield from scan.literal(">")
-            yield from arguments.take(scan, key, "</parameter>", lines=True)
+    def _function(self, scan: Scanner, tools: Tools) -> Wait[Call]:
+        name = yield from name_of(scan)
+        yield from scan.literal(">")
+        tags = ValueTags(
+            _PARAMETER, "</parameter>", _PARAMETER, _FUNCTION_END, key_end=">", ends=(self.end,), starts=self.starts
+        )
+        arguments = ArgumentList(tools, name, tags, self.lines)
+        with arguments.pending():
+            while True:
+                yield from scan.space()
+                if (yield from scan.literal(_PARAMETER, _FUNCTION_END)) == _FUNCTION_END:
+                    return arguments.call
+                key = yield from arguments.key(scan, ">")
+                yield from arguments.take(scan, key)
 
 
 FORMAT = FunctionTags(

@@ -46,7 +46,7 @@ def held_back(text: str, marks: tuple[str, ...]) -> int:
 
 
 class TrailingSpace:
-    """Holds white space back until it is known what follows it."""
+    """Holds white space, and marks that may mean nothing, back until it is known what follows."""
 
     def __init__(self) -> None:
         self._held: list[str] = []
@@ -62,6 +62,10 @@ class TrailingSpace:
         if len(shown) < len(text):
             self._held.append(text[len(shown) :])
         return whole
+
+    def hold(self, text: str) -> None:
+        """More that is not shown yet."""
+        self._held.append(text)
 
     def pop(self) -> str:
         """What is held, held no more."""
@@ -89,7 +93,11 @@ class Scanner:
         self._rest = ""
         self._at = 0
         self._taken: list[str] = []
+        self.taken = 0
+        """Characters that were taken since the last ``commit``: a place to ``rewind`` to."""
         self.closed = False
+        self.rereads = 16
+        """How often text may still be read again from an earlier place: it keeps the work linear."""
 
     def feed(self, text: str) -> None:
         """More of the text."""
@@ -124,6 +132,7 @@ class Scanner:
         """What was taken since the last time; from now on it is done with, but for ``but`` at its end."""
         taken = "".join(self._taken)
         self._taken.clear()
+        self.taken = 0
         self.keep(but)
         return taken
 
@@ -131,6 +140,7 @@ class Scanner:
         """Count a text that was committed as taken since."""
         if text:
             self._taken.append(text)
+            self.taken += len(text)
 
     def take(self, n: int) -> str:
         """The next ``n`` characters, as far as they arrived."""
@@ -138,11 +148,31 @@ class Scanner:
         self._at += len(part)
         if part:
             self._taken.append(part)
+            self.taken += len(part)
         return part
 
     def take_all(self) -> str:
         """All that arrived."""
         return self.take(len(self._rest) - self._at)
+
+    def rewind(self, place: int) -> None:
+        """Give back what was taken behind a place, which ``taken`` told."""
+        n = self.taken - place
+        given: list[str] = []
+        while n > 0:
+            part = self._taken.pop()
+            keep = max(0, len(part) - n)
+            if keep:
+                self._taken.append(part[:keep])
+            given.append(part[keep:])
+            n -= len(part) - keep
+        back = "".join(reversed(given))
+        self.taken = place
+        if len(back) <= self._at:
+            self._at -= len(back)
+        else:
+            self._rest = back + self._rest[self._at :]
+            self._at = 0
 
     def next_of(self, *texts: str) -> Wait[str | None]:
         """Which of the texts comes next, the longest; None for none of them.  Takes nothing."""

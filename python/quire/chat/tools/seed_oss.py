@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.call_syntax import CallSyntax
+from quire.chat.tools.arguments import Lines
 from quire.chat.tools.qwen3_coder import FunctionTags
 
 _START, _END = "<seed:tool_call>", "</seed:tool_call>"
@@ -11,6 +12,7 @@ FORMAT = FunctionTags(
     name="seed_oss",
     starts=(_START, "<function="),
     end=_END,
+    lines=Lines.BOTH,
     hints=((_START,),),
     syntaxes=(
         CallSyntax(

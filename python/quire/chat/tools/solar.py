@@ -30,6 +30,10 @@ class Solar(ToolFormat):
         else:
             yield from _calls(scan, start)
 
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return (_CALL_END, _CALLS_END)
+
 
 def _parts(scan: Scanner) -> Steps:
     while True:

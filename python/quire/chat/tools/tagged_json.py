@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, pending
@@ -9,6 +10,8 @@ from quire.chat.tools.json_calls import KEYS, JsonKeys, json_list
 from quire.chat.tools.scanner import Scanner
 
 __all__ = ["TaggedJson"]
+
+_SURPLUS = re.compile(r"[}\]\s]*")
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,15 @@ class TaggedJson(ToolFormat):
                 while (yield from scan.next_of("{", "[")) is not None:
                     calls += yield from json_list(scan, self.keys)
                     yield from scan.space()
-                yield from scan.end(end)
+                yield from scan.run(_SURPLUS)
+                # Some models write the start where the end should be.
+                if (yield from scan.next_of(start)) is None:
+                    yield from scan.end(end)
         yield from calls
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.ends))
 
     @property
     def visible(self) -> tuple[str, ...]:

@@ -1,0 +1,180 @@
+"""Where values end that stand between tags or marks as they are: a closing tag may be a part of what a model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
+
+__all__ = ["GoesOn", "ValueTags", "read_to_end", "take_key", "take_value"]
+
+T = TypeVar("T")
+_MAX_CLOSERS = 4
+
+
+@dataclass(frozen=True)
+class ValueTags:
+    """The tags of a format that writes arguments one by one.
+
+    ``opening`` and ``closing``: of a value.  ``following``: what begins the next argument, with its name up to
+    ``key_end`` where that can be told.  ``last``: what ends the call.  Behind it come ``ends``, of what stands around
+    calls, ``starts``, of more of the answer, or nothing.
+    """
+
+    opening: str
+    closing: str
+    following: str
+    last: str
+    key_end: str = ""
+    ends: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+
+
+class _End(Enum):
+    """What a closing tag is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    NONE = "none"
+
+
+def take_key(scan: Scanner, names: dict[str, T], end: str) -> Wait[str]:
+    """Take the name of an argument and ``end`` behind it; only a listed name may have the end in it."""
+    listed = [name + end for name in names if end in name or not name]
+    found = (yield from scan.optional(*listed)) if listed else None
+    if found is not None:
+        return found[: -len(end)]
+    key, found = yield from scan.until(end)
+    if not found or not key or any(sign in key for sign in "\r\n"):
+        raise Malformed
+    return key
+
+
+def take_value(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[str]:
+    """Take a value and its closing tag.
+
+    Of several closing tags the first counts behind which the call goes on, with an argument that ``is_new`` or to its
+    end, and which has no opening one in the value; where none is certain, the likeliest.  Raises Malformed for none at
+    all, CutOff with what there is of the value.
+    """
+    start = scan.taken
+    if scan.rereads > 0:
+        for nested in (True, False):
+            text = yield from _certain(scan, tags, is_new, nested)
+            if text is not None:
+                return text
+            scan.rewind(start)
+        scan.rereads -= 1
+    parts: list[str] = []
+    while True:
+        try:
+            part, found = yield from scan.until(tags.closing)
+            parts.append(part)
+            if not found:
+                raise Malformed
+            if (yield from _end(scan, tags, is_new)) is not _End.NONE:
+                return "".join(parts)
+        except CutOff as cut:
+            cut.text = "".join(parts) + cut.text
+            raise
+        parts.append(tags.closing)
+
+
+def _certain(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nested: bool) -> Wait[str | None]:
+    """Take a value up to the tag that certainly ends it, or that likely does if no other comes; None for neither.
+
+    ``nested``: whether opening tags in it count.
+    """
+    start, depth = scan.taken, 1
+    parts: list[str] = []
+    guess: int | None = None
+    try:
+        while True:
+            part, mark = yield from scan.until(*((tags.opening, tags.closing) if nested else (tags.closing,)))
+            parts.append(part)
+            if not mark:
+                break
+            if mark == tags.opening:
+                depth += 1
+            elif depth > 1:
+                depth -= 1
+            else:
+                end = yield from _end(scan, tags, is_new)
+                if end is _End.CERTAIN:
+                    return "".join(parts)
+                if end is _End.LIKELY and nested and guess is None:
+                    guess = sum(map(len, parts))
+            parts.append(mark)
+    except CutOff as cut:
+        if guess is None and depth == 1:
+            cut.text = "".join(parts) + cut.text
+            raise
+    if guess is None:
+        return None
+    scan.rewind(start)
+    text = scan.take(guess)
+    scan.take(len(tags.closing))
+    return text
+
+
+def _end(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[_End]:
+    """Tell whether the closing tag that was just taken ends a value, by what follows; takes nothing."""
+    place, found = scan.taken, None
+    try:
+        yield from scan.space()
+        found = yield from scan.optional(tags.following, tags.last)
+        if found is None:
+            return _End.NONE
+        if found == tags.following:
+            return _End.CERTAIN if not tags.key_end or (yield from _is_new(scan, tags, is_new)) else _End.LIKELY
+        for _ in range(_MAX_CLOSERS):
+            yield from scan.space()
+            if (yield from scan.ended()) or (yield from scan.next_of(*tags.starts, tags.last)) is not None:
+                return _End.CERTAIN
+            if not tags.ends or (yield from scan.optional(*tags.ends)) is None:
+                break
+        return _End.LIKELY
+    except CutOff as cut:
+        cut.text = ""
+        if found is None:
+            raise
+        return _End.CERTAIN  # nothing speaks against it
+    finally:
+        scan.rewind(place)
+
+
+def _is_new(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[bool]:
+    key, end = yield from scan.until(tags.key_end, "\n")
+    return end == tags.key_end and is_new(key)
+
+
+class GoesOn(Malformed):
+    """The text is malformed because it ends too early."""
+
+
+def read_to_end(scan: Scanner, read: Callable[[str], T], *ends: str) -> Wait[T]:
+    """Take the text before one of ``ends``, and the end; returns what ``read`` makes of the text.
+
+    An end counts only where ``read`` does not raise GoesOn: it may stand in a string.  CutOff has all of the text.
+    """
+    parts: list[str] = []
+    first: int | None = None
+    while True:
+        try:
+            part, end = yield from scan.until(*ends)
+        except CutOff as cut:
+            cut.text = "".join(parts) + cut.text
+            raise
+        parts.append(part)
+        first = scan.taken if first is None else first
+        try:
+            return read("".join(parts))
+        except GoesOn:
+            if not end or scan.rereads == 0:
+                scan.rewind(first)  # what follows may be whole
+                raise
+        scan.rereads -= 1
+        parts.append(end)
