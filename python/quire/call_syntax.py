@@ -35,10 +35,11 @@ class CallSyntax:
     ``content``: what stands before and behind an answer that is text; ``joint``: between such text and calls behind it.
     ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
     only templates that have this text write so.  ``argument``: how each argument is written where they are not one JSON
-    object; in it ``{key}`` stands for its name, ``{value}`` for its text, ``{is_text}`` for whether that is one of a
-    string, and ``{type}`` for the name of its type.  ``value_start``: what such a text must not begin with.  ``lead``:
-    what may stand before ``opening`` where there is no text.  ``notation``: of all arguments together; ``string_mark``:
-    on both sides of its strings; ``end``: what never stands in them.
+    object; in it ``{key}`` stands for its name, with ``escapes`` in the place of some of its signs, ``{value}`` for its
+    text, ``{is_text}`` for whether that is one of a string, and ``{type}`` for the name of its type.  ``value_start``:
+    what such a text must not begin with.  ``lead``: what may stand before ``opening`` where there is no text.
+    ``notation``: of all arguments together; ``string_mark``: on both sides of its strings; ``end``: what never stands
+    in them.
     """
 
     call: str
@@ -56,3 +57,10 @@ class CallSyntax:
     notation: Notation = Notation.JSON
     string_mark: str = ""
     end: str = ""
+    escapes: tuple[tuple[str, str], ...] = ()
+
+    def escaped(self, key: str) -> str:
+        """An argument's name as it is written."""
+        for sign, escape in self.escapes:
+            key = key.replace(sign, escape)
+        return key

@@ -20,6 +20,7 @@ MAX_CALLS = 32
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 * 1024
 _PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space|type)\}")
+_TEXTS = re.compile(r"\{(key|is_text)\}")
 _ID = "/[A-Za-z0-9]{9}/"
 _PIECES = {"space": "SPACE?", "number": "/[0-9]{1,2}/", "id": _ID, "id_member": f'(", \\"id\\": \\"" {_ID} "\\"")?'}
 # What every wire format can carry without quotes.
@@ -254,9 +255,8 @@ class _Writer:
         parts = []
         for argument in arguments_of(listed, strict=function.strict, end=end):
             is_text = "true" if argument.is_text else "false"
-            start = self._text(
-                before.replace("{key}", argument.key).replace("{is_text}", is_text), {"type": _type_names(argument)}
-            )
+            texts = {"key": syntax.escaped(argument.key), "is_text": is_text}
+            start = self._text(before, {"type": _type_names(argument)}, texts)
             if argument.schema is not None:
                 value = f"{json_lark(argument.schema)} {self._lark.mark(end)}"
             elif argument.choices:
@@ -266,16 +266,18 @@ class _Writer:
             else:
                 self._value_end = end.strip()
                 value = self._lark.mark(end, before="VALUE")
-            part = f"{start} {value} {self._text(rest.replace('{key}', argument.key), {})}"
+            part = f"{start} {value} {self._text(rest, {}, texts)}"
             parts.append(part if argument.required else f"({part})?")
         return " ".join(parts)
 
-    def _text(self, template: str, values: Mapping[str, str]) -> str:
-        """Lark for a text with places in it."""
-        pieces = [
-            {**_PIECES, **values}[piece] if i % 2 else self._lark.mark(piece)
-            for i, piece in enumerate(_PLACES.split(template))
-        ]
+    def _text(self, template: str, values: Mapping[str, str], texts: Mapping[str, str] | None = None) -> str:
+        """Lark for a text with places in it; ``texts``: what stands for itself in some of them."""
+        pieces = []
+        for i, piece in enumerate(_PLACES.split(template)):
+            if i % 2:
+                pieces.append({**_PIECES, **values}[piece])
+                continue
+            pieces.append(self._lark.mark(_TEXTS.sub(lambda place: (texts or {})[place[1]], piece)))
         return " ".join(filter(None, pieces))
 
     def _call_list(self, syntax: CallSyntax, trigger: str) -> str:

@@ -16,16 +16,18 @@ __all__ = [
     "BOUND",
     "Argument",
     "arguments_of",
+    "check_key",
     "check_references",
     "followed",
+    "is_key",
     "json_lark",
     "listed_arguments",
     "without_annotations",
     "without_marks",
 ]
 
-# What every wire format can carry without quotes.
-_KEY = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+# What readers of every wire format find again, given the tool: any name on one line.
+_KEY = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{0,256}")
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 _OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _DEFINITIONS = ("$defs", "definitions")
@@ -61,10 +63,24 @@ def arguments_of(parameters: Mapping[str, object], *, strict: bool, end: str = "
     if not strict:
         properties = parameters.get("properties", {})
         names = properties if isinstance(properties, Mapping) else {}
-        return [Argument(key, False) for key in names if _KEY.fullmatch(key)]
+        return [Argument(key, False) for key in names if is_key(key)]
     listed, definitions = listed_arguments(parameters)
     signs = "".join(sorted({"<", *end.lstrip()[:1]}))
     return [_argument(key, schema, required, definitions, signs) for key, schema, required in listed]
+
+
+def is_key(name: str) -> bool:
+    """Whether an argument of this name can be written without quotes."""
+    return _KEY.fullmatch(name) is not None
+
+
+def check_key(name: str) -> None:
+    """Refuse the name of an argument that cannot be written without quotes."""
+    if not is_key(name):
+        raise UnsupportedError(
+            f"[json_schema] the argument name {name!r:.80} cannot be enforced in this format of tool calls: rename it, "
+            "without line ends and control characters, in at most 256 characters"
+        )
 
 
 def listed_arguments(
@@ -100,8 +116,7 @@ def json_lark(schema: object) -> str:
 
 
 def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object], signs: str) -> Argument:
-    if not _KEY.fullmatch(key):
-        raise UnsupportedError(f"[json_schema] the name of an argument must be of A-Za-z0-9_.:/- but is {key!r:.80}")
+    check_key(key)
     schema = followed(schema, definitions)
     if schema is True or (isinstance(schema, Mapping) and schema.keys() <= _ANNOTATIONS):
         return Argument(key, required)

@@ -10,8 +10,10 @@ from ..errors import RequestError, UnsupportedError
 from .arguments import (
     ANY_VALUE,
     BOUND,
+    check_key,
     check_references,
     followed,
+    is_key,
     json_lark,
     listed_arguments,
     without_annotations,
@@ -21,9 +23,8 @@ from .frame import FrameWriter, lark_string
 
 __all__ = ["NotationWriter"]
 
-# What the readers of both notations take for one word.
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-_WORD_LARK = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
+# Names that no schema lists.
+_WORD_LARK = r"/[\p{L}_$@][\p{L}\p{N}_.$@\/-]{0,63}/"
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _ITEMS = {"items", "minItems", "maxItems"}
 _LENGTHS = {"minLength", "maxLength"}
@@ -67,7 +68,7 @@ class NotationWriter:
         else:
             properties = parameters.get("properties", {})
             names = properties if isinstance(properties, Mapping) else {}
-            listed = [(key, True, False) for key in names if _WORD.fullmatch(key)]
+            listed = [(key, True, False) for key in names if is_key(key)]
         return self._members(listed)
 
     def _rule(self, body: str) -> str:
@@ -86,10 +87,7 @@ class NotationWriter:
             listed = sorted(listed, key=lambda member: member[0].lower())
         parts = []
         for key, schema, required in listed:
-            if not _WORD.fullmatch(key):
-                raise UnsupportedError(
-                    f"[json_schema] the name of an argument must be a word of A-Za-z0-9_.- but is {key!r:.80}"
-                )
+            check_key(key)
             parts.append((self._rule(f"{lark_string(key + sign)} {self._value(key, schema)}"), required))
         # From the last to the first: what follows where something, or nothing, stands before.
         behind, first = "", ""

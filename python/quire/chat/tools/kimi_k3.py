@@ -90,6 +90,7 @@ FORMAT = KimiK3(
             joint="<|close|>response<|sep|>",
             argument='<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
             lead="<|open|>response<|sep|><|close|>response<|sep|>",
+            escapes=(("&", "&amp;"), ('"', "&quot;")),
         ),
     ),
 )
