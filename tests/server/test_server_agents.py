@@ -288,6 +288,39 @@ def test_documents_that_are_files_are_refused_by_name(source: dict[str, Any]) ->
     assert "messages[0].content[0].type" in response.json()["error"]["message"]
 
 
+def spaced(name: str, *functions: str) -> dict[str, Any]:
+    made = [{"type": "function", "name": each, "parameters": {"type": "object"}} for each in functions]
+    return {"type": "namespace", "name": name, "description": "d", "tools": made}
+
+
+def test_functions_in_namespaces_are_called_and_named_by_both(client: httpx.Client) -> None:
+    tools = [*spaced("x", "f")["tools"], spaced("mcp__a", "f", "g"), spaced("mcp__b", "f"), {"type": "web_search"}]
+    tools[1]["tools"].append({"type": "custom", "name": "p"})
+    history = [
+        {"type": "function_call", "call_id": "1", "namespace": "mcp__a", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "y"},
+        {"type": "function_call", "call_id": "2", "namespace": "mcp__b", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "2", "output": "y"},
+        {"type": "function_call", "call_id": "3", "namespace": "gone", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "3", "output": "y"},
+    ]
+    asked, named = asked_of("/v1/responses", {"input": [SAID, *history], "tools": tools})
+    assert named == ["tools[1].tools[2]", "tools[3]"]
+    names = [tool["function"]["name"] for tool in asked.options["tools"]]
+    assert names == ["f", "mcp__a__f", "g", "mcp__b__f"]
+    assert [name for name, _ in called(asked.messages)] == ["g", "mcp__b__f", "gone__f"]
+    choice = {"type": "function", "name": "f", "namespace": "mcp__b"}
+    body = {"input": "x", "tools": tools, "tool_choice": choice, "max_output_tokens": 64}
+    item = client.post("/v1/responses", json=body).json()["output"][-1]
+    assert (item["type"], item["name"], item["namespace"]) == ("function_call", "f", "mcp__b")
+    body["tool_choice"] = {"type": "function", "name": "f"}
+    item = client.post("/v1/responses", json=body).json()["output"][-1]
+    assert (item["name"], "namespace" in item) == ("f", False)
+    response = client.post("/v1/responses", json={**body, "tool_choice": choice, "stream": True})
+    added = [event["item"] for event in events_of(response) if event["type"] == "response.output_item.added"][-1]
+    assert (added["name"], added["namespace"]) == ("f", "mcp__b")
+
+
 def test_custom_calls_in_the_history_of_a_chat() -> None:
     call = {"id": "c", "type": "custom", "custom": {"name": "p", "input": "x"}}
     history = [

@@ -9,6 +9,7 @@ import msgspec
 
 from ...failures import ApiError, brief
 from ..text_parts import content_of, is_media
+from .tool_names import ToolNames
 
 __all__ = ["LeftOut", "messages_of", "tool_of"]
 
@@ -35,12 +36,11 @@ def _refuse(place: str, what: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{place} must {what}", place)
 
 
-def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any] | None:
+def tool_of(tool: dict[str, Any], place: str) -> dict[str, Any] | None:
     """A function as ``/v1/chat/completions`` has it, one level deeper; None for a tool of another type.
 
     ApiError 400 for a function without a name.
     """
-    place = f"tools[{index}]"
     kind = tool.get("type")
     if isinstance(kind, str) and kind != "function":
         return None
@@ -50,12 +50,14 @@ def tool_of(tool: dict[str, Any], index: int) -> dict[str, Any] | None:
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 
-def messages_of(given: str | list[dict[str, Any]], left_out: LeftOut) -> list[dict[str, Any]]:
+def messages_of(given: str | list[dict[str, Any]], names: ToolNames, left_out: LeftOut) -> list[dict[str, Any]]:
     """The messages of an input.  What says nothing to a model is left out; ApiError 400 for what does not hold."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(given):
+        if "namespace" in item:
+            item = {**item, "name": names.shown(item["namespace"], item.get("name"))}  # noqa: PLW2901
         _add(messages, item, f"input[{i}]", left_out)
     return messages
 

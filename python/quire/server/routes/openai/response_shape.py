@@ -13,6 +13,7 @@ from ...worker.protocol import Delta
 from ..answers import Answering, Message, new_id
 from ..fields import shown_tier
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
+from .tool_names import ToolNames
 
 if TYPE_CHECKING:
     from .responses_fields import ResponsesBody
@@ -27,6 +28,7 @@ class ResponseShape:
         self, body: ResponsesBody, answering: Answering, messages: list[dict[str, Any]], model: str, n_values: int
     ) -> None:
         self._body = body
+        self._names = ToolNames(body.tools)
         self._n_values = n_values
         self._answering = answering
         self._messages = messages
@@ -110,7 +112,7 @@ class ResponseShape:
             items.append(_reasoning_item(thoughts))
         if (text := "".join(self.message.content)) or not self.message.calls:
             items.append(_message_item(f"msg_{new_id()}", text))
-        return items + [_call_item(made) for made in self.message.calls.values()]
+        return items + [_call_item(made, self._names) for made in self.message.calls.values()]
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._number = self._number, self._number + 1
@@ -171,7 +173,7 @@ class ResponseShape:
         return {"timings": timings_so_far(answering.stream, answering.usage.n_prompt, self._n_new, self._first_s)}
 
     def _call_events(self, made: dict[str, Any]) -> list[bytes]:
-        item = _call_item(made)
+        item = _call_item(made, self._names)
         at = {"item_id": item["id"], "output_index": len(self._items)}
         self._items.append(item)
         begun = {**item, "arguments": "", "status": "in_progress"}
@@ -285,12 +287,12 @@ def _is_whole(arguments: str) -> bool:
     return True
 
 
-def _call_item(made: dict[str, Any]) -> dict[str, Any]:
+def _call_item(made: dict[str, Any], names: ToolNames) -> dict[str, Any]:
     return {
         "id": f"fc_{new_id()}",
         "type": "function_call",
         "status": "completed" if _is_whole(made["function"]["arguments"]) else "incomplete",
         "call_id": made["id"],
-        "name": made["function"]["name"],
+        **names.fields(made["function"]["name"]),
         "arguments": made["function"]["arguments"],
     }

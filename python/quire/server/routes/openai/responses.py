@@ -24,6 +24,7 @@ from .chat_fields import counted, options_of
 from .response_items import messages_of, tool_of
 from .response_shape import ResponseShape
 from .responses_fields import ResponsesBody
+from .tool_names import ToolNames, functions_in
 
 __all__ = ["count", "create", "delete", "show"]
 
@@ -61,11 +62,12 @@ def _work(
 
 def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], Any]:
     """The functions among the tools, and the choice of them, as ``/v1/chat/completions`` has both."""
-    tools = []
-    for i, tool in enumerate(body.tools):
-        if (made := tool_of(tool, i)) is None:
-            leave_out(context, f"tools[{i}]")
+    tools, names = [], ToolNames(body.tools)
+    for place, space, tool in functions_in(body.tools):
+        if (made := tool_of(tool, place)) is None:
+            leave_out(context, place)
         else:
+            made["function"]["name"] = names.shown(space, tool["name"])
             tools.append(made)
     choice: Any = body.tool_choice
     if not isinstance(choice, dict):
@@ -74,13 +76,14 @@ def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple
     if kind == "allowed_tools":
         listed = choice.get("tools")
         named = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
-        allowed = [made for i, tool in enumerate(named) if (made := tool_of(tool, i)) is not None]
+        given = [(names.shown(tool.get("namespace"), tool.get("name")), tool) for tool in named]
+        allowed = [made for name, tool in given if (made := tool_of({**tool, "name": name}, "tool_choice")) is not None]
         if named and not allowed:  # tools of other types alone, none of which the model can call
             leave_out(context, "tool_choice")
             return [], None
         return tools, {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
     if kind == "function" and isinstance(choice.get("name"), str):
-        return tools, {"type": "function", "function": {"name": choice["name"]}}
+        return tools, {"type": "function", "function": {"name": names.shown(choice.get("namespace"), choice["name"])}}
     if not isinstance(kind, str) or kind == "function":
         raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
     leave_out(context, "tool_choice")
@@ -115,9 +118,9 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
     """ApiError 400 naming a field of an item, a part or a tool that is not known."""
     if not isinstance(body.input, str):
         check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
-    for i, tool in enumerate(body.tools):
+    for place, _, tool in functions_in(body.tools):
         if tool.get("type") == "function":
-            check_fields(tool, ("type", "name", "description", "parameters", "strict"), f"tools[{i}]", context)
+            check_fields(tool, ("type", "name", "description", "parameters", "strict"), place, context)
 
 
 async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], int]:
@@ -133,7 +136,7 @@ async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, 
             raise ApiError(400, "invalid_value", text, "previous_response_id")
     await context.prepared(_check, body, context)
     given = body.input if isinstance(body.input, str) else _with_kept(context, body.input)
-    messages = earlier + await context.prepared(messages_of, given, partial(leave_out, context))
+    messages = earlier + await context.prepared(messages_of, given, ToolNames(body.tools), partial(leave_out, context))
     return messages, n_values
 
 
