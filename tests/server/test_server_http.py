@@ -237,6 +237,32 @@ def test_what_comes_while_a_server_stops_is_refused_and_not_reset() -> None:
         connect(port)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no terminals to hang up")
+@pytest.mark.parametrize("ignored", [False, True], ids=["a terminal", "nohup"])
+def test_a_server_drains_when_its_terminal_hangs_up(ignored: bool) -> None:
+    script = Path(__file__).resolve().parents[1] / "support" / "impatient_server.py"
+    shell = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"] if ignored else []
+    process = subprocess.Popen(
+        [*shell, sys.executable, str(script)], stderr=subprocess.PIPE, env=environment(), text=True
+    )
+    assert process.stderr is not None
+    try:
+        found = re.search(r":(\d+)$", process.stderr.readline())
+        assert found is not None
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            time.sleep(0.5)
+            with connect(int(found[1])) as connection:
+                connection.sendall(HEALTH + b"\r\n")
+                assert parsed(read_object(connection))[0] == 200
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
 def test_a_server_without_clients_stops_at_once() -> None:
     started = time.monotonic()
     with impatient_server():

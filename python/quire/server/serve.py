@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -127,6 +128,21 @@ class _Server(uvicorn.Server):
     def _new_protocol(self) -> asyncio.Protocol:
         kind = self.config.http_protocol_class
         return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """SIGHUP, too, unless it is ignored, as nohup has it."""
+        hang_up = getattr(signal, "SIGHUP", None)
+        if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL:
+            with super().capture_signals():
+                yield
+            return
+        with super().capture_signals():
+            signal.signal(hang_up, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(hang_up, signal.SIG_DFL)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Signals: the first begins to drain, another one does not wait any longer."""

@@ -99,8 +99,8 @@ class Endpoint:
         if body is not None and route.opens:
             # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            context.answering = exchange.model = service.name_of(model)
-            await closing.enter_async_context(service.pinned(context.answering))
+            context.answering = exchange.model = await service.find(model)
+            await closing.enter_async_context(service.pinned(context.answering, exchange.caller))
         return await route.handler(context)
 
 

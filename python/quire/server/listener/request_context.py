@@ -82,9 +82,16 @@ class RequestContext(Generic[T]):
         return self.answering or self.service.model
 
     def keep(self, seconds: float | None) -> None:
-        """How long the model that answers stays open after this request; None: as long as usual."""
-        if self.answering is not None:
+        """How long the model that answers stays open after this request; None: as long as usual.
+
+        Has no effect on a model that is not the caller's to close.
+        """
+        if self.answering is None:
+            return
+        if self.service.may_close(self.answering, self.caller):
             self.service.library.keep(self.answering, seconds)
+        elif seconds is not None:
+            self.ignore("keep_alive")
 
     async def needs_context(self, n_ctx: int) -> None:
         """Have the model that answers opened with a longer context where the server may change its models and the model

@@ -128,7 +128,7 @@ async def pull(context: RequestContext[PullBody]) -> Reply | Events:
         )
     async for step in downloads.steps(download):
         _raise(step)
-    context.service.library.rescan()
+    await context.service.library.rescan(force=True)
     return Reply.json({"status": "success"})
 
 
@@ -141,7 +141,7 @@ async def _pull_lines(
         if not step.finished:
             row = {"status": f"pulling {step.file}", "digest": step.file, "total": step.total, "completed": step.done}
             yield sse.line(row)
-    context.service.library.rescan()
+    await context.service.library.rescan(force=True)
     yield sse.line({"status": "success"})
 
 
@@ -162,7 +162,7 @@ async def _delete(context: RequestContext[Any], name: str) -> None:
     if name.removesuffix(":latest") in library.engines():
         await library.close(name.removesuffix(":latest"))
     await asyncio.to_thread(_forget, name)
-    library.rescan()
+    await library.rescan(force=True)
 
 
 def _forget(name: str) -> None:
@@ -183,11 +183,11 @@ async def copy(context: RequestContext[CopyBody]) -> Reply:
     """Give a model a further name."""
     _check_allowed(context)
     body, library = context.body, context.service.library
-    if library.rescan().get(body.source.removesuffix(":latest")) is None and repository_of(body.source) is None:
+    if (await library.rescan()).get(body.source.removesuffix(":latest")) is None and repository_of(body.source) is None:
         text = f"source must be a model that there is but is {brief(body.source)}"
         raise ApiError(404, "model_not_found", text, "source")
     await asyncio.to_thread(_add, body.destination, Preset(body.source.removesuffix(":latest")))
-    library.rescan()
+    await library.rescan(force=True)
     return Reply(b"")
 
 
@@ -202,11 +202,13 @@ async def create(context: RequestContext[CreateBody]) -> Reply | Events:
     """Name a model, with parameters and a system message of its own."""
     _check_allowed(context)
     name, preset = _named(context.body), _preset_of(context.body, context.service.settings.models_dir)
-    if preset.model.removesuffix(":latest") not in context.service.library.rescan() and not repository_of(preset.model):
+    if preset.model.removesuffix(":latest") not in await context.service.library.rescan() and not repository_of(
+        preset.model
+    ):
         text = f"from must be a model that there is but is {brief(preset.model)}"
         raise ApiError(400, "invalid_value", text, "from")
     await asyncio.to_thread(_add, name, preset)
-    context.service.library.rescan()
+    await context.service.library.rescan(force=True)
     done = {"status": "success"}
     return Reply(sse.line(done), media_type=_LINES) if context.body.stream else Reply.json(done)
 
@@ -301,7 +303,7 @@ async def _event_lines(context: RequestContext[None], downloads: Downloads) -> A
             step, waiting = waiting.result(), None
             yield sse.event(described(step))
             if step.finished and step.error is None:
-                context.service.library.rescan()
+                await context.service.library.rescan(force=True)
                 yield sse.event({"model": "*", "event": "models_reload"})
     finally:
         if waiting is not None:

@@ -14,7 +14,17 @@ from ..worker.protocol import Ask
 from .adapter_scales import shown_adapters
 from .fields import Name
 
-__all__ = ["ModelBody", "list_active", "list_files", "list_models", "load", "reload", "show_model", "unload"]
+__all__ = [
+    "ModelBody",
+    "check_may_close",
+    "list_active",
+    "list_files",
+    "list_models",
+    "load",
+    "reload",
+    "show_model",
+    "unload",
+]
 
 
 # llama.cpp's numbers of tokenizers, by their names in files.
@@ -60,7 +70,7 @@ def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
 async def list_models(context: RequestContext[None]) -> Reply:
     """All models, each once: by its first alias, where it has one, with its other names beside."""
     service = context.service
-    data = [await model_object(context, service.names_of(name)[0]) for name in service.library.rescan()]
+    data = [await model_object(context, service.names_of(name)[0]) for name in await service.library.rescan()]
     return Reply.json({"object": "list", "data": data})
 
 
@@ -80,8 +90,8 @@ class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 async def list_files(context: RequestContext[None]) -> Reply:
     """The models that there are, with bytes of their files and whether they are open."""
+    known = await context.service.library.rescan()
     engines = context.service.engines()
-    known = context.service.library.rescan()
     return Reply.json({"models": [await _row(context, name, size, engines.get(name)) for name, size in known.items()]})
 
 
@@ -110,16 +120,24 @@ async def _row(context: RequestContext[None], name: str, size: int, engine: Engi
     return row
 
 
+def check_may_close(context: RequestContext[Any], name: str) -> None:
+    """ApiError 403 where an open model is not the caller's to close."""
+    if name in context.service.engines() and not context.service.may_close(name, context.caller):
+        text = f"model {name!r:.80} was not opened by this key: only a server with --allow-changes closes it"
+        raise ApiError(403, "not_allowed", text, "model")
+
+
 async def load(context: RequestContext[ModelBody]) -> Reply:
     """Open a model, and wait until it is."""
     name = context.service.exactly(context.body.model)
-    async with context.service.pinned(name):
+    async with context.service.pinned(name, context.caller):
         return Reply.json({"model": name, "state": EngineState.READY.value})
 
 
 async def unload(context: RequestContext[ModelBody]) -> Reply:
-    """Close a model that is idle."""
+    """Close a model that is idle; one that another key opened only with --allow-changes."""
     name = context.service.exactly(context.body.model)
+    check_may_close(context, name)
     await context.service.library.close(name)
     return Reply.json({"model": name, "state": "closed"})
 

@@ -138,7 +138,7 @@ async def health_v1(context: RequestContext[None]) -> Reply:
 def _unhealthy(service: Service) -> dict[str, Any] | None:
     if service.draining:
         return {"status": "stopping"}
-    if bad := not_ready(service.engines()):
+    if bad := not_ready(service.library):
         return {"status": next(iter(bad.values())), "models": bad}
     return None
 

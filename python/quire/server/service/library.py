@@ -6,57 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...errors import CapacityError, QuireError
 from ..failures import ApiError
 from ..keep_alive import FOREVER
 from ..worker.engine_client import EngineClient, EngineState, OpeningLost
 from ..worker.protocol import ModelInfo
+from .catalog import Catalog
+from .model_slot import MakeEngine, ModelSlot
 
-__all__ = ["Library", "MakeEngine", "not_ready"]
+__all__ = ["Library", "not_ready"]
 
 _GROW_S = 30.0  # how long a longer context waits for others to come to an end
 _AGAIN_S = 0.05  # until a model that was to be closed, but was asked something, is looked at again
-
-
-class MakeEngine(Protocol):
-    """Makes an engine for a model, with the bytes that it may take and (where it is not the usual one) its context."""
-
-    def __call__(self, name: str, share_bytes: int, n_ctx: int | None, /) -> EngineClient: ...
-
-
-@dataclass
-class ModelSlot:
-    """An open model, or one that is being opened.
-
-    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.  ``keep_s``: how long it stays
-    open unused (None: as long as the library has it), ``timer``: what closes it then.
-    ``n_ctx``: the context that a request asked for; ``n_growing``: requests that wait for a longer one.
-    """
-
-    engine: EngineClient
-    share_bytes: int
-    opening: asyncio.Task[None] | None = None
-    n_pins: int = 0
-    used_s: float = field(default_factory=time.monotonic)
-    keep_s: float | None = None
-    timer: asyncio.TimerHandle | None = None
-    n_ctx: int | None = None
-    n_growing: int = 0
-
-    @property
-    def bytes_now(self) -> int:
-        """What it may come to take, as its process has measured, or what it has been given until then."""
-        beat = self.engine.beat
-        if beat is None or self.opening is not None:
-            return self.share_bytes
-        return max(self.engine.info.memory_bytes, beat.rss_bytes)
-
-    @property
-    def busy(self) -> bool:
-        return self.n_pins > 0 or self.engine.n_active > 0 or self.opening is not None
 
 
 class Library:
@@ -66,7 +28,7 @@ class Library:
     def __init__(
         self,
         default: str | None,
-        sizes: Callable[[], dict[str, int]],
+        sizes: Callable[[], dict[str, int]] | Catalog,
         make: MakeEngine,
         budget_bytes: int,
         least_bytes: int = 0,
@@ -80,19 +42,20 @@ class Library:
         self._keep_s = keep_s
         self._closing: set[asyncio.Task[None]] = set()
         self.default = default
-        self._sizes = sizes
+        self._catalog = sizes if isinstance(sizes, Catalog) else Catalog(sizes)
+        # The default model, where it was open and cannot be opened any more, with why.
+        self.failed: dict[str, str] = {}
         self._make = make
         self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
         self._slots: dict[str, ModelSlot] = {}
         # What was known of models when they were closed.
         self.asleep: dict[str, ModelInfo] = {}
         self._making_room = asyncio.Lock()
-        self.known = sizes()
 
     @classmethod
     def of(cls, name: str, make: Callable[[], EngineClient], keep_s: float = FOREVER) -> Library:
         """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
-        library = cls(name, lambda: {name: 0}, lambda *_: make(), 0, keep_s=keep_s)
+        library = cls(name, Catalog(lambda: {name: 0}, fixed=True), lambda *_: make(), 0, keep_s=keep_s)
         library.open_from_start(name)
         return library
 
@@ -115,10 +78,14 @@ class Library:
             return max(self._slots, key=lambda name: self._slots[name].used_s)
         return next(iter(self.known)) if len(self.known) == 1 else None
 
-    def rescan(self) -> dict[str, int]:
-        """The models that there are now, with bytes of their files."""
-        self.known = self._sizes()
-        return self.known
+    @property
+    def known(self) -> dict[str, int]:
+        """The models that there were when somebody looked last, with bytes of their files."""
+        return self._catalog.known
+
+    async def rescan(self, *, force: bool = False) -> dict[str, int]:
+        """The models that there are now, with bytes of their files.  ``force``: this server has just changed them."""
+        return await self._catalog.renew(force=force)
 
     async def start(self) -> None:
         """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
@@ -138,12 +105,18 @@ class Library:
             await asyncio.wait(self._closing)
 
     @asynccontextmanager
-    async def pinned(self, name: str) -> AsyncIterator[EngineClient]:
-        """A model, opened if it is not, which stays while the block runs.
+    async def pinned(self, name: str, opener: str | None = None) -> AsyncIterator[EngineClient]:
+        """A model, opened if it is not, which stays while the block runs.  ``opener``: the caller who asks for it.
 
         ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
         """
-        slot = self._slots.get(name) or await self._begin(name)
+        slot = self._slots.get(name)
+        if slot is not None and slot.engine.state is EngineState.FAILED:
+            # Its file may be gone or mended meanwhile: what is to be told is found out anew.
+            del self._slots[name]
+            await slot.engine.stop()
+            slot = self._slots.get(name)
+        slot = slot or await self._begin(name, opener)
         slot.n_pins += 1
         try:
             if slot.opening is not None:
@@ -153,6 +126,11 @@ class Library:
         finally:
             slot.n_pins -= 1
             self._rest(name, slot)
+
+    def opener_of(self, name: str) -> str | None:
+        """The caller whose request opened a model; None where it was the server, or it is not open."""
+        slot = self._slots.get(name)
+        return None if slot is None else slot.opener
 
     def keep(self, name: str, seconds: float | None) -> None:
         """How long an open model stays from now on when nothing uses it; None: as long as usual."""
@@ -183,6 +161,8 @@ class Library:
             refused: list[QuireError | ApiError] = []
             slot.opening = asyncio.ensure_future(self._reopen(name, slot, n_ctx, refused))
             await _opened(slot.opening)
+            if refused and isinstance(refused[0], ApiError):  # others keep the memory now
+                raise refused[0]
             if refused:
                 raise ApiError(400, "context_too_large", f"a context of {n_ctx} tokens must fit: {refused[0]}")
         finally:
@@ -233,11 +213,11 @@ class Library:
             self.asleep[name] = slot.engine.info
         return slot
 
-    async def _begin(self, name: str) -> ModelSlot:
+    async def _begin(self, name: str, opener: str | None) -> ModelSlot:
         """Begin to open a model, once there is room."""
-        size = self.known.get(name)
-        size = self.rescan().get(name) if size is None else size
+        size = (await self.rescan()).get(name)  # a file that is known may be gone
         if size is None:
+            self.failed.pop(name, None)
             known = ", ".join(sorted(self.known)[:20])
             raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
         # One at a time: what is being closed still has its memory, and room that was made is for who made it.
@@ -246,15 +226,18 @@ class Library:
                 return slot
             await self._make_room(size + self._least_bytes)
             share = self._share(name)
-            slot = self._slots[name] = ModelSlot(self._make(name, share, None), share)
+            slot = self._slots[name] = ModelSlot(self._make(name, share, None), share, opener)
             slot.opening = asyncio.ensure_future(self._open(name, slot))
             return slot
 
     async def _open(self, name: str, slot: ModelSlot) -> None:
         try:
             await self._start(name, slot)
-        except BaseException:
+            self.failed.pop(name, None)
+        except BaseException as error:
             self._slots.pop(name, None)
+            if isinstance(error, QuireError) and name == self.default:
+                self.failed[name] = str(error)
             raise
         finally:
             slot.opening = None
@@ -329,13 +312,14 @@ class Library:
     async def _make_room(self, size: int) -> None:
         """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
         if size > self._budget_bytes:
-            text = f"the model must fit into {self._budget_bytes} bytes but takes {size} at least"
+            left = max(0, self._budget_bytes)
+            text = f"the model needs at least {size} bytes but the memory budget leaves {left} for models"
             raise ApiError(500, "model_too_large", text, "model")
         while self._taken() + size > self._budget_bytes:
             idle = self._idle()
             if idle is None:
-                text = f"open models must fit into {self._budget_bytes} bytes but there is no room for {size} more"
-                raise ApiError(503, "no_room_for_model", text, retry_after_s=5)
+                text = f"no room for {size} bytes more: other models are busy and have all of the memory budget"
+                raise ApiError(503, "no_room_for_model", text, "model", 5)
             await self.close(idle)
 
 
@@ -345,11 +329,14 @@ async def _opened(opening: asyncio.Task[None]) -> None:
         await asyncio.shield(opening)
     except OpeningLost as error:
         raise ApiError(503, "model_not_ready", str(error), "model", 5) from error
+    except CapacityError as error:
+        raise ApiError(500, "model_too_large", str(error), "model") from error
     except QuireError as error:
         raise ApiError(500, "model_not_loadable", str(error), "model") from error
 
 
-def not_ready(engines: dict[str, EngineClient]) -> dict[str, str]:
+def not_ready(library: Library) -> dict[str, str]:
     """Models that should answer and do not, with why."""
     fine = (EngineState.READY, EngineState.LOADING)
-    return {name: engine.state.value for name, engine in engines.items() if engine.state not in fine}
+    found = {name: engine.state.value for name, engine in library.engines().items() if engine.state not in fine}
+    return {**dict.fromkeys(library.failed, EngineState.FAILED.value), **found}

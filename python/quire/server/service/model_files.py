@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from ...system import machine_memory_bytes
 
 __all__ = ["find_models", "memory_bytes", "size_of", "skipped_models"]
 
-_LATER_PART = re.compile(r"-(\d{5})-of-\d{5}$")
+_LATER_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _SHARE_OF_MEMORY = 0.75
 _MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth")
 # The key general.type of a GGUF file, its type (a string), its length, and its value.
@@ -27,13 +28,17 @@ def find_models(folder: Path) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     inside = folder.resolve()
-    for path in sorted(folder.iterdir()):
-        if not path.resolve().is_relative_to(inside) or _is_adapter(path):
+    with os.scandir(folder) as entries:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
+        path = folder / entry.name
+        if entry.is_symlink() and not path.resolve().is_relative_to(inside):
             continue
         part = _LATER_PART.search(path.stem)
-        if path.suffix == ".gguf" and path.is_file() and (part is None or int(part[1]) == 1):
-            found[_LATER_PART.sub("", path.stem)] = path
-        elif path.is_dir() and (path / "config.json").is_file():
+        if path.suffix == ".gguf" and entry.is_file():
+            if (part is None or int(part[1]) == 1) and not _is_adapter(path):
+                found[_LATER_PART.sub("", path.stem)] = path
+        elif entry.is_dir() and (path / "config.json").is_file() and not _is_adapter(path):
             found[path.name] = path
     return found
 
@@ -75,7 +80,7 @@ def _is_adapter(path: Path) -> bool:
         return False
 
 
-@lru_cache(4096)
+@lru_cache(1 << 15)
 def _begins_as_adapter(path: Path, mtime_ns: int, size: int) -> bool:
     """Of a file as it was at that time: folders are looked through at each request of a name that is not known."""
     with path.open("rb") as file:
@@ -86,9 +91,17 @@ def size_of(path: Path) -> int:
     """Bytes of a model's files."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    name = _LATER_PART.sub("", path.stem)
-    parts = [path] if name == path.stem else path.parent.glob(f"{name}-*-of-*.gguf")
-    return sum(part.stat().st_size for part in parts)
+    part = _LATER_PART.search(path.stem)
+    if part is None:
+        return path.stat().st_size
+    first, last = int(part[1]), int(part[2])
+    name, size = path.stem[: part.start()], 0
+    for number in range(first, last + 1):
+        with_number = path.with_name(f"{name}-{number:05}-of-{last:05}.gguf")
+        if not with_number.exists():  # one that is opened is refused by its name
+            break
+        size += with_number.stat().st_size
+    return size
 
 
 def memory_bytes() -> int:

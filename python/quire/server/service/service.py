@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
+from .catalog import Catalog
 from .downloads import Downloads, fetched
 from .library import Library
 from .metrics import Metrics
@@ -106,6 +109,14 @@ class Service:
         """The model that goes by a name, which there may not be."""
         return (self.library.usual or model) if model in self.settings.aliases else model
 
+    async def find(self, model: str | None) -> str:
+        """The same as ``name_of``, after another look where a name is not known yet."""
+        if model is not None:
+            name = self.exactly(model)
+            if name not in self.library.known and name not in self.engines():
+                await self.library.rescan()
+        return self.name_of(model)
+
     def name_of(self, model: str | None) -> str:
         """The model that is to answer a request: the one that it names, else the usual one.
 
@@ -113,8 +124,8 @@ class Service:
         is the usual one.
         """
         if model is not None:
-            name = self.exactly(model)
-            if self.settings.strict or name in self.library.known or name in (known := self.library.rescan()):
+            name, known = self.exactly(model), self.library.known
+            if self.settings.strict or name in known or name in self.engines():
                 return name
             return next(iter(known)) if len(known) == 1 else name
         usual = self.library.usual
@@ -134,9 +145,16 @@ class Service:
         known = ", ".join(self.names[:20])
         raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
 
-    def pinned(self, name: str) -> AbstractAsyncContextManager[EngineClient]:
-        """A model for as long as a block runs, opened if it is not."""
-        return self.library.pinned(name)
+    def pinned(self, name: str, caller: Caller | None) -> AbstractAsyncContextManager[EngineClient]:
+        """A model for as long as a block runs, opened for a caller if it is not open."""
+        return self.library.pinned(name, None if caller is None else caller.name)
+
+    def may_close(self, name: str, caller: Caller | None) -> bool:
+        """Whether a caller may close an open model: where clients may change models, where there are no keys that tell
+        callers apart, or where the model was opened for this caller."""
+        if self.settings.allow_changes or not self.settings.api_keys:
+            return True
+        return caller is not None and self.library.opener_of(name) == caller.name
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
         """Let a request in.  ApiError 429 where there are too many."""
@@ -201,24 +219,40 @@ def open_service(
     folder = None if settings.models_dir is None else Path(settings.models_dir)
     given = {} if path is None else {model_name(path): NamedModel(Path(path))}
 
-    def models() -> dict[str, NamedModel]:
+    models: dict[str, NamedModel] = {}
+
+    def look() -> dict[str, int]:
+        """Runs on a thread."""
+        nonlocal models
         stored = named_models() if settings.allow_changes else {}
         found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
-        return {**stored, **found, **given}
+        models = {**stored, **found, **given}
+        return dict(_sizes(models))
+
+    def changed_ns() -> int | None:
+        with suppress(OSError):
+            return None if folder is None else folder.stat().st_mtime_ns
+        return None
 
     def make(name: str, share: int, n_ctx: int | None) -> EngineClient:
-        model = models()[name]
+        model = models.get(name)
+        if model is None:
+            raise ApiError(404, "model_not_found", f"model {name!r:.80} is gone", "model")
         return engine_of(str(model.path), share, model.preset, n_ctx, service.adapter_scales.get(name))
 
-    def sizes() -> dict[str, int]:
-        return {name: size_of(model.path) for name, model in models().items()}
-
     default = next(iter(given), None)
-    library = Library(default, sizes, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
+    catalog = Catalog(look, changed_ns)
+    library = Library(default, catalog, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
     service = Service(settings, library)
     if default is not None:
         library.open_from_start(default)
     return service
+
+
+def _sizes(models: dict[str, NamedModel]) -> Iterator[tuple[str, int]]:
+    for name, model in models.items():
+        with suppress(FileNotFoundError):  # it went meanwhile
+            yield name, size_of(model.path)
 
 
 def model_name(path: str | None) -> str:

@@ -47,6 +47,7 @@ class EngineState(enum.Enum):
     READY = "ready"
     HUNG = "not answering"
     RESTARTING = "restarting"
+    FAILED = "failed"  # it was open, and its file cannot be opened any more
     STOPPED = "stopped"
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import DeviceError, LoadError
+from ...errors import DeviceError, LoadError, RequestError, ShapeError, UnsupportedError
 from ...system import connect, ended_by, was_killed
 from ..failures import ApiError
 from .awake_clock import AwakeClock
@@ -25,6 +25,8 @@ from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInf
 __all__ = ["Watch", "WorkerSupervisor"]
 
 _LOST = DeviceError.__name__
+# What is wrong with a file, or with what was asked of it, is as wrong at the next try.
+_FINAL = tuple(kind.__name__ for kind in (LoadError, RequestError, ShapeError, UnsupportedError))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +232,7 @@ class WorkerSupervisor(Streams):
                     worker.stepped_s = now
                 self._beat = message
             elif isinstance(message, Ready):
+                self._failure = None
                 self._info = message.info
                 self._load_s = time.monotonic() - worker.started_s
                 worker.stepped_s = now
@@ -255,7 +258,7 @@ class WorkerSupervisor(Streams):
                 return
             self._lost(worker)
             if self._gave_up:
-                self._set(EngineState.STOPPED)
+                self._set(EngineState.FAILED if self._failure is not None else EngineState.STOPPED)
                 return
             lived_s = time.monotonic() - worker.started_s
             settled = lived_s > self._watch.settled_s + self._load_s
@@ -290,6 +293,9 @@ class WorkerSupervisor(Streams):
         how = "hung" if worker.hung else f"was ended by {by}" if by else f"ended with {code}"
         if self._with_device:
             self._lost_a_device()
+        elif self._failure is not None and self._failure.kind in _FINAL:
+            self._gave_up = f"the model cannot be opened again: {self._failure.message}"
+            how = f"{how}: {self._gave_up}"
         then = "" if self._gave_up else ", and another one is started"
         sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost{then}\n")
         if self._company is not None:

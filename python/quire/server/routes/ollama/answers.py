@@ -22,6 +22,7 @@ from ...worker.protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, 
 from ..answers import Answering, arguments_object
 from ..fields import hints_of
 from ..known_fields import functions_of
+from ..models import check_may_close
 from ..text_parts import is_prefill
 from .fields import Answered, ChatBody, GenerateBody, Options, keep_alive_s, name_of
 
@@ -125,7 +126,10 @@ def moment(seconds: float | None = None) -> str:
 def _loaded(context: RequestContext[Any], empty: dict[str, Any]) -> Reply:
     """The answer to a request that has nothing to answer: the model is there, or goes now."""
     body: Answered = context.body
-    reason = "unload" if keep_alive_s(body.keep_alive) == 0 else "load"
+    is_closing = keep_alive_s(body.keep_alive) == 0
+    if is_closing:
+        check_may_close(context, context.model)
+    reason = "unload" if is_closing else "load"
     answer = {"model": body.model, "created_at": moment(), **empty, "done": True, "done_reason": reason}
     return Reply(sse.line(answer), media_type=LINES) if body.stream else Reply.json(answer)
 

@@ -23,7 +23,7 @@ _NEVER = "2318-01-01T00:00:00Z"
 
 async def tags(context: RequestContext[None]) -> Reply:
     """The models that there are."""
-    known = context.service.library.rescan()
+    known = await context.service.library.rescan()
     ready = dict(_ready(context))
     rows = []
     for name, size in known.items():
@@ -60,7 +60,7 @@ async def show(context: RequestContext[ModelBody]) -> Reply:
         raise ApiError(
             400, "unsupported_parameter", "verbose must be left out but is set: lists are not shown", "verbose"
         )
-    async with context.service.pinned(context.service.exactly(name_of(name))) as engine:
+    async with context.service.pinned(context.service.exactly(name_of(name)), context.caller) as engine:
         described = await context.ask(engine, Ask(0, "describe", {}))
         info, file = engine.info, described["file"]
     keys = {key: value for key, value in file.get("keys", {}).items() if isinstance(key, str)}
