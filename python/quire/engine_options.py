@@ -167,7 +167,7 @@ _MAX_STEP_TOKENS = EngineOption(
 )  # fmt: skip
 _MAX_SEQUENCES = EngineOption(
     flags="-np --max-sequences --parallel", metavar="N", limits=(1, 2**12), server_only=True,
-    help="In a batch [32, or as memory allows].",
+    help="Requests answered at the same time [32, or as memory allows].",
 )  # fmt: skip
 _MEMORY_BYTES = EngineOption(limits=(1, 2**60))
 _TAPS = EngineOption(limits=(0, 2**16), is_ints=True)

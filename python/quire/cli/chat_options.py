@@ -67,7 +67,8 @@ _OPTIONS = (
         help="The system message: how to answer."),
     click.option(
         "-sysf", "--system-prompt-file", "system_file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="The same, from a file.",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+        help="The system message, from a file.",
     ),
     click.option(
         "--reasoning-format", metavar="NAME",
@@ -83,7 +84,7 @@ _OPTIONS = (
     click.option("--reasoning-effort", metavar="LEVEL", help="How much to think: low, medium, high, ..."),
     click.option(
         "--chat-template-kwargs", "template_values", callback=_json_object, metavar="JSON",
-        help="Further variables of the template, as an object.",
+        help="Further variables of the chat template, as an object.",
     ),
 )  # fmt: skip
 
@@ -93,7 +94,7 @@ TEMPLATE_OPTIONS = (
     ),
     click.option(
         "--chat-template-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-        help="The same, from a file.",
+        help="The chat template, from a file.",
     ),
 )  # fmt: skip
 # What llama.cpp's names of templates stand for, of those that nobody writes into a file any more.

@@ -16,11 +16,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 FORM_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.option("--grammar", metavar="GRAMMAR", help="The answer follows a grammar in GBNF or Lark."),
-    click.option("--grammar-file", type=_FILE, metavar="FILE", help="The same, from a file."),
+    click.option("--grammar-file", type=_FILE, metavar="FILE", help="The grammar, from a file."),
     click.option(
         "-j", "--json-schema", metavar="SCHEMA", help="The answer is JSON that fits this schema; {}: any JSON."
     ),
-    click.option("-jf", "--json-schema-file", type=_FILE, metavar="FILE", help="The same, from a file."),
+    click.option("-jf", "--json-schema-file", type=_FILE, metavar="FILE", help="The schema, from a file."),
     click.option("--regex", metavar="REGEX", help="The answer matches a regular expression."),
     click.option("--choice", multiple=True, metavar="TEXT", help="The answer is one of these; may be repeated."),
 )

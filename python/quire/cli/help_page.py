@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,14 @@ def options_by_section(command: click.Command, ctx: click.Context) -> list[tuple
 
 
 def _record(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
-    """The option's names and its help, without the range of its numbers, which an error tells."""
-    record = option.get_help_record(ctx)
+    """The option's names and its help, without the range of its numbers, which an error tells.
+
+    Of several spellings the first short one and the first long one are shown; docs/options.md has all.
+    """
+    shown = copy.copy(option)
+    long = [name for name in option.opts if name.startswith("--")][:1]
+    shown.opts = [name for name in option.opts if not name.startswith("--")][:1] + long
+    record = shown.get_help_record(ctx)
     if record is None:
         return None
     names, text = record

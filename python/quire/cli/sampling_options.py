@@ -74,7 +74,7 @@ _OPTIONS = (
     _number("--repeat-penalty", "repetition_penalty", 1.0, "Penalty of repeated tokens; 1: off."),
     _number("--repeat-last-n", "penalty_last_n", 64, "Tokens that penalties look at; -1: all."),
     _number("--presence-penalty", "presence_penalty", 0.0, "Penalty of tokens in the answer; 0: off."),
-    _number("--frequency-penalty", "frequency_penalty", 0.0, "The same, for each time; 0: off."),
+    _number("--frequency-penalty", "frequency_penalty", 0.0, "Penalty for each time that it is; 0: off."),
     _number("--dry-multiplier", "dry_multiplier", 0.0, "Penalty of repeated sequences; 0: off."),
     _number("--dry-base", "dry_base", 1.75, "Its growth with their length."),
     _number("--dry-allowed-length", "dry_allowed_length", 2, "Length without penalty."),

@@ -58,24 +58,29 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option("--tags", multiple=True, metavar="TEXT", help="Words about the model, which /v1/models shows.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, metavar="N", help="0: any free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    metavar="N",
+    help="Port to listen on; 0: any free one.",
 )
 @click.option("--insecure", is_flag=True, help="Allow a public address without an API key.")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="API keys, one a line; every route but /health then asks for one.",
+    help="API keys, one a line, that requests must have.",
 )
 @click.option("--api-key", "api_keys", multiple=True, metavar="KEY", help="A key; a file is not shown by ps.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
-@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="A further name of the model.")
+@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name of the model; may be repeated.")
 @click.option(
     "--models-dir",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
-    help="Models there are opened when they are asked for.",
+    help="Serve all models of a folder; each is opened when it is asked for.",
 )
 @click.option(
     "--memory-budget",
@@ -131,11 +136,12 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 @click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
 def command(**options: Any) -> None:
-    """Serve MODEL, a GGUF file or checkpoint folder, as OpenAI's clients and others expect it.
+    """Serve MODEL over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp, with a chat page at /.
 
-    Without MODEL it is the small one in the package.  The address is this machine's own; a public one needs API keys.
-    SIGTERM lets answers end, then exits.  Options may also come from a TOML file and from the environment
-    (docs/server.md); the command line wins, then the environment.
+    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; without one, it is a tiny model
+    in the package.  Only this machine can reach the server; a public address needs API keys.  SIGTERM lets answers end,
+    then exits.  Options may also come from a TOML file and from the environment (docs/server.md); the command line
+    wins, then the environment.
     """
     from ..server.keep_alive import seconds_of
     from ..server.worker.launch import launch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..errors import UnsupportedError
 
-__all__ = ["note_ignored", "refuse_set"]
+__all__ = ["note_ignored", "refuse_set", "refuse_unknown"]
 
 _LOG = logging.getLogger("quire")
 
@@ -24,3 +25,12 @@ def refuse_set(place: str, given: Mapping[str, object], usual: Mapping[str, obje
     for name, value in given.items():
         if name in usual and value != usual[name]:
             raise UnsupportedError(f"[{place}] {name} must be left out, as it is not supported, but is {value!r:.80}")
+
+
+def refuse_unknown(call: str, given: Mapping[str, object], known: Collection[str]) -> None:
+    """TypeError naming the call, an argument that the other library does not have either, and the nearest one."""
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            advice = f": did you mean {nearest[0]!r}?" if nearest else ""
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{advice}")

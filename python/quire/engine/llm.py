@@ -32,9 +32,10 @@ __all__ = ["LLM"]
 class LLM(LLMBase):
     """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
 
-    ``model``: a GGUF file, a checkpoint folder, or None for the small model in the package.  The other options are
-    those of ``EngineConfig``.  Raises LoadError, UnsupportedError or CapacityError.  ``close()`` (or leaving a
-    ``with`` block) gives all memory back.
+    ``model``: a name (``"qwen3:0.6b"``, ``"org/name"``, ``"org/name:Q4_K_M"``, one of ``quire list``), a GGUF file, a
+    checkpoint folder, or None for the small model in the package.  What a name stands for is downloaded where this
+    machine does not have it.  The other options are those of ``EngineConfig``.  Raises LoadError, UnsupportedError or
+    CapacityError.  ``close()`` (or leaving a ``with`` block) gives all memory back.
 
     Every verb takes ``salt`` (only requests of one salt share cached prefixes), ``priority`` (higher first, under the
     policies that look at it) and ``key`` (requests of one key share their part of the machine under the dynamic
@@ -56,7 +57,8 @@ class LLM(LLMBase):
     ) -> list[GenerationResult]:
         """Complete one prompt or several, in one batch; the results are in the prompts' order.
 
-        A string is raw text, in which special tokens are added and parsed; a list of ints is token ids as they are.
+        A string is raw text, in which special tokens are added and parsed; a list or an array of ints is token ids as
+        they are.
         ``params``: for all, or one each.  When a request fails, or on KeyboardInterrupt, the others are cancelled.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.generate, fields))

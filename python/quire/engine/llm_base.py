@@ -133,6 +133,7 @@ class LLMBase:
             taps=_tuple("taps", taps),
             adapters=tuple(_with_scale(adapter) for adapter in _tuple("adapters", adapters)),
         )
+        self.path = named.path  # None: the package's model
         self.config = named.completed(self.config)
         opened = open_model(named.path, self.config)
         self.config = replace(self.config, device=opened.device)

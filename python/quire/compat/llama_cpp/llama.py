@@ -37,9 +37,10 @@ _RECENT = 64  # tokens that penalties look at
 
 
 class Llama:
-    """A model of a GGUF file.  Arguments and methods are those of llama-cpp-python's class of this name.
+    """A model of a GGUF file, or of a name such as ``org/name:Q4_K_M``.
 
-    What the engine has no use for is noted in the log; what would change the answer and is not there is refused.
+    Arguments and methods are those of llama-cpp-python's class of this name.  What the engine has no use for is noted
+    in the log; what would change the answer and is not there is refused.
     """
 
     def __init__(self, model_path: str | os.PathLike[str], **options: Any) -> None:
@@ -111,7 +112,7 @@ class Llama:
         """The keys of the file that have a single value, as text."""
         from ...gguf import GGUFReader
 
-        keys = GGUFReader(self.model_path).metadata
+        keys = GGUFReader(self._llm.path or self.model_path).metadata
         return {key: str(keys[key]) for key in keys if not keys.type_of(key).endswith("[]")}
 
     # State, of which the engine keeps what helps by itself

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engine_options import cache_dtype_of
 from ...errors import UnsupportedError
-from ..ignored import note_ignored, refuse_set
+from ..ignored import note_ignored, refuse_set, refuse_unknown
 
 __all__ = ["engine_options", "pretrained"]
 
@@ -38,9 +38,7 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``quire.LLM`` for those that are given.  UnsupportedError or TypeError naming what is neither."""
     known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
     known |= {"lora_path", "lora_scale", "split_mode", "main_gpu", "tensor_split"}
-    for name in given:
-        if name not in known and name not in _IGNORED and name not in _REFUSED:
-            raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
+    refuse_unknown("Llama", given, {*known, *_IGNORED, *_REFUSED})
     refuse_set(_PLACE, given, _REFUSED)
     note_ignored(_PLACE, given, _IGNORED)
     options: dict[str, Any] = {"n_ctx": given.get("n_ctx", 512) or None}  # 0: what the model was trained on

@@ -13,7 +13,7 @@ from ...engine.chat import conversations
 from ...engine.llm_base import normalized
 from ...engine.ranking import is_judged, relevance
 from ...errors import RequestError, UnsupportedError
-from ..ignored import note_ignored, refuse_set
+from ..ignored import note_ignored, refuse_set, refuse_unknown
 from .outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -60,15 +60,14 @@ _KV_DTYPES = {"auto": "auto", "float16": "f16", "bfloat16": "bf16"}
 class LLM:
     """A model, ready to answer prompts in batches.  Arguments and methods are those of vLLM's class of this name.
 
-    ``model``: a GGUF file or a checkpoint folder.  A quantization is the file's own.  What the engine has no use for is
-    noted in the log; what would change the answer and is not there is refused by name.
+    ``model``: a name such as ``org/name``, a GGUF file or a checkpoint folder.  A quantization is the file's own.
+    What the engine has no use for is noted in the log; what would change the answer and is not there is refused by
+    name.
     """
 
     def __init__(self, model: str | os.PathLike[str], tokenizer: str | None = None, **options: Any) -> None:
         known = {"max_model_len", "max_num_seqs", "kv_cache_dtype", "quantization"}
-        for name in options:
-            if name not in known and name not in _IGNORED and name not in _REFUSED:
-                raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
+        refuse_unknown("LLM", options, {*known, *_IGNORED, *_REFUSED})
         refuse_set(_PLACE, options, _REFUSED)
         note_ignored(_PLACE, {**options, "tokenizer": tokenizer}, {**_IGNORED, "tokenizer": None})
         kv_dtype = options.get("kv_cache_dtype", "auto")
