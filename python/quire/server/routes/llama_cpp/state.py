@@ -127,7 +127,7 @@ async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
         before = service.adapter_scales.get(name)
         service.adapter_scales[name] = scales
         try:
-            async with service.pinned(name):
+            async with service.pinned(name, context.caller):
                 pass
         except ApiError:  # as it was, when it is asked for again
             if before is None:
