@@ -116,29 +116,29 @@ def build(kind: DeviceKind, folder: Path, settings: list[str], variables: dict[s
 def write_tree(folder: Path, name: str, module: Path, version: str) -> None:
     """What the wheel unpacks to: a package with the module alone, and metadata with the entry point that names it."""
     kind = KINDS[name]
-    package = folder / f"quire_{name}"
+    package = folder / f"quire_llm_{name}"
     package.mkdir(parents=True)
     shutil.copyfile(module, package / f"libggml-{kind.module}.so")
     (package / "__init__.py").write_text(f'"""Quire\'s module for {kind.title}; the package quire finds it."""\n')
-    info = folder / f"quire_{name}-{version}.dist-info"
+    info = folder / f"quire_llm_{name}-{version}.dist-info"
     (info / "licenses").mkdir(parents=True)
     licences = {"LICENSE": ROOT / "LICENSE", "LICENSE.ggml": ROOT / "vendor" / "ggml" / "LICENSE"}
     for target, source in licences.items():
         shutil.copyfile(source, info / "licenses" / target)
     metadata = [
         "Metadata-Version: 2.4",
-        f"Name: quire-{name}",
+        f"Name: quire-llm-{name}",
         f"Version: {version}",
-        f"Summary: Quire's module for {kind.title}: install quire[{name}]",
+        f"Summary: Quire's module for {kind.title}: install quire-llm[{name}]",
         "License-Expression: MIT",
         *(f"License-File: {target}" for target in licences),
         "Requires-Python: >=3.10",
         # A module belongs to one build of ggml, as its note says.
-        f"Requires-Dist: quire=={version}",
+        f"Requires-Dist: quire-llm=={version}",
         *(f"Requires-Dist: {package}" for package in kind.requires),
     ]
     (info / "METADATA").write_text("\n".join(metadata) + "\n\nSee quire's documentation, *Devices*.\n")
-    (info / "entry_points.txt").write_text(f"[quire.modules]\n{kind.module} = quire_{name}\n")
+    (info / "entry_points.txt").write_text(f"[quire.modules]\n{kind.module} = quire_llm_{name}\n")
     machine = platform.machine()
     (info / "WHEEL").write_text(
         f"Wheel-Version: 1.0\nGenerator: ci/device_wheel\nRoot-Is-Purelib: false\nTag: py3-none-linux_{machine}\n"
@@ -184,7 +184,7 @@ def main() -> None:
         sys.exit(f"{module} must be a module that was built with Quire but has no note of it")
     shutil.rmtree(folder / "tree", ignore_errors=True)
     write_tree(folder / "tree", options.kind, module, version_of_quire())
-    packed = folder / "tree" / f"quire_{options.kind}" / f"libggml-{KINDS[options.kind].module}.so"
+    packed = folder / "tree" / f"quire_llm_{options.kind}" / f"libggml-{KINDS[options.kind].module}.so"
     folders = ":".join(("$ORIGIN", *KINDS[options.kind].folders))
     if options.module is not None or KINDS[options.kind].folders:  # its build may have left folders of its own in it
         run(TOOLS / "patchelf", "--set-rpath", folders, packed, log=folder / "pack.log")

@@ -22,16 +22,16 @@ def lend(folder: Path) -> None:
     assert quire.__file__ is not None
     source = Path(quire.__file__).resolve().parent
     shutil.copytree(source, folder / "quire", ignore=shutil.ignore_patterns("__pycache__"))
-    about = folder / "quire-0.dist-info"
+    about = folder / "quire_llm-0.dist-info"
     about.mkdir()
-    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: quire\nVersion: 0\n", encoding="utf-8")
+    about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: quire-llm\nVersion: 0\n", encoding="utf-8")
     about.joinpath("entry_points.txt").write_text(entry_points(), encoding="utf-8")
 
 
 def entry_points() -> str:
     """Those of the installed package; where it is not installed, as beside a checkout, those of pyproject.toml."""
     try:
-        found = distribution("quire").read_text("entry_points.txt")
+        found = distribution("quire-llm").read_text("entry_points.txt")
     except PackageNotFoundError:
         found = None
     if found is not None:

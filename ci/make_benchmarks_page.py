@@ -113,12 +113,53 @@ def chart(results: list[dict[str, Any]], model: str) -> str:
     )
 
 
+USERS = {"decode": "1 user", "streams-8": "8 users", "shared-32": "32 users"}
+
+
+def users_chart(results: list[dict[str, Any]], model: str, dtype: str) -> str:
+    """Quire beside llama.cpp by the number of users, for the README."""
+    height, lines = 190, []
+    found = {row: {bar.program: bar for bar in bars_of(results, model, row) if bar.dtype == dtype} for row in USERS}
+    longest = max(bars["quire"].tokens_s for bars in found.values())
+    y = 44
+    for row, title in USERS.items():
+        lines.append(f'<text x="84" y="{y + 22}" text-anchor="end">{title}</text>')
+        for program in ("llama_cpp", "quire"):
+            tokens_s, (_, color) = found[row][program].tokens_s, PROGRAMS[program]
+            width = 560 * tokens_s / longest
+            lines.append(
+                f'<rect x="94" y="{y}" width="{width:.1f}" height="14" fill="{color}"/>'
+                f'<text x="{100 + width:.1f}" y="{y + 12}">{tokens_s:.0f}</text>'
+            )
+            y += 17
+        y += 14
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" '
+            f'aria-label="Tokens a second of {model}, {dtype}, by number of users" '
+            'font-family="system-ui, sans-serif" font-size="13">',
+            "<style>text{fill:#222}</style>",
+            f'<rect width="720" height="{height}" fill="#fff" rx="8"/>',
+            f'<text x="16" y="26" font-weight="600">Tokens a second, {model} {dtype}, two CPU cores</text>',
+            f'<rect x="470" y="15" width="12" height="12" fill="{PROGRAMS["llama_cpp"][1]}"/>'
+            '<text x="488" y="26">llama.cpp</text>'
+            f'<rect x="570" y="15" width="12" height="12" fill="{PROGRAMS["quire"][1]}"/><text x="588" y="26">Quire</text>',
+            *lines,
+            "</svg>",
+            "",
+        ]
+    )
+
+
 def pages() -> dict[Path, str]:
     """What the files of the page are to be."""
     text, made = HEAD, {}
     for path in sorted(RESULTS.glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
         text += f"\n## {report['machine']}, {report['date']}\n"
+        made[DOCS / "pictures" / f"users_{path.stem}_qwen3-0.6b.svg"] = users_chart(
+            report["results"], "qwen3-0.6b", "Q4_K_M"
+        )
         for model in dict.fromkeys(result["model"] for result in report["results"] if result["row"] in WORK):
             name = f"benchmarks_{path.stem}_{model}.svg"
             made[DOCS / "pictures" / name] = chart(report["results"], model)

@@ -6,7 +6,7 @@ if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX} AND NOT CMAKE_GENERATOR MATCH
   if(NOT quire_any_compiler)
     message(FATAL_ERROR "building Quire needs a C++20 compiler but none is in PATH: install one (Debian, Ubuntu: "
       "apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select --install), name one in CXX, or take a wheel, "
-      "which needs none: pip install --only-binary quire quire")
+      "which needs none: pip install --only-binary quire-llm quire-llm")
   endif()
 endif()
 enable_language(C CXX)
@@ -18,5 +18,5 @@ if(DEFINED oldest_${CMAKE_CXX_COMPILER_ID} AND CMAKE_CXX_COMPILER_VERSION VERSIO
    oldest_${CMAKE_CXX_COMPILER_ID})
   message(FATAL_ERROR "building Quire needs ${CMAKE_CXX_COMPILER_ID} ${oldest_${CMAKE_CXX_COMPILER_ID}} or newer but "
     "${CMAKE_CXX_COMPILER} is ${CMAKE_CXX_COMPILER_VERSION}: name a newer one in CXX (and CC), or take a wheel, which "
-    "needs none: pip install --only-binary quire quire")
+    "needs none: pip install --only-binary quire-llm quire-llm")
 endif()

@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.python_only, pytest.mark.skipif(sys.platform != "linux
 
 
 def installed(site: Path, name: str, *, version: str = __version__, value: str = "") -> Path:
-    """What pip leaves of a wheel ``quire-NAME`` in ``site``; the folder for its module."""
-    info = site / f"quire_{name}-{version}.dist-info"
+    """What pip leaves of a wheel ``quire-llm-NAME`` in ``site``; the folder for its module."""
+    info = site / f"quire_llm_{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: quire-{name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[quire.modules]\n{name} = {value or f'quire_{name}'}\n")
-    folder = site / f"quire_{name}"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: quire-llm-{name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[quire.modules]\n{name} = {value or f'quire_llm_{name}'}\n")
+    folder = site / f"quire_llm_{name}"
     folder.mkdir()
     return folder
 
@@ -61,7 +61,7 @@ def test_the_packages_come_first_and_those_of_wheels_last(site: Path, monkeypatc
     (folder / "libggml-cuda.so").symlink_to(given / "libggml-sycl.so")  # the same file is one module
     (folder / "libggml-cpu.so").write_bytes(b"")
     assert [(file.path.parent, file.source) for file in of_kind("sycl")] == [
-        (given, "QUIRE_MODULE_PATH"), (folder, f"quire-sycl {__version__}"),
+        (given, "QUIRE_MODULE_PATH"), (folder, f"quire-llm-sycl {__version__}"),
     ]  # fmt: skip
     assert of_kind("cuda") == []
     assert [source for _, source in module_files.module_folders()] == ["quire", "QUIRE_MODULE_PATH"]
@@ -78,14 +78,14 @@ def test_the_packages_come_first_and_those_of_wheels_last(site: Path, monkeypatc
 def test_a_wheels_module_is_tried_by_its_full_path_and_gone_when_uninstalled(site: Path) -> None:
     compiled(installed(site, "sycl"), "sycl", FINDS_NOTHING)
     report = only_report("sycl")
-    path = site / "quire_sycl" / "libggml-sycl.so"
-    assert (report.path, report.source, report.state) == (str(path), f"quire-sycl {__version__}", "no device")
+    path = site / "quire_llm_sycl" / "libggml-sycl.so"
+    assert (report.path, report.source, report.state) == (str(path), f"quire-llm-sycl {__version__}", "no device")
     done = subprocess.run(
         [sys.executable, "-m", "quire", "devices"], capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
-    assert f"{path} (quire-sycl {__version__}): no device: found nothing to run on" in done.stdout
-    shutil.rmtree(site / f"quire_sycl-{__version__}.dist-info")
+    assert f"{path} (quire-llm-sycl {__version__}): no device: found nothing to run on" in done.stdout
+    shutil.rmtree(site / f"quire_llm_sycl-{__version__}.dist-info")
     assert of_kind("sycl") == []
 
 
@@ -93,8 +93,8 @@ def test_a_wheel_of_another_version_is_told_by_name_and_never_runs(site: Path) -
     trace = site / "ran"
     compiled(installed(site, "sycl", version="0.0.9"), "sycl", marks(trace))
     report = only_report("sycl")
-    assert (report.state, report.reason) == ("unusable", f"is of quire-sycl 0.0.9, and this is quire {__version__}")
-    with pytest.raises(UnsupportedError, match=f"pip install --force-reinstall quire-sycl=={__version__}"):
+    assert (report.state, report.reason) == ("unusable", f"is of quire-llm-sycl 0.0.9, and this is quire {__version__}")
+    with pytest.raises(UnsupportedError, match=f"pip install --force-reinstall quire-llm-sycl=={__version__}"):
         find_device("sycl")
     assert not trace.exists()
 
@@ -104,14 +104,14 @@ def test_the_note_counts_whatever_the_wheel_says(site: Path) -> None:
     compiled(installed(site, "sycl"), "sycl", marks(trace), version="ggml 0.1.0 000000000000")
     report = only_report("sycl")
     assert "is of another build: ggml 0.1.0" in report.reason
-    assert "pip uninstall quire-sycl" in report.advice
+    assert "pip uninstall quire-llm-sycl" in report.advice
     assert not trace.exists()
 
 
-@pytest.mark.parametrize("value", ["", "../given", "quire_sycl.inner", "quire_absent", "quire_sycl:main"])
+@pytest.mark.parametrize("value", ["", "../given", "quire_llm_sycl.inner", "quire_llm_absent", "quire_llm_sycl:main"])
 def test_a_wheel_without_a_module_in_its_folder_is_told_of(site: Path, value: str) -> None:
     installed(site, "sycl", value=value)
     (site.parent / "given" / "libggml-cuda.so").write_bytes(b"")
     report = only_report("sycl")
     assert report.state == "unusable"
-    assert "must be a folder with a module of quire-sycl but is not" in report.reason
+    assert "must be a folder with a module of quire-llm-sycl but is not" in report.reason

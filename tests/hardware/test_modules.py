@@ -108,7 +108,7 @@ def test_the_cpu_needs_no_other_module(folder: Path) -> None:
 def test_only_modules_of_the_wanted_kind_are_tried(folder: Path) -> None:
     trace = folder / "ran"
     compiled(folder, "cuda", marks(trace))
-    with pytest.raises(UnsupportedError, match=r'no module libggml-vulkan lies in .*pip install "quire\[vulkan\]"'):
+    with pytest.raises(UnsupportedError, match=r'no module libggml-vulkan lies in .*pip install "quire-llm\[vulkan\]"'):
         find_device("vulkan")
     with pytest.raises(UnsupportedError, match=r"no module libggml-hip lies in .*QUIRE_HIP"):
         find_device("ROCm0")

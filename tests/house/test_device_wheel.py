@@ -44,10 +44,10 @@ def test_a_packed_module_is_found(
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(module_files, "module_folders", list)
     (file,) = module_files.module_files(kind)
-    assert file.path == site / f"quire_{name}" / f"libggml-{kind.module}.so"
-    assert (file.source, file.refusal) == (f"quire-{name} {quire.__version__}", "")
+    assert file.path == site / f"quire_llm_{name}" / f"libggml-{kind.module}.so"
+    assert (file.source, file.refusal) == (f"quire-llm-{name} {quire.__version__}", "")
     others = ["nvidia-cublas>=13.0,<14", "nvidia-cuda-runtime>=13.0,<14"] if name == "cuda" else []
-    assert metadata.requires(f"quire-{name}") == [f"quire=={quire.__version__}", *others]
+    assert metadata.requires(f"quire-llm-{name}") == [f"quire-llm=={quire.__version__}", *others]
     assert kind.extra in ("", name)
 
 
@@ -57,4 +57,4 @@ def test_extras_bring_the_wheels_that_the_package_names() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for kind in KINDS:
         for name in kind.names:
-            assert (f'{name} = ["quire-{name}"]' in text) == (name == kind.extra)
+            assert (f'{name} = ["quire-llm-{name}"]' in text) == (name == kind.extra)

@@ -210,6 +210,19 @@ def test_links_of_the_documentation(tracked: list[str]) -> None:
     assert broken == []
 
 
+def test_commands_install_this_distribution(tracked: list[str]) -> None:
+    """``quire`` on the package index is somebody else's: what we tell people to install is ``quire-llm``."""
+    wrong = re.compile(r"quire\[[a-z{]|pip install[^|&\n]*[ '\"]quire(?![-\w./])|quire-(cuda|vulkan|rocm|sycl)\b")
+    found = []
+    for path in tracked:
+        if path.startswith("tests/") or not path.endswith((".py", ".md", ".toml", ".yml", ".cmake", ".1", ".pyi")):
+            continue
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+            if wrong.search(line):
+                found.append(f"{path}:{number}: {line.strip()}")
+    assert found == []
+
+
 def test_the_table_of_sampling_parameters_is_complete() -> None:
     from quire.sampling import SamplingParams
 

@@ -105,4 +105,4 @@ def test_without_the_library_the_extra_is_named(machine: Machine) -> None:
     path = f"{machine.home}{os.pathsep}{PACKAGE.parent}"
     done = machine("pull", "org/tiny-GGUF", PYTHONPATH=path)
     assert done.returncode == 1
-    assert "pip install 'quire[hub]'" in done.stderr
+    assert "pip install 'quire-llm[hub]'" in done.stderr

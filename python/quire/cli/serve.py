@@ -109,7 +109,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     "--otlp-traces-endpoint",
     "traces_endpoint",
     metavar="URL",
-    help="Send a span of each request there, by OTLP over HTTP (quire[otel]).",
+    help="Send a span of each request there, by OTLP over HTTP (quire-llm[otel]).",
 )
 @click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
 @click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")

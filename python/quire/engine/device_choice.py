@@ -39,7 +39,7 @@ def device_at_hand(config: EngineConfig, *, is_for_cpu: bool = False) -> str:
         return "gpu"
     _LOG.warning(
         "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
-        "(README: Install tells how to build for one; 'quire devices' lists what is there)"
+        "(docs/devices.md tells how to build for one; 'quire devices' lists what is there)"
     )
     return "cpu"
 

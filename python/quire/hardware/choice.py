@@ -121,13 +121,13 @@ def _why(wanted: str, kind: Kind | None, reports: list[ModuleReport], failed: bo
     if told:
         return "; " + "; ".join(told)
     if kind is not None and not reports:
-        wheel = f'pip install "quire[{kind.extra}]" brings it, or ' if kind.extra else ""
+        wheel = f'pip install "quire-llm[{kind.extra}]" brings it, or ' if kind.extra else ""
         return (
             f": no module libggml-{kind.module} lies in {module_folders()[0][0]}; {wheel}Quire builds it with"
             f" -D{kind.option}=ON"
         )
     if wanted == "gpu" and not reports:
-        extras = " or ".join(f'"quire[{kind.extra}]"' for kind in KINDS if kind.extra)
+        extras = " or ".join(f'"quire-llm[{kind.extra}]"' for kind in KINDS if kind.extra)
         options = ", ".join(f"-D{kind.option}=ON" for kind in KINDS)
         return f": there is no module for other devices; pip install {extras} brings one, or a build with {options}"
     return ""

@@ -36,7 +36,7 @@ _reports: dict[ModuleFile, ModuleReport] = {}
 class ModuleReport:
     """What became of a module.
 
-    ``source``: what brought it: ``"quire"``, ``"QUIRE_MODULE_PATH"``, or a wheel, ``"quire-vulkan 0.2.0"``.
+    ``source``: what brought it: ``"quire"``, ``"QUIRE_MODULE_PATH"``, or a wheel, ``"quire-llm-vulkan 0.2.0"``.
     ``devices``: their names, where it is loaded.  ``advice``: what to do otherwise.
     """
 

@@ -48,7 +48,7 @@ def _hub() -> Any:
         return importlib.import_module("huggingface_hub")
     except ImportError:
         raise UnsupportedError(
-            "[hub] downloading models needs huggingface_hub, which is not installed: pip install 'quire[hub]'"
+            "[hub] downloading models needs huggingface_hub, which is not installed: pip install 'quire-llm[hub]'"
         ) from None
 
 

@@ -61,7 +61,7 @@ class Llama:
         cache_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Llama:
-        """Open a model of the hub.  UnsupportedError without ``huggingface_hub`` (``pip install quire[hub]``)."""
+        """Open a model of the hub.  UnsupportedError without ``huggingface_hub`` (``pip install quire-llm[hub]``)."""
         for name in additional_files or ():
             pretrained(repo_id, name, local_dir, None if cache_dir is None else os.fspath(cache_dir))
         path = pretrained(repo_id, filename, local_dir, None if cache_dir is None else os.fspath(cache_dir))
