@@ -44,6 +44,8 @@ class CallReader:
             raw._reader.raw = True
             try:
                 raw._read()
+                if not raw._reader.n_raw:
+                    raise Malformed
             except Malformed:
                 if self._reader.is_at_end:
                     raise GoesOn from None

@@ -50,6 +50,8 @@ class LiteralReader:
     names: Collection[str] = ()
     in_call: bool = False
     raw: bool = False
+    n_raw: int = 0
+    """Texts that no reader of escapes would have read, as they have their own quotes in them."""
     begun: tuple[str, int] | None = None
     """The key, and the place, of the outermost value that is being read."""
 
@@ -229,11 +231,12 @@ class LiteralReader:
             parts.append(self._escape())
 
     def _raw_string(self) -> str:
-        start = self.at + 1
-        end = _RAW_END[self.text[self.at]].search(self.text, start)
+        quote, start = self.text[self.at], self.at + 1
+        end = _RAW_END[quote].search(self.text, start)
         if end is None:
             raise Malformed
         self.at = end.end()
+        self.n_raw += self.text.find(quote, start, end.start()) >= 0
         return self.text[start : end.start()]
 
     def _escape(self) -> str:
