@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, TypeVar, get_args
 
+from .call_names import name_call
 from .errors import RequestError
 from .expressions import Expression
 
@@ -310,6 +311,9 @@ class EngineConfig:
             raise RequestError("[engine] packed_cache must be None with adapters but is given")
         if self.draft is None and self.speculation in ("draft", "eagle"):
             raise RequestError(f"[engine] draft must be given for speculation '{self.speculation}' but is None")
+
+
+name_call(EngineConfig)
 
 
 def cache_dtype_of(k: str | None, v: str | None) -> str:

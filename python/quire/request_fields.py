@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypedDict
 
+from .call_names import ELSEWHERE
 from .errors import RequestError
 from .sampling import SamplingParams
 from .sampling_defaults import chat_defaults
@@ -72,30 +73,6 @@ class RequestFields(TypedDict, total=False):
 
 _FORM = ("response_format", "regex", "choice", "grammar")
 _SAMPLING = frozenset(entry.name for entry in fields(SamplingParams))
-# What other engines call it.
-ELSEWHERE = {
-    "max_new_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
-    "min_new_tokens": "min_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "repeat_last_n": "penalty_last_n",
-    "temp": "temperature",
-    "typical": "typical_p",
-    "stop_sequences": "stop",
-    "stop_strings": "stop",
-    "num_return_sequences": "n",
-    "suppress_tokens": "bad_token_ids",
-    "json_schema": "response_format",
-    "guided_json": "response_format",
-    "guided_regex": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-    "sampling_params": "params",
-    "functions": "tools",
-    "chat_template_kwargs": "template_values",
-}
 
 
 @dataclass(frozen=True)

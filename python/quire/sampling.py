@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
+from .call_names import name_call
 from .errors import RequestError
 from .structured import StructuredOutputsParams
 
@@ -391,3 +392,6 @@ class SamplingParams:
             "mirostat": self.mirostat != 0,
         }
         return [stage for stage in DEFAULT_SAMPLERS if active[stage]]
+
+
+name_call(SamplingParams)

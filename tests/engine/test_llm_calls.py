@@ -87,9 +87,23 @@ def test_unknown_arguments_name_the_call_and_the_nearest(name: str, value: objec
 def test_too_many_and_wrong_values_are_named() -> None:
     with pytest.raises(TypeError, match=r"^LLM\(\)"):
         LLM(None, 512)  # type: ignore[call-arg,misc]
+    for model in (5, b"x", ["x"]):
+        with pytest.raises(TypeError, match="model is"):
+            LLM(model)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^SamplingParams\(\).*'max_tokens'"):
+        quire.SamplingParams(max_new_tokens=5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^EngineConfig\(\).*'threads'"):
+        quire.EngineConfig(n_threads=5)  # type: ignore[call-arg]
+    with pytest.raises(RequestError, match="generate"):
+        LLM(threads=1, n_ctx=64).chat("hi")  # type: ignore[call-overload]
     for name, value in (("override_tensor", "ffn=CPU"), ("tensor_split", 0.5), ("taps", 3), ("n_ctx", "2k")):
         with pytest.raises(RequestError, match=name):
             LLM(**{name: value})  # type: ignore[arg-type]
+
+
+def test_llama_cpps_numbers_mean_what_they_mean_there() -> None:
+    with LLM(n_ctx=0, threads=-1, n_gpu_layers=-1) as llm:
+        assert (llm.config.n_ctx, llm.config.threads, llm.config.n_gpu_layers) == (None, 0, None)
 
 
 # Names
@@ -144,9 +158,16 @@ def test_a_name_of_the_hub_is_downloaded_once(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("quen3", "qwen3"), ("qwen3:99b", "0.6b"), ("nothing-like-it", "quire list"), ("absent.gguf", "absent.gguf")],
+    [
+        ("quen3", "qwen3"),
+        ("qwen3:99b", "0.6b"),
+        ("nothing-like-it", "quire list"),
+        ("absent.gguf", "absent.gguf"),
+        ("m-q8.gguf", r"m-q8_0\.gguf"),
+    ],
 )
 def test_a_name_that_nobody_knows_says_how(home: Path, name: str, words: str) -> None:
+    (home / "m-q8_0.gguf").symlink_to(packaged_model())
     with pytest.raises(LoadError, match=words):
         LLM(name)
 

@@ -64,3 +64,10 @@ def test_a_tokenizer_is_pickled_and_copied(tokenizer: Tokenizer) -> None:
         assert [made.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
         assert made.decode(made.encode(TEXTS[0])) == TEXTS[0]
         assert (made.chat_template, made.eog_ids) == (tokenizer.chat_template, tokenizer.eog_ids)
+
+
+def test_what_is_no_text_and_no_ids_is_named(tokenizer: Tokenizer) -> None:
+    for call, given in ((tokenizer, None), (tokenizer.encode, 5), (tokenizer.decode, None), (tokenizer.encode, ["a"])):
+        with pytest.raises(RequestError, match="is "):
+            call(given)  # type: ignore[operator]
+    assert tokenizer.decode(tokenizer.encode("Once")[0]) == "Once"

@@ -14,6 +14,7 @@ import click
 from ..errors import RequestError
 from ..hub.locate import is_known_name
 from ..hub.names import hub_name, is_local_model
+from ..hub.short_names import nearest_name
 from .model_completion import complete_model
 
 __all__ = [
@@ -34,6 +35,7 @@ model_option: Decorator = click.option(
     "-m", "--model", "path", metavar="MODEL", shell_complete=complete_model,
     help="A name, GGUF file or checkpoint folder [a tiny one in the package].",
 )  # fmt: skip
+_TAGGED = re.compile(r"[A-Za-z][\w.-]*:[\w.-]*\d[\w.-]*", re.ASCII)  # as Ollama's names are, and prompts are not
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 
@@ -55,10 +57,12 @@ def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple
             raise click.UsageError(f"MODEL is given twice: as the argument {rest[0]!r:.80} and by -m")
     elif rest and (names_a_model(rest[0]) or prompt is not None):
         path = rest.pop(0)
-    elif len(rest) > 1:
+    elif len(rest) > 1 or (rest and _TAGGED.fullmatch(rest[0])):
+        near = nearest_name(rest[0])
+        hint = f"did you mean {near}? " if near is not None else ""
         raise click.UsageError(
-            f"no model named {rest[0]!r:.80}: it is neither a .gguf file nor a folder nor org/name nor a known name"
-            " (quire list; quote a prompt of several words)"
+            f"no model named {rest[0]!r:.80}: it is neither a .gguf file nor a folder nor org/name nor a known name "
+            f"({hint}quire list shows those of this machine; a prompt of several words is quoted)"
         )
     if rest and prompt is not None:
         raise click.UsageError("PROMPT is given twice: as an argument and by -p or -f")

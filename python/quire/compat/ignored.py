@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping
 
+from ..call_names import unknown_argument
 from ..errors import UnsupportedError
 
 __all__ = ["note_ignored", "refuse_set", "refuse_unknown"]
@@ -31,6 +31,4 @@ def refuse_unknown(call: str, given: Mapping[str, object], known: Collection[str
     """TypeError naming the call, an argument that the other library does not have either, and the nearest one."""
     for name in given:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1)
-            advice = f": did you mean {nearest[0]!r}?" if nearest else ""
-            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{advice}")
+            raise TypeError(unknown_argument(call, name, known))

@@ -198,6 +198,10 @@ class ChatCollector:
 
 def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:
     """The conversations that are given, and whether these are a list; of a single one, the entries are messages."""
+    if isinstance(messages, str):
+        raise RequestError(
+            f"[chat] messages is the text {messages!r:.40}: give [{{'role': 'user', 'content': ...}}], or call generate"
+        )
     items: Sequence[object] = messages if isinstance(messages, Sequence) else ()
     if items and not isinstance(messages, str) and all(isinstance(item, list | tuple) for item in items):
         return cast("Sequence[Messages]", messages), True

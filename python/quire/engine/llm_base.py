@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from ..call_names import names_its_call
 from ..errors import RequestError, UnsupportedError
-from .call_names import names_its_call
 from .config import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
@@ -96,10 +96,11 @@ class LLMBase:
         taps: Sequence[int] = (),
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:
-        named = named_model(model)
+        named = named_model(model, type(self).__name__)
         self.config = EngineConfig(
-            device=device,
-            n_gpu_layers=n_gpu_layers,
+            # llama.cpp's -1 and 0 stand for all layers, and for what Quire chooses.
+            device="auto" if n_gpu_layers == -1 and device == "default" else device,
+            n_gpu_layers=None if n_gpu_layers == -1 else n_gpu_layers,
             n_cpu_moe=n_cpu_moe,
             n_cpu_ffn=n_cpu_ffn,
             override_tensor=_tuple("override_tensor", override_tensor),
@@ -109,8 +110,8 @@ class LLMBase:
             split_mode=split_mode,
             tensor_split=_tuple("tensor_split", tensor_split),
             main_gpu=main_gpu,
-            n_ctx=n_ctx,
-            threads=threads,
+            n_ctx=n_ctx or None,
+            threads=0 if threads == -1 else threads,
             cpu_mask=cpu_mask,
             kv_dtype=kv_dtype,
             n_blocks=n_blocks,

@@ -38,15 +38,22 @@ class NamedModel:
         return replace(config, **own) if own else config
 
 
-def named_model(model: str | os.PathLike[str] | None) -> NamedModel:
+def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> NamedModel:
     """The model of a name or a path.  A model of a hub that this machine lacks is downloaded, with a progress bar.
 
-    A path object is never taken for a name.  LoadError for what is neither, saying what would be.
+    A path object is never taken for a name.  LoadError for what is neither, saying what would be.  ``call``: who is
+    named where it is of another type.
     """
     if model is None:
         return NamedModel(None)
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"{call}(): model is {model!r:.80}, give a name, a path, or None for the small model in the package"
+        )
     if not isinstance(model, str):
         return NamedModel(Path(model))
+    if not model.strip():
+        raise LoadError("[loader] model is an empty name: give a name or a path, or None for the model in the package")
     from ..hub.locate import preset_of
     from ..hub.preset_options import options_of_preset
 
@@ -61,6 +68,9 @@ def model_path(name: str) -> Path:
     from ..hub.locate import locate
 
     path = locate(name, _fetched)
+    if not path.exists() and name.lower().endswith(".gguf"):
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
+        raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
     if not path.exists() and not name.lower().endswith(".gguf") and os.sep not in name:
         raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder here{_nearest(name)}")
     return path
@@ -68,13 +78,13 @@ def model_path(name: str) -> Path:
 
 def _nearest(name: str) -> str:
     """The rest of the sentence: which names there are."""
-    from ..hub.short_names import SHORT_NAMES
+    from ..hub.short_names import SHORT_NAMES, nearest_name
 
     sizes = SHORT_NAMES.get(name.partition(":")[0].lower())
     if sizes is not None:
         return f" nor a size of {name.partition(':')[0]}: {', '.join(sizes)}"
-    near = difflib.get_close_matches(name.lower(), SHORT_NAMES, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest_name(name)
+    hint = "" if near is None else f"did you mean {near!r}? "
     return f" nor a known name: {hint}quire list shows the models of this machine, org/name is one of Hugging Face"
 
 

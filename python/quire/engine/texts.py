@@ -43,7 +43,7 @@ def is_pair(prompt: Prompt | Pair) -> TypeGuard[Pair]:
 
 def text_list(prompts: Prompt | Sequence[Prompt | Pair]) -> list[Prompt | Pair]:
     """One prompt or several, and pairs among them, as a list.  A tuple of two texts by itself is two prompts."""
-    if isinstance(prompts, str) or not any(isinstance(item, tuple) for item in prompts):
+    if not isinstance(prompts, list | tuple) or not any(isinstance(item, tuple) for item in prompts):
         return list(prompt_list(cast("Prompt | Sequence[Prompt]", prompts)))
     return list(cast("Sequence[Prompt | Pair]", prompts))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+
 from .names import HubName
 
-__all__ = ["SHORT_NAMES", "short_name"]
+__all__ = ["SHORT_NAMES", "nearest_name", "short_name"]
 
 # By name, then by tag; the first tag is meant where none is given, and by "latest".
 SHORT_NAMES: dict[str, dict[str, str]] = {
@@ -67,3 +69,16 @@ def short_name(text: str) -> HubName | None:
             quantization = tag.removeprefix(f"{size}-").removeprefix("instruct-").removeprefix("it-")
             return HubName(sizes[size], tag=quantization.upper())
     return None
+
+
+def nearest_name(text: str) -> str | None:
+    """What was meant by a name that the table does not have: the nearest of its names, or a size of that name."""
+    name, _, tag = text.lower().partition(":")
+    near = difflib.get_close_matches(name, SHORT_NAMES, 1)
+    if not near:
+        return None
+    sizes = SHORT_NAMES[near[0]]
+    if not tag:
+        return near[0]
+    size = next(iter(difflib.get_close_matches(tag, sizes, 1)), next(iter(sizes)))
+    return f"{near[0]}:{size}"

@@ -143,6 +143,8 @@ class Tokenizer(TokenizerCalls):
         sequence).  ``parse_special`` turns the names of control tokens into them; without it they are plain text.
         Bytes that are no UTF-8 are encoded as they are.  Raises RequestError for a str with lone surrogates.
         """
+        if not isinstance(text, str | bytes):
+            raise RequestError(f"[tokenizer] text is {text!r:.40}: give a string or bytes")
         ids = self._encoder.encode(text, parse_special)
         return self._with_special(ids) if add_special else ids
 
@@ -229,15 +231,19 @@ class Tokenizer(TokenizerCalls):
 
         return ChatTemplate.from_tokenizer(self)
 
-    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+    def decode(self, ids: Iterable[int] | int, skip_special: bool = True) -> str:
         """The text of ids; bytes that are no UTF-8 become U+FFFD.  ``skip_special`` leaves control tokens out.
 
         Raises RequestError for an id outside the vocabulary.
         """
         return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
 
-    def decode_bytes(self, ids: Iterable[int], skip_special: bool = True) -> bytes:
-        """The bytes of ids, as ``decode``."""
+    def decode_bytes(self, ids: Iterable[int] | int, skip_special: bool = True) -> bytes:
+        """The bytes of ids, or of a single one, as ``decode``."""
+        if isinstance(ids, int):
+            ids = (ids,)
+        elif not isinstance(ids, Iterable):
+            raise RequestError(f"[tokenizer] ids is {ids!r:.40}: give a list of ints")
         try:
             return self._encoder.decode(ids, skip_special)
         except OverflowError:

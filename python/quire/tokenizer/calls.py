@@ -40,7 +40,7 @@ class TokenizerCalls:
         """Two texts as one."""
 
     @abstractmethod
-    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+    def decode(self, ids: Iterable[int] | int, skip_special: bool = True) -> str:
         """The text of ids."""
 
     def __call__(
@@ -63,6 +63,8 @@ class TokenizerCalls:
             return_tensors: "np" or "pt" for arrays, None for lists.
         """
         several = not isinstance(text, str)
+        if not isinstance(text, str | Sequence):
+            raise RequestError(f"[tokenizer] text is {text!r:.40}: give a string or a list of strings")
         texts = list(text) if several else [str(text)]
         pairs: Sequence[str] = () if text_pair is None else [text_pair] if isinstance(text_pair, str) else text_pair
         if pairs and len(pairs) != len(texts):
