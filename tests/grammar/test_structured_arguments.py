@@ -60,23 +60,67 @@ def test_arguments_one_by_one_are_of_their_schemas(name, control):
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"properties": {"a": {"type": "string", "pattern": "x+"}}}, "'a', a text, cannot be held to pattern, type"),
-        ({"properties": {"a": {"type": "string", "format": "date"}}}, "cannot be held to format, type"),
         ({"properties": {"a": {"enum": ["x", 1]}}}, "cannot be held to enum"),
         ({"properties": {"a": {"enum": ["x", "<y>"]}}}, "cannot be held to enum"),
         ({"properties": {"a": {"maxLength": 3}}}, "cannot be held to maxLength"),
         ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "integer", "maximum": 3}]}}}, "held to anyOf"),
         ({"properties": {"a\nb": {"type": "null"}}}, r"'a\\nb'"),
-        ({"properties": {"a": False}}, "'a' must allow a value"),
+        ({"properties": {"a": False}, "required": ["a"]}, "'a' must allow a value"),
         ({"properties": {}, "minProperties": 1}, "'minProperties' cannot be enforced on arguments written one by one"),
         ({"properties": {"a": {"type": "array", "items": {"const": "<"}}}}, "'a' must not contain '<'"),
         ({"properties": {"a": {"type": "object", "allOf": [{"not": {"const": 1}}]}}}, "'not' at #/properties/a"),
     ],
 )  # fmt: skip
-def test_what_texts_cannot_keep_is_refused(parameters, reason):
-    bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
-        answer_source(layout("glm"), None, ToolUse([bad], "required"))
+def test_what_texts_cannot_keep_is_refused_where_a_tool_is_strict(parameters, reason):
+    bad = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
+    for choice in ("auto", "required"):
+        with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
+            answer_source(layout("glm"), None, ToolUse([bad], choice))
+    if "a\nb" in parameters["properties"]:
+        return
+    loose = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    source = answer_source(layout("glm"), None, ToolUse([loose], "required"))
+    assert source is not None
+    assert all(note.startswith("f.json_schema#/") for note in source.notes)
+    assert source.notes
+
+
+@pytest.mark.parametrize("name", ["glm", "qwen3_coder", "gemma"])
+def test_texts_are_held_to_patterns(name):
+    """A format is an annotation where the grammar of texts has none."""
+    properties = {
+        "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]+$", "maxLength": 5},
+        "day": {"type": "string", "format": "date"},
+        "größe": {"anyOf": [{"$ref": "#/$defs/size"}, {"type": "null"}]},
+        "first name": {"type": "string"},
+    }
+    made = tool("f", properties, strict=True)
+    made["function"]["parameters"] |= {"required": ["code"], "$defs": {"size": {"enum": [1, 2], "type": "integer"}}}
+    source = answer_source(layout(name, len(CALL_SYNTAXES[name]) - 1), None, ToolUse([made], "required", False))
+    assert source.notes == ("f.json_schema#/properties/day/format",)
+    whole = {
+        "glm": "<tool_call>f\n{}</tool_call>",
+        "qwen3_coder": "<tool_call>\n<function=f>\n{}</function>\n</tool_call>",
+        "gemma": "<|tool_call>call:f{{{}}}<tool_call|>",
+    }[name]
+    each = {
+        "glm": "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n",
+        "qwen3_coder": "<parameter={}>\n{}\n</parameter>\n",
+        "gemma": "{}:{}",
+    }[name]
+
+    def written(**arguments: object) -> str:
+        shown = {
+            key: f'<|"|>{value}<|"|>' if name == "gemma" and isinstance(value, str) else value
+            for key, value in sorted(arguments.items())
+        }
+        return whole.format(("," if name == "gemma" else "").join(each.format(*item) for item in shown.items()))
+
+    assert allows_source(source, written(code="AB12"))
+    assert not allows_source(source, written(code="ab12"))
+    assert not allows_source(source, written(code="AB1234"))
+    assert allows_source(source, written(code="AB1", **{"größe": 2}))
+    assert not allows_source(source, written(code="AB1", **{"größe": 3}))
 
 
 NAMES = (
@@ -185,12 +229,12 @@ def test_values_as_python_writes_them():
 def test_what_notations_cannot_keep_is_refused(name):
     for parameters, reason in [
         ({"properties": {"a\nb": {}}}, r"'a\\nb'"),
-        ({"properties": {"a": False}}, "'a' must allow a value"),
+        ({"properties": {"a": False}, "required": ["a"]}, "'a' must allow a value"),
         ({"properties": {"a": {"enum": ["<"]}}}, "'<'"),
         ({"properties": {"a": {"type": "array", "minItems": 2, "maxItems": 0}}}, "at most maxItems"),
         ({"properties": {"a": {"type": "array", "items": False}}}, "must allow a value"),
     ]:
-        bad = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        bad = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}
         with pytest.raises(UnsupportedError, match=reason + r".*\(parameters of the tool f\)"):
             answer_source(layout(name), None, ToolUse([bad], "required"))
 

@@ -291,8 +291,12 @@ def test_tools_that_are_not_strict_are_free_and_others_need_no_grammar():
     made = '<tool_call>\n{{"name": "{}", "arguments": {{"a": 1}}}}\n</tool_call>'
     assert allows_source(source, made.format("weather"))
     assert not allows_source(source, made.format("get-time.v2"))
+    called = answer_source(layout("hermes"), None, ToolUse([loose], "required"))
+    assert called is not None
+    assert called.notes == ("weather.json_schema#/properties/city/not",)
+    strict = tool("weather", {"city": {"not": {"const": 1}}}, strict=True)
     with pytest.raises(UnsupportedError, match=r"the keyword 'not' .* \(parameters of the tool weather\)"):
-        answer_source(layout("hermes"), None, ToolUse([loose], "required"))
+        answer_source(layout("hermes"), None, ToolUse([strict], "required"))
 
 
 def test_no_more_than_one_call():

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ..call_syntax import CallSyntax, Notation
 from ..errors import RequestError, UnsupportedError
-from .arguments import Argument, arguments_of, json_lark
+from .arguments import Argument, Looseness, arguments_of, json_lark
 from .frame import Frame, FrameWriter, lark_string
 from .notation import NotationWriter
 from .schema import enforceable
-from .source import WHITESPACE_AFTER, GrammarSource
+from .source import WHITESPACE_AFTER, GrammarSource, lark_regex
 
 __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 
@@ -84,6 +84,7 @@ class _Function:
     name: str
     parameters: Mapping[str, object]
     strict: bool
+    is_exact: bool = False  # nothing of the parameters may be loosened
 
 
 def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse) -> GrammarSource | None:
@@ -129,7 +130,8 @@ def _functions(tools: Sequence[Mapping[str, object]]) -> list[_Function]:
         parameters = function.get("parameters")
         if parameters is None:
             parameters = {"additionalProperties": False}
-        functions.append(_Function(function["name"], parameters, function.get("strict") is True))
+        is_strict = function.get("strict") is True
+        functions.append(_Function(function["name"], parameters, is_strict, is_strict))
     return functions
 
 
@@ -144,14 +146,14 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     if not functions:
         raise RequestError("[tools] tool_choice must come with tools but there are none")
     if choice == "required":
-        return [_Function(function.name, function.parameters, True) for function in functions]
+        return [_Function(function.name, function.parameters, True, function.strict) for function in functions]
     inner = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     name = inner.get("name") if isinstance(inner, Mapping) else None
     if name is None:
         raise RequestError(f"[tools] tool_choice must be none, auto, required or name a function but is {choice!r:.80}")
     for function in functions:
         if function.name == name:
-            return [_Function(name, function.parameters, True)]
+            return [_Function(name, function.parameters, True, function.strict)]
     raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
 
 
@@ -227,25 +229,32 @@ class _Writer:
             raise RequestError(f"[tools] the parameters of {function.name} must be the schema of an object")
         parameters = {"type": "object", **parameters}
         try:
-            read = enforceable(parameters)
-            enforced = read.schema
-            self.notes += [f"{function.name}.{note}" for note in read.notes]
+            read = enforceable(parameters, is_loose=not function.is_exact)
+            enforced = read.schema if isinstance(read.schema, Mapping) else _FREE_ARGUMENTS
+            loose = Looseness(not function.is_exact)
             if syntax.notation is not Notation.JSON:
-                arguments = self._in_notation(syntax, enforced, function, number)
+                arguments = self._in_notation(syntax, enforced, function, number, loose)
+            elif syntax.argument:
+                arguments = self._arguments(syntax, enforced, function, number, loose)
             else:
-                arguments = self._arguments(syntax, enforced, function) if syntax.argument else json_lark(enforced)
+                arguments = json_lark(enforced)
+            self.notes += [f"{function.name}.{note}" for note in (*read.notes, *loose.notes)]
         except (RequestError, UnsupportedError) as error:
             raise type(error)(f"{error} (parameters of the tool {function.name})") from error
         text = syntax.call if syntax.opening else syntax.call.removeprefix(syntax.trigger)
         return self._text(text, {"arguments": arguments, "name": lark_string(function.name)})
 
-    def _in_notation(self, syntax: CallSyntax, parameters: object, function: _Function, number: int) -> str:
+    def _in_notation(
+        self, syntax: CallSyntax, parameters: object, function: _Function, number: int, loose: Looseness
+    ) -> str:
         listed = parameters if function.strict else function.parameters
         assert isinstance(listed, Mapping)
-        writer = NotationWriter(self._lark, f"f{number}_", syntax.string_mark)
+        writer = NotationWriter(self._lark, f"f{number}_", syntax.string_mark, loose)
         return writer.arguments(listed, strict=function.strict)
 
-    def _arguments(self, syntax: CallSyntax, parameters: object, function: _Function) -> str:
+    def _arguments(
+        self, syntax: CallSyntax, parameters: object, function: _Function, number: int, loose: Looseness
+    ) -> str:
         """Arguments one by one."""
         listed = parameters if function.strict else function.parameters
         assert isinstance(listed, Mapping)
@@ -253,7 +262,7 @@ class _Writer:
         end = behind.partition("{")[0]
         rest = behind[len(end) :]
         parts = []
-        for argument in arguments_of(listed, strict=function.strict, end=end):
+        for i, argument in enumerate(arguments_of(listed, strict=function.strict, end=end, loose=loose)):
             is_text = "true" if argument.is_text else "false"
             texts = {"key": syntax.escaped(argument.key), "is_text": is_text}
             start = self._text(before, {"type": _type_names(argument)}, texts)
@@ -261,8 +270,9 @@ class _Writer:
                 value = f"{json_lark(argument.schema)} {self._lark.mark(end)}"
             elif argument.choices:
                 value = f"({' | '.join(map(lark_string, argument.choices))}) {self._lark.mark(end)}"
-            elif argument.pattern is not None:
-                value = f"/{argument.pattern}/ {self._lark.mark(end)}"
+            elif argument.patterns:
+                self._lark.rule(f"F{number}_TEXT_{i}", " & ".join(map(lark_regex, argument.patterns)))
+                value = f"F{number}_TEXT_{i} {self._lark.mark(end)}"
             else:
                 self._value_end = end.strip()
                 value = self._lark.mark(end, before="VALUE")

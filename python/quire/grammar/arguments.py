@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from ..errors import RequestError, UnsupportedError
+from .schema_keywords import ANNOTATIONS
+from .schema_places import pointer
 from .source import DEFAULT_WHITESPACE, json_body
 
 __all__ = [
     "ANY_VALUE",
     "BOUND",
     "Argument",
+    "Looseness",
+    "all_patterns",
     "arguments_of",
     "check_key",
     "check_references",
@@ -28,24 +33,27 @@ __all__ = [
 
 # What readers of every wire format find again, given the tool: any name on one line.
 _KEY = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{0,256}")
-_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 _OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _DEFINITIONS = ("$defs", "definitions")
-_OBJECT = {"type", "properties", "required", "additionalProperties", "$schema", "$id", *_DEFINITIONS, *_ANNOTATIONS}
+_OBJECT = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
+_PATTERNS = {"pattern", "allOf"}
 _LENGTHS = {"minLength", "maxLength"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument.  At most one of the others says what its text is: ``schema`` (JSON), ``choices``, ``pattern`` (a
-    regex); with none it is free."""
+    """One argument.
+
+    At most one of the others says what its text is: ``schema`` (JSON), ``choices``, ``patterns`` (each a regex of the
+    whole text).  With none it is free.
+    """
 
     key: str
     required: bool
     schema: Mapping[str, object] | None = None
     choices: tuple[str, ...] = ()
-    pattern: str | None = None
+    patterns: tuple[str, ...] = ()
 
     @property
     def is_text(self) -> bool:
@@ -53,20 +61,57 @@ class Argument:
         return self.schema is None
 
 
-def arguments_of(parameters: Mapping[str, object], *, strict: bool, end: str = "<") -> list[Argument]:
+@dataclass
+class Looseness:
+    """What becomes of schemas that a wire format cannot keep.
+
+    ``is_allowed``: such an argument has any value; else UnsupportedError is raised.  ``notes``: places of those, and of
+    formats, which JSON Schema takes for annotations.
+    """
+
+    is_allowed: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, *place: str) -> None:
+        """Something at this place is not held to its schema."""
+        self.notes.append("json_schema" + quote(pointer(place), safe="#/$@~"))
+
+
+def arguments_of(
+    parameters: Mapping[str, object], *, strict: bool, end: str = "<", loose: Looseness | None = None
+) -> list[Argument]:
     """The arguments that the schema of an object lists, in its order; others are never written.
 
     Not ``strict``: each may be any text, or absent.  ``end``: what follows a value.
 
-    Raises UnsupportedError naming the keyword that text cannot keep.
+    Raises UnsupportedError naming the keyword that text cannot keep, unless that is ``loose``.
     """
+    loose = loose or Looseness()
     if not strict:
         properties = parameters.get("properties", {})
         names = properties if isinstance(properties, Mapping) else {}
         return [Argument(key, False) for key in names if is_key(key)]
-    listed, definitions = listed_arguments(parameters)
+    listed, definitions = listed_arguments(parameters, loose)
     signs = "".join(sorted({"<", *end.lstrip()[:1]}))
-    return [_argument(key, schema, required, definitions, signs) for key, schema, required in listed]
+    found = []
+    for key, schema, required in listed:
+        if schema is False and not required:
+            continue
+        try:
+            found.append(_argument(key, followed(schema, definitions), required, (definitions, signs), loose))
+        except UnsupportedError:
+            if not loose.is_allowed or not is_key(key):
+                raise
+            loose.note("properties", key)
+            found.append(_free(key, schema, required, definitions))
+    return found
+
+
+def _free(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
+    """An argument of any value: JSON where its schema has no strings."""
+    schema = followed(schema, definitions)
+    kinds = _kinds(schema, definitions) if isinstance(schema, Mapping) else None
+    return Argument(key, required, None if kinds is None or "string" in kinds else ANY_VALUE)
 
 
 def is_key(name: str) -> bool:
@@ -84,17 +129,17 @@ def check_key(name: str) -> None:
 
 
 def listed_arguments(
-    parameters: Mapping[str, object],
+    parameters: Mapping[str, object], loose: Looseness
 ) -> tuple[list[tuple[str, object, bool]], dict[str, object]]:
     """Of the schema of an object: (name, schema, whether required) of each member that it lists; its definitions."""
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
         raise RequestError("[json_schema] properties must be an object and required a list but one is not")
     for keyword in parameters.keys() - _OBJECT:
-        raise UnsupportedError(f"[json_schema] {keyword!r:.80} cannot be enforced on arguments written one by one")
-    for key in required:
-        if key not in properties:
-            raise UnsupportedError(f"[json_schema] a required argument must be among properties but {key!r:.80} is not")
+        if not loose.is_allowed:
+            raise UnsupportedError(f"[json_schema] {keyword!r:.80} cannot be enforced on arguments written one by one")
+        loose.note(keyword)
+    properties = {**properties, **{key: True for key in required if key not in properties}}
     definitions = {name: parameters[name] for name in _DEFINITIONS if name in parameters}
     return [(key, schema, key in required) for key, schema in properties.items()], definitions
 
@@ -107,7 +152,15 @@ def check_references(key: str, schema: Mapping[str, object]) -> None:
 
 def without_annotations(schema: Mapping[str, object]) -> dict[str, Any]:
     """A schema without what only describes."""
-    return {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
+    return {name: value for name, value in schema.items() if name not in ANNOTATIONS}
+
+
+def all_patterns(schema: Mapping[str, Any]) -> list[str] | None:
+    """The patterns that a schema of strings holds its values to; None where ``allOf`` says anything else."""
+    inner = schema.get("allOf", [])
+    if not all(isinstance(part, Mapping) and part.keys() == {"pattern"} for part in inner):
+        return None
+    return [*([schema["pattern"]] if "pattern" in schema else []), *(part["pattern"] for part in inner)]
 
 
 def json_lark(schema: object) -> str:
@@ -115,15 +168,18 @@ def json_lark(schema: object) -> str:
     return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
 
 
-def _argument(key: str, schema: object, required: bool, definitions: Mapping[str, object], signs: str) -> Argument:
+def _argument(
+    key: str, schema: object, required: bool, around: tuple[Mapping[str, object], str], loose: Looseness
+) -> Argument:
+    """``around``: definitions, and the signs that begin a mark."""
+    definitions, signs = around
     check_key(key)
-    schema = followed(schema, definitions)
-    if schema is True or (isinstance(schema, Mapping) and schema.keys() <= _ANNOTATIONS):
+    if schema is True or (isinstance(schema, Mapping) and schema.keys() <= ANNOTATIONS):
         return Argument(key, required)
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
     said = without_annotations(schema)
-    kinds = _kinds(said)
+    kinds = _kinds(said, definitions)
     if kinds is not None and "string" not in kinds:
         whole = {**said, **definitions}
         check_references(key, whole)
@@ -133,12 +189,16 @@ def _argument(key: str, schema: object, required: bool, definitions: Mapping[str
         texts = tuple(value for value in values if isinstance(value, str))
         if len(texts) == len(values) and all(text == text.strip() and "<" not in text for text in texts):
             return Argument(key, required, choices=texts)
-    if said.get("type") == "string" and said.keys() <= {"type", *_LENGTHS}:
-        most = said.get("maxLength", "")
+    patterns = all_patterns(said)
+    is_plain = said.keys() <= {"type", "format", *_LENGTHS, *_PATTERNS}
+    if said.get("type") == "string" and is_plain and patterns is not None:
+        if "format" in said:
+            loose.note("properties", key, "format")
+        if not said.keys() & {*_LENGTHS, *_PATTERNS}:
+            return Argument(key, required)
         # A line of text: no beginning of a mark, which might count.
-        if said.keys() & _LENGTHS:
-            return Argument(key, required, pattern=rf"[^{re.escape(signs)}\n]{{{said.get('minLength', 0)},{most}}}")
-        return Argument(key, required)
+        line = rf"[^{re.escape(signs)}\n]{{{said.get('minLength', 0)},{said.get('maxLength', '')}}}"
+        return Argument(key, required, patterns=(line, *patterns))
     if kinds is not None and _is_plain(said):
         return Argument(key, required)  # whatever a text is read as is allowed
     names = ", ".join(sorted(said)) or "nothing"
@@ -176,7 +236,8 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
     if not isinstance(schema, Mapping):
         raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
     found = without_annotations(schema)
-    for keyword in ("allOf", "patternProperties"):
+    patterns = all_patterns(found)
+    for keyword in ("patternProperties", *(("allOf",) if patterns is None else ())):
         if keyword in found:
             raise UnsupportedError(
                 f"[json_schema] {keyword!r} in the argument {key!r} cannot be enforced in its format"
@@ -186,7 +247,9 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
         raise UnsupportedError(f"[json_schema] names and values in the argument {key!r} must not contain '<'")
     for keyword in ("properties", *_DEFINITIONS):
         if keyword in found:
-            found[keyword] = {name: without_marks(key, inner) for name, inner in found[keyword].items()}
+            found[keyword] = {
+                name: inner if inner is False else without_marks(key, inner) for name, inner in found[keyword].items()
+            }
     for keyword in ("anyOf", "oneOf", "prefixItems"):
         if keyword in found:
             found[keyword] = [without_marks(key, inner) for inner in found[keyword]]
@@ -209,7 +272,7 @@ def _narrow(key: str, found: dict[str, Any], kinds: set[str]) -> None:
     if kinds & {"integer", "number"} and not found.keys() & {"enum", "const", *_BOUNDS}:
         found |= BOUND
     if "string" in kinds and not found.keys() & {"format", "enum", "const"}:
-        found["allOf"] = [{"pattern": _NO_MARK}]
+        found["allOf"] = [*found.get("allOf", []), {"pattern": _NO_MARK}]
 
 
 def followed(schema: object, definitions: Mapping[str, object]) -> object:
@@ -217,7 +280,7 @@ def followed(schema: object, definitions: Mapping[str, object]) -> object:
     for _ in range(8):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
-        if schema.keys() - {"$ref", *_ANNOTATIONS}:
+        if schema.keys() - {"$ref", *ANNOTATIONS}:
             return schema
         parts = str(schema["$ref"]).split("/")
         named = definitions.get(parts[1]) if len(parts) == 3 else None
@@ -227,7 +290,7 @@ def followed(schema: object, definitions: Mapping[str, object]) -> object:
     return schema
 
 
-def _kinds(schema: Mapping[str, object]) -> set[str] | None:
+def _kinds(schema: Mapping[str, object], definitions: Mapping[str, object], depth: int = 8) -> set[str] | None:
     """The types of values that a schema allows; None where it does not say."""
     kind = schema.get("type")
     if isinstance(kind, str):
@@ -240,7 +303,8 @@ def _kinds(schema: Mapping[str, object]) -> set[str] | None:
     options = schema.get("anyOf")
     if not isinstance(options, list):
         return None
-    found = [_kinds(option) if isinstance(option, Mapping) else None for option in options]
+    inner = [followed(option, definitions) for option in options] if depth else [None]
+    found = [_kinds(option, definitions, depth - 1) if isinstance(option, Mapping) else None for option in inner]
     return None if None in found else {name for kinds in found if kinds is not None for name in kinds}
 
 
@@ -248,5 +312,5 @@ def _is_plain(schema: Mapping[str, object]) -> bool:
     """Whether types, and nothing about their values, are said."""
     options = schema.get("anyOf")
     if schema.keys() == {"anyOf"} and isinstance(options, list):
-        return all(isinstance(option, Mapping) and option.keys() <= {"type", *_ANNOTATIONS} for option in options)
+        return all(isinstance(option, Mapping) and option.keys() <= {"type", *ANNOTATIONS} for option in options)
     return schema.keys() == {"type"}

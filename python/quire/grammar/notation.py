@@ -10,6 +10,8 @@ from ..errors import RequestError, UnsupportedError
 from .arguments import (
     ANY_VALUE,
     BOUND,
+    Looseness,
+    all_patterns,
     check_key,
     check_references,
     followed,
@@ -20,6 +22,7 @@ from .arguments import (
     without_marks,
 )
 from .frame import FrameWriter, lark_string
+from .source import lark_regex
 
 __all__ = ["NotationWriter"]
 
@@ -31,7 +34,7 @@ _LENGTHS = {"minLength", "maxLength"}
 _WORDS = {"boolean": '"true" | "false"', "null": '"null" | "None"'}
 _KIND_OF = {None: "null", True: "boolean", False: "boolean"}
 _KEYWORDS: Mapping[str, set[str]] = {
-    "string": _LENGTHS,
+    "string": {*_LENGTHS, "pattern", "allOf", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
     "boolean": set(),
@@ -52,8 +55,8 @@ class NotationWriter:
     marks.
     """
 
-    def __init__(self, lark: FrameWriter, prefix: str, string_mark: str) -> None:
-        self._lark, self._prefix, self._mark = lark, prefix, string_mark
+    def __init__(self, lark: FrameWriter, prefix: str, string_mark: str, loose: Looseness) -> None:
+        self._lark, self._prefix, self._mark, self._loose = lark, prefix, string_mark, loose
         self._n_rules = self._size = 0
         self._definitions: Mapping[str, object] = {}
         self._rules: dict[str, str] = {}
@@ -61,15 +64,15 @@ class NotationWriter:
     def arguments(self, parameters: Mapping[str, object], *, strict: bool) -> str:
         """The arguments with commas between them; not ``strict``: of any values.
 
-        Raises UnsupportedError naming what the notation, or this grammar of it, cannot keep.
+        Raises UnsupportedError naming what the notation, or this grammar of it, cannot keep, unless that is loose.
         """
         if strict:
-            listed, self._definitions = listed_arguments(parameters)
+            listed, self._definitions = listed_arguments(parameters, self._loose)
         else:
             properties = parameters.get("properties", {})
             names = properties if isinstance(properties, Mapping) else {}
             listed = [(key, True, False) for key in names if is_key(key)]
-        return self._members(listed)
+        return self._members(listed, is_top=True)
 
     def _rule(self, body: str) -> str:
         self._n_rules += 1
@@ -80,15 +83,18 @@ class NotationWriter:
         self._lark.rule(name, body)
         return name
 
-    def _members(self, listed: Sequence[tuple[str, object, bool]]) -> str:
+    def _members(self, listed: Sequence[tuple[str, object, bool]], *, is_top: bool = False) -> str:
         """Members in their order, with commas only between those that are there."""
         sign, comma = (":", '","') if self._mark else ("=", '", "')
         if self._mark:  # its templates sort keys
             listed = sorted(listed, key=lambda member: member[0].lower())
         parts = []
         for key, schema, required in listed:
+            if schema is False and not required:
+                continue
             check_key(key)
-            parts.append((self._rule(f"{lark_string(key + sign)} {self._value(key, schema)}"), required))
+            value = self._loosely(key, schema) if is_top else self._value(key, schema)
+            parts.append((self._rule(f"{lark_string(key + sign)} {value}"), required))
         # From the last to the first: what follows where something, or nothing, stands before.
         behind, first = "", ""
         for rule, required in reversed(parts):
@@ -102,6 +108,16 @@ class NotationWriter:
             more = f"({comma} {rule})"
             behind = self._rule(f"{more if required else more + '?'} {behind}")
         return first
+
+    def _loosely(self, key: str, schema: object) -> str:
+        """A value of a schema, or any value where the notation cannot keep that."""
+        try:
+            return self._value(key, schema)
+        except UnsupportedError:
+            if not self._loose.is_allowed:
+                raise
+            self._loose.note("properties", key)
+            return self._value(key, True)
 
     def _value(self, key: str, schema: object, depth: int = 0) -> str:
         return self._marked(key, schema) if self._mark else self._python(key, schema, depth)
@@ -156,6 +172,10 @@ class NotationWriter:
         if not isinstance(kinds, list) or said.keys() - known - {"type"}:
             names = ", ".join(sorted(said.keys() - known)) or "nothing"
             raise UnsupportedError(f"[json_schema] the argument {key!r} cannot be held to {names} in its format")
+        if "allOf" in said and all_patterns(said) is None:
+            raise UnsupportedError(f"[json_schema] the argument {key!r} cannot be held to allOf in its format")
+        if "format" in said and "string" in kinds:
+            self._loose.note("properties", key, "format")
         return self._rule(" | ".join(self._of_type(key, name, said) for name in kinds))
 
     def _defined(self, key: str, reference: str) -> str:
@@ -217,15 +237,19 @@ class NotationWriter:
 
     def _string(self, said: Mapping[str, Any]) -> str:
         mark = self._lark.mark(self._mark)
-        if not said.keys() & _LENGTHS:
+        if not said.keys() & {*_LENGTHS, "pattern", "allOf"}:
             return f"{mark} {self._lark.mark(self._mark, before='STRING')}"
-        return f"{mark} /[^<]{_lengths(said)}/ {mark}"
+        self._n_rules += 1
+        name = f"{self._prefix}TEXT_{self._n_rules}".upper()
+        text = (f"[^<]{_lengths(said)}", *(all_patterns(said) or ()))
+        self._lark.rule(name, " & ".join(map(lark_regex, text)))
+        return f"{mark} {name} {mark}"
 
     def _object(self, key: str, said: Mapping[str, Any]) -> str:
         others = said.get("additionalProperties", True)
         if not said.get("properties") and not said.get("required"):
             return '"{}"' if others is False else self._map(self._marked(key, others))
-        listed, _ = listed_arguments({**said, "type": "object"})
+        listed, _ = listed_arguments({**said, "type": "object"}, Looseness())
         return f'"{{" {self._members(listed)} "}}"'
 
 

@@ -25,8 +25,11 @@ def check_schema(schema: object) -> None:
     enforceable(schema)
 
 
-def enforceable(schema: object) -> Enforced:
-    """A schema as the library behind enforces it.  Raises as ``check_schema``."""
-    reader = Reader(schema)
+def enforceable(schema: object, *, is_loose: bool = False) -> Enforced:
+    """A schema as the library behind enforces it.
+
+    ``is_loose``: keywords that cannot be enforced are noted.  Otherwise raises as ``check_schema``.
+    """
+    reader = Reader(schema, is_loose=is_loose)
     made = reader.read()
     return Enforced(made, tuple(reader.notes))

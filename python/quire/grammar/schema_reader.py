@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import RequestError
+from ..errors import RequestError, UnsupportedError
 from .schema_document import MAX_ENTRIES, Document
 from .schema_groups import ALL_KEYS, Groups, Keys
 from .schema_keywords import ANNOTATIONS, REFERENCES, check_keyword, is_known, patterns_of
@@ -35,8 +35,10 @@ _JSON_SCHEMA = "json-schema.org"
 class Reader:
     """Reads one schema."""
 
-    def __init__(self, root: object) -> None:
+    def __init__(self, root: object, *, is_loose: bool = False) -> None:
+        """``is_loose``: what cannot be enforced is noted, not refused."""
         self.notes = Notes()
+        self._is_loose = is_loose
         self._document = Document(root)
         self._groups = Groups(self._flat)
         self._definitions: dict[str, object] = {}
@@ -83,9 +85,13 @@ class Reader:
             return said
         if said.keys() == {"allOf"} and len(said["allOf"]) == 1:
             return self.schema(said["allOf"][0], (*place, "allOf", "0"), keys)
-        if said.pop("nullable", False) and self._has_nullable:
-            return or_null(self._asserted(schema, said, place, keys))
-        return self._asserted(schema, said, place, keys)
+        is_nullable = said.pop("nullable", False) and self._has_nullable
+        try:
+            made = self._asserted(schema, said, place, keys)
+        except UnsupportedError as error:
+            self._refuse(error, place)
+            made = True
+        return or_null(made) if is_nullable else made
 
     def _only_reference(self, said: Mapping[str, Any] | bool) -> str | None:
         """The reference that is all a schema says."""
@@ -231,8 +237,15 @@ class Reader:
         kept = {keyword: value for keyword, value in said.items() if keyword not in idle}
         for keyword in _REFUSED:
             if keyword in kept:
-                raise unenforceable(place, keyword)
+                self._refuse(unenforceable(place, keyword), (*place, keyword))
+                del kept[keyword]
         return kept
+
+    def _refuse(self, error: UnsupportedError, place: Place) -> None:
+        """Raise the error or, where that is loose, note the place."""
+        if not self._is_loose:
+            raise error
+        self.notes.add(f"keyword {place[-1]!r:.40}" if place else "a schema", place)
 
     def _typed(self, said: dict[str, Any]) -> dict[str, Any]:
         """With the type that is meant where keywords of one alone stand without it."""
@@ -312,7 +325,9 @@ class Reader:
         items = self._flat(said.get("items", True))
         arrays = ordered_subsets(said, items) if kinds == "array" and "prefixItems" not in said else None
         if arrays is None or made.keys() - {"type", "items", "minItems", "maxItems"}:
-            raise unenforceable(place, "uniqueItems", " for more than a few values (remove it, or set it to false)")
+            error = unenforceable(place, "uniqueItems", " for more than a few values (remove it, or set it to false)")
+            self._refuse(error, (*place, "uniqueItems"))
+            return made
         return {"enum": arrays} if arrays else False
 
 

@@ -14,7 +14,7 @@ from .frame import ANY_TOKENS, Frame, FrameWriter, lark_string
 from .gbnf import gbnf_to_lark, is_gbnf
 from .schema import enforceable
 
-__all__ = ["DEFAULT_WHITESPACE", "WHITESPACE_AFTER", "GrammarSource", "grammar_source", "json_body"]
+__all__ = ["DEFAULT_WHITESPACE", "WHITESPACE_AFTER", "GrammarSource", "grammar_source", "json_body", "lark_regex"]
 
 WHITESPACE_AFTER = r"/[ \n\r\t]{1,8}/"
 DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
@@ -82,7 +82,7 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
         enforced = enforceable(schema)
         notes, body = enforced.notes, json_body(enforced.schema, _whitespace(params))
     elif params.regex is not None:
-        body = {"lark_grammar": f"start: {_lark_regex(params.regex)}\n"}
+        body = {"lark_grammar": f"start: {lark_regex(params.regex)}\n"}
     elif params.choice is not None:
         # One terminal, so that any number of strings is followed at the cost of one.
         strings = " | ".join(lark_string(text) for text in params.choice)
@@ -119,7 +119,7 @@ def _whitespace(params: StructuredOutputsParams) -> str | None:
     return params.whitespace_pattern or DEFAULT_WHITESPACE
 
 
-def _lark_regex(pattern: str) -> str:
+def lark_regex(pattern: str) -> str:
     """A regular expression between slashes, in one line."""
     text, position = [], 0
     for found in re.finditer(r"\\(.)|/|\n|\r", pattern, re.DOTALL):
