@@ -143,7 +143,8 @@ def users_chart(results: list[dict[str, Any]], model: str, dtype: str) -> str:
             f'<text x="16" y="26" font-weight="600">Tokens a second, {model} {dtype}, two CPU cores</text>',
             f'<rect x="470" y="15" width="12" height="12" fill="{PROGRAMS["llama_cpp"][1]}"/>'
             '<text x="488" y="26">llama.cpp</text>'
-            f'<rect x="570" y="15" width="12" height="12" fill="{PROGRAMS["quire"][1]}"/><text x="588" y="26">Quire</text>',
+            f'<rect x="570" y="15" width="12" height="12" fill="{PROGRAMS["quire"][1]}"/>'
+            '<text x="588" y="26">Quire</text>',
             *lines,
             "</svg>",
             "",

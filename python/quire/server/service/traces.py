@@ -33,7 +33,7 @@ class Traces:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError:
-            text = "[serve] traces must have OpenTelemetry's libraries but they are absent: pip install 'quire-llm[otel]'"
+            text = "[serve] traces need OpenTelemetry, which is not installed: pip install 'quire-llm[otel]'"
             raise UnsupportedError(text) from None
         # What the environment says of the service goes before what this says.
         resource = Resource.create({"service.name": "quire"}).merge(OTELResourceDetector().detect())
