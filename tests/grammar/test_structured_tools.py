@@ -321,7 +321,7 @@ def test_no_more_than_one_call():
         ([WEATHER, WEATHER], "required", RequestError, "two have the same"),
         ([tool("a b", {})], "required", UnsupportedError, "but is 'a b'"),
         ([{"type": "function"}], "required", RequestError, "tool 0 must have a function with a name"),
-        ([WEATHER] * 129, "auto", RequestError, "at most 128 tools"),
+        ([WEATHER] * 1025, "auto", RequestError, "at most 1024 tools"),
         ([tool("a", {"x": {"enum": ["y" * 9000] * 40}})], "required", RequestError, "at most 262144 bytes"),
     ],
 )

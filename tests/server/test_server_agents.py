@@ -237,6 +237,18 @@ def test_more_tools_than_any_list_of_models_names() -> None:
         assert [tool["function"]["name"] for tool in asked.options["tools"]] == [f["name"] for f in functions]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_the_engine_takes_as_many(client: httpx.Client, choice: str) -> None:
+    """Counted, as so many are longer than the small model's context."""
+    tools = [{"type": "function", "function": {"name": f"t{i}", "parameters": {"type": "object"}}} for i in range(300)]
+    body = {"messages": [SAID], "tools": tools, "tool_choice": choice}
+    counted = client.post("/v1/chat/completions/input_tokens", json=body)
+    assert counted.status_code == 200, counted.text
+    assert counted.json()["input_tokens"] > 3000
+    refused = client.post("/v1/chat/completions/input_tokens", json={**body, "tools": tools * 4})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
+
+
 USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "t", "input": {}}]}
 
 

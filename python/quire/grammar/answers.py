@@ -17,7 +17,7 @@ from .source import WHITESPACE_AFTER, GrammarSource, lark_regex
 __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 
 MAX_CALLS = 32
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
 MAX_TOOLS_BYTES = 256 * 1024
 _PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space|type)\}")
 _TEXTS = re.compile(r"\{(key|is_text)\}")

@@ -50,7 +50,7 @@ Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 # Programs that find tools by themselves send hundreds.
-Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=2048)]
+Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
 _TIERS = {"flex": -50, "priority": 50}
 
 
