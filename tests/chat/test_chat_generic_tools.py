@@ -60,16 +60,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_all_of_a_conversation_is_text() -> None:
-    told = with_tools_as_text(TURNS, [WEATHER], system=True)
+    told = with_tools_as_text(TURNS, [WEATHER])
     assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
     assert str(told[0]["content"]).startswith("Be brief.\n\nYou can call these functions.")
     assert json.dumps(WEATHER["function"]) in str(told[0]["content"])
     assert told[2]["content"] == f"Let me see.\n{WRITTEN}\n{WRITTEN}"
     assert told[3]["content"] == RESULTS
-    told = with_tools_as_text(TURNS, [WEATHER], system=False)
-    assert [message["role"] for message in told] == ["user", "assistant", "user"]
-    assert str(told[0]["content"]).endswith("\n\nAnd Rome?")
-    assert with_tools_as_text(ASKED, None, system=True) == ASKED
+    assert with_tools_as_text(ASKED, None) == ASKED
+    # A template without a place for the system has it in the user's first turn.
+    prompt = ChatTemplate(PARTICULAR).render(told)
+    assert prompt.startswith("<|im_start|>user\nBe brief.\n\nYou can call these functions.")
+    assert prompt.count("\n\nAnd Rome?<|im_end|>") == 1
 
 
 def test_no_call_can_be_copied_from_the_prompt() -> None:
@@ -84,9 +85,8 @@ def test_no_call_can_be_copied_from_the_prompt() -> None:
 def test_the_prompt_is_the_templates(model: LLM) -> None:
     result = model.chat(TURNS, tools=[WEATHER], max_tokens=1)
     prompt = model.tokenizer.decode(result.prompt_token_ids, skip_special=False)
-    system = "system\nBe brief." in prompt
     template = ChatTemplate.from_tokenizer(model.tokenizer)
-    assert prompt == template.render(with_tools_as_text(TURNS, [WEATHER], system=system))
+    assert prompt == template.render(with_tools_as_text(TURNS, [WEATHER]))
     # Tools of earlier turns are read without tools in this one.
     result = model.chat(TURNS[1:], max_tokens=1)
     assert WRITTEN in model.tokenizer.decode(result.prompt_token_ids)

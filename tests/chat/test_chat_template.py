@@ -232,7 +232,8 @@ def test_whitespace_loop_controls_and_generation_blocks() -> None:
         "{% for m in messages %}\n  {% if loop.index > 2 %}\n    {% break %}\n  {% endif %}\n"
         "{% generation %}{{ m.content }}{% endgeneration %}\n{% endfor %}\n"
     )
-    assert ChatTemplate(source).render([{"role": "user", "content": c} for c in "abc"]) == "ab"
+    template = ChatTemplate(source, keeps_turns=True)
+    assert template.render([{"role": "user", "content": c} for c in "abc"]) == "ab"
 
 
 def test_only_one_module_makes_environments() -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.python_only
 pytest.importorskip("transformers", reason="transformers is absent")
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
 sys.path.insert(0, str(REFERENCES))
-from chat_cases import CASES, HOSTILE, SPECIAL_TEXTS  # noqa: E402
+from chat_cases import CASES, DEPARTURES, HOSTILE, SPECIAL_TEXTS  # noqa: E402
 from transformers_chats import Frozen, frozen, rendered, rendered_as_given  # noqa: E402
 
 TEMPLATES = Path(os.environ.get("QUIRE_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "templates"
@@ -50,11 +50,11 @@ def test_published_templates(path: Path) -> None:
     compared = 0
     for name, case in CASES.items():
         expected = rendered(source, case)
-        if expected is None:
+        if expected is None or name in DEPARTURES.get(path.name, ()):
             continue
         assert template.render(**known_to(template, case)) == expected, name
         compared += 1
-    assert compared >= 10
+    assert compared >= 10 or path.name in DEPARTURES
 
 
 SIGNS = re.compile(r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s{}']+｜>|</?[a-z_]+>|\[/?[A-Z_]+\]")
@@ -68,7 +68,7 @@ def test_published_templates_keep_their_tokens_and_no_others(path: Path) -> None
     tokens = sorted({sign for sign in SIGNS.findall(source) if len(sign) > 3})
     changed = SIGNS.sub(lambda match: match[0][:-2] + "Ꙩ" + match[0][-1] if match[0] in tokens else match[0], source)
     whole = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
-    template = ChatTemplate(source, SPECIAL_TEXTS, tokens)
+    template = ChatTemplate(source, SPECIAL_TEXTS, tokens, keeps_turns=True)
     texts = ["".join(tokens), "x".join(token[:-1] for token in tokens), "".join(token[1:] for token in tokens), "plain"]
     compared = 0
     for text in texts:
@@ -132,8 +132,9 @@ TEXTS = [
 
 def conversation(text: Any) -> dict[str, Any]:
     """Text in each place where a client's can stand."""
+    id = text() or "id"
     call = {
-        "id": text(),
+        "id": id,
         "type": "function",
         "function": {"name": text(), "arguments": {text(): [text()], "a": text()}},
     }
@@ -142,7 +143,7 @@ def conversation(text: Any) -> dict[str, Any]:
         "messages": [
             {"role": "user", "content": text()},
             {"role": "assistant", "content": text(), "tool_calls": [call], "reasoning_content": text()},
-            {"role": "tool", "content": text(), "name": text()},
+            {"role": "tool", "content": text(), "name": text(), "tool_call_id": id},
         ],
         "tools": [{"type": "function", "function": {"name": text(), "description": text(), "parameters": parameters}}],
         "documents": [{"title": text(), "text": text()}],
@@ -154,7 +155,7 @@ def conversation(text: Any) -> dict[str, Any]:
 def test_operations_render_what_they_render_in_transformers(operation: str) -> None:
     source = "{% set u = messages[0].content %}{{ " + operation + " }}{# documents style tools #}{{ style }}"
     source += "{{ documents[0].text }}"
-    template = ChatTemplate(source, SPECIAL_TEXTS, CONTROLS)
+    template = ChatTemplate(source, SPECIAL_TEXTS, CONTROLS, keeps_turns=True)
     for text in TEXTS:
         case = conversation(lambda: text)  # noqa: B023
         expected = rendered_as_given(source, case)
@@ -188,7 +189,7 @@ def check_authors(source: str, case: dict[str, Any], *, all_found: bool) -> int 
     other = rendered_as_given(written(source, OTHER), case)
     if text is None or other is None:
         return None
-    template = ChatTemplate(written(source, TOKEN), SPECIAL_TEXTS, [TOKEN])
+    template = ChatTemplate(written(source, TOKEN), SPECIAL_TEXTS, [TOKEN], keeps_turns=True)
     segments = template.render_segments(**known_to(template, case))
     assert "".join(part for part, _ in segments) == text, source
     expected = [(match.start(), TOKEN) for match in re.finditer(re.escape(OTHER), other)]

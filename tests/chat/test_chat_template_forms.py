@@ -34,8 +34,35 @@ def test_arguments_are_objects_or_text_as_the_template_wants_them() -> None:
         "c.function.arguments if c.function.arguments is string else c.function.arguments | tojson",
     ):
         assert ChatTemplate(loop.replace("%s", expression)).render(messages) == '{"a": 1}'
-    broken = [messages[0], {**messages[1], "tool_calls": [{"function": {"name": "f", "arguments": "{no"}}]}]
-    assert ChatTemplate(loop.replace("%s", "c.function.arguments | tojson")).render(broken) == '"{no"'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", {}), (" ", {}), ("null", {}), (None, {}), ("{}", {}), ({"a": 1}, {"a": 1}),
+        ('{"city": "Par', {"city": "Par"}), ('{"city": "Par\\', {"city": "Par"}), ('{"a": 1, "b', {"a": 1}), ('{"a": tr', {}),
+        ('{"a": [1, {"b": "x', {"a": [1, {"b": "x"}]}), ('{"a": "}", "b": [2, 3', {"a": "}", "b": [2, 3]}), ("{", {}),
+        ('"{\\"a\\": 1}"', {"a": 1}), ("[1]", {"arguments": [1]}), ("3", {"arguments": 3}), ("Paris", {"arguments": "Paris"}),
+        ("{no", {}), (7, {"arguments": 7}),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_history_are_an_object(arguments: Any, expected: dict[str, Any]) -> None:
+    """Empty, null, cut off, encoded twice, or no object at all: templates go through its members."""
+    call = {"function": {"name": "f", "arguments": arguments}}
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    loop = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{% for k, v in c.function.arguments.items() %}{% endfor %}"
+    )
+    as_object = ChatTemplate(loop + "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}", keeps_turns=True)
+    assert json.loads(as_object.render(chat)) == expected
+    as_text = ChatTemplate(
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ '' + c.function.arguments }}{% endfor %}{% endfor %}",
+        keeps_turns=True,
+    )
+    text = as_text.render(chat)
+    assert text == (arguments if isinstance(arguments, str) and arguments.strip() not in ("", "null") else text)
+    if not (isinstance(arguments, str) and arguments.strip() not in ("", "null")):
+        assert json.loads(text) == (arguments if isinstance(arguments, (dict, int)) else {})
 
 
 def test_parts() -> None:
@@ -57,16 +84,14 @@ def test_parts() -> None:
 def test_absent_content_is_what_the_template_takes() -> None:
     call = {"function": {"name": "f", "arguments": {}}}
     loop = "{% for m in messages %}{% if m.tool_calls %}{{ %s }}{% endif %}{% endfor %}"
-    for expression, text in (
-        ("'absent' if m.content is undefined else 'there'", "absent"),
-        ("m.content.strip() ~ '!'", "!"),
-        ("'none' if m['content'] is none else m.content + 1", "none"),
+    for expression, texts in (  # as the client sent it first: left out, or null
+        ("'absent' if m.content is undefined else 'none' if m.content is none else 'there'", ["absent", "none"]),
+        ("m.content.strip() ~ '!'", ["!", "!"]),
+        ("'none' if m['content'] is none else m.content + 1", ["none", "none"]),
     ):
-        template = ChatTemplate(loop.replace("%s", expression))
-        for message in (
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-        ):
+        template = ChatTemplate(loop.replace("%s", expression), keeps_turns=True)
+        for content, text in zip(({}, {"content": None}), texts, strict=True):
+            message = {"role": "assistant", **content, "tool_calls": [call]}
             assert template.render([{"role": "user", "content": "x"}, message]) == text
     strict = ChatTemplate(
         "{{ raise_exception('first') if messages[0].content is undefined else raise_exception('then') }}"
@@ -108,11 +133,12 @@ def test_what_publishers_code_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert needs.reads_tools
     tools = tools_of(lambda: "f")
     listed = json.dumps([tools[0]["function"]], indent=4)
-    assert needs.render(user, tools) == f"{listed}|2025-03-14 15:09:26 |14 Mar 2025"
+    assert needs.render(user, tools) == f"{listed}|Mar 14 2025|14 Mar 2025"
     assert needs.render(user, tools, date_string="a", datetime="b", functions="c") == "c|b|a"
-    # A template that can do without gets nothing, as in transformers.
+    # A template that could do without gets the date, too, as from llama.cpp's server.
     able = ChatTemplate("{% if not date_string is defined %}{% set date_string = 'old' %}{% endif %}{{ date_string }}")
-    assert able.render(user) == "old"
+    assert able.render(user) == "14 Mar 2025"
+    assert able.render(user, date_string="then") == "then"
     assert not ChatTemplate("{{ functions | default('none') }}").reads_tools
 
 

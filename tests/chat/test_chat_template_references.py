@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from quire.chat import ChatTemplate, sandbox
-from quire.errors import QuireError
 
 pytestmark = pytest.mark.python_only
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
 sys.path.insert(0, str(REFERENCES))
-from chat_cases import CASES, DAY, SPECIAL_TEXTS  # noqa: E402
+from chat_cases import CASES, DAY, DEPARTURES, SPECIAL_TEXTS  # noqa: E402
 
 STORED: dict[str, dict[str, list[Any] | None]] = json.loads((REFERENCES / "chat.json").read_text(encoding="utf-8"))
 # Marks of published models, so that the exchange of user characters is on while comparing.
@@ -54,7 +53,7 @@ def test_equal_to_transformers(
     compared = 0
     for case_name, case in CASES.items():
         reference = STORED[name][case_name]
-        if reference is None:
+        if reference is None or case_name in DEPARTURES.get(name, ()):
             continue
         text = render(template, case)
         assert [len(text), hashlib.sha256(text.encode()).hexdigest()[:16]] == reference, f"{case_name}:\n{text}"
@@ -62,18 +61,21 @@ def test_equal_to_transformers(
     assert compared >= 3
 
 
-def test_cases_that_transformers_refuses_are_refused(shared: Path) -> None:
-    refused = 0
+def test_cases_that_transformers_refuses_are_rendered_with_every_text(shared: Path) -> None:
+    n_refused = 0
     for name, entry in STORED.items():
         path = shared / "templates" / name
         if not path.exists():
             pytest.skip(f"shared test data is absent: {path}")
         template = ChatTemplate(path.read_text(encoding="utf-8"), SPECIAL_TEXTS)
         for case_name in (key for key, value in entry.items() if value is None):
-            with pytest.raises(QuireError):
-                render(template, CASES[case_name])
-            refused += 1
-    assert refused > 0
+            prompt = render(template, CASES[case_name])
+            for message in CASES[case_name]["messages"]:
+                content = message.get("content") or ""
+                for text in [content] if isinstance(content, str) else [part["text"] for part in content]:
+                    assert text.strip() in prompt or message["role"] not in ("system", "user"), case_name
+            n_refused += 1
+    assert n_refused > 0
 
 
 def test_references_cover_the_templates() -> None:

@@ -166,7 +166,7 @@ def written_answers(source: str) -> list[tuple[str, list[dict[str, Any]]]]:
     """The assistant's turns with two calls, and with one, as a template writes them, without its end; and their calls."""
     form = detect_tools(source)
     assert form is not None
-    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, keeps_turns=True)
     user = {"role": "user", "content": "How is it?"}
     answers = []
     for calls in (CALLS, CALLS[:1]):

@@ -150,3 +150,18 @@ CASES: dict[str, dict[str, object]] = {
         ],
     },
 }
+
+# What a template refuses or drops if it is given as it is; Quire gives it in another form (docs/chat.md).
+_CALLS = frozenset(name for name, case in CASES.items() if "tool" in str(case["messages"]))
+DEPARTURES: dict[str, frozenset[str]] = {
+    # Only the first of several calls is written.
+    "GigaChat3.1-10B-A1.8B.jinja": frozenset({"parallel calls", "answered calls"}),
+    # Without content, or with an empty one, a call begins a second turn.
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja": _CALLS,
+    # No calls or results at all.
+    "google-gemma-2-2b-it.jinja": _CALLS,
+    "llama-cpp-rwkv-world.jinja": _CALLS,
+    "microsoft-Phi-3.5-mini-instruct.jinja": _CALLS,
+    # The system's message stands in the last turn of the user, if that is the last of all.
+    "mistralai-Mistral-Nemo-Instruct-2407.jinja": frozenset({"tool result", "tool text", "parallel calls"}),
+}

@@ -22,9 +22,10 @@ from transformers.utils import chat_template_utils
 
 __all__ = ["Frozen", "frozen", "rendered", "rendered_as_given"]
 
-# What the code beside fireworks-ai/llama-3-firefunction-v2 hands to its template.
+# What llama.cpp's server hands to every template, and the code beside fireworks-ai/llama-3-firefunction-v2 to its own.
 PUBLISHERS = {
-    "datetime": lambda _tools: DAY.strftime("%Y-%m-%d %H:%M:%S %Z"),
+    "date_string": lambda _tools: DAY.strftime("%d %b %Y"),
+    "datetime": lambda _tools: DAY.strftime("%b %d %Y"),
     "functions": lambda tools: json.dumps([tool["function"] for tool in tools or []], indent=4),
 }
 

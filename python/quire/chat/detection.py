@@ -76,7 +76,7 @@ def tool_support(source: str) -> ToolSupport:
 
 @lru_cache(maxsize=8)  # compiling takes most of the time
 def _template_of(source: str) -> ChatTemplate:
-    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS)
+    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS, keeps_turns=True)
 
 
 @lru_cache(maxsize=8)  # each request asks for the format of its model

@@ -1,31 +1,38 @@
 """The forms in which a conversation can be handed to a template, where not every template takes what clients send.
 
-The first is what transformers hands over.  Parts of text are joined for roles whose messages a template does not take
-as lists, and arguments of calls are JSON text for templates that join them to their text: both are found by rendering
-a small conversation, once for each template.  What is still refused is tried with other forms of what is absent.
+The first is what the client sent.  Parts of text are joined for roles whose messages a template does not take as lists,
+arguments of calls are JSON text for templates that join them to their text, and ids of calls are short for templates
+that insist: all are found by rendering a small conversation, once for each template.  What is still refused is tried
+with other forms of what is absent.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from quire.chat.messages import Json, plain
+from quire.chat.call_arguments import arguments_object, arguments_text
+from quire.chat.messages import Json
+from quire.chat.turns import Chat
 from quire.errors import CapacityError, QuireError
 
-__all__ = ["Chat", "Form", "Forms"]
+__all__ = ["Form", "Forms", "Probe", "Tools"]
 
-Chat = list[dict[str, Json]]
-Gap = Literal["absent", "empty", "none"]
-GAPS: tuple[Gap, ...] = ("absent", "empty", "none")
+Tools: TypeAlias = "list[dict[str, Json]] | None"
+Probe: TypeAlias = Callable[[Chat, Tools], str]
+Gap = Literal["given", "none", "absent", "empty"]
+GAPS: tuple[Gap, ...] = ("given", "none", "absent", "empty")
+SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
+FOREIGN_ID = "toolu_01Quire-Foreign"
 FIRST, SECOND = "quireone", "quiretwo"
 PARTS: list[Json] = [{"type": "text", "text": FIRST}, {"type": "text", "text": SECOND}]
 CALL: dict[str, Json] = {
-    "id": "call000000",
+    "id": "call00000",
     "type": "function",
     "function": {"name": "f", "arguments": {"probe_key": 1}},
 }
@@ -35,12 +42,19 @@ CALLING: dict[str, Json] = {"role": "assistant", "content": "", "tool_calls": [C
 
 @dataclass(frozen=True)
 class Form:
-    """``gap``: what stands for absent content.  ``joined``: the roles whose parts are joined by line ends.
-    ``text_arguments``: whether arguments of calls are JSON text; else they are objects."""
+    """How messages are written.
 
-    gap: Gap = "absent"
+    Attributes:
+        gap: What stands for content that is absent or null; ``"given"``: what the client sent.
+        joined: The roles whose parts are joined by line ends.
+        text_arguments: Whether arguments of calls are JSON text; else they are objects.
+        short_ids: Whether ids of calls are nine letters and digits.
+    """
+
+    gap: Gap = "given"
     joined: frozenset[str] = frozenset()
     text_arguments: bool = False
+    short_ids: bool = False
 
     def of(self, chat: Chat) -> Chat:
         """The conversation in this form."""
@@ -51,14 +65,20 @@ class Form:
         content = made.get("content")
         if isinstance(content, list) and message["role"] in self.joined:
             made["content"] = "\n".join(str(part["text"]) for part in content if isinstance(part, dict))
-        if "content" not in made and self.gap != "absent":
-            made["content"] = "" if self.gap == "empty" else None
+        if content is None and self.gap != "given":
+            made.pop("content", None)
+            if self.gap != "absent":
+                made["content"] = "" if self.gap == "empty" else None
+        if self.short_ids and isinstance(made.get("tool_call_id"), str):
+            made["tool_call_id"] = _short_id(str(made["tool_call_id"]))
         calls = made.get("tool_calls")
         if isinstance(calls, list):
             made["tool_calls"] = [self._call(call) for call in calls if isinstance(call, dict)]
         return made
 
     def _call(self, call: dict[str, Json]) -> dict[str, Json]:
+        if self.short_ids:
+            call = {**call, "id": _short_id(str(call.get("id")))}
         function = call.get("function")
         if isinstance(function, dict):
             return {**call, "function": self._function(function)}
@@ -66,52 +86,55 @@ class Form:
 
     def _function(self, function: dict[str, Json]) -> dict[str, Json]:
         arguments = function.get("arguments")
-        if arguments is None:
-            return function if self.gap == "absent" else {**function, "arguments": "{}" if self.text_arguments else {}}
-        if not self.text_arguments:
-            return {**function, "arguments": _object_of(arguments)}
-        if isinstance(arguments, str):
-            return function
-        return {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        return {
+            **function,
+            "arguments": arguments_text(arguments) if self.text_arguments else arguments_object(arguments),
+        }
 
 
-def _object_of(arguments: Json) -> Json:
-    """Clients send arguments as JSON text, too; text that is no JSON object stays as it is."""
-    if isinstance(arguments, str):
-        try:
-            value: Json = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return arguments
-        if isinstance(value, dict):
-            return plain(value, "arguments")
-    return arguments
+def _short_id(id: str) -> str:
+    """The same id for the same id, so that results keep their calls and prompts their beginnings."""
+    return id if SHORT_ID.fullmatch(id) else hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 class Forms:
     """The forms that one template takes.  Safe from any thread."""
 
-    def __init__(self, source: str, probe: Callable[[Chat], str]) -> None:
+    def __init__(self, source: str, probe: Probe) -> None:
         """``probe`` renders a conversation; it raises QuireError where the template does not."""
         self._source = source
-        self._probe = probe
+        self._probe_with = probe
         self._takes_parts: dict[str, bool] = {}
 
     def of(self, chat: Chat) -> Iterator[Form]:
         """The forms to try for a conversation, best first."""
         listed = {str(message["role"]) for message in chat if isinstance(message.get("content"), list)}
         joined = frozenset(role for role in listed if not self._takes(role))
-        functions = list(_functions(chat))
-        has_arguments = any(function.get("arguments") is not None for function in functions)
-        has_gaps = any("content" not in message for message in chat) or any(
-            function.get("arguments") is None for function in functions
-        )
-        as_text = has_arguments and self.wants_text_arguments
+        has_calls = any(message.get("tool_calls") or message["role"] == "tool" for message in chat)
+        has_gaps = any(message.get("content") is None for message in chat)
+        as_text = has_calls and self.wants_text_arguments
+        short = has_calls and self.wants_short_ids
         choices = product(
             [joined, frozenset(listed)] if joined != listed else [joined],
-            [as_text, not as_text] if has_arguments else [as_text],
+            [as_text, not as_text] if has_calls else [as_text],
             GAPS if has_gaps else GAPS[:1],
         )
-        return (Form(gap, roles, text) for roles, text, gap in choices)
+        return (Form(gap, roles, text, short) for roles, text, gap in choices)
+
+    @cached_property
+    def without_tools(self) -> Tools:
+        """What stands for tools where there are none: nothing, or an empty list for a template that needs one."""
+        choices: tuple[Tools, ...] = (None, [])
+        for tools in choices:
+            try:
+                self._probe_with([USER], tools)
+            except QuireError:
+                continue
+            return tools
+        return None
+
+    def _probe(self, chat: Chat) -> str:
+        return self._probe_with(chat, self.without_tools)
 
     def _takes(self, role: str) -> bool:
         if role not in self._takes_parts:
@@ -127,6 +150,21 @@ class Forms:
         except QuireError:
             return False
         return FIRST in shown and SECOND in shown and "'text': " not in shown
+
+    @cached_property
+    def wants_short_ids(self) -> bool:
+        """Whether the template refuses ids of calls that are not nine letters and digits."""
+        if "tool_call" not in self._source:
+            return False
+        refused = []
+        for id in (FOREIGN_ID, "call00000"):
+            result: dict[str, Json] = {"role": "tool", "name": "f", "tool_call_id": id, "content": "x"}
+            chat: Chat = [USER, {**CALLING, "tool_calls": [{**CALL, "id": id}]}, result]
+            try:
+                self._probe(Form(text_arguments=self.wants_text_arguments).of(chat))
+            except QuireError:
+                refused.append(id)
+        return refused == [FOREIGN_ID]
 
     @cached_property
     def wants_text_arguments(self) -> bool:
@@ -159,13 +197,3 @@ def _around(role: str, content: Json) -> Chat:
     if role == "assistant":
         return [USER, message, USER]
     return [USER, CALLING, {**message, "name": "f", "tool_call_id": CALL["id"]}]
-
-
-def _functions(chat: Chat) -> Iterator[Mapping[str, Json]]:
-    for message in chat:
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else []:
-            assert isinstance(call, dict)
-            function = call.get("function", call)
-            assert isinstance(function, dict)
-            yield function

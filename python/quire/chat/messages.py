@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -39,16 +40,22 @@ def plain(value: object, place: str, depth: int = 0) -> Json:
 
 
 def checked_messages(messages: Messages) -> list[dict[str, Json]]:
-    """The messages as transformers hands them to a template: absent values left out, reasoning under each of its
-    names, all else as it was given.
+    """Return the messages as templates take them.
 
-    Raises RequestError naming the entry that does not hold, UnsupportedError for parts that are not text.
+    Absent values are left out, but for the content of a call that a client sent as null.  OpenAI's older fields have
+    their newer names, reasoning stands under each of its names, and calls and results know each other by id and name.
+
+    Raises:
+        RequestError: A message does not hold; it is named.
+        UnsupportedError: A part is not text.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise RequestError(f"[chat] messages must be a list of messages but is {type(messages).__name__}")
     if not messages:
         raise RequestError("[chat] messages must hold at least one message but is empty")
-    return [_checked_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    checked = [_checked_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    _link_results(checked)
+    return checked
 
 
 def _checked_message(message: object, place: str) -> dict[str, Json]:
@@ -60,12 +67,12 @@ def _checked_message(message: object, place: str) -> dict[str, Json]:
     role = checked.get("role")
     if not isinstance(role, str) or ROLE.fullmatch(role) is None:
         raise RequestError(f"[chat] {place}.role must be a word such as user or assistant but is {role!r}")
+    _rename_older_fields(checked)
     if "tool_calls" in checked:
         _check_calls(checked["tool_calls"], f"{place}.tool_calls")
-    if "content" in checked:
-        _check_content(checked["content"], f"{place}.content")
-    elif not checked.get("tool_calls") and not any(key in checked for key in REASONING_KEYS):
-        raise RequestError(f"[chat] {place}.content must be text or a list of parts but is absent")
+        if not checked["tool_calls"]:
+            del checked["tool_calls"]
+    _set_content(checked, "content" in data, place)
     reasoning = next((checked[key] for key in REASONING_KEYS if key in checked), None)
     if reasoning is not None:
         if not isinstance(reasoning, str):
@@ -74,19 +81,86 @@ def _checked_message(message: object, place: str) -> dict[str, Json]:
     return checked
 
 
-def _check_content(content: Json, place: str) -> None:
+def _rename_older_fields(message: dict[str, Json]) -> None:
+    """Turn a function's call and result, as OpenAI's interface had them first, into those of a tool."""
+    call = message.pop("function_call", None) if isinstance(message.get("function_call"), dict) else None
+    if call is not None and not message.get("tool_calls"):
+        message["tool_calls"] = [{"type": "function", "function": call}]
+    if message["role"] == "function":
+        message["role"] = "tool"
+
+
+def _set_content(message: dict[str, Json], is_given: bool, place: str) -> None:
+    """Check the content, or say what stands for one that is absent or null."""
+    refusal = message.pop("refusal", None)
+    if "content" in message:
+        if message["role"] == "tool":
+            message["content"] = _result_content(message["content"])
+        message["content"] = _checked_content(message["content"], f"{place}.content")
+    elif isinstance(refusal, str) and refusal:
+        message["content"] = refusal
+    elif message.get("tool_calls") or any(key in message for key in REASONING_KEYS):
+        if is_given:
+            message["content"] = None
+    elif message["role"] in ("assistant", "tool"):
+        message["content"] = ""
+    else:
+        raise RequestError(f"[chat] {place}.content must be text or a list of parts but is absent")
+
+
+def _result_content(content: Json) -> Json:
+    """A tool's result as text or parts: other JSON data as its text."""
+    is_parts = isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content)
+    return content if isinstance(content, str) or is_parts else json.dumps(content, ensure_ascii=False)
+
+
+def _checked_content(content: Json, place: str) -> Json:
     if isinstance(content, str):
-        return
+        return content
     if not isinstance(content, list):
         raise RequestError(f"[chat] {place} must be text or a list of parts but is {type(content).__name__}")
-    for i, part in enumerate(content):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise RequestError(f"[chat] {place}[{i}] must be an object with a type")
-        if part["type"] != "text":
-            raise UnsupportedError(f"[chat] {place}[{i}].type must be text but is {part['type']!r}")
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise RequestError(f"[chat] {place}[{i}].text must be text but is {type(text).__name__}")
+    return [_checked_part(part, f"{place}[{i}]") for i, part in enumerate(content)] or ""
+
+
+def _checked_part(part: Json, place: str) -> dict[str, Json]:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise RequestError(f"[chat] {place} must be an object with a type")
+    if part["type"] == "refusal":
+        part = {"type": "text", "text": part.get("refusal")}
+    if part["type"] != "text":
+        raise UnsupportedError(f"[chat] {place}.type must be text but is {part['type']!r}")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise RequestError(f"[chat] {place}.text must be text but is {type(text).__name__}")
+    return part
+
+
+def _link_results(messages: list[dict[str, Json]]) -> None:
+    """Give calls without an id one, and results the id and name of their call, by id or else by order."""
+    waiting: dict[str, str] = {}
+    n_calls = 0
+    for message in messages:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            waiting = {}
+            for call in calls:
+                assert isinstance(call, dict)
+                n_calls += 1
+                if not isinstance(call.get("id"), str) or not call["id"]:
+                    call["id"] = str(call["id"]) if call.get("id") else f"call{n_calls:05d}"
+                function = call.get("function", call)
+                assert isinstance(function, dict)
+                if function is not call:
+                    call.setdefault("type", "function")
+                waiting[str(call["id"])] = str(function["name"])
+        elif message["role"] == "tool":
+            id = message.get("tool_call_id") or next(iter(waiting), None)
+            if id is None:
+                continue
+            message["tool_call_id"] = str(id)
+            name = waiting.pop(str(id), None)
+            if name is not None and not message.get("name"):
+                message["name"] = name
 
 
 def _check_calls(calls: Json, place: str) -> None:
@@ -111,5 +185,15 @@ def checked_tools(tools: Sequence[Mapping[str, object]] | None) -> list[dict[str
         data = plain(tool, f"tools[{i}]")
         if not isinstance(data, dict):
             raise RequestError(f"[chat] tools[{i}] must be an object but is {type(tool).__name__}")
-        checked.append(data)
+        checked.append(_without_nulls(data))
     return checked
+
+
+def _without_nulls(tool: dict[str, Json]) -> dict[str, Json]:
+    """A definition without its null fields, which some templates would show, and with its type."""
+    kept: dict[str, Json] = {key: value for key, value in tool.items() if value is not None}
+    function = kept.get("function")
+    if isinstance(function, dict):
+        kept["function"] = {key: value for key, value in function.items() if value is not None}
+        kept.setdefault("type", "function")
+    return kept

@@ -36,6 +36,10 @@ class ReasoningFormat:
         """Whether a prompt ends within reasoning: some templates write ``start`` themselves."""
         return prompt.rstrip().endswith(self.start.rstrip())
 
+    def closed_by(self, prompt: str) -> bool:
+        """Whether a prompt ends behind reasoning, so that the answer has none."""
+        return prompt.rstrip().endswith(self.end.rstrip())
+
     @property
     def written_end(self) -> str:
         """What leads from reasoning to the answer: ``end`` with the line ends that models put around it, for one."""

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import jinja2
 
 from quire.chat.budget import Limits, compiling, rendering
-from quire.chat.forms import Chat, Forms
+from quire.chat.fitting import Fit, Fitting
+from quire.chat.forms import Forms, Tools
 from quire.chat.messages import Json, Messages, checked_messages, checked_tools, plain
 from quire.chat.mutation import given_data
 from quire.chat.nesting import check_nesting
 from quire.chat.provenance import ControlTexts, own, segments
 from quire.chat.sandbox import TemplateRefusal, make_environment
 from quire.chat.text_costs import text_of
-from quire.chat.variables import KNOWN_ROLES, PROVIDED, compared_texts, guarded_names, read_names
+from quire.chat.tool_definitions import definition_forms
+from quire.chat.turns import Chat, TurnPlan
+from quire.chat.variables import DATES, KNOWN_ROLES, PROVIDED, compared_texts, guarded_names, read_names
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 
-__all__ = ["ChatTemplate", "TemplateSource"]
+__all__ = ["ChatTemplate", "Rendering", "TemplateSource"]
 
 # What only Quire may set: a request's own values never replace these.
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
-PROBING = Limits(time_s=0.1)
+PROBING = Limits(time_s=0.1, made_bytes=8 << 20, peak_bytes=8 << 20, output_bytes=1 << 20)
 COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, TypeError)
 
 
@@ -37,6 +41,19 @@ class TemplateSource(Protocol):
     def control_tokens(self) -> Mapping[str, int]: ...
 
 
+class _TooDeep(CapacityError):
+    """The template calls itself over and over, as some do for schemas without a type."""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A prompt as ``segments``, see ``ChatTemplate.render_segments``.  ``moved``: names of the messages that stand in
+    another place than they were given, because the template takes them in no other."""
+
+    segments: list[tuple[str, bool]]
+    moved: tuple[str, ...] = ()
+
+
 class ChatTemplate:
     """A chat template, compiled once; rendering is safe from any thread.
 
@@ -49,9 +66,12 @@ class ChatTemplate:
         special_texts: Mapping[str, str] | None = None,
         control_tokens: Iterable[str] | None = None,
         limits: Limits | None = None,
+        *,
+        keeps_turns: bool = False,
     ) -> None:
         """``special_texts``: what ``bos_token`` and its like stand for.  ``control_tokens``: texts that must not come
-        from messages; None: any that the template writes.
+        from messages; None: any that the template writes.  ``keeps_turns``: messages stay in their order and roles,
+        even if the template refuses or drops them.
 
         Raises LoadError for a source that is no template, or too long or too deep.
         """
@@ -64,7 +84,7 @@ class ChatTemplate:
             with compiling():
                 tree = environment.parse(source)
                 read, compared = read_names(tree), compared_texts(tree)
-                self._provided = PROVIDED.keys() & read - guarded_names(tree)
+                self._provided = read & (DATES | (PROVIDED.keys() - guarded_names(tree)))
                 self._template = environment.from_string(tree)
         except QuireError:
             raise
@@ -75,6 +95,7 @@ class ChatTemplate:
         self._known_roles = KNOWN_ROLES | compared
         self._controls = None if control_tokens is None else ControlTexts(control_tokens)
         self._forms = Forms(source, self._probe)
+        self._fitting = None if keeps_turns else Fitting(source, self._forms, self._probe)
 
     @classmethod
     def from_tokenizer(cls, tokenizer: TemplateSource) -> ChatTemplate:
@@ -114,24 +135,44 @@ class ChatTemplate:
         RequestError for messages that do not hold, that the template refuses, or values that it does not know;
         CapacityError for a rendering beyond the limits; UnsupportedError for a template that the sandbox stops.
         """
+        return self.rendering(messages, tools, add_generation_prompt, **values).segments
+
+    def rendering(
+        self,
+        /,  # a caller may name a variable `self`
+        messages: Messages,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **values: object,
+    ) -> Rendering:
+        """``render_segments``, with what was moved."""
         given = self._checked_values(values)
         chat = checked_messages(messages)
         definitions = checked_tools(tools)
         data: list[Json] = [*chat, *(definitions or []), given]
         n_bytes = sum(_size(value) for value in data)
-        forms = self._forms.of(chat)
-        refused: RequestError | None = None
+        fit = Fit(TurnPlan())
+        if self._fitting is not None:
+            fit = self._fitting.of(chat, bool(definitions), add_generation_prompt)
+        refused: RequestError | _TooDeep | None = None
         with rendering(self._limits, n_bytes):
-            for form in forms:
-                variables = self._variables(form.of(chat), definitions, add_generation_prompt, given)
+            for form, shown in self._ways(fit.plan.of(chat), fit, definitions):
+                variables = self._variables(form, shown, add_generation_prompt, given)
                 try:
                     parts = self._run(variables, self._limits.output_bytes + n_bytes)
-                except RequestError as error:
+                except (RequestError, _TooDeep) as error:
                     refused = refused or error
                     continue
-                return segments(parts, self._controls)
+                return Rendering(segments(parts, self._controls), tuple(fit.plan.moved(chat)))
         assert refused is not None
         raise refused
+
+    def _ways(self, chat: Chat, fit: Fit, definitions: Tools) -> Iterator[tuple[Chat, Tools]]:
+        """The conversation and the tools in the forms to try, best first."""
+        forms = [*([fit.form] if fit.form is not None else []), *self._forms.of(chat)]
+        for shown in [self._forms.without_tools] if definitions is None else definition_forms(definitions):
+            for form in dict.fromkeys(forms):
+                yield form.of(chat), shown
 
     def _checked_values(self, values: Mapping[str, object]) -> dict[str, Json]:
         for name in values:
@@ -143,7 +184,7 @@ class ChatTemplate:
     def _variables(
         self,
         chat: Chat,
-        tools: list[dict[str, Json]] | None,
+        tools: Tools,
         add_generation_prompt: bool,
         values: Mapping[str, Json],
     ) -> dict[str, object]:
@@ -184,17 +225,17 @@ class ChatTemplate:
             raise RequestError(f"[chat] the template refuses the messages: {_one_line(error)}") from None
         except jinja2.exceptions.SecurityError as error:
             raise UnsupportedError(f"[chat template] the sandbox stops the template: {_one_line(error)}") from None
-        except (MemoryError, RecursionError, OverflowError) as error:
-            raise CapacityError(
-                f"[chat template] rendering must stay within its limits but: {_one_line(error)}"
-            ) from None
+        except RecursionError as error:
+            raise _TooDeep(f"[chat template] rendering takes too many calls: {_one_line(error)}") from None
+        except (MemoryError, OverflowError) as error:
+            raise CapacityError(f"[chat template] rendering exceeds its limits: {_one_line(error)}") from None
         except Exception as error:  # anything that an expression of the template can raise
             raise RequestError(f"[chat] the template cannot render the messages: {_one_line(error)}") from None
         return parts
 
-    def _probe(self, chat: Chat) -> str:
+    def _probe(self, chat: Chat, tools: Tools, begins: bool = False) -> str:
         with rendering(PROBING, 0):
-            return "".join(self._run(self._variables(chat, None, False, {}), PROBING.output_bytes))
+            return "".join(self._run(self._variables(chat, tools, begins, {}), PROBING.output_bytes))
 
 
 def _size(value: Json) -> int:

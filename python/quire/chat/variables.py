@@ -10,7 +10,7 @@ from jinja2 import meta, nodes
 from quire.chat.messages import Json
 from quire.chat.sandbox import strftime_now
 
-__all__ = ["KNOWN_ROLES", "PROVIDED", "compared_texts", "guarded_names", "read_names"]
+__all__ = ["DATES", "KNOWN_ROLES", "PROVIDED", "compared_texts", "guarded_names", "read_names"]
 
 # Roles whose names templates put between the signs of a control token, as in ``<|user|>``.
 KNOWN_ROLES = frozenset(
@@ -22,10 +22,12 @@ def _functions(tools: Sequence[Mapping[str, Json]] | None) -> str:
     return json.dumps([tool.get("function", tool) for tool in tools or ()], indent=4)
 
 
-# Variables that the code beside a published template sets, for templates that cannot do without.
+# Variables that the code beside a published template sets: dates for all templates that read them, as in llama.cpp's
+# server, and what tools there are for those that cannot do without.
+DATES = frozenset({"date_string", "datetime"})
 PROVIDED: Mapping[str, Callable[[Sequence[Mapping[str, Json]] | None], str]] = {
     "date_string": lambda _tools: strftime_now("%d %b %Y"),
-    "datetime": lambda _tools: strftime_now("%Y-%m-%d %H:%M:%S %Z"),
+    "datetime": lambda _tools: strftime_now("%b %d %Y"),
     "functions": _functions,
 }
 

@@ -37,9 +37,17 @@ class AnswerForms:
         return grammar_source(form)
 
     def of_chat(
-        self, params: SamplingParams, options: ChatOptions, form: AnswerFormat, template: ChatTemplate, prompt: str
+        self,
+        params: SamplingParams,
+        options: ChatOptions,
+        form: AnswerFormat,
+        template: ChatTemplate,
+        prompt: str,
+        *,
+        is_silent: bool = False,
     ) -> GrammarSource | None:
-        """What an answer to a conversation follows, which may begin with reasoning and have calls."""
+        """What an answer to a conversation follows, which may have calls, and may begin with reasoning unless that is
+        over where the prompt ends, or switched off (``is_silent``)."""
         wanted = params.structured_outputs
         if wanted is None and not options.shown_tools:
             if options.tool_choice not in ("auto", "none"):
@@ -48,8 +56,11 @@ class AnswerForms:
         from ..grammar import AnswerLayout, ReasoningTags, ToolUse, answer_source, grammar_source
 
         tags, tools = form.reasoning, form.tools
+        silent = tags is not None and tags.closed_by(prompt)
+        silent = silent or (is_silent and (tags is None or not tags.opened_by(prompt)))
         layout = AnswerLayout(
-            reasoning=None if tags is None else ReasoningTags(tags.start, tags.end, tags.opened_by(prompt)),
+            reasoning=None if tags is None or silent else ReasoningTags(tags.start, tags.end, tags.opened_by(prompt)),
+            may_reason=not silent,
             format_name=None if tools is None else tools.name,
             syntaxes=() if tools is None else tools.syntaxes,
             frames_content=tools is not None and tools.frames_content,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
 from ..chat.generic_tools import FORMAT as GENERIC_FORMAT
-from ..chat.generic_tools import has_tool_turns, with_tools_as_text
+from ..chat.generic_tools import with_tools_as_text
 from ..chat.reply import joined
 from ..errors import RequestError, UnsupportedError
 from ..request_fields import RequestFields
@@ -19,6 +19,7 @@ from .results import Choice, Collector, Delta, FinishReason, GenerationResult
 if TYPE_CHECKING:
     from .._native.engine import Event
     from ..chat import ChatTemplate, Messages
+    from ..chat.template import Rendering
     from ..tokenizer import Tokenizer
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ChatRequest",
     "ChatResult",
     "ToolChoice",
+    "call_marks",
     "conversations",
     "format_of",
     "rendered",
@@ -43,6 +45,8 @@ ToolChoice: TypeAlias = "str | Mapping[str, object]"
 @dataclass(frozen=True, kw_only=True)
 class ChatOptions:
     """How a conversation is answered; see ``LLM.chat``.
+
+    ``add_generation_prompt`` false: the prompt ends with the last message.
 
     ``lenient``: what the model cannot follow (``template_values`` that its template does not read, a
     ``reasoning_budget`` where it does not reason) has no effect, and ``ChatRequest.ignored`` names it.
@@ -58,6 +62,7 @@ class ChatOptions:
     reasoning_budget: int | None = None
     template_values: Mapping[str, object] | None = None
     continue_final_message: bool = False
+    add_generation_prompt: bool = True
     lenient: bool = False
     max_prompt_tokens: int | None = None
     cut_prompt: bool = False
@@ -76,13 +81,17 @@ class ChatOptions:
         most = self.max_prompt_tokens
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise RequestError(f"[chat] max_prompt_tokens {most!r:.80} is out of range: expected a number from 1 on")
-        if not isinstance(self.continue_final_message, bool):
-            raise RequestError(
-                f"[chat] continue_final_message must be a bool but is {self.continue_final_message!r:.80}"
-            )
+        for name in ("continue_final_message", "add_generation_prompt"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise RequestError(f"[chat] {name} must be a bool but is {value!r:.80}")
         for name in ("messages", "tools", "add_generation_prompt"):
             if name in (self.template_values or {}):
                 raise RequestError(f"[chat] template_values must not set {name!r} but does")
+
+    @property
+    def begins_answer(self) -> bool:
+        """Whether the prompt ends with the beginning of an answer."""
+        return self.add_generation_prompt and not self.continue_final_message
 
     @property
     def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
@@ -242,6 +251,17 @@ def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]
     return {control[text]: text.encode() for text in form.visible if text in control}
 
 
+def call_marks(template: ChatTemplate, chat: ChatOptions, tokenizer: Tokenizer) -> list[int]:
+    """The tokens that begin a call and nothing else, in the format that a model writes calls in."""
+    from ..chat.detection import detect_tools
+
+    form = detect_tools(template.source) if chat.tool_format == "auto" else None
+    if form is None or form.frames_content:
+        return []
+    found = (tokenizer.encode(mark, add_special=False, parse_special=True) for mark in form.starts)
+    return [ids[0] for ids in found if len(ids) == 1]
+
+
 def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenizer) -> ChatRequest:
     """The request with a limit of its reasoning.  UnsupportedError where reasoning has no tags to end it with."""
     from ..chat.reasoning_budget import ReasoningBudget
@@ -262,28 +282,19 @@ def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenize
     return replace(request, engine=replace(request.engine, params=params))
 
 
-def rendered(
-    template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]
-) -> list[tuple[str, bool]]:
+def rendered(template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]) -> Rendering:
     """The prompt of a conversation: the template's, which may know no tools, up to where the answer begins.
 
     UnsupportedError where tools shall be called in a format whose words only a template could tell.
     """
     tools = chat.shown_tools
     shown = marked_end(messages) if chat.continue_final_message else messages
-    begins = not chat.continue_final_message
-    if template.reads_tools or not (tools or (has_tool_turns(shown) and "tool_calls" not in template.source)):
-        segments = template.render_segments(shown, tools, begins, **values)
-    elif tools and chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
-        raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")
-    else:
-        try:
-            told = with_tools_as_text(shown, tools, system=True)
-            segments = template.render_segments(told, None, begins, **values)
-        except RequestError:  # some templates take no message of the system
-            told = with_tools_as_text(shown, tools, system=False)
-            segments = template.render_segments(told, None, begins, **values)
-    return until_mark(segments) if chat.continue_final_message else segments
+    if tools and not template.reads_tools:
+        if chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
+            raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")
+        shown, tools = with_tools_as_text(shown, tools), None
+    made = template.rendering(shown, tools, chat.begins_answer, **values)
+    return replace(made, segments=until_mark(made.segments)) if chat.continue_final_message else made
 
 
 def format_of(template: ChatTemplate, chat: ChatOptions) -> AnswerFormat:

@@ -184,24 +184,32 @@ class Prompts:
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
     ) -> ChatRequest:
         """``chat_request``, with a form that is still to be compiled."""
-        from .chat import ChatRequest, format_of, rendered, visible_tokens, with_reasoning_budget
+        from .chat import ChatRequest, call_marks, format_of, rendered, visible_tokens, with_reasoning_budget
+        from .thinking import template_values, without_thinking
 
         template = self._chat_template()
         form = format_of(template, chat)
         messages = self._with_system(messages)
-        values, ignored = self._template_values(template, chat)
+        thinking = template_values(template, chat, form)
+        moved: tuple[str, ...] = ()
 
         def written(given: Messages) -> tuple[str, list[int]]:
-            segments = rendered(template, given, chat, values)
+            nonlocal moved
+            made = rendered(template, given, chat, thinking.values)
+            segments, moved = made.segments, made.moved
+            if thinking.off and chat.begins_answer:
+                segments = without_thinking(segments, form, thinking.is_told)
             return "".join(text for text, _ in segments), self.tokenizer.encode_segments(segments)
 
         prompt, ids, dropped = _fitting(messages, chat, written)
-        ignored += dropped
         params = options.asked.of(params, self._advised)
+        if not chat.shown_tools:
+            params = without_tokens(params, call_marks(template, chat, self.tokenizer))
         ids = self.token_ids(ids)
-        answer_form = self._forms.of_chat(params, chat, form, template, prompt)
+        answer_form = self._forms.of_chat(params, chat, form, template, prompt, is_silent=thinking.off)
         request = _request(ids, params, options, answer_form, self._predicted(params))
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
+        ignored = [*thinking.ignored, *moved, *dropped]
         budgeted = chat.reasoning_budget is not None
         if budgeted and form.limited is None:  # it does not reason, so it stays within any budget
             budgeted, ignored = False, [*ignored, "reasoning_budget"]
@@ -212,13 +220,6 @@ class Prompts:
             return asked
         assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
-
-    @staticmethod
-    def _template_values(template: ChatTemplate, chat: ChatOptions) -> tuple[Mapping[str, object], list[str]]:
-        """The variables that the template gets, and names of those that it would not read, where these are left out."""
-        values = chat.template_values or {}
-        known = {name: value for name, value in values.items() if name in template.variables}
-        return known, [name for name in values if name not in known]
 
     def _tell_once(self, ignored: Sequence[str]) -> None:
         """Log what has no effect with this model, each name once."""
@@ -295,6 +296,15 @@ def _fitting(
         dropped.append(f"{len(fewer) - n_most} tokens of the prompt")
         return shorter, cut_ids(fewer, n_most, chat.keep_tokens), dropped
     return prompt, ids, []  # refused for all that it is
+
+
+def without_tokens(params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
+    """The parameters without some tokens, but for those that they themselves speak of."""
+    allowed = params.allowed_token_ids or ()
+    never = [id_ for id_ in ids if id_ not in params.logit_bias and id_ not in allowed]
+    if not never:
+        return params
+    return replace(params, bad_token_ids=tuple(dict.fromkeys([*params.bad_token_ids, *never])))
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) -> list[SamplingParams | None]:

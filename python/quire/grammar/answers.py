@@ -45,7 +45,8 @@ class AnswerLayout:
 
     ``format_name``: the wire format of calls, None for none.  ``syntaxes``: how it is written.  ``frames_content``:
     plain answers have its marks, too.  ``starts``: every text that its reader takes for the beginning of a call.
-    ``template``: the chat template's source, which tells between the syntaxes.
+    ``template``: the chat template's source, which tells between the syntaxes.  ``may_reason`` false: the answer has no
+    channel for reasoning either.
     """
 
     reasoning: ReasoningTags | None = None
@@ -54,6 +55,7 @@ class AnswerLayout:
     frames_content: bool = False
     starts: tuple[str, ...] = ()
     template: str = ""
+    may_reason: bool = True
 
     def syntax(self) -> CallSyntax | None:
         """How calls, and answers beside them, are written; None where no grammar can be given."""
@@ -340,7 +342,7 @@ class _Writer:
             start = "" if tags.opened else lark.mark(tags.start)
             parts.append(f"{start} {end} WS?" if tags.opened else f"(WS? {start} {end} WS?)?")
             lark.rule("WS", WHITESPACE_AFTER)
-        elif syntax is not None and syntax.reasoning is not None:
+        elif syntax is not None and syntax.reasoning is not None and self._layout.may_reason:
             begin, end = syntax.reasoning
             lark.free_text("REASONING")
             parts.append(f"({lark.mark(begin)} {lark.mark(end, before='REASONING')}){{0,{MAX_CALLS}}}")

@@ -30,7 +30,7 @@ from .anthropic_blocks import (
 )
 from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, Tools, hints_of
 from .known_fields import leave_out
-from .text_parts import is_prefill
+from .text_parts import is_prefill, without_billing_line
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
 
@@ -101,7 +101,13 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
     def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
         """The messages by the names of templates."""
-        return Conversation(partial(leave_out, context)).messages(self.system, self.messages)
+        messages = Conversation(partial(leave_out, context)).messages(self.system, self.messages)
+        if self.system:
+            context.said_by["messages[0].role"] = "system"
+        kept = without_billing_line(messages)
+        if kept is not messages:
+            context.ignore("x-anthropic-billing-header")
+        return kept
 
     def options(self, context: RequestContext[Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
         """Fields of ``ChatOptions`` for these messages; where they end with an answer's beginning, it goes on."""

@@ -7,9 +7,13 @@ from typing import Any
 
 from ..body_types import MEDIA
 
-__all__ = ["content_of", "is_media", "is_prefill"]
+__all__ = ["content_of", "is_media", "is_prefill", "without_billing_line"]
 
 _FILES = ("image", "document", "file", "input_file", "computer_screenshot", "container_upload")
+
+# The line that Claude Code puts before its instructions, for Anthropic's own servers.  It changes with each request, so
+# that no prompt would begin like the one before.
+_BILLING = "x-anthropic-billing-header:"
 
 
 def content_of(texts: list[str]) -> str | list[dict[str, Any]]:
@@ -31,3 +35,31 @@ def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
     if isinstance(content, list):
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return isinstance(content, str) and bool(content.strip())
+
+
+def without_billing_line(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without that line at the head of a text of the system; the same list where there is none."""
+    made = [_without_line(message) if message.get("role") == "system" else message for message in messages]
+    if all(a is b for a, b in zip(made, messages, strict=True)):
+        return messages
+    return [message for message in made if message is not None]
+
+
+def _without_line(message: dict[str, Any]) -> dict[str, Any] | None:
+    content = message.get("content")
+    if isinstance(content, str) and content.startswith(_BILLING):
+        rest = _rest(content)
+        return {**message, "content": rest} if rest else None
+    if not isinstance(content, list) or not any(map(_is_billing, content)):
+        return message
+    parts = [{**part, "text": _rest(part["text"])} if _is_billing(part) else part for part in content]
+    parts = [part for part in parts if not isinstance(part, dict) or part.get("text") != ""]
+    return {**message, "content": parts[0]["text"] if len(parts) == 1 else parts} if parts else None
+
+
+def _is_billing(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str) and part["text"].startswith(_BILLING)
+
+
+def _rest(text: str) -> str:
+    return text.partition("\n")[2].lstrip("\n")

@@ -18,6 +18,7 @@ from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields, Tools
 from ..known_fields import functions_of, leave_out
 from ..stages import stages_of
+from ..text_parts import without_billing_line
 from ..truncation import Truncation
 
 __all__ = ["ChatBody", "StreamOptions", "checked_messages", "counted", "one_of", "options_of"]
@@ -177,8 +178,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
                 raise ApiError(400, "invalid_value", text, "continue_final_message")
             options["continue_final_message"] = True
         elif self.add_generation_prompt is False:
-            text = "add_generation_prompt must be true, or come with continue_final_message, but is false"
-            raise ApiError(400, "unsupported_parameter", text, "add_generation_prompt")
+            options["add_generation_prompt"] = False
         return options
 
     def _template_values(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
@@ -224,10 +224,13 @@ def one_of(body: Any, *names: str) -> Any:
 
 
 _MESSAGE_KEYS = frozenset(
-    ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking")
-)
-# What clients send back of an answer, with the values that say nothing.
-_EMPTY: dict[str, tuple[object, ...]] = {"refusal": ("",), "annotations": ([],), "audio": (), "function_call": ()}
+    (
+        "role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking",
+        "refusal", "function_call",
+    )
+)  # fmt: skip
+# What clients send back of an answer beside its text; templates have no place for it.
+_UNREAD = frozenset(("annotations", "audio"))
 
 
 def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
@@ -237,16 +240,18 @@ def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any
     """
     for i, message in enumerate(messages):
         for name, value in message.items():
-            if name in _MESSAGE_KEYS or value is None or value in _EMPTY.get(name, ()):
+            if name in _MESSAGE_KEYS or value is None or (name in _UNREAD and not value):
                 continue
             at = f"messages[{i}].{name[:64]}"
-            if name in _EMPTY:
-                raise ApiError(400, "unsupported_parameter", f"{at} must be left out but is set", at)
-            if context.service.settings.refuses_unknown:
-                raise ApiError(400, "unknown_parameter", f"a message's field must be known but {at!r} is not", at)
+            if name not in _UNREAD and context.service.settings.refuses_unknown:
+                raise ApiError(400, "unknown_parameter", f"unknown message field {at!r}", at)
             context.ignore(at)
     shown = [_with_functions(message) for message in messages]
-    return [{**m, "role": "system"} if m.get("role") == "developer" else m for m in shown]
+    made = [{**m, "role": "system"} if m.get("role") == "developer" else m for m in shown]
+    kept = without_billing_line(made)
+    if kept is not made:
+        context.ignore("x-anthropic-billing-header")
+    return kept
 
 
 def _with_functions(message: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ...worker.protocol import Chat
 from ..answers import Answering
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields, leave_out
+from ..text_parts import without_billing_line
 from ..truncation import DROP_ADVICE
 from .chat_fields import counted, options_of
 from .response_items import messages_of, tool_of
@@ -52,7 +53,7 @@ def _work(
         options["parallel_tool_calls"] = False
     return Chat(
         0,
-        _instructed(body.instructions, messages),
+        without_billing_line(_instructed(body.instructions, messages)),
         options,
         set_fields(params),
         hints_of(context.caller, None, priority_of(body.service_tier)),

@@ -1,0 +1,59 @@
+"""Every published template renders what every client sends back, and loses no text of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from awkward_histories import HISTORIES, TOOLS, USER, demanded, tool
+from quire.chat import ChatTemplate
+
+pytestmark = pytest.mark.python_only
+
+SPECIAL_TEXTS = {"bos_token": "<s>", "eos_token": "</s>"}
+SHARED = Path(os.environ.get("QUIRE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+OWN = Path(__file__).resolve().parents[1] / "support" / "templates"
+TEMPLATES = sorted((SHARED / "templates").glob("*.jinja")) + sorted(OWN.glob("*.jinja"))
+LOOKUP = tool({"name": "lookup", "description": "Looks.", "parameters": {"type": "object", "properties": {}}})
+
+
+@pytest.fixture(scope="module", params=TEMPLATES, ids=lambda path: path.stem)
+def template(request: pytest.FixtureRequest) -> ChatTemplate:
+    return ChatTemplate(request.param.read_text(encoding="utf-8"), SPECIAL_TEXTS)
+
+
+@pytest.mark.parametrize("tools", [None, LOOKUP], ids=["no tools", "tools"])
+def test_histories_are_rendered_and_nothing_is_lost(template: ChatTemplate, tools: list[dict[str, object]]) -> None:
+    failed = []
+    for name, history in HISTORIES.items():
+        prompt = template.render(history, tools)
+        counts = {text: prompt.count(text) for text in demanded(history)}
+        failed += [(name, text, n) for text, n in counts.items() if n != 1]
+        failed += [
+            (name, call["function"]["name"], 0)
+            for message in history
+            for call in message.get("tool_calls", [])
+            if call["function"]["name"] not in prompt
+        ]
+    assert not failed
+
+
+def test_tools_are_rendered_whatever_their_definitions_lack(template: ChatTemplate) -> None:
+    lost = []
+    for name, tools in TOOLS.items():
+        prompt = template.render([USER], tools)
+        lost += [name] if template.reads_tools and "lookup" not in prompt else []
+        assert prompt.count("userone") == 1
+    assert not lost
+
+
+def test_a_conversation_that_a_template_takes_is_left_alone() -> None:
+    """Nothing is moved, and the client's null is a null."""
+    source = "{% for m in messages %}[{{ m.role }}:{{ 'null' if m.content is none else m.content }}]{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}{% endfor %}"
+    history = HISTORIES["two calls"]
+    rendering = ChatTemplate(source).rendering(history)
+    assert "".join(text for text, _ in rendering.segments) == (
+        "[system:systemone][user:userone][assistant:null]<callone><calltwo>[tool:resultone][tool:resulttwo]"
+    )
+    assert rendering.moved == ()
