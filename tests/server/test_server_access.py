@@ -389,7 +389,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"service_tier": "flex", "priority": 3}, "priority"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "prefix": True}]}, "messages[0].prefix"),
     (CHAT, {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]}, "messages[0].audio"),
-    (CHAT, {"messages": [*HELLO, {"role": "assistant", "function_call": {}}]}, "messages[1].function_call"),
     (COMPLETIONS, {"prompt": []}, "prompt"),
     (COMPLETIONS, {"prompt": [1, "x"]}, "prompt"),
     (COMPLETIONS, {"prompt": [[1], "x"]}, "prompt"),

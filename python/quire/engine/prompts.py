@@ -214,19 +214,21 @@ class Prompts:
         if budgeted and form.limited is None:  # it does not reason, so it stays within any budget
             budgeted, ignored = False, [*ignored, "reasoning_budget"]
         if not chat.lenient:
-            self._tell_once([name for name in ignored if name not in dropped])
+            told = "%s has no effect: the model's chat template does not use it"
+            self._tell_once([name for name in ignored if name not in (*dropped, *moved)], told)
+            self._tell_once(moved, "%s: the model's chat template takes no system message there, so it was moved")
         asked = ChatRequest(request, form, chat.shown_tools, prompt, tuple(ignored))
         if not budgeted:
             return asked
         assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
 
-    def _tell_once(self, ignored: Sequence[str]) -> None:
-        """Log what has no effect with this model, each name once."""
-        for name in ignored:
+    def _tell_once(self, names: Sequence[str], text: str) -> None:
+        """Log what is not as it was asked with this model, each name once."""
+        for name in names:
             if name not in self._told:
                 self._told.add(name)
-                _LOG.warning("[chat] %s has no effect: the model's chat template does not use it", name)
+                _LOG.warning(f"[chat] {text}", name)
 
     def _with_system(self, messages: Messages) -> Messages:
         if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):

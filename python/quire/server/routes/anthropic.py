@@ -103,7 +103,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         """The messages by the names of templates."""
         messages = Conversation(partial(leave_out, context)).messages(self.system, self.messages)
         if self.system:
-            context.said_by["messages[0].role"] = "system"
+            context.said_by["messages[0].role"] = "system.role"
         kept = without_billing_line(messages)
         if kept is not messages:
             context.ignore("x-anthropic-billing-header")

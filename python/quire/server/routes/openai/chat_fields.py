@@ -229,7 +229,7 @@ _MESSAGE_KEYS = frozenset(
         "refusal", "function_call",
     )
 )  # fmt: skip
-# What clients send back of an answer beside its text; templates have no place for it.
+# What clients send back of an answer and no template shows: notes on the text, and sound that only OpenAI keeps.
 _UNREAD = frozenset(("annotations", "audio"))
 
 
@@ -243,6 +243,8 @@ def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any
             if name in _MESSAGE_KEYS or value is None or (name in _UNREAD and not value):
                 continue
             at = f"messages[{i}].{name[:64]}"
+            if name == "audio":
+                raise ApiError(400, "unsupported_parameter", f"{at} is not supported: give the text that was said", at)
             if name not in _UNREAD and context.service.settings.refuses_unknown:
                 raise ApiError(400, "unknown_parameter", f"unknown message field {at!r}", at)
             context.ignore(at)
