@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from fake_engine import INFO, FakeEngine
+from quire.errors import RequestError
 from quire.server.app import build_app
 from quire.server.failures import ApiError
 from quire.server.service.admission import Admission, Ticket
-from quire.server.service.caller import Caller
+from quire.server.service.caller import Caller, caller_name
 from quire.server.service.library import Library
 from quire.server.service.service import Service
-from quire.server.settings import Settings
+from quire.server.settings import Settings, read_keys
 
 A, B = Caller("a"), Caller("b")
 
@@ -48,6 +51,35 @@ def test_the_queue_has_an_end_and_places_come_back() -> None:
     gate.enter(A, 0)
     with pytest.raises(ApiError):
         gate.enter(A, 0)
+
+
+def test_the_operator_limits_priority_for_all_keys_or_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(
+        "# keys\nfirst-key-0123456789 max-priority=50\n\nsecond-key-012345678\nthird-key-0123456789 max-priority=-3\n"
+    )
+    keys, priorities = read_keys(file)
+    assert keys == ("first-key-0123456789", "second-key-012345678", "third-key-0123456789")
+    gate = admission(api_keys=keys, key_priorities=priorities, max_priority=10)
+    callers = [Caller(caller_name(hashlib.sha256(key.encode()).digest())) for key in keys]
+    assert [gate.priority(caller, 100) for caller in callers] == [50, 10, -3]
+    assert [gate.priority(caller, -20) for caller in callers] == [-20] * 3
+    assert admission().priority(A, 100) == 100
+    with pytest.raises(RequestError, match="max_priority"):
+        admission(max_priority=101)
+
+
+@pytest.mark.parametrize(
+    "line", ["first-key-0123456789 max-priority=x", "first-key-0123456789 priority=1", "max-priority=1"]
+)
+def test_a_line_that_is_no_key_is_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"another-key-0123456\n{line}\n")
+    if line == "max-priority=1":  # a key as good as any
+        assert read_keys(file)[0][1] == line
+        return
+    with pytest.raises(RequestError, match="number 2"):
+        read_keys(file)
 
 
 def test_the_queue_is_limited_by_tokens_too() -> None:

@@ -5,8 +5,11 @@ Oracle: the figures of the same requests from a caller that asked nothing before
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("server")
     keys = folder / "keys"
     keys.write_text("first-key-0123456789\nsecond-key-012345678\n")
-    with served(folder, ["--api-key-file", str(keys)]) as running:
+    with served(folder, ["--api-key-file", str(keys), "--max-sequences", "4"]) as running:
         yield running
 
 
@@ -97,6 +100,65 @@ def test_answers_that_are_kept_are_the_callers_own(first: httpx.Client, second: 
     body = {"input": "Which?", "previous_response_id": id_, "max_output_tokens": 4}
     assert second.post("/v1/responses", json=body).status_code == 404
     assert first.post("/v1/responses", json=body).status_code == 200
+
+
+def figure(client: httpx.Client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_a_key_that_holds_all_places_and_has_priority_stops_nobody(first: httpx.Client, second: httpx.Client) -> None:
+    """The first key's answers are as long as can be, and as many as run at a time; they end all the same."""
+    long = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "priority": 100}
+    alone = first.post("/v1/completions", json={**long, "seed": 1}).json()["choices"][0]["text"]
+    with ThreadPoolExecutor(8) as threads:
+        holding = [threads.submit(first.post, "/v1/completions", json={**long, "seed": 1}) for _ in range(8)]
+        wait_until(lambda: figure(second, "quire_running{") == 4)
+        answer = second.post("/v1/completions", json={"prompt": "Twice", "max_tokens": 2})
+        assert answer.status_code == 200
+        assert not any(held.done() for held in holding)
+        texts = [held.result().json()["choices"][0]["text"] for held in holding]
+    assert texts == [alone] * 8
+    assert figure(second, "quire_preemptions_total{") >= 1
+
+
+def test_an_answer_that_is_not_read_gives_its_place_back(server: Served, first: httpx.Client) -> None:
+    body = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "seed": 1, "logprobs": 20}
+    alone = first.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    head = {"authorization": "Bearer first-key-0123456789"}
+    with (
+        server.client(headers=head) as client,
+        client.stream("POST", "/v1/completions", json={**body, "stream": True}) as unread,
+    ):
+        wait_until(lambda: figure(first, "quire_paused{") == 1)
+        assert figure(first, "quire_running{") == 0
+        # It goes on where it stopped.
+        events = [line[6:] for line in unread.iter_lines() if line.startswith("data: {")]
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == alone
+    wait_until(lambda: figure(first, "quire_paused{") == 0)
+
+
+def test_tokens_of_an_answer_that_its_client_leaves_are_counted(first: httpx.Client) -> None:
+    names = ("quire_generated_tokens_total", "quire_prompt_tokens_total", 'quire_finished_total{reason="cancelled"}')
+    before = [figure(first, name) for name in names]
+    body = {"prompt": "Once upon", "max_tokens": 700, "ignore_eos": True, "stream": True, "logprobs": 20}
+    n_seen = 0
+    with first.stream("POST", "/v1/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            n_seen += line.startswith("data: {")
+            if n_seen == 20:
+                break
+    wait_until(lambda: figure(first, names[2]) == before[2] + 1)
+    generated, prompt = (figure(first, name) - at for name, at in zip(names[:2], before[:2], strict=True))
+    assert 20 <= generated < 700
+    assert 1 <= prompt < 10
+
+
+def wait_until(condition: Callable[[], bool], most_s: float = 60.0) -> None:
+    end = time.monotonic() + most_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_equal_request_ids_are_no_key(first: httpx.Client, second: httpx.Client) -> None:

@@ -35,6 +35,7 @@ class FakeEngine(Streams):
         self.answers = list(answers)
         self.asked: list[Work] = []
         self.cancelled: list[int] = []
+        self.pauses: list[tuple[int, bool]] = []
         self.state = EngineState.READY
         self.info = INFO
         self.beat: Beat | None = None
@@ -76,6 +77,9 @@ class FakeEngine(Streams):
 
     def send_cancel(self, id_: int) -> None:
         self.cancelled.append(id_)
+
+    def send_pause(self, id_: int, paused: bool) -> None:
+        self.pauses.append((id_, paused))
 
     async def start(self) -> None: ...
 

@@ -73,8 +73,8 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Models", "memory_budget_bytes keep_s tags"),
         _section(
             "Queue, time and logs",
-            "policy max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s company_s step_s"
-            " ping_s drain_s no_access_log traces_endpoint",
+            "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"
+            " company_s step_s ping_s drain_s no_access_log traces_endpoint",
         ),
         _CHAT, _section("Answers", "usual_seed grammar grammar_file"), _section("Embeddings", "pooling"),
         _SAMPLING, *_ENGINE,

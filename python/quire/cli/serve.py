@@ -72,6 +72,12 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     metavar="FILE",
     help="API keys, one a line, that requests must have.",
 )
+@click.option(
+    "--max-priority",
+    type=click.IntRange(-100, 100),
+    metavar="N",
+    help="Of requests [any]; 'KEY max-priority=N' in the file of keys is for one key.",
+)
 @click.option("--api-key", "api_keys", multiple=True, metavar="KEY", help="A key; a file is not shown by ps.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
@@ -193,6 +199,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     values["access_log"] = not options["no_access_log"]
     for number, key in enumerate(keys, 1):
         check_key(key, f"number {number} of --api-key")
-    values["api_keys"] = (*(read_keys(key_file) if key_file is not None else ()), *keys)
+    of_file, values["key_priorities"] = read_keys(key_file) if key_file is not None else ((), {})
+    values["api_keys"] = (*of_file, *keys)
     assert set(values) <= {entry.name for entry in fields(Settings)}
     return Settings(**values)

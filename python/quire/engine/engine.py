@@ -161,6 +161,12 @@ class Engine:
             if request_id in self._waiting and self._decoder is not None:
                 self._decoder.cancel(request_id)
 
+    def pause(self, request_id: int, paused: bool) -> None:
+        """Have a request give its places to others while nobody reads its answer, or go on."""
+        with self._lock:
+            if request_id in self._waiting and self._decoder is not None:
+                (self._decoder.pause if paused else self._decoder.resume)(request_id)
+
     def stats(self) -> DecoderStats:
         """Counters and gauges of the decoder."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,10 +15,12 @@ from .origins import Origins
 __all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
 MIB = 1 << 20
+_KEY_LINE = re.compile(r"(.*?)(?:\s+max-priority=(-?\d{1,4}))?")
 _LIMITS: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
     "max_body_bytes": (1024, 1 << 30),
     "max_depth": (4, 512),
+    "max_priority": (-100, 100),
     "max_queue": (0, 100_000),
     "max_queue_tokens": (1, 2**31),
     "request_timeout_s": (0.1, 86_400),
@@ -42,7 +45,8 @@ class Settings:
     """Options of the server; RequestError naming the one that does not hold.
 
     ``host``, ``port``: where it listens; port 0 takes a free one.  ``insecure``: a public address without a key is
-    allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``allowed_hosts``:
+    allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``max_priority``: the
+    most that a request may have (None: any), ``key_priorities`` those of single keys.  ``allowed_hosts``:
     further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
     ``cors_origins``: origins whose pages may call the server, as ``Origins`` reads them.
     ``strict``: requests that name an unknown model are refused even where there is one only, and so are unknown fields
@@ -73,6 +77,8 @@ class Settings:
     port: int = 8080
     insecure: bool = False
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    key_priorities: Mapping[str, int] = field(default_factory=dict, repr=False)
+    max_priority: int | None = None
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     lenient: bool = False
@@ -141,21 +147,27 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_keys(path: Path) -> tuple[str, ...]:
-    """API keys of a file, one a line; empty lines and those that begin with # do not count.
+def read_keys(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
+    """API keys of a file, one a line, and the highest priorities of those that have one: ``KEY max-priority=N``.
 
-    RequestError where the file cannot be read, has no key, or one that is too short to be a secret.
+    Empty lines and those that begin with # do not count.  RequestError where the file cannot be read, has no key, or
+    one that is too short to be a secret.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"[serve] the file of API keys must be readable but {error}") from None
-    keys = tuple(line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-    if not keys:
-        raise RequestError(f"[serve] the file of API keys must have one but {path} has none")
-    for number, key in enumerate(keys, 1):
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not lines:
+        raise RequestError(f"[serve] no API key in {path}")
+    priorities: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        key, option = _KEY_LINE.fullmatch(line).groups()  # type: ignore[union-attr]
+        if option is not None:
+            priorities[key] = int(option)
         check_key(key, f"number {number} of {path}")
-    return keys
+        lines[number - 1] = key
+    return tuple(lines), priorities
 
 
 def check_key(key: str, which: str) -> None:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from ...errors import QuireError
 from ..failures import ApiError, of_quire
 from ..origins import Origins, host_of, preflight_headers
-from ..service.caller import Caller
+from ..service.caller import Caller, caller_name
 from ..settings import is_loopback
 from .exchange import Exchange, exchange_of
 from .replies import Reply, refusal
@@ -146,8 +146,7 @@ class AccessMiddleware:
             # Every key is compared, whichever fits.
             fits = [hmac.compare_digest(digest, known) for known in self._keys]
             if any(fits):
-                name = f"key-{digest.hex()[:8]}"
-                return Caller(name, digest)
+                return Caller(caller_name(digest), digest)
         if path in OPEN_PATHS:
             return Caller()
         if path == "/":  # browsers then ask for it: any name, the key as the password

@@ -113,7 +113,12 @@ class RequestContext(Generic[T]):
 
     def submit(self, engine: EngineClient, work: Work) -> Stream:
         """Hand in work that ends, at the latest, with this request."""
-        hints = msgspec.structs.replace(work.hints, key=self.caller.name, n_bytes=self.received.n_bytes)
+        priority = self.service.admission.priority(self.caller, work.hints.priority)
+        if priority < work.hints.priority and work.hints.priority != 0:
+            self.ignore("priority")
+        hints = msgspec.structs.replace(
+            work.hints, key=self.caller.name, n_bytes=self.received.n_bytes, priority=priority
+        )
         stream = engine.submit(msgspec.structs.replace(work, hints=hints))
         self.closing.callback(stream.close)
         stream.n_ctx = engine.info.n_ctx

@@ -70,6 +70,7 @@ class Answering:
     usage: Usage = field(default_factory=Usage)
     ends: dict[int, Finished] = field(default_factory=dict)
     first_token_s: float | None = None
+    n_seen: dict[int, int] = field(default_factory=dict)  # tokens of each choice
     advice: str = "shorten it"  # for a prompt that is too long
 
     async def start(self) -> None:
@@ -79,6 +80,7 @@ class Answering:
         except ApiError as error:
             explain_length(error, self.context, self.advice)
             raise
+        self.context.closing.callback(self._leave)
         self.usage.n_prompt = started.n_prompt_tokens
         self.context.note(started.ignored)
         n_new = self.stream.n_most_new
@@ -95,6 +97,7 @@ class Answering:
                     self._finished(event)
                 elif event.n_read is None:
                     n_tokens += len(event.token_ids)
+                    self.n_seen[event.choice] = self.n_seen.get(event.choice, 0) + len(event.token_ids)
                     if self.first_token_s is None:
                         self._first_token()
             if n_tokens:
@@ -107,6 +110,21 @@ class Answering:
             for event in batch:
                 if isinstance(event, Delta):
                     yield event
+
+    def _leave(self) -> None:
+        """The request is over.  Tokens of choices that did not end, as the client left or a limit passed, count too."""
+        open_choices = [choice for choice in range(self.stream.n_choices) if choice not in self.ends]
+        if not open_choices or not (self.n_seen or self.stream.admitted):
+            return
+        n_generated = [self.n_seen.get(choice, 0) for choice in open_choices]
+        n_generated[0] += self.stream.n_unread_tokens
+        is_new_prompt = 0 not in self.ends
+        n_prompt = self.usage.n_prompt if is_new_prompt else 0
+        self.context.ticket.charge(n_prompt + sum(n_generated))
+        self.context.service.metrics.left(n_prompt if is_new_prompt else None, self.stream.n_cached, n_generated)
+        logged = self.context.exchange.usage
+        logged["prompt_tokens"] = logged.get("prompt_tokens", 0) + n_prompt
+        logged["generated_tokens"] = logged.get("generated_tokens", 0) + sum(n_generated)
 
     def _first_token(self) -> None:
         self.first_token_s = time.monotonic() - self.context.arrived_s

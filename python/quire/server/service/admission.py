@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..failures import ApiError
+from .caller import caller_name
 
 if TYPE_CHECKING:
     from ..settings import Settings
@@ -104,6 +106,9 @@ class Admission:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._accounts: dict[str, _Account] = {}
+        self._priorities = {
+            caller_name(hashlib.sha256(key.encode()).digest()): most for key, most in settings.key_priorities.items()
+        }
         self.n_running = 32
         self.n_active = 0
         self.n_tokens = 0
@@ -112,6 +117,11 @@ class Admission:
     def most(self) -> int:
         """Requests that may be under way: those that run, and those that wait."""
         return self.n_running + self._settings.max_queue
+
+    def priority(self, caller: Caller, wanted: int) -> int:
+        """The priority of a caller's request: what it asks for, or the most that the operator lets it have."""
+        most = self._priorities.get(caller.name, self._settings.max_priority)
+        return wanted if most is None else min(wanted, most)
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
         """Let a request in, before anything is done for it.  Its tokens are guessed from its size."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Caller"]
+__all__ = ["Caller", "caller_name"]
+
+
+def caller_name(digest: bytes) -> str:
+    """The name of the caller with the key of this SHA-256 digest."""
+    return f"key-{digest.hex()[:8]}"
 
 
 @dataclass(frozen=True)

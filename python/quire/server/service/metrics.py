@@ -26,12 +26,13 @@ _TOTALS = {
     "computed_tokens": ("n_computed_tokens", "Tokens that ran through the model."),
     "decoded_tokens": ("n_generated_tokens", "Tokens that were drawn."),
     "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens that were found in the cache."),
-    "preemptions": ("n_preemptions", "Sequences that gave their blocks to others and ran again."),
+    "preemptions": ("n_preemptions", "Times that a sequence gave its place or its blocks to others and ran again."),
     "cache_evictions": ("n_evictions", "Cached blocks that were overwritten."),
     "failed_checks": ("n_failed_checks", "Times that the invariants of the cache did not hold."),
 }
 _GAUGES = {
     "waiting": ("n_waiting", "Requests that wait for a place in the batch."),
+    "paused": ("n_paused", "Of those, requests whose clients do not read."),
     "running": ("n_running", "Sequences in the batch."),
     "cache_blocks": ("n_usable_blocks", "Blocks of the cache."),
     "cache_blocks_free": ("n_free_blocks", "Blocks that no sequence holds."),
@@ -111,6 +112,18 @@ class Metrics:
         if end.n_generated_tokens > 1:  # one token takes no time but that of its prompt
             self._timed.add(end.n_generated_tokens - 1, end.decode_s)
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
+
+    def left(self, n_prompt: int | None, n_cached: int, n_generated: list[int]) -> None:
+        """Nobody waited for choices that had so many tokens; ``n_prompt``: None where the prompt was counted."""
+        for n in n_generated:
+            self._finished.labels("cancelled").inc()
+            self._generated.inc(n)
+            self._answer_size.observe(n)
+        if n_prompt is not None:
+            self._prompt.inc(n_prompt)
+            self._reused.inc(n_cached)
+            self.n_reused += n_cached
+            self._prompt_size.observe(n_prompt)
 
     def embedded(self, n_tokens: int, n_cached: int, seconds: float) -> None:
         """A prompt was embedded."""

@@ -35,6 +35,10 @@ __all__ = ["EngineClient", "EngineState", "OpeningLost", "Stream", "StreamEvent"
 
 StreamEvent = Delta | Finished
 
+# An answer of which so much waits for its client, which reads nothing meanwhile, is paused.
+_MOST_UNREAD_BYTES = 64 << 10
+_MESSAGE_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 64, 64, 24  # what a message and its parts take at least
+
 
 class OpeningLost(LoadError):
     """What was to open a model ended without a word: another time it may be different."""
@@ -82,6 +86,8 @@ class Stream:
     """The messages of one request, for one reader on the event loop.
 
     ``n_most_new``: tokens of each of its ``n_choices`` at most, where the request says; ``n_ctx``: the model's.
+    ``n_unread_bytes``: of what waits for the reader.  An answer that nobody reads is paused until somebody does, so
+    that its client holds neither a place in the batch nor memory here.
     """
 
     def __init__(self, streams: Streams, id_: int, n_choices: int, n_most_new: int | None) -> None:
@@ -95,20 +101,36 @@ class Stream:
         self.submitted_s = time.monotonic()
         self.started: Started | None = None
         self.admitted_s = self.submitted_s
+        self.admitted = False
         self.n_cached = 0
         self.limits = TimeLimits()
+        self.n_unread_bytes = 0
+        self.paused = False
 
     def put(self, message: FromEngine) -> None:
         """Another message (from the loop's own thread)."""
         if isinstance(message, Admitted):
             self.limits = self.limits.without_queue()
-            self.admitted_s, self.n_cached = time.monotonic(), message.n_cached_tokens
+            self.admitted, self.admitted_s, self.n_cached = True, time.monotonic(), message.n_cached_tokens
             return
         if isinstance(message, Delta) and message.n_read is None:
             self.limits = self.limits.without_first_token()
         self._waiting.append(message)
-        if self._wake is not None and not self._wake.done():
+        self.n_unread_bytes += _size_of(message)
+        if self._wake is None:  # the reader is busy with what it took before
+            self._pause(self.n_unread_bytes > _MOST_UNREAD_BYTES)
+        elif not self._wake.done():
             self._wake.set_result(None)
+
+    def _pause(self, paused: bool) -> None:
+        if paused != self.paused and self._n_unfinished:
+            self.paused = paused
+            self._streams.send_pause(self._id, paused)
+
+    @property
+    def n_unread_tokens(self) -> int:
+        """Tokens of the answer that wait for the reader."""
+        return sum(len(message.token_ids) for message in self._waiting if isinstance(message, Delta))
 
     async def start(self) -> Started:
         """Wait until the engine has taken the request.  ApiError when it refuses it."""
@@ -136,6 +158,8 @@ class Stream:
             return None
         await self._wait()
         taken, self._waiting = self._waiting, []
+        self.n_unread_bytes = 0
+        self._pause(paused=False)
         events: list[StreamEvent] = []
         for message in taken:
             if isinstance(message, Failed):
@@ -187,6 +211,17 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+def _size_of(message: FromEngine) -> int:
+    """Bytes that a message takes, about."""
+    if not isinstance(message, Delta):
+        return _MESSAGE_BYTES
+    n = _MESSAGE_BYTES + len(message.content) + len(message.reasoning)
+    n += sum(len(call.arguments) for call in message.calls)
+    for logprobs in (message.logprobs, message.prompt_logprobs):
+        n += sum(_LOGPROB_BYTES + _TOP_BYTES * len(logprob.top) for logprob in logprobs)
+    return n
+
+
 class Streams(ABC):
     """The requests under way of one engine: ids, and who reads."""
 
@@ -230,6 +265,10 @@ class Streams(ABC):
     @abstractmethod
     def send_cancel(self, id_: int) -> None:
         """Tell the engine that nobody waits for a request."""
+
+    @abstractmethod
+    def send_pause(self, id_: int, paused: bool) -> None:
+        """Tell the engine that nobody reads a request's answer, or that somebody does again."""
 
     def fail_all(self, kind: str, message: str) -> list[Work]:
         """End every request with a failure; what they asked."""

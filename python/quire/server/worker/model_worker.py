@@ -51,6 +51,7 @@ class _Running:
     native_id: int | None = None
     compiling: Future[Grammar] | None = None
     cancelled: bool = False
+    paused: bool = False
 
 
 class ModelWorker(LLMBase):
@@ -125,6 +126,7 @@ class ModelWorker(LLMBase):
             rss_bytes=rss,
             anonymous_bytes=anonymous,
             n_step_sequences=stats.n_step_sequences,
+            n_paused=stats.n_paused,
             drafters={drafter.name: _figures(drafter) for drafter in stats.drafters if drafter.n_drafts > 0},
             cache=tuple(wire.CacheUse(*use) for use in self.cache_use(stats)),
         )
@@ -138,6 +140,8 @@ class ModelWorker(LLMBase):
         """Take a message.  Returns at once."""
         if isinstance(message, wire.Cancel):
             self._cancel(message.id)
+        elif isinstance(message, wire.Pause):
+            self._pause(message)
         elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Score | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
@@ -168,6 +172,15 @@ class ModelWorker(LLMBase):
             self._engine.cancel(native_id)
         elif compiling is not None:
             compiling.cancel()
+
+    def _pause(self, message: wire.Pause) -> None:
+        with self._lock:
+            running = self._running.get(message.id)
+            if running is None:
+                return
+            running.paused, native_id = message.paused, running.native_id
+            if native_id is not None:
+                self._engine.pause(native_id, message.paused)
 
     def _prepare(self, message: wire.Work) -> None:
         with self._lock:
@@ -281,6 +294,8 @@ class ModelWorker(LLMBase):
         with self._lock:
             running.native_id = native_id
             cancelled = running.cancelled
+            if running.paused:
+                self._engine.pause(native_id, paused=True)
         if cancelled:
             self._engine.cancel(native_id)
 

@@ -23,6 +23,7 @@ __all__ = [
     "Logprob",
     "ModelInfo",
     "Open",
+    "Pause",
     "Ready",
     "SchedulingHints",
     "Score",
@@ -159,8 +160,15 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     id: int
 
 
+class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
+    """The client of this request does not read: it gives its place to others.  ``paused`` false: it reads again."""
+
+    id: int
+    paused: bool = True
+
+
 Work: TypeAlias = Generate | Chat | Embed | Score | Ask
-ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel
+ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel | Pause
 
 
 # From the engine
@@ -320,6 +328,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     n_step_sequences: int = 0
     drafters: dict[str, DrafterFigures] = {}
     cache: tuple[CacheUse, ...] = ()
+    n_paused: int = 0
 
 
 FromEngine: TypeAlias = Ready | Started | Admitted | Delta | Finished | Failed | Answer | Beat

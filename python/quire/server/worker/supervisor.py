@@ -20,7 +20,7 @@ from .frames import frame
 from .launch import Launched, launch
 from .listener_channel import ListenerSide
 from .poison_requests import PoisonRequests
-from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInfo, Open, Ready, Work
+from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInfo, Open, Pause, Ready, Work
 
 __all__ = ["Watch", "WorkerSupervisor"]
 
@@ -162,6 +162,10 @@ class WorkerSupervisor(Streams):
             return
         if self._worker is not None and self._worker.channel is not None:
             self._worker.channel.send([Cancel(id_)])
+
+    def send_pause(self, id_: int, paused: bool) -> None:
+        if self._worker is not None and self._worker.channel is not None:
+            self._worker.channel.send([Pause(id_, paused)])
 
     async def start(self) -> None:
         """Wait until the model is open.  The worker's error where it cannot be."""
