@@ -170,6 +170,22 @@ def test_items_that_are_no_functions(
     )
 
 
+@pytest.mark.parametrize("wrong", [[1], {}, 5, True])
+def test_types_that_are_no_text_are_refused(wrong: Any) -> None:
+    for path, body, place in (
+        ("/v1/responses", {"input": [{"type": wrong}]}, "input[0].type"),
+        ("/v1/responses", {"input": [{"role": "user", "content": [{"type": wrong}]}]}, "input[0].content[0]"),
+        ("/v1/responses", {"input": "x", "tools": [{"type": wrong, "name": "f"}]}, "tools[0].type"),
+        ("/v1/responses", {"input": "x", "tool_choice": {"type": wrong}}, "tool_choice"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": wrong}]}, "input[0].id"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": wrong}]}]}, "messages[0].content[0].type"),
+        ("/v1/messages", {"messages": [SAID], "tool_choice": {"type": wrong}}, "tool_choice.type"),
+    ):
+        response = one_post(path, {"model": "fake", **body, **({"max_tokens": 5} if "messages" in body else {})})
+        assert response.status_code in (400, 404), response.text
+        assert place in response.text
+
+
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
 def test_items_with_media_are_refused_by_name(kind: str) -> None:
     body = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": kind}]}]}

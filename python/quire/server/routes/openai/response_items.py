@@ -44,7 +44,7 @@ def tool_of(tool: dict[str, Any], place: str) -> dict[str, Any] | None:
     kind = tool.get("type")
     if isinstance(kind, str) and kind != "function":
         return None
-    if kind is None or not isinstance(tool.get("name"), str):
+    if kind != "function" or not isinstance(tool.get("name"), str):
         raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(kind)}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
@@ -64,6 +64,8 @@ def messages_of(given: str | list[dict[str, Any]], names: ToolNames, left_out: L
 
 def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str, left_out: LeftOut) -> None:
     kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise _refuse(f"{place}.type", f"be text but is {brief(kind)}")
     if kind == "message":
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
