@@ -7,6 +7,7 @@ import select
 import stat
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from .text import note
@@ -29,8 +30,10 @@ def beside_prompt() -> bytes:
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
-    except (OSError, ValueError, AttributeError):  # not a stream of the system's
-        return sys.stdin.buffer.read()
+    except (OSError, ValueError, AttributeError):  # no stream of the system's
+        with suppress(OSError, AttributeError):
+            return sys.stdin.buffer.read()
+        return b""
     if stat.S_ISREG(mode):
         return b"" if os.lseek(number, 0, os.SEEK_CUR) > 0 else sys.stdin.buffer.read()
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):

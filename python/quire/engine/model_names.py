@@ -66,8 +66,14 @@ def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> Name
 def model_path(name: str) -> Path:
     """The file or folder of a model's name, downloaded where it must be; a path stays one."""
     from ..hub.locate import locate
+    from ..hub.names import is_adapter_folder
 
     path = locate(name, _fetched)
+    if path.is_dir() and is_adapter_folder(path):
+        raise LoadError(
+            f"[loader] folder {path} is a LoRA adapter: open its base model with adapters=[...] (--lora on the command "
+            "line)"
+        )
     if not path.exists() and name.lower().endswith(".gguf"):
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
         raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))

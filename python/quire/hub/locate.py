@@ -94,10 +94,7 @@ def _of_folder(path: Path) -> Path:
         names = ", ".join(each.name for each in models[:8])
         raise LoadError(f"[loader] folder {path} has {len(models)} models: name one of {names}")
     if is_adapter_folder(path):
-        raise LoadError(
-            f"[loader] folder {path} is a LoRA adapter: open its base model with adapters=[...] (--lora on the command "
-            "line)"
-        )
+        return path
     raise LoadError(
         f"[loader] folder {path} has no model: neither a .gguf file nor config.json, which a checkpoint has beside its "
         ".safetensors"
