@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -288,14 +289,30 @@ def test_objects_are_closed_unless_something_says_otherwise():
     assert allows(StructuredOutputsParams(json={**closed, "required": ["a", "z"]}), more)
 
 
-def test_large_schemas_that_refer_to_each_other_end():
-    """Each definition is read once for each set of keys that surrounds it."""
+def test_large_schemas_end_soon():
+    """Each definition is read once for each set of keys that surrounds it, and all together have a limit."""
     definitions: dict[str, Any] = {
         f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"$ref": f"#/$defs/d{i + 1}"}]} for i in range(40)
     }
-    definitions["d40"] = record(a=INTEGER)
-    with pytest.raises((RequestError, UnsupportedError)):
-        grammar_source(StructuredOutputsParams(json={"$ref": "#/$defs/d0", "$defs": definitions}))
+    wide = [
+        {"type": "object", "properties": {f"p{i}": TEXT}, "patternProperties": {f"^x{i}$": TEXT}} for i in range(900)
+    ]
+    refused: list[dict[str, Any]] = [
+        {"$ref": "#/$defs/d0", "$defs": {**definitions, "d40": record(a=INTEGER)}},
+        {"allOf": wide},
+    ]
+    for schema in refused:
+        begin = time.process_time()
+        with pytest.raises((RequestError, UnsupportedError)):
+            grammar_source(StructuredOutputsParams(json=schema))
+        assert time.process_time() - begin < 10
     chain: dict[str, Any] = {f"d{i}": record(next={"$ref": f"#/$defs/d{i + 1}"}) for i in range(2000)}
-    chain["d2000"] = INTEGER
-    assert grammar_source(StructuredOutputsParams(json={"$ref": "#/$defs/d0", "$defs": chain}))
+    tagged = [record(k={"const": f"a{i}"}, **{f"p{j}": TEXT for j in range(9)}) for i in range(300)]
+    taken: list[dict[str, Any]] = [
+        {"$ref": "#/$defs/d0", "$defs": {**chain, "d2000": INTEGER}},
+        {"oneOf": tagged},
+    ]
+    for schema in taken:
+        begin = time.process_time()
+        assert grammar_source(StructuredOutputsParams(json=schema))
+        assert time.process_time() - begin < 10

@@ -20,7 +20,7 @@ Keys: TypeAlias = "tuple[str, ...] | None"
 """Keys that an object may have beside those that its schema lists, in their order; None: any."""
 ALL_KEYS: Keys = None
 MAX_DEPTH = 4
-MAX_PAIRS = 2000
+MAX_COMPARED = 20_000  # pairs of alternatives in one schema
 
 _OTHERS = ("additionalProperties", "unevaluatedProperties")
 _ALTERNATIVES = ("anyOf", "oneOf")
@@ -46,6 +46,7 @@ class Groups:
         """``flat``: what a schema says, with references followed where one schema says the same."""
         self._flat = flat
         self._named: dict[int, tuple[object, tuple[str, ...]]] = {}
+        self._n_compared = 0
 
     def of(self, said: Mapping[str, Any], together: Sequence[object], keys: Keys) -> Group:
         """The group of a schema and those that hold ``together`` with it; ``keys`` are known from outside."""
@@ -97,10 +98,12 @@ class Groups:
 
     def exclude_each_other(self, options: Sequence[object]) -> bool:
         """Whether no answer that one alternative leads to can visibly be valid in another."""
-        pairs = list(combinations(options, 2)) if len(options) ** 2 <= 2 * MAX_PAIRS else []
-        return bool(pairs or len(options) < 2) and all(self._exclude(one, other, MAX_DEPTH) for one, other in pairs)
+        return all(self._exclude(one, other, MAX_DEPTH) for one, other in combinations(options, 2))
 
     def _exclude(self, one: object, other: object, depth: int) -> bool:
+        self._n_compared += 1
+        if self._n_compared > MAX_COMPARED:
+            return False
         first, second = self._flat(one), self._flat(other)
         if isinstance(first, bool) or isinstance(second, bool) or not depth:
             return first is False or second is False

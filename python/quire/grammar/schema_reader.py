@@ -45,6 +45,7 @@ class Reader:
         self._names: dict[tuple[int, Keys], str] = {}
         self._left: list[tuple[str, object, Place, Keys]] = []
         self._checked: dict[int, object] = {}  # the values keep the keys from being used again
+        self._flattened: dict[int, tuple[object, dict[str, Any] | bool]] = {}
         self._n_entries = self._n_pattern_bytes = 0
         self._multiple = 1
         dialect = root.get("$schema") if isinstance(root, Mapping) else None
@@ -121,9 +122,7 @@ class Reader:
             return schema
         if not isinstance(schema, Mapping):
             raise malformed(place, f"expected a schema, not {schema!r:.80}")
-        self._n_entries += 1 + len(schema)
-        if self._n_entries > MAX_ENTRIES:
-            raise RequestError(f"[json_schema] the schema has more than {MAX_ENTRIES} entries")
+        self._count(1 + len(schema))
         if len(place) > MAX_DEPTH:
             raise malformed(place, f"nested more than {MAX_DEPTH} deep")
         if id(schema) not in self._checked:
@@ -134,6 +133,11 @@ class Reader:
             for keyword, value in schema.items()
             if keyword not in ANNOTATIONS and keyword not in _DEFINITIONS and is_known(keyword) and keyword[:2] != "x-"
         }
+
+    def _count(self, n: int) -> None:
+        self._n_entries += n
+        if self._n_entries > MAX_ENTRIES:
+            raise RequestError(f"[json_schema] the schema has more than {MAX_ENTRIES} entries")
 
     def _check(self, schema: Mapping[str, Any], place: Place) -> None:
         self._n_pattern_bytes += sum(len(pattern.encode("utf-8", "replace")) for pattern in patterns_of(schema))
@@ -151,19 +155,21 @@ class Reader:
 
     def _flat(self, schema: object) -> dict[str, Any] | bool:
         """What a schema says, with its references and ``allOf`` followed where one schema says the same."""
-        said = self._said(schema, place := self._document.place(schema, ()))
-        if isinstance(said, bool):
-            return said
-        parts = self._parts(schema, said, place, ())
-        one = None if parts is None else merged(parts)
-        return said if one is None else one
+        if id(schema) not in self._flattened:
+            said = self._said(schema, place := self._document.place(schema, ()))
+            parts = None if isinstance(said, bool) else self._parts(schema, said, place, ())
+            one = None if parts is None else merged(parts)
+            self._flattened[id(schema)] = schema, said if one is None else one
+        return self._flattened[id(schema)][1]
 
     def _parts(
         self, schema: object, said: Mapping[str, Any], place: Place, above: tuple[int, ...]
     ) -> list[Mapping[str, Any]] | None:
         """The schemas that hold together in one, without references; None where one of them allows nothing."""
-        if id(schema) in above or len(above) > MAX_DEPTH:
+        if id(schema) in above:
             raise malformed(place, "the schema refers to itself")
+        if len(above) > MAX_DEPTH:
+            raise malformed(place, f"references more than {MAX_DEPTH} deep")
         assert isinstance(schema, Mapping)
         own: dict[str, Any] = {}
         before: list[Mapping[str, Any]] = []
@@ -310,6 +316,7 @@ class Reader:
         free = said.get("additionalProperties", said.get("unevaluatedProperties"))
         keyword = "additionalProperties" if "additionalProperties" in said else "unevaluatedProperties"
         if others is not None:
+            self._count(len(others))
             listed = made.get("properties", {})
             made["properties"] = {name: listed.get(name, True) for name in others}
             free = False if free is None else free

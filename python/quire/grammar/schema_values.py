@@ -19,7 +19,7 @@ __all__ = ["MAX_MULTIPLE", "bounds", "counts", "ordered_subsets", "step_of", "te
 
 MAX_MULTIPLE = 20_000  # a grammar counts up to it
 MAX_COUNT = 2**31 - 1  # no answer is longer
-MAX_ORDERS = 400
+MAX_ORDERS, MAX_ORDERED_SIZE = 400, 1000
 # The library's ranges are of 64 bits.  Next to their ends it has none, and a grammar without the last 1024 numbers is
 # one whose answers are valid.
 _MOST, _MOST_INTEGER = 2**63 - 1024, 2**63 - 1
@@ -120,7 +120,7 @@ def texts(schema: Mapping[str, Any], place: Place, notes: Notes) -> dict[str, An
 def ordered_subsets(schema: Mapping[str, Any], item: object) -> list[list[Any]] | None:
     """All arrays of distinct items, where these are a few values; None where they are not."""
     values = _few_values(item)
-    if values is None:
+    if values is None or len(json.dumps(values)) > MAX_ORDERED_SIZE:
         return None
     least, most = int(schema.get("minItems", 0)), min(int(schema.get("maxItems", len(values))), len(values))
     found = list(islice(_orders(values, least, most), MAX_ORDERS + 1))
