@@ -29,6 +29,7 @@ ELSEWHERE = {
     "num_return_sequences": "n",
     "suppress_tokens": "bad_token_ids",
     "json_schema": "response_format",
+    "schema": "response_format",
     "guided_json": "response_format",
     "guided_regex": "regex",
     "guided_choice": "choice",

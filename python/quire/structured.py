@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as _json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from .errors import RequestError, UnsupportedError
 
@@ -93,13 +93,15 @@ class StructuredOutputsParams:
 
         ``json_object`` may have ``schema`` beside it, as llama.cpp's server takes it and older clients send it; there
         null and ``{}`` stand for any object.  A bare JSON Schema, or a class that has one (Pydantic's models), is taken
-        as the schema.
+        as the schema.  ``uniqueItems`` is left out where the class parses answers, as its sets drop what comes twice.
+        The fields of ``json_schema`` may stand beside ``type``, as in the Responses API.
         ``strict`` false is taken as true: what is generated follows the schema.  RequestError for another shape,
         UnsupportedError for another type.
         """
         if isinstance(response_format, SchemaClass):
             parses = getattr(response_format, "model_validate_json", None)
-            return cls(json=response_format.model_json_schema(), after=after, parses=parses)
+            own = response_format.model_json_schema()
+            return cls(json=own if parses is None else _without_sets(own), after=after, parses=parses)
         if not isinstance(response_format, Mapping):
             raise RequestError(
                 f"[response_format] it must be an object or a class with a schema but is {response_format!r:.80}"
@@ -107,6 +109,10 @@ class StructuredOutputsParams:
         if _is_schema(response_format):
             return cls(json=response_format, after=after)
         kind = response_format.get("type")
+        if kind == "json_schema" and "schema" in response_format and "json_schema" not in response_format:
+            # As the Responses API has it.
+            inside = {name: value for name, value in response_format.items() if name != "type"}
+            return cls.from_response_format({"type": kind, "json_schema": inside}, after=after)
         known = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema",)}
         if not isinstance(kind, str) or kind not in known:
             raise UnsupportedError(f"[response_format] type must be one of {', '.join(known)} but is {kind!r:.80}")
@@ -138,6 +144,16 @@ def _is_schema(given: Mapping[str, object]) -> bool:
     if kind is None:
         return any(key in given for key in _SCHEMA_KEYS)
     return isinstance(kind, list) or kind in _SCHEMA_TYPES
+
+
+def _without_sets(schema: Any) -> Any:
+    """A schema without ``uniqueItems``, for a class whose parser drops items that come twice."""
+    if isinstance(schema, list):
+        return [_without_sets(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    is_set = schema.get("type") == "array" and schema.get("uniqueItems") is True
+    return {name: _without_sets(value) for name, value in schema.items() if not (is_set and name == "uniqueItems")}
 
 
 def _only(value: Mapping[str, object], names: tuple[str, ...], place: str) -> None:

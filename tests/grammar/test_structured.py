@@ -110,6 +110,13 @@ def test_response_format_of_openai():
     assert read({"type": "json_object", "schema": PERSON}) == StructuredOutputsParams(json=PERSON)
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
     assert read(schema, after="</think>") == StructuredOutputsParams(json=PERSON, after="</think>")
+    assert read({"type": "json_schema", "name": "person", "schema": PERSON}) == StructuredOutputsParams(json=PERSON)
+    tags = {"type": "array", "items": {"type": "string"}}
+    unique = {"type": "object", "properties": {"uniqueItems": {**tags, "uniqueItems": True}}}
+    model = type("Model", (), {"model_json_schema": staticmethod(lambda: unique)})
+    assert read(model) == StructuredOutputsParams(json=unique)
+    model.model_validate_json = staticmethod(json.loads)  # one that parses, as Pydantic's do
+    assert read(model) == StructuredOutputsParams(json={"type": "object", "properties": {"uniqueItems": tags}})
     for wrong, kind, reason in [
         ({"type": "xml"}, UnsupportedError, "type must be one of text, json_object, json_schema but is 'xml'"),
         ({}, UnsupportedError, "but is None"),
