@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import LoadError
 from .choose import is_model_file
@@ -11,7 +12,10 @@ from .names import HubName, hub_name, is_adapter_folder, is_local_model
 from .registry import Preset, Registry
 from .short_names import short_name
 
-__all__ = ["is_known_name", "locate", "preset_of", "repository_of"]
+if TYPE_CHECKING:
+    from .stores import StoredModel
+
+__all__ = ["is_known_name", "is_named", "locate", "preset_of", "repository_of"]
 
 _MOST_LINKS = 8
 
@@ -53,11 +57,19 @@ def is_known_name(name: str) -> bool:
     return find_stored(name) is not None
 
 
-def locate(
-    name: str,
-    fetch: Callable[[HubName], Path] | None,
-) -> Path:
-    """The file or folder of a model.  ``fetch``: gets what is not on this machine (None: nothing does).
+def is_named(name: str) -> bool:
+    """Whether the registry or a store of this machine has a model by this name."""
+    from .stores import stored_models
+
+    return Registry().get(name) is not None or any(model.name == name for model in stored_models())
+
+
+def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[StoredModel] | None = None) -> Path:
+    """The file or folder of a model.
+
+    Args:
+        fetch: Gets what is not on this machine (None: nothing does).
+        models: Those of this machine's stores, where they are known already.
 
     A name that stands for nothing is a path, and whoever opens it tells that there is none.
     """
@@ -67,7 +79,7 @@ def locate(
         return _of_folder(Path(name).expanduser())
     from .stores import find_stored, stored_models
 
-    models = stored_models()
+    models = stored_models() if models is None else models
     stored = find_stored(name, models)
     if stored is not None:
         return stored.path

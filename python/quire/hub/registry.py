@@ -14,9 +14,11 @@ import importlib
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +65,20 @@ class Registry:
         return self.presets.get(name) or self.presets.get(name.removesuffix(":latest"))
 
     def add(self, name: str, preset: Preset) -> None:
-        """Keep a preset under a name; one that the name had is replaced.  RequestError for what is no name."""
+        """Keep a preset under a name; one that the name had is replaced.
+
+        Raises:
+            RequestError: It is no name, or TOML cannot say what the preset has.
+        """
         if not _NAME.fullmatch(name) or name.endswith(".gguf"):
             raise RequestError(f"[registry] a name must be letters, digits and . _ - : / but is {name!r:.80}")
+        before = dict(self.presets)
         self.presets[name] = preset
-        self._write()
+        try:
+            self._write()
+        except BaseException:
+            self.presets = before
+            raise
 
     def remove(self, name: str) -> bool:
         """Forget a name; False where there is none."""
@@ -77,16 +88,42 @@ class Registry:
         return True
 
     def _write(self) -> None:
+        """Replace the file once what was written has been read back: a file that no program can read would keep all of
+        them from their models."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with scratch.open("w", encoding="utf-8") as file:
+                file.write(self._text())
+                file.flush()
+                os.fsync(file.fileno())
+            read = _read(scratch)
+            changed = [name for name, preset in self.presets.items() if _plain(read.get(name)) != _plain(preset)]
+            if changed:
+                raise RequestError(f"[registry] preset {changed[0]!r:.80} has a value that TOML cannot hold")
+            scratch.replace(self.path)
+        except (LoadError, TypeError, ValueError) as error:
+            raise RequestError(f"[registry] a preset has a value that TOML cannot hold: {error}") from None
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _text(self) -> str:
         lines = ["# Names for models: docs/registry.md of Quire."]
         for name, preset in sorted(self.presets.items()):
             lines += ["", f"[models.{json.dumps(name)}]", f"model = {_toml(preset.model)}"]
             rows = {"system": preset.system, "options": dict(preset.options) or None,
                     "sampling": dict(preset.sampling) or None, "keep-alive": preset.keep_alive}  # fmt: skip
             lines += [f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None]
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        scratch.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        scratch.replace(self.path)
+        return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """A preset, or a value of one, as it comes back from TOML."""
+    if isinstance(value, Preset):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _toml(value: Any) -> str:
@@ -99,8 +136,18 @@ def _toml(value: Any) -> str:
 
 
 def _read(path: Path) -> dict[str, Preset]:
-    if not path.is_file():
+    try:
+        state = path.stat()
+    except OSError:
         return {}
+    if not stat.S_ISREG(state.st_mode):
+        return {}
+    return dict(_parsed(path, state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(4)
+def _parsed(path: Path, mtime_ns: int, size: int, inode: int) -> dict[str, Preset]:
+    """The presets of a file in this state: servers read it at each look for models."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
-from msgspec import Meta
-
 from ...errors import LoadError, QuireError, RequestError
-from ...hub.locate import preset_of, repository_of
+from ...hub.locate import is_named, preset_of, repository_of
 from ...hub.names import HubName
 from ...hub.registry import Preset, Registry
 from ...hub.remove import remove_stored
 from ...hub.stores import find_stored, stored_models
-from ...sampling import SamplingParams
 from ..body_types import Body
 from ..failures import ApiError, Dialect, brief, error_body
 from ..listener import sse
 from ..listener.replies import Events, Reply
 from ..listener.request_context import RequestContext
 from ..service.downloads import Download, Downloads, DownloadStep, described
-from .fields import Name, Text
-from .modelfile import read_modelfile
+from .fields import Name
+from .presets import CreateBody, preset_of_body
 
 __all__ = [
     "CopyBody", "CreateBody", "DeleteBody", "FetchBody", "PullBody", "copy", "create", "delete", "events", "fetch",
@@ -33,14 +32,7 @@ __all__ = [
 
 _LINES = b"application/x-ndjson"
 _PING_S = 15.0
-# Ollama's names of parameters, with ours; those of the engine with the command line's.
-_SAMPLING = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical_p": "typical_p",
-    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "num_predict": "max_tokens", "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta", "stop": "stop", "seed": "seed",
-}  # fmt: skip
-_ENGINE = {"num_ctx": "ctx-size", "num_thread": "threads", "num_batch": "batch-size"}
+_registry_lock = threading.Lock()  # the file is read, changed and written
 
 
 class PullBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -64,21 +56,6 @@ class CopyBody(Body, kw_only=True, forbid_unknown_fields=True):
 
     source: Name
     destination: Name
-
-
-class CreateBody(Body, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A name for a model with parameters and a system message: as fields, or as the text of a Modelfile."""
-
-    model: Name | None = None
-    name: Name | None = None
-    from_: Annotated[str, Meta(max_length=1024)] | None = None
-    system: Text | None = None
-    parameters: dict[str, Any] = {}
-    modelfile: Text | None = None
-    stream: bool = True
-    refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "template": ("",), "adapters": ({},), "files": ({},), "messages": ([],), "quantize": ("",), "license": ("",),
-    }  # fmt: skip
 
 
 class FetchBody(Body, kw_only=True, forbid_unknown_fields=True):
@@ -166,9 +143,10 @@ async def _delete(context: RequestContext[Any], name: str) -> None:
 
 
 def _forget(name: str) -> None:
-    registry = Registry()
-    if registry.remove(name) or registry.remove(name.removesuffix(":latest")):
-        return
+    with _registry_lock:
+        registry = Registry()
+        if registry.remove(name) or registry.remove(name.removesuffix(":latest")):
+            return
     models, wanted = stored_models(), repository_of(name)
     found = find_stored(name, models) or (None if wanted is None else find_stored(wanted, models))
     if found is None:
@@ -182,85 +160,71 @@ def _forget(name: str) -> None:
 async def copy(context: RequestContext[CopyBody]) -> Reply:
     """Give a model a further name."""
     _check_allowed(context)
-    body, library = context.body, context.service.library
-    if (await library.rescan()).get(body.source.removesuffix(":latest")) is None and repository_of(body.source) is None:
-        text = f"source must be a model that there is but is {brief(body.source)}"
-        raise ApiError(404, "model_not_found", text, "source")
-    await asyncio.to_thread(_add, body.destination, Preset(body.source.removesuffix(":latest")))
-    await library.rescan(force=True)
+    body = context.body
+    model = await _resolved(context, body.source)
+    if model is None or (model.startswith("hf://") and not await asyncio.to_thread(_is_stored, body.source)):
+        raise ApiError(404, "model_not_found", f"no such model: {brief(body.source)}", "source")
+    await _keep(context, body.destination, Preset(model))
     return Reply(b"")
-
-
-def _add(name: str, preset: Preset) -> None:
-    try:
-        Registry().add(name.removesuffix(":latest"), preset)
-    except RequestError as error:
-        raise ApiError(400, "invalid_value", str(error), "model") from None
 
 
 async def create(context: RequestContext[CreateBody]) -> Reply | Events:
     """Name a model, with parameters and a system message of its own."""
     _check_allowed(context)
-    name, preset = _named(context.body), _preset_of(context.body, context.service.settings.models_dir)
-    if preset.model.removesuffix(":latest") not in await context.service.library.rescan() and not repository_of(
-        preset.model
-    ):
-        text = f"from must be a model that there is but is {brief(preset.model)}"
-        raise ApiError(400, "invalid_value", text, "from")
-    await asyncio.to_thread(_add, name, preset)
-    await context.service.library.rescan(force=True)
+    name = _named(context.body)
+    preset = await context.prepared(preset_of_body, context.body, context.service.settings.models_dir)
+    model = await _resolved(context, preset.model)
+    if model is None:
+        raise ApiError(400, "invalid_value", f"no such model: {brief(preset.model)}", "from")
+    await _keep(context, name, replace(preset, model=model))
     done = {"status": "success"}
     return Reply(sse.line(done), media_type=_LINES) if context.body.stream else Reply.json(done)
 
 
-def _adapter_in(folder: str | None, name: str) -> str:
-    """The path of an adapter beside the models, a file or a folder of PEFT: clients must not name other ones of the
-    machine."""
-    home = None if folder is None else Path(folder).resolve()
-    path = None if home is None else home / name
-    is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
-    if home is None or path is None or not is_name or not _is_adapter(path) or path.resolve().parent != home:
-        text = f"an ADAPTER must be a file beside the models, or a folder of PEFT, but is {brief(name)}"
-        raise ApiError(400, "invalid_value", text, "modelfile")
-    return str(path)
+def _is_stored(name: str) -> bool:
+    wanted = repository_of(name)
+    return wanted is not None and find_stored(wanted) is not None
 
 
-def _is_adapter(path: Path) -> bool:
-    return path.is_file() or (path / "adapter_config.json").is_file()
+async def _resolved(context: RequestContext[Any], given: str) -> str | None:
+    """What the registry has to say for a model that a client names; None where there is none of that name.
+
+    Only names count, of this server's list or of a hub: a path would let clients have any file of the machine served.
+    """
+    service, name = context.service, given.removesuffix(":latest")
+    if name in await service.library.rescan():
+        path = service.own_files(name)
+        if path is not None:
+            return str(path.absolute())
+        if await asyncio.to_thread(is_named, name):
+            return name
+    wanted = repository_of(given)
+    if wanted is None:
+        return None
+    if wanted.file is None and wanted.revision is None:
+        return f"hf://{wanted}"
+    return given if "://" in given else f"https://{given}"
 
 
-def _preset_of(body: CreateBody, folder: str | None) -> Preset:
-    """What a body says; ApiError naming what of it there is not."""
-    given: list[tuple[str, Any]] = list(body.parameters.items())
-    model, system, adapters = body.from_, body.system, list[str]()
-    if body.modelfile is not None:
-        read = read_modelfile(body.modelfile)
-        model, system, adapters = read.model, read.system, read.adapters
-        given += read.parameters
-    if model is None:
-        raise ApiError(400, "invalid_value", "from must name a model but is absent", "from")
-    sampling: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    if adapters:
-        options["lora"] = [_adapter_in(folder, name) for name in adapters]
-    for key, value in given:
-        if key == "stop":
-            sampling["stop"] = [*sampling.get("stop", []), *(value if isinstance(value, list) else [value])]
-        elif key in _SAMPLING:
-            sampling[_SAMPLING[key]] = value
-        elif key in _ENGINE:
-            options[_ENGINE[key]] = value
-        else:
-            text = f"parameters must be known ones but one is {brief(key)}"
-            raise ApiError(400, "unsupported_parameter", text, "parameters")
-    for key in ("max_tokens", "seed"):
-        if isinstance(sampling.get(key), int) and sampling[key] < 0:
-            del sampling[key]
+async def _keep(context: RequestContext[Any], name: str, preset: Preset) -> None:
+    """Write a preset, and close what is open under its name: it is as it was."""
+    service, name = context.service, name.removesuffix(":latest")
+    if service.own_files(name) is not None:
+        text = f"the name {brief(name)} is that of a model file of this server: choose another one"
+        raise ApiError(409, "name_taken", text, "model")
+    await asyncio.to_thread(_add, name, preset)
+    await service.library.rescan(force=True)
+    if name in service.engines():
+        with suppress(ApiError):  # it is busy, and comes as it is now when it is opened again
+            await service.library.close(name)
+
+
+def _add(name: str, preset: Preset) -> None:
     try:
-        SamplingParams(**sampling)
+        with _registry_lock:
+            Registry().add(name, preset)
     except RequestError as error:
-        raise ApiError(400, "invalid_value", str(error), "parameters") from None
-    return Preset(model, system, options, sampling)
+        raise ApiError(400, "invalid_value", str(error), "model") from None
 
 
 # llama-server's

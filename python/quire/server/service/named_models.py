@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import LoadError
 from ...hub.locate import locate, preset_of
 from ...hub.registry import Preset, Registry
 from ...hub.stores import stored_models
@@ -22,9 +24,11 @@ class NamedModel:
 
 def named_models() -> dict[str, NamedModel]:
     """All that are on this machine now, by name; those of the registry come first."""
-    found = {model.name: NamedModel(model.path) for model in reversed(stored_models())}
+    stored = stored_models()
+    found = {model.name: NamedModel(model.path) for model in reversed(stored)}
     for name in Registry().presets:
-        path = locate(name, None)
-        if path.exists():
-            found[name] = NamedModel(path, preset_of(name))
+        with suppress(LoadError):  # a folder without a model: whoever asks for it by the command line is told
+            path = locate(name, None, stored)
+            if path.exists():
+                found[name] = NamedModel(path, preset_of(name))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,8 @@ class Service:
         self.admission = Admission(settings)
         self.responses = ResponseStore()
         self.draining = False
+        # The file of a model that this server was started with or that its folder has; None for other names.
+        self.own_files: Callable[[str], Path | None] = lambda name: None
         self.downloads = Downloads(fetched)
         self.traces = None if settings.traces_endpoint is None else Traces(settings.traces_endpoint)
         self._version = ""
@@ -220,13 +222,15 @@ def open_service(
     given = {} if path is None else {model_name(path): NamedModel(Path(path))}
 
     models: dict[str, NamedModel] = {}
+    own_models: dict[str, NamedModel] = {}
 
     def look() -> dict[str, int]:
         """Runs on a thread."""
-        nonlocal models
+        nonlocal models, own_models
         stored = named_models() if settings.allow_changes else {}
         found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
-        models = {**stored, **found, **given}
+        own_models = {**found, **given}
+        models = {**stored, **own_models}
         return dict(_sizes(models))
 
     def changed_ns() -> int | None:
@@ -244,6 +248,7 @@ def open_service(
     catalog = Catalog(look, changed_ns)
     library = Library(default, catalog, make, (budget or memory_bytes()) - own, LEAST_BYTES, keep_s=settings.keep_s)
     service = Service(settings, library)
+    service.own_files = lambda name: own_models[name].path if name in own_models else None
     if default is not None:
         library.open_from_start(default)
     return service
