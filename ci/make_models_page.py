@@ -31,6 +31,23 @@ is put together of others' parts, or with their paper's formula (`tests/support`
 the same list, and [models_llama_cpp.md](models_llama_cpp.md) compares with llama.cpp.
 This page is written by `ci/make_models_page.py`.
 
+## Limits
+
+- `deepseek32` and `glm-dsa` refuse contexts longer than the number of tokens that the indexer picks (`index_topk`, 2048
+  in published models). Up to there, attention to all tokens is the same computation.
+- `bitnet` refuses checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
+  activation, and llama.cpp computes SiLU.
+- `modern-bert` refuses classifiers with `classifier_pooling: mean`.
+
+Two classes of transformers compute something else than the model's publisher. Quire follows the publisher:
+
+| architecture | publisher and Quire | transformers |
+|---|---|---|
+| `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
+| `nemotron_h`, `nemotron_h_moe` | time steps are not clamped from below | clamped to `time_step_min` |
+
+## Architectures
+
 | architecture | what it is | transformers' classes | largest difference: ours, ggml's |
 |---|---|---|---|
 """

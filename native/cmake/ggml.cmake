@@ -54,12 +54,12 @@ if(UNIX AND NOT APPLE)
   set(own_names_option -include ${own_names})
 endif()
 
-# A module build of ggml cannot ask for -march=native, so this machine's instruction sets are read from the compiler
+# A module build of ggml cannot ask for -march=native, so the instruction sets of QUIRE_MARCH, by default this machine's, are read from the compiler
 # and named one by one.
 set(GGML_NATIVE OFF CACHE BOOL "" FORCE)
 set(GGML_CPU_ALL_VARIANTS ${QUIRE_PORTABLE} CACHE BOOL "" FORCE)
 if(NOT QUIRE_PORTABLE AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE native_macros)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=${QUIRE_MARCH} -dM -E -x c++ /dev/null OUTPUT_VARIABLE native_macros)
   set(pairs SSE42 __SSE4_2__ AVX __AVX__ AVX2 __AVX2__ BMI2 __BMI2__ FMA __FMA__ F16C __F16C__ AVX512 __AVX512BW__
             AVX512_VBMI __AVX512VBMI__ AVX512_VNNI __AVX512VNNI__ AVX512_BF16 __AVX512BF16__ AVX_VNNI __AVXVNNI__)
   while(pairs)

@@ -1,6 +1,7 @@
 #include "kernels/kernel_set.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "core/environment.h"
@@ -141,10 +142,22 @@ std::vector<InstructionSet> emulated_instruction_sets() {
     return {emulated};
 }
 
+namespace {
+
+// QUIRE_ISA in the environment, or the best that this machine runs.
+const KernelTable &default_table() {
+    const char *asked = std::getenv("QUIRE_ISA");
+    if (asked == nullptr || *asked == '\0') return checked(supported_instruction_sets().back());
+    if (auto found = instruction_set_from_name(asked)) return checked(*found);
+    throw UnsupportedError("isa", cat("unknown instruction set '", asked, "' in QUIRE_ISA: see 'quire devices'"));
+}
+
+} // namespace
+
 KernelSet::KernelSet() : KernelSet(std::nullopt, std::nullopt) {}
 
 KernelSet::KernelSet(std::optional<InstructionSet> set, std::optional<bool> deterministic)
-    : table_(&checked(set ? *set : supported_instruction_sets().back())),
+    : table_(set ? &checked(*set) : &default_table()),
       is_deterministic_(deterministic ? *deterministic : is_switched_on("QUIRE_DETERMINISTIC")) {}
 
 InstructionSet KernelSet::instruction_set() const { return table_->set; }

@@ -25,7 +25,8 @@ std::vector<InstructionSet> emulated_instruction_sets();
 // A value, cheap to copy.
 class KernelSet {
   public:
-    // The best instruction set that this machine runs, and deterministic where QUIRE_DETERMINISTIC=1 is in the environment.
+    // The instruction set of QUIRE_ISA in the environment, else the best that this machine runs; deterministic where
+    // QUIRE_DETERMINISTIC=1 is there.
     KernelSet();
     // UnsupportedError if this machine does not run the instruction set or this build lacks it.  None: as above.
     KernelSet(std::optional<InstructionSet> set, std::optional<bool> deterministic);

@@ -768,7 +768,14 @@ def test_no_sequences_and_empty_sequences(isa: str) -> None:
     np.testing.assert_array_equal(out, np.full((1, 2, 4), 2.0, np.float32))
 
 
-def test_instruction_sets() -> None:
+def test_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in kernels.supported_isas():
+        monkeypatch.setenv("QUIRE_ISA", known)
+        assert kernels.KernelSet().isa == known
+    monkeypatch.setenv("QUIRE_ISA", "sse9")
+    with pytest.raises(UnsupportedError, match="'sse9'"):
+        kernels.KernelSet()
+    monkeypatch.delenv("QUIRE_ISA")
     assert kernels.KernelSet().isa == kernels.supported_isas()[-1]
     assert kernels.KernelSet().is_deterministic  # in all tests: conftest.py
     assert not kernels.KernelSet(deterministic=False).is_deterministic

@@ -55,9 +55,9 @@ class KernelSet:
     """What an executor computes with: an instruction set, and whether a row's bits may depend on what is computed
     beside.
 
-    ``isa``: None is the best of this machine.  ``deterministic``: None is False, unless ``QUIRE_DETERMINISTIC=1`` is in
-    the environment.  Raises UnsupportedError if there is no such set or this machine does not run it.  The methods are
-    single kernels, for tests and benchmarks.
+    ``isa``: None is ``QUIRE_ISA`` of the environment, else the best of this machine.  ``deterministic``: None is False,
+    unless ``QUIRE_DETERMINISTIC=1`` is in the environment.  Raises UnsupportedError if there is no such set or this
+    machine does not run it.  The methods are single kernels, for tests and benchmarks.
     """
 
     def __init__(self, isa: str | None = None, *, deterministic: bool | None = None) -> None: ...
