@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..hub.locate import locate
+from ..hub.locate import found_model
 from ..hub.names import HubName
 from .progress import progress_bar
 from .text import note, one_line, size_text
@@ -14,7 +14,7 @@ __all__ = ["fetched", "located"]
 
 def located(name: str) -> Path:
     """The file or folder of a model."""
-    return locate(name, fetched)
+    return found_model(name, fetched)
 
 
 def fetched(name: HubName) -> Path:

@@ -209,8 +209,8 @@ _LLAMA_CPP = (
     _works("-rea --reasoning", "--reasoning", env="LLAMA_ARG_REASONING"),
     _works("--reasoning-effort", env="LLAMA_ARG_REASONING_EFFORT"),
     _works("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET"),
-    _refused("--reasoning-budget-message", "thinking is ended without a message",
-             env="LLAMA_ARG_THINK_BUDGET_MESSAGE"),
+    _note("--reasoning-budget-message", "thinking is ended without a message",
+          env="LLAMA_ARG_THINK_BUDGET_MESSAGE", takes=True),
     _note("--reasoning-preserve --no-reasoning-preserve", "the template says what of earlier thinking it keeps"),
     _note("--no-skip-chat-parsing --no-prefill-assistant", "it is so without"),
     _refused("--skip-chat-parsing", "reasoning_format none and tool_format none leave an answer as it is", takes=False),
@@ -480,6 +480,7 @@ _OTHERS = (
     _works("--enable-thinking", "--reasoning", value="on"),
     _works("--max-kv-size", "--ctx-size"),
     _note("--stream", "an answer is shown as it comes"),
+    _works("--no-stream", takes=False, elsewhere="only quire run can print an answer when it is complete"),
     _note("--verbose", _LOGS),
 )
 

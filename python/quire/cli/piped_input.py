@@ -16,6 +16,7 @@ __all__ = ["beside_prompt", "joined_with"]
 
 # A pipe that this program's parent holds may be nobody's input: its own, or that of a program which never writes.
 _PATIENCE_S = 3.0
+_PATIENCE_OF_UNKNOWN_S = 30.0  # where the system does not tell who holds it
 _TOLD_AFTER_S = 1.0
 
 
@@ -38,7 +39,8 @@ def beside_prompt() -> bytes:
         return b"" if os.lseek(number, 0, os.SEEK_CUR) > 0 else sys.stdin.buffer.read()
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return b""
-    patience_s = _PATIENCE_S if stat.S_ISSOCK(mode) or _parent_holds(number) else None
+    held = True if stat.S_ISSOCK(mode) else _parent_holds(number)
+    patience_s = _PATIENCE_S if held else _PATIENCE_OF_UNKNOWN_S if held is None else None
     return sys.stdin.buffer.read() if _begins(number, patience_s) else b""
 
 
@@ -64,11 +66,12 @@ def _begins(number: int, patience_s: float | None) -> bool:
             told = True
 
 
-def _parent_holds(number: int) -> bool:
-    """Whether the parent has an end of the pipe itself, as a shell has none of a pipeline's."""
+def _parent_holds(number: int) -> bool | None:
+    """Whether the parent has an end of the pipe itself, as a shell has none of a pipeline's; None where that is not
+    known."""
     try:
         own = os.readlink(f"/proc/self/fd/{number}")
         theirs = Path(f"/proc/{os.getppid()}/fd")
         return any(os.readlink(each) == own for each in theirs.iterdir())
     except OSError:
-        return False
+        return None

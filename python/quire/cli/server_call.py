@@ -14,7 +14,7 @@ import click
 from ..errors import RequestError
 from .ollama_host import VARIABLE, ollama_address
 
-__all__ = ["call", "server_options"]
+__all__ = ["call", "reason_of", "server_options"]
 
 _TIMEOUT_S = 30
 
@@ -46,7 +46,7 @@ def call(server: str | None, api_key: str | None, path: str, body: object = None
         raise RequestError(f"[server] {_said(error)}") from None
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"[server] no server at {base}: {_reason(error)} (quire serve starts one, --server names another)"
+            f"[server] no server at {base}: {reason_of(error)} (quire serve starts one, --server names another)"
         ) from None
 
 
@@ -61,7 +61,7 @@ def _of_ollama() -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Why nobody answers, in a few words."""
     reason = getattr(error, "reason", error)
     text = getattr(reason, "strerror", None) or str(reason)

@@ -36,7 +36,7 @@ def _described(name: str) -> dict[str, Any]:
     preset = preset_of(name)
     path = locate(name, None)
     if not path.exists():
-        raise LoadError(f"[show] {name} must be on this machine but is not (quire list; quire pull fetches models)")
+        raise LoadError(f"[show] {name} is not on this machine (quire list shows what is, quire pull downloads)")
     found: dict[str, Any] = {"name": name, "path": str(path)}
     if path.is_file():
         reader = GGUFReader(path)

@@ -13,6 +13,7 @@ import click
 
 from ..errors import RequestError
 from .help_page import Command
+from .server_call import reason_of
 from .text import one_line
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def _looker(url: str, api_key: str | None) -> Callable[[], dict[str, Any]]:
             with opener.open(request, timeout=_TIMEOUT_S) as answer:
                 status = json.load(answer)
         except (URLError, OSError, ValueError) as error:
-            raise RequestError(f"[top] {url} must be a server of Quire that answers but: {error}") from None
+            raise RequestError(f"[top] no server of Quire at {url}: {reason_of(error)}") from None
         if not isinstance(status, dict) or "models" not in status:
-            raise RequestError(f"[top] {url} must be a server of Quire but its status is another's")
+            raise RequestError(f"[top] no server of Quire at {url}: what answers there is another program")
         return status
 
     return look

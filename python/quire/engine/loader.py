@@ -17,6 +17,7 @@ from .device_choice import device_at_hand, devices_of
 from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
+from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
 from .placement import asks_for_two_devices, memory_of_all
@@ -74,7 +75,8 @@ def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfi
 
     ``close()`` gives its memory back.  Raises as ``LLM`` does.
     """
-    return open_model(path, config or EngineConfig()).decoder
+    named = named_model(path, "open_decoder")
+    return open_model(named.path, named.completed(config or EngineConfig())).decoder
 
 
 def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Mapping
@@ -65,33 +64,16 @@ def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> Name
 
 def model_path(name: str) -> Path:
     """The file or folder of a model's name, downloaded where it must be; a path stays one."""
-    from ..hub.locate import locate
+    from ..hub.locate import found_model
     from ..hub.names import is_adapter_folder
 
-    path = locate(name, _fetched)
+    path = found_model(name, _fetched)
     if path.is_dir() and is_adapter_folder(path):
         raise LoadError(
             f"[loader] folder {path} is a LoRA adapter: open its base model with adapters=[...] (--lora on the command "
             "line)"
         )
-    if not path.exists() and name.lower().endswith(".gguf"):
-        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
-        raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
-    if not path.exists() and not name.lower().endswith(".gguf") and os.sep not in name:
-        raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder here{_nearest(name)}")
     return path
-
-
-def _nearest(name: str) -> str:
-    """The rest of the sentence: which names there are."""
-    from ..hub.short_names import SHORT_NAMES, nearest_name
-
-    sizes = SHORT_NAMES.get(name.partition(":")[0].lower())
-    if sizes is not None:
-        return f" nor a size of {name.partition(':')[0]}: {', '.join(sizes)}"
-    near = nearest_name(name)
-    hint = "" if near is None else f"did you mean {near!r}? "
-    return f" nor a known name: {hint}quire list shows the models of this machine, org/name is one of Hugging Face"
 
 
 def _fetched(name: HubName) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +12,12 @@ from ..errors import LoadError
 from .choose import is_model_file
 from .names import HubName, hub_name, is_adapter_folder, is_local_model
 from .registry import Preset, Registry
-from .short_names import short_name
+from .short_names import SHORT_NAMES, nearest_name, short_name
 
 if TYPE_CHECKING:
     from .stores import StoredModel
 
-__all__ = ["is_known_name", "is_named", "locate", "preset_of", "repository_of"]
+__all__ = ["found_model", "is_known_name", "is_named", "locate", "preset_of", "repository_of"]
 
 _MOST_LINKS = 8
 
@@ -90,6 +92,28 @@ def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[
     if stored is not None:
         return stored.path
     return Path(name) if fetch is None else fetch(wanted)
+
+
+def found_model(name: str, fetch: Callable[[HubName], Path] | None) -> Path:
+    """``locate``, but LoadError where there is nothing, with what there is of a like name."""
+    path = locate(name, fetch)
+    if path.exists():
+        return path
+    if is_local_model(name) or os.sep in name:
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
+        raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+    raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder here{_known(name)}")
+
+
+def _known(name: str) -> str:
+    """The rest of the sentence: which names there are."""
+    first = name.partition(":")[0]
+    sizes = SHORT_NAMES.get(first.lower())
+    if sizes is not None:
+        return f" nor a size of {first}: {', '.join(sizes)}"
+    near = nearest_name(name)
+    hint = "" if near is None else f"did you mean {near!r}? "
+    return f" nor a known name: {hint}quire list shows the models of this machine, org/name is one of Hugging Face"
 
 
 def _of_folder(path: Path) -> Path:
