@@ -299,6 +299,21 @@ def test_tools_that_are_not_strict_are_free_and_others_need_no_grammar():
         answer_source(layout("hermes"), None, ToolUse([strict], "required"))
 
 
+def test_small_tools_of_models_that_know_none_are_held_to_their_schemas():
+    """A model that was not made for the tags invents arguments otherwise."""
+    made = '<tool_call>\n{{"name": "weather", "arguments": {}}}\n</tool_call>'
+    loose = tool("weather", {"city": {"type": "string"}, "tags": {"type": "array", "uniqueItems": True}})
+    source = answer_source(layout("hermes"), None, ToolUse([loose], "auto", always=True))
+    assert allows_source(source, made.format('{"city": "Rome", "tags": []}'))
+    assert not allows_source(source, made.format('{"ARGUMENT": "VALUE"}'))
+    assert allows_source(source, "Hello.")
+    large = tool("weather", {"city": {"type": "string", "description": "x" * 9000}})
+    malformed = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"city": 3}}}}
+    for free in (large, malformed):
+        source = answer_source(layout("hermes"), None, ToolUse([free], "auto", always=True))
+        assert allows_source(source, made.format('{"a": 1}'))
+
+
 def test_no_more_than_one_call():
     source = answer_source(layout("hermes"), None, ToolUse(TOOLS, "auto", parallel=False))
     made = '<tool_call>\n{"name": "get-time.v2", "arguments": {}}\n</tool_call>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 MAX_CALLS = 32
 MAX_TOOLS = 1024
 MAX_TOOLS_BYTES = 256 * 1024
+MAX_HELD_BYTES = 8 * 1024  # of tools that are held to their schemas though they are not strict
 _PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space|type)\}")
 _TEXTS = re.compile(r"\{(key|is_text)\}")
 _ID = "/[A-Za-z0-9]{9}/"
@@ -72,7 +74,8 @@ class ToolUse:
     ``choice``: ``"none"``; ``"auto"``: the answer is free, but a call is one of the tools, with arguments of their
     schemas where they are ``strict``; ``"required"``: calls and nothing else; ``{"type": "function", "function":
     {"name": ...}}``: one call of that tool.  ``parallel`` false: one call at most.  ``always``: with ``"auto"``, calls
-    are held to their form even where no tool is strict.
+    are held to their form even where no tool is strict, and to the schemas of small tools as far as these can be
+    enforced.
     """
 
     tools: Sequence[Mapping[str, object]] = ()
@@ -143,6 +146,8 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     if choice == "none":
         return []
     if choice == "auto":
+        if use.always and len(json.dumps([each.parameters for each in functions], default=repr)) <= MAX_HELD_BYTES:
+            return [_Function(each.name, each.parameters, _is_readable(each), each.strict) for each in functions]
         held = use.always or not use.parallel or any(function.strict for function in functions)
         return functions if held else []
     if not functions:
@@ -157,6 +162,16 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
         if function.name == name:
             return [_Function(name, function.parameters, True, function.strict)]
     raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
+
+
+def _is_readable(function: _Function) -> bool:
+    """Whether calls can be held to the function's parameters, be it in part; a strict function must be."""
+    if not function.strict:
+        try:
+            enforceable(function.parameters, is_loose=True)
+        except (RequestError, UnsupportedError):
+            return False
+    return True
 
 
 def _type_names(argument: Argument) -> str:
