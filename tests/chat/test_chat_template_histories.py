@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from awkward_histories import HISTORIES, TOOLS, USER, demanded, tool
 from quire.chat import ChatTemplate
+from small_templates import SMALL
 
 pytestmark = pytest.mark.python_only
 
 SPECIAL_TEXTS = {"bos_token": "<s>", "eos_token": "</s>"}
 SHARED = Path(os.environ.get("QUIRE_SHARED", Path(__file__).resolve().parents[3] / "shared"))
-OWN = Path(__file__).resolve().parents[1] / "support" / "templates"
-TEMPLATES = sorted((SHARED / "templates").glob("*.jinja")) + sorted(OWN.glob("*.jinja"))
+SOURCES = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted((SHARED / "templates").glob("*.jinja"))
+} | SMALL
 LOOKUP = tool({"name": "lookup", "description": "Looks.", "parameters": {"type": "object", "properties": {}}})
 
 
-@pytest.fixture(scope="module", params=TEMPLATES, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=SOURCES)
 def template(request: pytest.FixtureRequest) -> ChatTemplate:
-    return ChatTemplate(request.param.read_text(encoding="utf-8"), SPECIAL_TEXTS)
+    return ChatTemplate(SOURCES[request.param], SPECIAL_TEXTS)
 
 
 @pytest.mark.parametrize("tools", [None, LOOKUP], ids=["no tools", "tools"])

@@ -49,12 +49,14 @@ class Form:
         joined: The roles whose parts are joined by line ends.
         text_arguments: Whether arguments of calls are JSON text; else they are objects.
         short_ids: Whether ids of calls are nine letters and digits.
+        parted: Whether all text is a list of parts.
     """
 
     gap: Gap = "given"
     joined: frozenset[str] = frozenset()
     text_arguments: bool = False
     short_ids: bool = False
+    parted: bool = False
 
     def of(self, chat: Chat) -> Chat:
         """The conversation in this form."""
@@ -65,6 +67,8 @@ class Form:
         content = made.get("content")
         if isinstance(content, list) and message["role"] in self.joined:
             made["content"] = "\n".join(str(part["text"]) for part in content if isinstance(part, dict))
+        if self.parted and isinstance(content, str):
+            made["content"] = [{"type": "text", "text": content}]
         if content is None and self.gap != "given":
             made.pop("content", None)
             if self.gap != "absent":
@@ -108,8 +112,9 @@ class Forms:
 
     def of(self, chat: Chat) -> Iterator[Form]:
         """The forms to try for a conversation, best first."""
+        parted = self.wants_parts
         listed = {str(message["role"]) for message in chat if isinstance(message.get("content"), list)}
-        joined = frozenset(role for role in listed if not self._takes(role))
+        joined = frozenset(role for role in listed if not parted and not self._takes(role))
         has_calls = any(message.get("tool_calls") or message["role"] == "tool" for message in chat)
         has_gaps = any(message.get("content") is None for message in chat)
         as_text = has_calls and self.wants_text_arguments
@@ -119,7 +124,7 @@ class Forms:
             [as_text, not as_text] if has_calls else [as_text],
             GAPS if has_gaps else GAPS[:1],
         )
-        return (Form(gap, roles, text, short) for roles, text, gap in choices)
+        return (Form(gap, roles, text, short, parted) for roles, text, gap in choices)
 
     @cached_property
     def without_tools(self) -> Tools:
@@ -150,6 +155,19 @@ class Forms:
         except QuireError:
             return False
         return FIRST in shown and SECOND in shown and "'text': " not in shown
+
+    @cached_property
+    def wants_parts(self) -> bool:
+        """Whether the template shows a list of parts, and nothing of a plain text."""
+        try:
+            if FIRST in self._probe([{**USER, "content": FIRST}]):
+                return False
+        except QuireError:
+            pass
+        try:
+            return FIRST in self._probe([{**USER, "content": PARTS}])
+        except QuireError:
+            return False
 
     @cached_property
     def wants_short_ids(self) -> bool:
