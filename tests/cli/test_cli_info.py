@@ -124,11 +124,18 @@ def test_a_folder_is_told_as_the_file_that_is_made_of_it(tmp_path: Path, capsys:
 def test_a_folder_that_no_file_can_be_made_of(tmp_path: Path, capsys: Capture) -> None:
     write_checkpoint(tmp_path / "llama", "llama")
     config = tmp_path / "llama" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "mystery_field": 7}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "per_layer_config": {"0": {"head_dim": 8}}}))
     assert info(capsys, str(tmp_path / "llama")).startswith("runs: no: [convert] ")
     found = json.loads(info(capsys, str(tmp_path / "llama"), "--json"))
     assert not found["runs"]
-    assert "'mystery_field'" in found["runs_not_because"][0]
+    assert "'per_layer_config'" in found["runs_not_because"][0]
+
+
+def test_fields_that_nobody_knows_are_shown(tmp_path: Path, capsys: Capture) -> None:
+    write_checkpoint(tmp_path / "llama", "llama")
+    config = tmp_path / "llama" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "mystery_field": 7}))
+    assert "ignored fields of config.json: mystery_field" in info(capsys, str(tmp_path / "llama"))
 
 
 def test_all_architectures_are_listed(capsys: Capture) -> None:

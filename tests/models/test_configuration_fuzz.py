@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from quire.checkpoint import reference_of
 from quire.convert import convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
@@ -39,7 +40,7 @@ IDS = [3, 250, 17, 99, 12, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18,
 MORE_NAMES = ["nemotron_h", "nomic-bert-moe"]
 NAMES = list({class_of(name): name for name in reversed(CONFIGS) if name not in MORE_NAMES}.values()) + MORE_NAMES
 # Those whose fields are changed in every run; the others take minutes, and ``pytest -m fuzz`` has them.
-ALWAYS = ("llama", "qwen3moe", "gemma3")
+ALWAYS = ("llama-linear", "qwen3moe", "gemma3")
 FUZZED = [
     name if name in ALWAYS else pytest.param(name, marks=pytest.mark.fuzz)
     for name in NAMES
@@ -100,7 +101,7 @@ WINDOWED = [
     if isinstance(config.get("sliding_window"), int) and not {"use_sliding_window", TEXT} & set(config)
 ]
 TEXTS: dict[str, dict[str, object]] = {name: config[TEXT] for name, config in CONFIGS.items() if TEXT in config}  # type: ignore[misc]
-YARN, LLAMA3 = ROPES[3], ROPES[8]
+LINEAR, YARN, LLAMA3 = ROPES[1], ROPES[3], ROPES[8]
 
 
 def alternatives(name: str, value: object) -> Iterator[object]:
@@ -256,6 +257,11 @@ def compared(
     return seen
 
 
+def reads(name: str, field: str) -> bool:
+    """Whether transformers' class of a checkpoint reads a field of its configuration."""
+    return reference_of(class_of(name)).has_effect(field) and TEXT not in CONFIGS[name]
+
+
 def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
     """The checkpoint with fields set, or left out where they are ``...``."""
     write_checkpoint(tmp_path / "hf", name)
@@ -267,15 +273,14 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("name", "changes", "field"),
     [
-        *((name, {"hidden_act": "relu"}, "hidden_act") for name in NAMES if not name.startswith("gemma")),
+        *((name, {"hidden_act": "relu"}, "hidden_act") for name in NAMES if reads(name, "hidden_act")),
         ("gemma3", {"hidden_activation": "silu"}, "hidden_activation"),
-        *((name, {"is_causal": False}, "is_causal") for name in NAMES if "text_config" not in CONFIGS[name]),
-        *((name, {"is_causal": None}, "is_causal") for name in NAMES if "text_config" not in CONFIGS[name]),
-        *((name, {"mystery": 1}, "mystery") for name in NAMES),
+        *((name, {"is_causal": False}, "is_causal") for name in NAMES if reads(name, "is_causal")),
+        *((name, {"is_causal": None}, "is_causal") for name in NAMES if reads(name, "is_causal")),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma3", {"query_pre_attn_scalar": ...}, "query_pre_attn_scalar"),
         ("gemma3", {"rope_parameters": ROPES[13]}, "sliding_attention"),
-        ("llama", {"rope_parameters": ROPES[9]}, "partial_rotary_factor"),
+        ("llama", {"rope_parameters": {**LINEAR, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ("glm4moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
         # Null is no to transformers, also where the default is yes.
@@ -321,6 +326,18 @@ def test_fields_that_change_the_answer_are_refused_by_name(
     with pytest.raises(UnsupportedError, match=field):
         convert(with_fields(tmp_path, name, **changes), tmp_path / "x.gguf", "f32")
     assert not (tmp_path / "x.gguf").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_field_that_transformers_does_not_know_is_ignored_and_named(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As finetunes and other programs write them; the file remembers."""
+    folder = with_fields(tmp_path, name, mystery=1, training_args={"lr": 2.5})
+    convert(folder, tmp_path / "x.gguf", "f32")
+    ignored = GGUFReader(tmp_path / "x.gguf").metadata.strings("quire.checkpoint.ignored_fields")
+    assert {b"mystery", b"training_args"} <= set(ignored)
+    assert "mystery" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
 from .keys import Key, cap, f32, factor, flag, made, u32, window
 from .mapping import SILU, Checkpoint
 from .pictures import with_pictures
+from .reference import reference_of
 from .rope import Entry, rope_keys
 from .tensors import PredictingLayers, Source, Target, taken
 
@@ -60,6 +61,7 @@ __all__ = [
     "no_windows",
     "only_with",
     "read_json",
+    "reference_of",
     "rope_keys",
     "rows",
     "speaks_of_eagle",

@@ -8,8 +8,15 @@ from .fields import Fields
 from .keys import Key, f32, u32
 from .tensors import PredictingLayers, Source
 
+
+def _trained_context(config: Fields) -> int:
+    """Of a configuration that does not say."""
+    default = config.default("max_position_embeddings")
+    return default if isinstance(default, int) else config.integer("max_position_embeddings")
+
+
 DECODER_KEYS: dict[str, Key] = {
-    "context_length": u32("max_position_embeddings"),
+    "context_length": u32("max_position_embeddings", default=_trained_context),
     "embedding_length": u32("hidden_size"),
     "block_count": u32("num_hidden_layers"),
     "feed_forward_length": u32("intermediate_size"),
@@ -77,10 +84,11 @@ PREDICTING_LAYERS = PredictingLayers(
 
 def no_windows(config: Fields) -> None:
     """UnsupportedError for a configuration whose layers see less than all of the past."""
-    if config.flag("use_sliding_window", False):
+    slides = config.knows("use_sliding_window") and config.flag("use_sliding_window", False)
+    if slides and config.integer("max_window_layers", 0) < config.integer("num_hidden_layers"):
         raise UnsupportedError("[convert] 'use_sliding_window' must be false for this architecture but is true")
     config.read(("sliding_window", "max_window_layers"))
-    if any(kind != "full_attention" for kind in config.items("layer_types")):
+    if config.knows("layer_types") and any(kind != "full_attention" for kind in config.items("layer_types")):
         raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import LoadError, UnsupportedError
+from .reference import Reference
 
 _T = TypeVar("_T")
 _MAX_BYTES = 256 << 20
@@ -34,11 +35,17 @@ class Fields:
 
     It remembers which fields were read, so that ``refuse_unread`` can refuse the others by name.  A field that is null
     counts as absent; where null has a meaning of its own, ask ``is_null`` first.  ``place`` begins the errors' texts.
+
+    ``reference``: whose fields these are.  Those that nobody reads and that it does not know either are ignored, and
+    ``refuse_unread`` returns their names.  Without one, every field must be read.
     """
 
-    def __init__(self, where: str, values: Mapping[str, object], place: str = "convert") -> None:
+    def __init__(
+        self, where: str, values: Mapping[str, object], place: str = "convert", reference: Reference | None = None
+    ) -> None:
         self.where = where
         self._place = place
+        self._reference = reference
         self._values = values
         self._read: set[str] = set()
         self._inner: dict[str, Fields] = {}
@@ -103,7 +110,8 @@ class Fields:
         value = self._get(name, (dict,), {}, "an object")
         assert isinstance(value, dict)
         if name not in self._inner:
-            self._inner[name] = Fields(f"'{name}' of {self.where}", value, self._place)
+            reference = self._reference.section(name, value) if self._reference is not None else None
+            self._inner[name] = Fields(f"'{name}' of {self.where}", value, self._place, reference)
         return self._inner[name]
 
     def filled(self, defaults: Mapping[str, object]) -> Fields:
@@ -115,15 +123,49 @@ class Fields:
         """Count fields as read: their values have no effect."""
         self._read.update(names)
 
-    def refuse_unread(self, without_effect: Iterable[str] = ()) -> None:
-        """UnsupportedError for a field that nobody read and that no pattern of ``without_effect`` lists."""
+    def was_read(self, name: str) -> bool:
+        """Whether anybody asked for the field's value."""
+        return name in self._read
+
+    def knows(self, name: str) -> bool:
+        """Whether the reference does anything with a field of that name.  Asking is not reading."""
+        return self._reference is None or self._reference.knows(name)
+
+    def default(self, name: str) -> object:
+        """The value that the reference gives the field where it is absent; None where it gives none."""
+        return self._reference.default(name) if self._reference is not None else None
+
+    def is_default(self, name: str) -> bool:
+        """Whether the field has the value that the reference gives it where it is absent.  Asking is not reading."""
+        return self._reference is not None and self._reference.is_default(name, self._values.get(name))
+
+    def unread(self, without_effect: Iterable[str] = ()) -> list[str]:
+        """Names of fields that ask for something and nobody read, but those that patterns list as without effect."""
         patterns = list(without_effect)
-        for name in self._values:
-            listed = name in self._read or any(fnmatchcase(name, pattern) for pattern in patterns)
-            if self.has(name) and not listed:
-                raise UnsupportedError(f"[{self._place}] every field of {self.where} must be known but '{name}' is not")
-        for inner in self._inner.values():
-            inner.refuse_unread(patterns)
+        return [
+            name
+            for name, value in self._values.items()
+            if name not in self._read
+            and value not in (None, [], {})
+            and not self.is_default(name)
+            and not any(fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+
+    def refuse_unread(self, without_effect: Iterable[str] = ()) -> list[str]:
+        """Names of fields that the reference does not know either.
+
+        UnsupportedError for one that nobody read, although it may change an answer: it is not that reference's default,
+        and no pattern of ``without_effect`` lists it.
+        """
+        patterns, unknown = list(without_effect), []
+        for name in self.unread(patterns):
+            if self._reference is None or self._reference.has_effect(name):
+                raise UnsupportedError(f"[{self._place}] unsupported field '{name}' of {self.where}")
+            if not self._reference.is_without_effect(name):
+                unknown.append(name)
+        for name, inner in self._inner.items():
+            unknown += [f"{name}.{each}" for each in inner.refuse_unread(patterns)]
+        return unknown
 
 
 def checkpoint_dtype(folder: Path) -> str:

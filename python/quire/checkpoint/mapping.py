@@ -45,6 +45,13 @@ FIXED: Mapping[str, Permitted] = {
 }  # fmt: skip
 
 
+def _is_permitted(value: object, permitted: Permitted) -> bool:
+    """Whether a field says what a model computes; of truth values, what is true or false to Python, as null is."""
+    if all(isinstance(one, bool) for one in permitted) and (value is None or isinstance(value, int | float)):
+        return bool(value) in permitted
+    return value in permitted
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """How the checkpoints of one of transformers' classes become files of an architecture.
@@ -90,9 +97,11 @@ class Checkpoint:
 
     def entries(self, config: Fields) -> Iterator[Entry]:
         """Every key below the architecture's name; then no field is left that could change an answer."""
-        for name, permitted in {**FIXED, **self.fixed}.items():
+        common = {name: permitted for name, permitted in FIXED.items() if config.knows(name)}
+        for name, permitted in {**common, **self.fixed}.items():
             value = config.value(name)
-            if (value is not None or config.is_null(name)) and value not in permitted:
+            is_there = value is not None or config.is_null(name)
+            if is_there and not _is_permitted(value, permitted) and not config.is_default(name):
                 words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in permitted)
                 raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
         for check in self.checks:
@@ -123,11 +132,12 @@ class Checkpoint:
                 found.append((name, kind, value))
         return [*found, ("nextn_predict_layers", "u32", n)]
 
-    def refuse_unread(self, whole: Fields) -> None:
-        """UnsupportedError for a field that nobody read and that is not listed as without effect."""
-        self.config_of(whole).refuse_unread([*WITHOUT_EFFECT, *self.unused])
-        if self.section and whole.has(self.section):
-            whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
+    def refuse_unread(self, whole: Fields) -> list[str]:
+        """Names of fields that transformers does not know either.
+
+        UnsupportedError for a field that may change an answer, nobody read, and no list has as without effect.
+        """
+        return whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
 
     def is_tied(self, whole: Fields) -> bool:
         """Whether the head is the embedding's matrix; the field of the larger configuration decides, where it is."""

@@ -66,6 +66,20 @@ def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) 
         raise UnsupportedError(f"[convert] the rope scaling must be default, linear, yarn or llama3 but is '{kind}'")
     if kind != "yarn":
         rope.read(("original_max_position_embeddings",) if kind != "llama3" else ())
+    _settle_partial(config, rope, kind)
+
+
+def _settle_partial(config: Fields, rope: Fields, kind: str) -> None:
+    """UnsupportedError for heads of which a part is rotated, where the architecture has not asked for it.
+
+    Transformers' models without a choice of it rotate all of a head, unless the frequencies are scaled.
+    """
+    name = "partial_rotary_factor"
+    for fields in (config, rope):
+        if not fields.has(name) or fields.was_read(name):
+            continue
+        if fields.value(name) != 1 and (kind != "default" or config.knows(name)):
+            raise UnsupportedError(f"[convert] unsupported '{name}' of {fields.where}: {fields.value(name)}")
 
 
 def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:

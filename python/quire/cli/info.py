@@ -34,6 +34,8 @@ __all__ = ["command"]
 
 # What became of the matrices of a checkpoint that was quantized when Quire read it.
 _QUANTIZATION = "quire.checkpoint.quantization"
+# Fields of config.json that transformers does not know either.
+_IGNORED = "quire.checkpoint.ignored_fields"
 # Entries of an array that are shown; a vocabulary has a hundred thousand.
 SHOWN = 8
 
@@ -184,6 +186,9 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict, places: Mapping[str
     )
     if _QUANTIZATION in reader.metadata:
         print(f"quantized by others: {reader.metadata.text(_QUANTIZATION)}")
+    if _IGNORED in reader.metadata:
+        names = [name.decode("utf-8", "replace") for name in reader.metadata.strings(_IGNORED)]
+        print(f"ignored fields of config.json: {one_line(', '.join(names))}")
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
     if (sampling := _sampling(reader)) is not None:

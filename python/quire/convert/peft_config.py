@@ -1,10 +1,13 @@
 """``adapter_config.json`` of PEFT's LoRA adapters: every field is honoured, without effect, or refused by name.
 
+Fields that PEFT does not know are ignored, as PEFT itself does, and named in a warning.
+
 Facts of the format: PEFT's ``LoraConfig``, versions 0.3 to 0.21.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +20,7 @@ from ..expressions import Expression, Steps
 __all__ = ["CONFIG", "PeftConfig"]
 
 _T = TypeVar("_T")
+_LOG = logging.getLogger("quire")
 CONFIG = "adapter_config.json"
 # Who made an adapter, and how it was trained.  Values that matrices begin with are settled by the ones in the file,
 # and which layers store [in, out] by the model.
@@ -73,7 +77,9 @@ class PeftConfig:
         self._lists = [
             (self._expression(rf".*\.{one}\.", "layers_pattern"), one.isidentifier()) for one in lists if one
         ]
-        fields.refuse_unread(_WITHOUT_EFFECT)
+        if unknown := fields.unread(_WITHOUT_EFFECT):
+            names = ", ".join(f"{name:.80}" for name in unknown[:8])
+            _LOG.warning("[adapter] ignoring fields of %s that PEFT does not know: %s", CONFIG, names)
 
     def rank_of(self, module: str) -> int:
         """Rank that the configuration gives a module."""

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from .._native.core import DType, Tensor
 from .._native.quant import quantize
-from ..checkpoint import Checkpoint, Entry, Fields, Target, flattened, head_class, read_json, transposed
+from ..checkpoint import Entry, Fields, Target, flattened, head_class, read_json, reference_of, transposed
 from ..checkpoint.qwen3_reranker import TEMPLATE
 from ..checkpoint_formats import StoredCheckpoint
 from ..errors import LoadError, QuireError, UnsupportedError
@@ -38,6 +38,8 @@ _LOG = logging.getLogger("quire")
 _QUANTIZATION = ("quantization_config", "compression_config")  # as config.json has it, and had it
 # What became of matrices that were quantized by another program.
 QUANTIZATION_KEY = "quire.checkpoint.quantization"
+# Fields of config.json that transformers does not know either.
+IGNORED_KEY = "quire.checkpoint.ignored_fields"
 Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
 _HALVES = {"f16", "bf16"}
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
@@ -60,8 +62,12 @@ class _Conversion:
     def __init__(self, source: Path) -> None:
         self.source = source
         self.values = flattened(read_json(source / "config.json"))
-        self.whole = Fields("config.json", self.values)
-        self.mapping = self._mapping()
+        head = head_class(self.values)
+        name = self._class_name() if head is None else head
+        # Heads are other programs' models, of which no table says what has no effect.
+        reference = reference_of(name) if head is None else None
+        self.whole = Fields("config.json", self.values, reference=reference)
+        self.mapping = checkpoint_of(name).chosen(self.whole)
         self.config = self.mapping.config_of(self.whole)
         self.arch = self.mapping.arch_of(self.config)
         with possible("the numbers of config.json"):
@@ -82,7 +88,7 @@ class _Conversion:
         targets += self.sentences.targets
         if self.is_reranker:
             targets.append(reranker_head(source, partial(self._head_rows, targets)))
-        self.mapping.refuse_unread(self.whole)
+        self.ignored = self.mapping.refuse_unread(self.whole)
         packer = Packer(self.checkpoint, self.config)
         packed = {target.name: packer.packed(target) for target in targets}
         self.packed = {name: found for name, found in packed.items() if found is not None}
@@ -105,14 +111,12 @@ class _Conversion:
             if packed.factor != 1.0:
                 yield Target(f"{name.removesuffix('.weight')}.scale", (), made=np.array([packed.factor], np.float32))
 
-    def _mapping(self) -> Checkpoint:
+    def _class_name(self) -> str:
         """By the configuration's ``architectures``."""
-        names = self.whole.value("architectures")
-        if (head := head_class(self.values)) is not None:
-            return checkpoint_of(head)
+        names = self.values.get("architectures")
         if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
             raise LoadError("[convert] 'architectures' of config.json must name one architecture")
-        return checkpoint_of(names[0]).chosen(self.whole)
+        return names[0]
 
     def _numbers(self) -> Iterator[Entry]:
         """Keys whose numbers the checkpoint has as tensors of one number."""
@@ -247,6 +251,12 @@ class _Conversion:
         return f"{self.checkpoint.method}, {n} matrices: {', '.join(words)}; {stored} bytes became {n_bytes}"
 
 
+def shortened(names: Sequence[str], most: int = 8) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"{name!s:.80}" for name in names[:most]) + more
+
+
 def convert(
     folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "bf16", progress: Progress | None = None
 ) -> None:
@@ -345,6 +355,11 @@ def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
     writer.set("general.name", todo.source.resolve().name)
     writer.set("general.file_type", DTYPES[dtype], "u32")
     writer.set("general.quantization_version", 2, "u32")
+    if todo.ignored:
+        writer.set(IGNORED_KEY, todo.ignored, "string[]")
+        _LOG.warning(
+            "[convert] ignoring fields of config.json that transformers does not know: %s", shortened(todo.ignored)
+        )
     for key, kind, value in todo.entries:
         writer.set(f"{todo.arch}.{key}", value, kind)
     for key, kind, value in todo.numbers:

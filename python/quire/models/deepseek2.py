@@ -124,6 +124,10 @@ def rope(config: Fields) -> Iterator[Entry]:
     parameters = rope_of(config)
     if (kind := kind_of(parameters)) not in ("default", "yarn"):
         raise UnsupportedError(f"[convert] the rope scaling must be default or yarn but is '{kind}'")
+    if (part := parameters.value("partial_rotary_factor")) is not None:  # what the sizes of heads say already
+        n_rot, n_rest = config.integer("qk_rope_head_dim"), config.integer("qk_nope_head_dim")
+        if part not in (1, n_rot / (n_rot + n_rest)):
+            raise UnsupportedError(f"[convert] unsupported 'partial_rotary_factor' beside 'qk_rope_head_dim': {part}")
     entries = {name: (name, kind, value) for name, kind, value in rope_keys(config)}
     attention = entries.pop("rope.scaling.attn_factor", ("", "", 1.0))[2]
     yield from entries.values()

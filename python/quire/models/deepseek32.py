@@ -45,6 +45,7 @@ def _n_dense(config: Fields) -> int:
 def _types(config: Fields) -> list[bool]:
     """Which layers pick tokens themselves; the others take those of the layer before."""
     if kinds := config.items("indexer_types"):
+        config.read(("index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"))
         return [kind == "full" for kind in kinds]
     period, first = config.integer("index_topk_freq", 1, low=1), config.integer("index_skip_topk_offset", 2)
     return [max(i - first + 1, 0) % period == 0 for i in range(config.integer("num_hidden_layers"))]

@@ -56,8 +56,9 @@ def _side_by_side(config: Fields) -> None:
     if not config.flag("parallel_attn", True):
         raise UnsupportedError("[convert] 'parallel_attn' must be true but is false")
     is_new = config.flag("new_decoder_architecture", False)
-    if not is_new and config.has("num_ln_in_parallel_attn") and config.integer("num_ln_in_parallel_attn") != 1:
-        raise UnsupportedError("[convert] 'num_ln_in_parallel_attn' must be 1 in the old architecture")
+    n_norms = config.integer("num_ln_in_parallel_attn", 2 if is_new else 1)
+    if n_norms > 2 or (not is_new and n_norms != 1):
+        raise UnsupportedError(f"[convert] unsupported 'num_ln_in_parallel_attn': {n_norms}")
     if not is_new and _n_kv_head(config) not in (1, config.integer("num_attention_heads")):
         raise UnsupportedError("[convert] 'num_kv_heads' must be 'num_attention_heads' in the old architecture")
 

@@ -248,11 +248,31 @@ def _locals(config: Fields) -> list[bool]:
     return [*local_layers(config, 6)[:-1], False]
 
 
+def _of_global(config: Fields, name: str, default: int) -> int:
+    """A size of the layers that see everything, as ``per_layer_config`` has it since transformers 5.20."""
+    layers, own = config.inner("per_layer_config"), config.integer(name, default, low=1)
+    if set(layers.names()) != {str(i) for i, local in enumerate(_locals(config)) if not local}:
+        raise UnsupportedError("[convert] unsupported 'per_layer_config': its layers are not those of full_attention")
+    found = {layers.inner(i).integer(name, own, low=1) for i in layers.names()}
+    if len(found) != 1:
+        raise UnsupportedError(f"[convert] unsupported 'per_layer_config': '{name}' differs between layers")
+    return found.pop()
+
+
+def _global_head_dim(config: Fields) -> int:
+    if config.has("per_layer_config"):
+        config.read(("global_head_dim",))
+        return _of_global(config, "head_dim", 256)
+    return config.integer("global_head_dim", 512)
+
+
 def _kv_heads(config: Fields) -> list[int]:
     own = config.integer("num_key_value_heads", 4, low=1)
     everywhere = config.integer("num_global_key_value_heads", own, low=1)
     if not config.flag("attention_k_eq_v", False):
         everywhere = own
+    if config.has("per_layer_config"):
+        everywhere = _of_global(config, "num_key_value_heads", 4)
     return [own if local else everywhere for local in _locals(config)]
 
 
@@ -281,7 +301,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
             )
         yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
     yield "rope.freq_base", "f32", theta_of(config, GLOBAL_BASE)
-    yield "rope.dimension_count", "u32", config.integer("global_head_dim", 512)
+    yield "rope.dimension_count", "u32", _global_head_dim(config)
     yield "rope.dimension_count_swa", "u32", config.integer("head_dim", 256)
 
 
@@ -290,7 +310,7 @@ class _Checkpoint(Checkpoint):
         """Dimensions that are not rotated have frequencies near 0."""
         import numpy as np
 
-        n = config.integer("global_head_dim", 512)
+        n = _global_head_dim(config)
         part = rope_of(config).number("partial_rotary_factor", 1.0) if config.has("rope_parameters") else 0.25
         yield "rope_freqs.weight", np.where(np.arange(n // 2) < int(part * n // 2), 1.0, 1e30).astype(np.float32)
 
@@ -300,8 +320,8 @@ _KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=131072),
     "feed_forward_length": made("i32[]", _ffn_dims),
     "attention.head_count_kv": made("i32[]", _kv_heads),
-    "attention.key_length": u32("global_head_dim", default=512),
-    "attention.value_length": u32("global_head_dim", default=512),
+    "attention.key_length": made("u32", _global_head_dim),
+    "attention.value_length": made("u32", _global_head_dim),
     "attention.key_length_swa": u32("head_dim", default=256),
     "attention.value_length_swa": u32("head_dim", default=256),
     "attention.sliding_window": u32("sliding_window", default=512, low=1),

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from ..checkpoint import (
     DECODER_KEYS,
     DECODER_TENSORS,
-    SILU,
     Array,
     Change,
     Checkpoint,
@@ -198,7 +197,7 @@ HF = {
         "gpt-oss",
         _KEYS,
         _TENSORS,
-        fixed={"hidden_act": SILU, "attention_bias": (True,), "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
+        fixed={"attention_bias": (True,), "swiglu_alpha": (1.702,), "swiglu_limit": (7.0,)},
         rope=_rope,
         unused=("experts_per_token", "initial_context_length"),
     )

@@ -134,6 +134,7 @@ HF = {
         {**KEYS, "attention.sliding_window": window(4096)},
         TENSORS,
         fixed={"hidden_act": SILU},
+        unused=("layer_types",),  # transformers warns of them and goes on
     ),
     "MixtralForCausalLM": Checkpoint(
         "llama",

@@ -124,7 +124,9 @@ def _n_decoder_layer(default: int) -> Key:
 
 
 def _logit_scale(config: Fields) -> float:
-    return float(config.integer("d_model", 512)) ** -0.5 if config.flag("tie_word_embeddings", True) else 1.0
+    """Newer versions of transformers always tie the head, and save beside that whether logits are scaled."""
+    is_scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
+    return float(config.integer("d_model", 512)) ** -0.5 if is_scaled else 1.0
 
 
 class T5Checkpoint(Checkpoint):
@@ -182,5 +184,9 @@ HF = {
     "T5ForConditionalGeneration": _T5,
     "UMT5ForConditionalGeneration": _UMT5,
     # Its logits are never scaled, whatever the configuration says of a tied head.
-    "MT5ForConditionalGeneration": replace(_UMT5, keys={**_UMT5.keys, "logit_scale": made("f32", lambda config: 1.0)}),
+    "MT5ForConditionalGeneration": replace(
+        _UMT5,
+        keys={**_UMT5.keys, "logit_scale": made("f32", lambda config: 1.0)},
+        unused=(*_UMT5.unused, "scale_decoder_outputs"),
+    ),
 }

@@ -196,7 +196,14 @@ _CHECKPOINT = Checkpoint(
     checks=(activation_is_known,),
     rope=None,
     tied=True,
-    unused=("decoder_start_token_id", "dropout_rate", "num_decoder_layers", "output_past", "classifier_dropout"),
+    unused=(
+        "decoder_start_token_id",
+        "dropout_rate",
+        "num_decoder_layers",
+        "output_past",
+        "classifier_dropout",
+        "scale_decoder_outputs",
+    ),
     ignored=("encoder.embed_tokens.weight",),  # the same as shared
     base="",
 )
