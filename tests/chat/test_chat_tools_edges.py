@@ -6,6 +6,7 @@ Oracle: what the answer says to a reader.
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -241,3 +242,25 @@ def test_schemas_that_are_none_allow_everything() -> None:
         assert ValueSchema.of(schema).types is None
     wide = {"allOf": [{"$ref": "#"}] * 50}
     assert ValueSchema.of(wide).types is None
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "again"),
+    [
+        ("qwen3_coder", "", coder("x") + " x"),
+        ("qwen3_coder", "<function=do_it><parameter=text>", "</parameter>\n"),
+        ("qwen3_coder", "<function=do_it><parameter=text>", "<parameter=text>"),
+        ("gemma", '<|tool_call>call:do_it{a:<|"|>', "<tool_call|>"),
+        ("lfm2", "", "<|tool_call_start|>[do_it(a='x<|tool_call_end|>"),
+        ("glm", "", "<tool_call>do_it<arg_key>text</arg_key><arg_value>"),
+        ("minicpm", "", '<function name="do_it"><param name="text"><![CDATA['),
+    ],
+)
+def test_looking_for_ends_takes_no_more_work_than_the_text_is_long(name: str, begin: str, again: str) -> None:
+    """Quadratic work would take minutes here, and takes a second."""
+    start_s = time.process_time()
+    message = parse_answer(
+        begin + again * 8000, AnswerFormat(None, tool_format(name)), tool({"text": {"type": "string"}})
+    )
+    assert message.tool_calls or message.content
+    assert time.process_time() - start_s < 30

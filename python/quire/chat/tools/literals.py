@@ -161,14 +161,11 @@ class LiteralReader:
         is_call = separator == "="
         is_bare = is_call or self.string_mark is not None
         while True:
-            if not found and is_bare and self._listed(separator) is not None:
-                pass  # it may begin as what ends them does
-            elif self.comes(end):
-                return
-            if found:
-                self.must(",")
-                if not (is_bare and self._listed(separator) is not None) and self.comes(end):
-                    return
+            if found and not self.comes(","):
+                return self.must(end)
+            # A key of the tool may begin as what ends them does.
+            if not (is_bare and self._listed(separator)) and self.comes(end):
+                return None
             if is_bare:
                 key = self.key(separator)
             else:

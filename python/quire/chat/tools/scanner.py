@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator
+from functools import lru_cache
 from typing import TypeVar
 
 __all__ = ["MAX_DEPTH", "CutOff", "Malformed", "Scanner", "TrailingSpace", "Wait", "held_back", "strict_json"]
@@ -43,6 +44,12 @@ def held_back(text: str, marks: tuple[str, ...]) -> int:
         if any(mark.startswith(tail) for mark in marks):
             return n
     return 0
+
+
+@lru_cache(maxsize=256)
+def _finder(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern that finds the first of the texts, of several the longest, in one pass."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
 class TrailingSpace:
@@ -247,12 +254,10 @@ class Scanner:
 
     def piece(self, ends: tuple[str, ...]) -> tuple[str, str | None]:
         """Take what arrived before the nearest of ``ends``, and the end itself; None for one that did not come."""
-        found = [(i, -len(end), end) for end in ends if (i := self._rest.find(end, self._at)) >= 0]
-        if found:
-            i, _, end = min(found)
-            part = self.take(i - self._at)
-            self.take(len(end))
-            return part, end
+        found = _finder(ends).search(self._rest, self._at) if ends else None
+        if found is not None:
+            part = self.take(found.start() - self._at)
+            return part, self.take(len(found[0]))
         rest = self._rest[self._at :] if len(self._rest) - self._at < 64 else self._rest[-64:]
         held = 0 if self.closed else held_back(rest, ends)
         part = self.take(len(self._rest) - self._at - held)

@@ -63,11 +63,11 @@ def take_value(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) ->
     start = scan.taken
     if scan.rereads > 0:
         for nested in (True, False):
-            text = yield from _certain(scan, tags, is_new, nested)
+            text, is_certain = yield from _certain(scan, tags, is_new, nested)
+            scan.rereads -= not is_certain
             if text is not None:
                 return text
             scan.rewind(start)
-        scan.rereads -= 1
     parts: list[str] = []
     while True:
         try:
@@ -83,8 +83,11 @@ def take_value(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) ->
         parts.append(tags.closing)
 
 
-def _certain(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nested: bool) -> Wait[str | None]:
-    """Take a value up to the tag that certainly ends it, or that likely does if no other comes; None for neither.
+def _certain(
+    scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nested: bool
+) -> Wait[tuple[str | None, bool]]:
+    """Take a value up to the tag that certainly ends it, or that likely does if no other comes; None for neither, and
+    whether it is certain.
 
     ``nested``: whether opening tags in it count.
     """
@@ -104,7 +107,7 @@ def _certain(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nest
             else:
                 end = yield from _end(scan, tags, is_new)
                 if end is _End.CERTAIN:
-                    return "".join(parts)
+                    return "".join(parts), True
                 if end is _End.LIKELY and nested and guess is None:
                     guess = sum(map(len, parts))
             parts.append(mark)
@@ -113,11 +116,11 @@ def _certain(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nest
             cut.text = "".join(parts) + cut.text
             raise
     if guess is None:
-        return None
+        return None, False
     scan.rewind(start)
     text = scan.take(guess)
     scan.take(len(tags.closing))
-    return text
+    return text, False
 
 
 def _end(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[_End]:
