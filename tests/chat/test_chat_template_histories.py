@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
-from awkward_histories import HISTORIES, TOOLS, USER, demanded, tool
+from awkward_histories import HISTORIES, TOOLS, USER, call, calls, demanded, result, says, tool
 from quire.chat import ChatTemplate
+from quire.chat.messages import checked_messages
+from quire.chat.outlines import outline_of
 from small_templates import SMALL
 
 pytestmark = pytest.mark.python_only
@@ -59,3 +62,21 @@ def test_a_conversation_that_a_template_takes_is_left_alone() -> None:
         "[system:systemone][user:userone][assistant:null]<callone><calltwo>[tool:resultone][tool:resulttwo]"
     )
     assert rendering.moved == ()
+
+
+def test_a_long_conversation_without_a_pattern_is_fitted_as_a_short_one() -> None:
+    """A template that takes no later message of the system is found out whatever stands around it, at a bounded cost."""
+    rng = random.Random(5)
+    history = [says("system", "systemone")]
+    for i in range(600):
+        history.append(says("user", f"user{i:03d}"))
+        for j in range(rng.randint(0, 2)):
+            ids = [f"call{i:03d}{j}{k}" for k in range(rng.randint(1, 2))]
+            history.append(calls(*(call(id=id) for id in ids), content=rng.choice([None, "", "beside"])))
+            history += [result(f"result{id}", id) for id in ids]
+        history.append(says("assistant", f"answer{i:03d}"))
+        if i == 300:
+            history.append(says("system", "systemtwo"))
+    assert len(outline_of(checked_messages(history))) < 400
+    prompt = ChatTemplate(SMALL["qwen3.5"], SPECIAL_TEXTS).render(history)
+    assert [text for text in demanded(history) if prompt.count(text) != 1] == []

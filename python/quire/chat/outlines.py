@@ -6,6 +6,7 @@ rendering are what the template would lose of any conversation with this outline
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ __all__ = ["Outline", "Word", "n_lost", "outline_of", "sample_of", "sample_tools
 MAX_ALIKE = 3
 # The longest run of messages whose repetitions are left out.
 MAX_PERIOD = 8
+# Messages of an outline in which rounds may be there any number of times.
+MAX_PLAIN = 32
 ARGUMENT = "zqargument"
 
 
@@ -70,7 +73,23 @@ def outline_of(chat: Chat) -> tuple[Outline, ...]:
             )
         )
         _shorten(made)
-    return tuple(made)
+    return tuple(made if len(made) <= MAX_PLAIN else _without_known_rounds(made))
+
+
+def _without_known_rounds(made: list[Outline]) -> list[Outline]:
+    """The messages without rounds, from a user's turn to the next one, that were there before, but for the last two."""
+    rounds: list[list[Outline]] = []
+    for message in made:
+        if not rounds or (message.role == "user" and rounds[-1][-1].role != "user"):
+            rounds.append([])
+        rounds[-1].append(message)
+    seen = Counter[tuple[Outline, ...]]()
+    kept: list[Outline] = []
+    for i, part in enumerate(rounds):
+        seen[tuple(part)] += 1
+        if seen[tuple(part)] == 1 or i >= len(rounds) - 2:
+            kept += part
+    return kept
 
 
 def _shorten(made: list[Outline]) -> None:
