@@ -577,7 +577,7 @@ def test_options_of_the_commands(tmp_path, capsys):
     grammar.write_bytes(b"\xff")
     for arguments, words in [
         (["--grammar", 'root ::= "a"', "--regex", "a"], "exactly one of"),
-        (["--grammar", 'root ::= "a"', "--grammar-file", str(schema)], "given as text or as a file"),
+        (["--grammar", 'root ::= "a"', "--grammar-file", str(schema)], "as text and as a file"),
         (["--grammar-file", str(grammar)], "must be a text in UTF-8"),
         (["-jf", str(tmp_path / "absent")], "does not exist"),
         (["-j", "{"], "json must be JSON"),
