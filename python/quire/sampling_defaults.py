@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-__all__ = ["CHAT_DEFAULTS", "TRUNCATION", "chat_defaults"]
+__all__ = ["CHAT_DEFAULTS", "TRUNCATION", "chat_defaults", "most_prompt_tokens"]
+
+_USUAL_ROOM = 512  # tokens of an answer
 
 CHAT_DEFAULTS: Mapping[str, float] = MappingProxyType({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05})
 """llama.cpp's numbers: of a chat where neither the request nor the model's file says."""
@@ -33,3 +35,9 @@ def chat_defaults(advised: Mapping[str, object], given: Mapping[str, object] | N
 
 def _without(values: dict[str, object], names: Collection[str]) -> dict[str, object]:
     return {name: value for name, value in values.items() if name not in names}
+
+
+def most_prompt_tokens(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens of a prompt that leave room for an answer: an eighth of the context, or less where that is enough."""
+    room = min(_USUAL_ROOM if max_tokens is None else max_tokens, n_ctx // 8)
+    return n_ctx - max(room, 1)

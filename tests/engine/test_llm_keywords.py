@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -30,8 +30,9 @@ def test_the_keywords_are_the_fields() -> None:
     """A field that SamplingParams or ChatOptions gets must come here, too."""
     form = {"response_format", "regex", "choice", "grammar"}
     assert set(RequestFields.__annotations__) == {entry.name for entry in fields(SamplingParams)} | form
-    # Only a server is lenient, which can tell its client what has no effect.
-    own = {entry.name for entry in fields(ChatOptions)} - {"lenient"} | {"salt", "priority", "key"}
+    # Only a server is lenient, which can tell its client what has no effect; the others are of its dialects.
+    of_servers = {"lenient", "cut_prompt", "keep_tokens", "add_generation_prompt"}
+    own = {entry.name for entry in fields(ChatOptions)} - of_servers | {"salt", "priority", "key"}
     assert set(ChatFields.__annotations__) - set(RequestFields.__annotations__) == own
     for method in (LLM.chat, AsyncLLM.chat, LLM.chat_stream, AsyncLLM.chat_stream):
         assert own <= set(inspect.signature(method).parameters)
@@ -72,9 +73,10 @@ def test_a_chat_takes_the_files_advice(llm: LLM) -> None:
     greedy = SamplingParams(temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, max_tokens=8)
     assert llm.chat(ASKED, max_tokens=8).token_ids == llm.chat(ASKED, greedy).token_ids
     prompts = Prompts(llm.tokenizer, llm.n_vocab, llm.advised_sampling)
-    assert prompts.chat_draft(ASKED, None, RequestOptions(), ChatOptions()).engine.params == SamplingParams(
-        temperature=0.0, top_k=40, top_p=0.95, min_p=0.05
-    )
+    params = prompts.chat_draft(ASKED, None, RequestOptions(), ChatOptions()).engine.params
+    assert params is not None
+    # Marks of calls are not sampled where there are no tools.
+    assert replace(params, bad_token_ids=()) == SamplingParams(temperature=0.0, top_k=40, top_p=0.95, min_p=0.05)
     # A text is continued as the model has it.
     assert prompts.draft(STORY, None, RequestOptions()).params == SamplingParams()
 

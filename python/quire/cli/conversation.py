@@ -141,7 +141,7 @@ class Conversation:
 
     def _limit(self) -> dict[str, int]:
         """The keyword of ``chat_stream`` that has the oldest turns dropped."""
-        from ..engine.truncation import most_prompt_tokens
+        from ..sampling_defaults import most_prompt_tokens
 
         return {"max_prompt_tokens": most_prompt_tokens(self.llm.n_ctx, self._params.max_tokens)} if self._drops else {}
 

@@ -6,16 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Kept", "cut_ids", "most_prompt_tokens", "without_oldest"]
+__all__ = ["Kept", "cut_ids", "without_oldest"]
 
 _KEPT_ROLES = ("system", "developer")
-_USUAL_ROOM = 512
-
-
-def most_prompt_tokens(n_ctx: int, max_tokens: int | None) -> int:
-    """Tokens of a prompt that leave room for an answer: an eighth of the context, or less where that is enough."""
-    room = min(_USUAL_ROOM if max_tokens is None else max_tokens, n_ctx // 8)
-    return n_ctx - max(room, 1)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
-from ....engine.truncation import most_prompt_tokens
 from ....sampling import SamplingParams
-from ....sampling_defaults import chat_defaults
+from ....sampling_defaults import chat_defaults, most_prompt_tokens
 from ....structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
