@@ -123,7 +123,9 @@ class _Vectors:
         made = []
         for encoded, n in zip(self.encoded, self.n_rows, strict=True):
             size = len(encoded) // n
-            made.append(sse.raw([_floats(encoded[i * size : (i + 1) * size]) for i in range(n)]))
+            # Row by row: one call for all of them would hold the interpreter, and every other stream, for seconds.
+            rows = [sse.encode(_floats(encoded[i * size : (i + 1) * size])) for i in range(n)]
+            made.append(msgspec.Raw(b"[" + b",".join(rows) + b"]"))
         return made
 
     def floats_in_list(self) -> list[msgspec.Raw]:
