@@ -132,6 +132,23 @@ def test_a_name_opens_what_it_stands_for(home: Path) -> None:
         assert llm.n_ctx == 64
 
 
+def test_the_modules_of_others_open_names(home: Path) -> None:
+    from quire.compat import llama_cpp, vllm
+
+    Registry().add("poet", Preset(str(packaged_model())))
+    llama = llama_cpp.Llama("poet", n_ctx=64, verbose=False)
+    assert llama.metadata["general.architecture"] == "qwen3"
+    assert llama(PROMPT, max_tokens=2)["usage"]["completion_tokens"] == 2
+    llama.close()
+    (found,) = vllm.LLM("poet", max_model_len=64).generate(PROMPT, vllm.SamplingParams(max_tokens=2))
+    assert len(found.outputs[0].token_ids) == 2
+    with pytest.raises(TypeError, match=r"^Llama\(\).*'n_threads'"):
+        llama_cpp.Llama("poet", n_thread=2)
+    decoder = quire.open_decoder("poet", quire.EngineConfig(n_ctx=64, threads=1))
+    assert decoder.n_ctx == 64
+    decoder.close()
+
+
 def test_a_name_of_the_hub_is_downloaded_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
