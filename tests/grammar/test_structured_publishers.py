@@ -137,6 +137,10 @@ KINDS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         {**record([], a=INTEGER, b=INTEGER), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
         ['{"a":1}', '{"b":1}', '{"a":1,"b":1}'], ["{}", '{"a":1,"c":1}'],
     ),
+    "one key or the other": (
+        {**record(["c"], a=INTEGER, b=INTEGER, c=INTEGER), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        ['{"a":1,"c":1}', '{"b":1,"c":1}'], ['{"c":1}', '{"a":1,"b":1,"c":1}'],
+    ),
     "at least one key": ({**record([], a=INTEGER, b=INTEGER), "minProperties": 1}, ['{"b":1}'], ["{}"]),
     "exactly one key": (
         {**record([], a=INTEGER, b=INTEGER, c=INTEGER), "minProperties": 1, "maxProperties": 1},

@@ -8,12 +8,30 @@ from math import comb
 from typing import Any
 
 from .ecma import whole_text_pattern
+from .schema_keywords import ANNOTATIONS
 from .schema_places import Notes, Place, pointer, unenforceable, unsupported
 from .schema_values import counts
 
-__all__ = ["named_keys", "patterned", "sized"]
+__all__ = ["named_keys", "one_key_each", "patterned", "sized"]
 
 MAX_CHOICES = 64  # combinations of keys
+
+
+def one_key_each(options: list[object]) -> list[dict[str, Any]] | None:
+    """``oneOf`` as alternatives that exclude each other, where each says only that it requires a key of its own."""
+    names: list[str] = []
+    for option in options:
+        said = {key: option[key] for key in option.keys() - ANNOTATIONS} if isinstance(option, Mapping) else {}
+        required = said.get("required")
+        if said.keys() - {"required", "type"} or said.get("type", "object") != "object":
+            return None
+        if not isinstance(required, list) or len(required) != 1 or not isinstance(required[0], str):
+            return None
+        names += required
+    if len(set(names)) < len(names):
+        return None
+    absent = {name: {other: False for other in names if other != name} for name in names}
+    return [{"type": "object", "required": [name], "properties": absent[name]} for name in names]
 
 
 def patterned(schemas: Mapping[str, Any], place: Place) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .schema_document import MAX_ENTRIES, Document
 from .schema_groups import ALL_KEYS, Groups, Keys
 from .schema_keywords import ANNOTATIONS, REFERENCES, check_keyword, is_known, patterns_of
 from .schema_merging import merged
-from .schema_objects import named_keys, patterned, sized
+from .schema_objects import named_keys, one_key_each, patterned, sized
 from .schema_output import or_null, with_definitions
 from .schema_places import Notes, Place, malformed, unenforceable, unsupported
 from .schema_values import MAX_MULTIPLE, bounds, counts, ordered_subsets, step_of, texts
@@ -274,6 +274,10 @@ class Reader:
             if keyword not in said:
                 continue
             options = said[keyword]
+            keyed = one_key_each(options) if keyword == "oneOf" else None
+            if keyed is not None:
+                made["allOf"] = [*made.get("allOf", []), {"anyOf": keyed}]
+                continue
             each = [self.schema(option, (*place, keyword, str(i)), keys[keyword]) for i, option in enumerate(options)]
             if keyword == "oneOf" and not self._groups.exclude_each_other(options):
                 self.notes.add("oneOf, taken as anyOf,", (*place, keyword))
