@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -28,7 +29,7 @@ _LOOKS_PER_PROBE = 3
 _OVERLOADED = ApiError(503, "overloaded", "too many bytes are waiting to be read", retry_after_s=1)
 
 
-class PacedProtocol(HttpToolsProtocol):
+class PacedProtocol(HttpToolsProtocol, ABC):
     """uvicorn's protocol, which by itself parses all that comes and reads on after each answer.
 
     Here what follows a whole request stays unparsed until that one is answered, and unread beyond what one read gave.
@@ -120,8 +121,9 @@ class PacedProtocol(HttpToolsProtocol):
         """Give the parser a piece."""
         super().data_received(piece)  # type: ignore[arg-type]
 
+    @abstractmethod
     def _refuse(self, error: ApiError) -> None:
-        raise NotImplementedError
+        """Answer with an error; nothing that comes is looked at any more."""
 
     # For the table of connections
 
