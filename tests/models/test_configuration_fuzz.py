@@ -295,19 +295,13 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
             for name in ("gemma3", "gemma3n", "olmo3", "gemma-embedding")
         ),
         ("gemma3-vl", {TEXT: {**TEXTS["gemma3-vl"], "final_logit_softcapping": 0.5}}, "final_logit_softcapping"),
-        ("glm4moe", {"use_qk_norm": False}, "use_qk_norm"),
-        ("glm4moe", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"attention_bias": False}, "attention_bias"),
         ("gpt-oss", {"swiglu_limit": 3.0}, "swiglu_limit"),
         ("qwen2moe", {"qkv_bias": False}, "qkv_bias"),
-        ("mamba", {"use_conv_bias": False}, "use_conv_bias"),
-        ("granitehybrid", {"mamba_conv_bias": None}, "mamba_conv_bias"),
         ("granitehybrid", {"attention_multiplier": 0.0}, "attention_multiplier"),
-        ("jamba", {"mamba_conv_bias": False}, "mamba_conv_bias"),
         ("qwen3", {"quantization_config": {"quant_method": "aqlm"}}, "quantization_config"),
         ("bamba", {"partial_rotary_factor": 1.0}, "partial_rotary_factor"),
         ("lfm2moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
-        *(("falcon_h1", {"mamba_rms_norm": value}, "mamba_rms_norm") for value in (..., None, False)),
         *((name, {"final_logit_softcapping": 0.0}, "final_logit_softcapping") for name in CAPPED),
         ("gemma2", {"attn_logit_softcapping": 0.0}, "attn_logit_softcapping"),
         ("minicpm3", {"rope_parameters": ROPES[6]}, "mscale_all_dim"),
@@ -387,6 +381,65 @@ def test_a_change_has_transformers_effect(tmp_path: Path, name: str, changes: di
     assert expected is not None
     assert found is not None
     assert near(found, expected)
+
+
+DENIED: list[tuple[str, dict[str, object]]] = [
+    ("glm4moe", {"use_qk_norm": False}),
+    ("glm4moe", {"attention_bias": False}),
+    ("mamba", {"use_conv_bias": False}),
+    ("granitehybrid", {"mamba_conv_bias": None}),
+    ("jamba", {"mamba_conv_bias": False}),
+    *(("falcon_h1", {"mamba_rms_norm": value}) for value in (..., None, False)),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "changes"), DENIED)
+def test_tensors_that_a_field_denies_are_left_out_as_by_transformers(
+    tmp_path: Path, name: str, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = with_fields(tmp_path, name, **changes)
+    expected, found = theirs(folder, class_of(name)), ours(folder)
+    assert expected is not None
+    assert found is not None
+    assert near(found, expected)
+    assert next(iter(changes)) in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "module", "field"),
+    [
+        ("llama", "self_attn.q_proj", "attention_bias"),
+        ("llama", "self_attn.o_proj", "attention_bias"),
+        ("llama", "mlp.down_proj", "mlp_bias"),
+        ("qwen3", "self_attn.k_proj", "attention_bias"),
+        ("granite", "self_attn.v_proj", "attention_bias"),
+        ("granite", "mlp.up_proj", "mlp_bias"),
+        ("granitemoe", "self_attn.q_proj", "attention_bias"),
+        ("nemotron", "self_attn.q_proj", "attention_bias"),
+        ("nemotron", "mlp.up_proj", "mlp_bias"),
+        ("hunyuan-dense", "self_attn.q_proj", "attention_bias"),
+        ("seed_oss", "self_attn.o_proj", "attention_out_bias"),
+        ("seed_oss", "mlp.gate_proj", "mlp_bias"),
+        ("ernie4_5", "self_attn.q_proj", "use_bias"),
+    ],
+)
+def test_biases_that_a_field_denies_are_left_out_as_by_transformers(
+    tmp_path: Path, name: str, module: str, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Absent, and the default is no."""
+    tensor = f"model.layers.0.{module}"
+    shapes = shapes_of(name)
+    shapes[f"{tensor}.bias"] = shapes[f"{tensor}.weight"][:1]
+    write_checkpoint(tmp_path, name, shapes)
+    config = {key: value for key, value in config_of(name).items() if key != field}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected, found = theirs(tmp_path, class_of(name)), ours(tmp_path)
+    assert expected is not None
+    assert found is not None
+    assert near(found, expected)
+    assert field in caplog.text
 
 
 # What an architecture has no choice of, to transformers and to llama.cpp.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import UnsupportedError
 from .fields import Fields
 
 if TYPE_CHECKING:
@@ -45,19 +45,6 @@ def adding(number: float) -> Change:
     return change
 
 
-def where(flag: str, default: bool) -> Change:
-    """A tensor that counts only where a field of the configuration is true."""
-
-    def change(x: Array, config: Fields) -> Array:
-        if not config.flag(flag, default):
-            raise UnsupportedError(
-                f"[convert] '{flag}' must be true where the checkpoint has such tensors but is false"
-            )
-        return x
-
-    return change
-
-
 def transposed(x: Array, config: Fields) -> Array:
     """Of GPT-2's Conv1D, which stores ``[in, out]``; biases stay."""
     return x.T.copy() if x.ndim == 2 else x
@@ -68,17 +55,30 @@ def squeezed(x: Array, config: Fields) -> Array:
     return x.squeeze()
 
 
-def only_with(name: str, *, default: bool, biases: bool = False, change: Change | None = None) -> Change:
-    """The tensor as it is, or only its bias, where a field says that the model has it; refused where it says otherwise,
-    as transformers would leave it out.  ``change``: what is done to it then.
+@dataclass(frozen=True)
+class OnlyWith:
+    """A change of tensors that a model has only where a field says so; others leave them out, as transformers does."""
+
+    name: str
+    default: bool
+    biases: bool
+    change: Change | None = None
+
+    def __call__(self, x: Array, config: Fields) -> Array:
+        return self.change(x, config) if self.change else x
+
+    def denies(self, tensor: str, config: Fields) -> bool:
+        """Whether the model has no such tensor."""
+        is_there = config.flag(self.name, self.default) if not config.is_null(self.name) else False
+        return not is_there and (not self.biases or tensor.endswith(".bias"))
+
+
+def only_with(name: str, *, default: bool, biases: bool = False, change: Change | None = None) -> OnlyWith:
+    """Tensors that count only where a field is true, all of them or the ``biases`` alone.
+
+    The field counts as read whether or not the checkpoint has such tensors.  ``change``: what is done to them.
     """
-
-    def checked(x: Array, config: Fields) -> Array:
-        if (x.ndim == 1 or not biases) and (config.is_null(name) or not config.flag(name, default)):
-            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has its tensors but is not")
-        return change(x, config) if change else x
-
-    return checked
+    return OnlyWith(name, default, biases, change)
 
 
 def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:

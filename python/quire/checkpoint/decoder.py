@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from .changes import where
+from .changes import only_with
 from .fields import Fields
 from .keys import Key, f32, u32
 from .tensors import PredictingLayers, Source
@@ -48,7 +48,7 @@ BIASED_TENSORS: dict[str, str | Source] = {
     **{f"blk.{{i}}.attn_{part}.weight": f"model.layers.{{i}}.self_attn.{part}_proj.weight" for part in "qkv"},
     **{
         f"blk.{{i}}.attn_{part}.bias": Source(
-            (f"model.layers.{{i}}.self_attn.{part}_proj.bias",), where("attention_bias", True)
+            (f"model.layers.{{i}}.self_attn.{part}_proj.bias",), only_with("attention_bias", default=True)
         )
         for part in "qkv"
     },

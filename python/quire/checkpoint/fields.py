@@ -135,6 +135,10 @@ class Fields:
         """The value that the reference gives the field where it is absent; None where it gives none."""
         return self._reference.default(name) if self._reference is not None else None
 
+    def has_default(self, name: str) -> bool:
+        """Whether the reference reads the field and gives it a value where it is absent."""
+        return self.default(name) is not None
+
     def is_default(self, name: str) -> bool:
         """Whether the field has the value that the reference gives it where it is absent.  Asking is not reading."""
         return self._reference is not None and self._reference.is_default(name, self._values.get(name))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from ..errors import LoadError, UnsupportedError
-from .changes import Array
+from .biases import denying_field
+from .changes import Array, OnlyWith
 from .fields import Fields
 from .keys import Key
 from .rope import Entry, llama3_factors, longrope_factors, rope_keys, rope_of
 from .tensors import PredictingLayers, Source, Target, layers_of, planned
 
+_LOG = logging.getLogger("quire")
 # Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
 # configuration says, how another program ran it.
 WITHOUT_EFFECT = (
@@ -50,6 +53,23 @@ def _is_permitted(value: object, permitted: Permitted) -> bool:
     if all(isinstance(one, bool) for one in permitted) and (value is None or isinstance(value, int | float)):
         return bool(value) in permitted
     return value in permitted
+
+
+def _without_denied(targets: list[Target], config: Fields) -> list[Target]:
+    """Without tensors that the configuration says the model does not have, which a warning names."""
+    denied: dict[str, str] = {}
+    for target in targets:
+        for source in target.sources:
+            if isinstance(change := target.change, OnlyWith) and change.denies(source, config):
+                denied[source] = change.name
+            elif field := denying_field(source, config):
+                denied[source] = field
+    if denied:
+        first = min(denied)
+        _LOG.warning(
+            "[convert] ignoring %d tensors that config.json denies: %r by %r ...", len(denied), first, denied[first]
+        )
+    return [target for target in targets if not denied.keys() & set(target.sources)]
 
 
 @dataclass(frozen=True)
@@ -106,6 +126,9 @@ class Checkpoint:
                 raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
         for check in self.checks:
             check(config)
+        for entry in self.tensors.values():  # whether or not the checkpoint has such tensors
+            if isinstance(change := Source.of(entry).change, OnlyWith):
+                config.read((change.name,))
         for name, key in self.keys.items():
             if (made := key.read(config)) is not None:
                 yield name, key.kind, made
@@ -153,6 +176,7 @@ class Checkpoint:
             targets += self.predicting.planned(table, there, n_layer, self.n_predicting(config, there))
         targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
         used = {source for target in targets for source in target.sources}
+        targets = _without_denied(targets, config)
         patterns = [*IGNORED_TENSORS, *self.ignored, *(name.replace("{i}", "*") for name in self.numbers.values())]
         left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
         if left:

@@ -166,12 +166,7 @@ def by_group(field: str, default: int) -> Change:
 
 def convolution(flag: str) -> Change:
     """Without the dimension of 1; ``flag`` says whether there is a bias."""
-    with_bias = only_with(flag, default=True, biases=True)
-
-    def change(x: Array, config: Fields) -> Array:
-        return squeezed(with_bias(x, config), config)
-
-    return change
+    return only_with(flag, default=True, biases=True, change=squeezed)
 
 
 def _inner(config: Fields) -> int:
