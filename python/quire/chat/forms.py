@@ -49,14 +49,14 @@ class Form:
         joined: The roles whose parts are joined by line ends.
         text_arguments: Whether arguments of calls are JSON text; else they are objects.
         short_ids: Whether ids of calls are nine letters and digits.
-        parted: Whether all text is a list of parts.
+        parted: The roles whose text is a list of parts.
     """
 
     gap: Gap = "given"
     joined: frozenset[str] = frozenset()
     text_arguments: bool = False
     short_ids: bool = False
-    parted: bool = False
+    parted: frozenset[str] = frozenset()
 
     def of(self, chat: Chat) -> Chat:
         """The conversation in this form."""
@@ -67,7 +67,7 @@ class Form:
         content = made.get("content")
         if isinstance(content, list) and message["role"] in self.joined:
             made["content"] = "\n".join(str(part["text"]) for part in content if isinstance(part, dict))
-        if self.parted and isinstance(content, str):
+        if isinstance(content, str) and message["role"] in self.parted:
             made["content"] = [{"type": "text", "text": content}]
         if content is None and self.gap != "given":
             made.pop("content", None)
@@ -109,12 +109,13 @@ class Forms:
         self._source = source
         self._probe_with = probe
         self._takes_parts: dict[str, bool] = {}
+        self._parted: dict[str, bool] = {}
 
     def of(self, chat: Chat) -> Iterator[Form]:
         """The forms to try for a conversation, best first."""
-        parted = self.wants_parts
+        parted = frozenset(role for role in {str(message["role"]) for message in chat} if self._wants_parts(role))
         listed = {str(message["role"]) for message in chat if isinstance(message.get("content"), list)}
-        joined = frozenset(role for role in listed if not parted and not self._takes(role))
+        joined = frozenset(role for role in listed - parted if not self._takes(role))
         has_calls = any(message.get("tool_calls") or message["role"] == "tool" for message in chat)
         has_gaps = any(message.get("content") is None for message in chat)
         as_text = has_calls and self.wants_text_arguments
@@ -154,18 +155,19 @@ class Forms:
             raise
         except QuireError:
             return False
-        return FIRST in shown and SECOND in shown and "'text': " not in shown
+        return _shows_both(shown)
 
-    @cached_property
-    def wants_parts(self) -> bool:
-        """Whether the template shows a list of parts, and nothing of a plain text."""
+    def _wants_parts(self, role: str) -> bool:
+        """Whether the template shows a list of parts, and nothing of a plain text: for few, which is why the user's
+        messages are looked at first."""
+        if role not in self._parted:
+            wants = role == "user" or self._wants_parts("user")
+            self._parted[role] = wants and not self._shows_text(role) and self._shows_parts(role)
+        return self._parted[role]
+
+    def _shows_text(self, role: str) -> bool:
         try:
-            if FIRST in self._probe([{**USER, "content": FIRST}]):
-                return False
-        except QuireError:
-            pass
-        try:
-            return FIRST in self._probe([{**USER, "content": PARTS}])
+            return FIRST in self._probe(Form("empty").of(_around(role, FIRST)))
         except QuireError:
             return False
 
@@ -203,6 +205,11 @@ class Forms:
             return '"probe_key"' in self._probe(Form(text_arguments=True).of(chat))
         except QuireError:
             return False
+
+
+def _shows_both(rendering: str) -> bool:
+    """Whether a rendering has the texts of both parts, and not as Python writes lists."""
+    return FIRST in rendering and SECOND in rendering and "'text': " not in rendering
 
 
 def _around(role: str, content: Json) -> Chat:

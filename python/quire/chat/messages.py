@@ -159,8 +159,8 @@ def _link_results(messages: list[dict[str, Json]]) -> None:
                 continue
             message["tool_call_id"] = str(id)
             name = waiting.pop(str(id), None)
-            if name is not None and not message.get("name"):
-                message["name"] = name
+            if name is not None:
+                message.setdefault("name", name)
 
 
 def _check_calls(calls: Json, place: str) -> None:
