@@ -598,7 +598,6 @@ HONOURED = {
 @pytest.mark.parametrize(
     ("key", "change"),
     [
-        ("mystery", (1, "u32")),
         ("attention.causal", (False, "bool")),
         ("logit_scale", (2.0, "f32")),
         ("attention.scale", (0.5, "f32")),
@@ -625,6 +624,15 @@ def test_keys_that_change_the_answer_are_refused_by_name(
         return
     with pytest.raises((LoadError, UnsupportedError), match=key):
         load_model(GGUFReader(path))
+
+
+def test_keys_that_llama_cpp_does_not_read_are_ignored_and_named(
+    tiny: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = {"mystery": (1, "u32"), "training.lr": (0.5, "f32")}
+    path = edited(tiny("llama"), tmp_path / "x.gguf", more)  # type: ignore[arg-type]
+    assert np.array_equal(Runner(path).logits(IDS), Runner(tiny("llama")).logits(IDS))
+    assert "llama.mystery, llama.training.lr" in caplog.text
 
 
 def test_every_architecture_is_fuzzed(tiny: Callable[[str], Path]) -> None:

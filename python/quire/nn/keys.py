@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import LoadError, UnsupportedError
 from ..gguf import REQUIRED, Metadata, Required
+from .llama_cpp_keys import LLAMA_CPP_KEYS
+
+_LOG = logging.getLogger("quire")
 
 
 class Keys:
     """The keys below one architecture's name: ``keys.integer("block_count")`` reads ``llama.block_count``.
 
-    Every key of the file is read, or listed as without effect, or refused by name (``finish``), so that nothing that
-    would change the answer is ignored.  A key that is absent (without a default), of another type or out of range is a
-    LoadError that names it.
+    Every key that llama.cpp reads is read, or listed as without effect, or refused by name (``finish``), so that
+    nothing that would change the answer is ignored.  Others are named in a warning.
+    A key that is absent (without a default), of another type or out of range is a LoadError that names it.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -117,10 +121,18 @@ class Keys:
         self._without_effect += patterns
 
     def finish(self, known: Sequence[str] = ()) -> None:
-        """UnsupportedError for a key of the file that nobody read and that is not listed."""
-        patterns = [*self._without_effect, *known]
+        """Name keys in a warning that llama.cpp does not read either, whatever the architecture.
+
+        UnsupportedError for one that it reads, nobody here read, and that is not listed.
+        """
+        patterns, unknown = [*self._without_effect, *known], []
         for key in self._metadata:
             name = key.removeprefix(f"{self.arch}.")
             if name == key or name in self._read or any(fnmatchcase(name, pattern) for pattern in patterns):
                 continue
-            raise UnsupportedError(f"[{self.arch}] every key of the architecture must be known but '{key}' is not")
+            if name in LLAMA_CPP_KEYS:
+                raise UnsupportedError(f"[{self.arch}] unsupported metadata key '{key}' for this architecture")
+            unknown.append(f"{key:.80}")
+        if unknown:
+            more = f" and {len(unknown) - 8} more" if len(unknown) > 8 else ""
+            _LOG.warning("[%s] ignoring unknown metadata keys: %s%s", self.arch, ", ".join(unknown[:8]), more)
