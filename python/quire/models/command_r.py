@@ -79,6 +79,6 @@ HF = {
         checks=(no_windows,),
         rope=lambda config: rope_keys(config, 500000.0),
         tied=True,
-        unused=("attention_bias", "use_qk_norm", "rms_norm_eps"),
+        unused=("rms_norm_eps", "max_position_embeddings"),  # which model_max_length comes before
     )
 }
