@@ -237,3 +237,10 @@ def test_a_modelfile_makes_a_name(
     (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER luck 7\n")
     assert main(("create", "x")) == 1
     assert "luck" in capsys.readouterr().err
+    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nTEMPLATE x\n")
+    assert main(("create", "x")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("quire: [create] TEMPLATE")
+    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER num_keep 24\n")
+    assert main(("create", "x")) == 0
+    assert "num_keep" in capsys.readouterr().err

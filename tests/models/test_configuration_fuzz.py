@@ -523,6 +523,23 @@ def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) ->
     assert "output.weight" not in GGUFReader(tmp_path / "x.gguf")
 
 
+def test_a_tied_pair_may_be_stored_as_the_head_alone(tmp_path: Path) -> None:
+    """As transformers 5 takes it; some programs save the pair under the head's name."""
+    shapes = shapes_of("qwen3")
+    tensors = {name: weight_of("qwen3", name, tuple(shape)) for name, shape in shapes.items()}
+    write_checkpoint(tmp_path / "hf", "qwen3", shapes)
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    write_safetensors(tmp_path / "hf" / "model.safetensors", tensors)
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    written = GGUFReader(tmp_path / "x.gguf")
+    assert np.array_equal(written.tensor("token_embd.weight").numpy(), tensors["lm_head.weight"])
+    assert "output.weight" not in written
+    fields = json.loads((tmp_path / "hf" / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(LoadError, match="token_embd"):
+        convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+
+
 def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="must hold a head"):
         convert(with_fields(tmp_path, "qwen3", tie_word_embeddings=False), tmp_path / "x.gguf", "f32")

@@ -148,6 +148,17 @@ def test_a_modelfile_keeps_the_lines_of_a_system_message() -> None:
     assert read_modelfile("from m\nparameter\ttop_k\t7").parameters == [("top_k", 7)]
 
 
+def test_modelfiles_that_ollama_shows_are_read() -> None:
+    read = read_modelfile(
+        '# by "ollama show"\nFROM "./m.gguf"\nRENDERER qwen3-coder\nPARSER qwen3-coder\nPARAMETER num_keep 24\n'
+        'PARAMETER stop "<|eot_id|>"\nSYSTEM "You say ""yes"".\nAnd \'no\'."\nPARAMETER penalize_newline false\n'
+    )
+    assert (read.model, read.system) == ("./m.gguf", 'You say ""yes"".\nAnd \'no\'.')
+    assert (read.parameters, read.ignored) == ([("stop", "<|eot_id|>")], ["num_keep", "penalize_newline"])
+    with pytest.raises(ApiError, match="not closed"):
+        read_modelfile('FROM m\nSYSTEM "never closed\nx')
+
+
 WRONG: list[dict[str, Any]] = [
     {"sampling": {"temperature": None}},
     {"sampling": {"temperature": float("nan")}},

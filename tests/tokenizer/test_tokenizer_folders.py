@@ -16,6 +16,7 @@ from quire.convert.vocabulary import write_vocabulary
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFWriter
 from quire.tokenizer import Tokenizer, TokenKind
+from quire.tokenizer.from_pretrained import read_pretrained
 from test_tokenizer_families import (
     REPLACEMENTS,
     SPACE,
@@ -300,3 +301,18 @@ def test_every_end_of_sequence_ends_an_answer(
     (folder / file).write_text(json.dumps({"eos_token_id": [True]}))
     with pytest.raises(LoadError, match="an id or a list of ids"):
         Tokenizer.from_pretrained(folder)
+
+
+def test_a_processors_template_counts_where_the_tokenizer_has_none(tmp_path: Path) -> None:
+    oracle = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    folder = saved(oracle, tmp_path)
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    assert read_pretrained(folder).chat_templates == {"default": "processor"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "own"}))
+    assert read_pretrained(folder).chat_templates == {"default": "own"}
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": ["x"]}))
+    with pytest.raises(LoadError, match=r"chat_template\.json"):
+        read_pretrained(folder)

@@ -49,6 +49,8 @@ def command(*, name: str, modelfile: Path | None, source: str | None, quantize: 
     if model is None:
         raise RequestError(f"[create] {path} has no FROM: it names the model")
     sampling, options = _parameters(read.parameters)
+    if read.ignored:
+        click.echo(f"quire: [create] ignoring PARAMETER {', '.join(read.ignored)}", err=True)
     if read.adapters:
         options["lora"] = [_beside(folder, adapter) for adapter in read.adapters]
     if quantize is not None:
@@ -63,7 +65,7 @@ def _read(text: str) -> Modelfile:
     try:
         return read_modelfile(text)
     except ApiError as error:
-        raise RequestError(f"[create] {error}") from None
+        raise RequestError(f"[create] {error.message}") from None
 
 
 def _beside(folder: Path, name: str | None) -> str | None:

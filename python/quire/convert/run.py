@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -137,6 +138,8 @@ class _Conversion:
             return targets
         if head.change is not None or not self.mapping.is_tied(self.whole):
             return targets
+        if EMBEDDING not in by_name:  # a saved copy of the tied pair, under the head's name
+            return [replace(target, name=EMBEDDING) if target is head else target for target in targets]
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]

@@ -278,7 +278,7 @@ def _paired_id(processor: Json, key: str) -> int:
 
 
 def _chat_templates(place: Path, config: Json) -> dict[str, str]:
-    """By name; a template in a file of its own comes before the one in tokenizer_config.json."""
+    """By name; chat_template.jinja comes before tokenizer_config.json, and chat_template.json, a processor's, last."""
     found: dict[str, str] = {}
     value = config.get("chat_template")
     if isinstance(value, str):
@@ -293,4 +293,10 @@ def _chat_templates(place: Path, config: Json) -> dict[str, str]:
     file = place / "chat_template.jinja"
     if file.exists():
         found["default"] = file.read_text(encoding="utf-8")
+    of_processor = place / "chat_template.json"
+    if not found and of_processor.exists():
+        value = _read_json(of_processor).get("chat_template")
+        if not isinstance(value, str):
+            raise LoadError("[tokenizer] chat_template.json has no text as its chat_template")
+        found["default"] = value
     return found

@@ -13,17 +13,28 @@ __all__ = ["Modelfile", "read_modelfile"]
 
 _INSTRUCTION = re.compile(r"([A-Za-z]+)[ \t]+(.*)")
 _QUOTES = '"""'
-_REFUSED: dict[str, Literal["template", "message"]] = {"TEMPLATE": "template", "MESSAGE": "message"}
+_REFUSED: dict[str, tuple[Literal["template", "message"], str]] = {
+    "TEMPLATE": ("template", "chats go through the template in the model's file, so the instruction can be left out"),
+    "MESSAGE": ("message", "put examples into SYSTEM, or send them with each chat"),
+}
+# What Ollama's own versions and built-in formats are called; the model's file says the same to Quire.
+_WITHOUT_MEANING = ("LICENSE", "REQUIRES", "RENDERER", "PARSER")
+# Parameters of Ollama that the model's file, the server or the machine decides here.
+_WITHOUT_EFFECT = {
+    "num_keep", "penalize_newline", "use_mmap", "use_mlock", "numa", "low_vram", "f16_kv", "num_gqa",
+    "rope_frequency_base", "rope_frequency_scale", "embedding_only",
+}  # fmt: skip
 
 
 @dataclass
 class Modelfile:
-    """FROM, SYSTEM, PARAMETERs and ADAPTERs."""
+    """FROM, SYSTEM, PARAMETERs and ADAPTERs, and the PARAMETERs that are ignored."""
 
     model: str | None = None
     system: str | None = None
     parameters: list[tuple[str, Any]] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # names of parameters without effect
 
 
 def read_modelfile(text: str) -> Modelfile:
@@ -40,19 +51,22 @@ def read_modelfile(text: str) -> Modelfile:
             read.system = value
         elif word == "PARAMETER":
             key, _, given = value.replace("\t", " ", 1).partition(" ")
-            read.parameters.append((key, _number(given.strip().strip('"'))))
+            if key in _WITHOUT_EFFECT:
+                read.ignored.append(key)
+            else:
+                read.parameters.append((key, _number(given.strip().strip('"'))))
         elif word == "ADAPTER":
             read.adapters.append(value)
         elif word in _REFUSED:
-            text_ = f"{word} of a Modelfile is not supported: the {_REFUSED[word]} of a model is its file's own"
-            raise ApiError(400, "unsupported_parameter", text_, _REFUSED[word])
-        elif word not in ("LICENSE", "REQUIRES"):
+            name, advice = _REFUSED[word]
+            raise ApiError(400, "unsupported_parameter", f"{word} of a Modelfile is not supported: {advice}", name)
+        elif word not in _WITHOUT_MEANING:
             raise ApiError(400, "invalid_value", f"unknown instruction {brief(word)} in a Modelfile", "modelfile")
     return read
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Instructions in capitals, with what follows them; a value in three quotes may have several lines."""
+    """Instructions in capitals, with what follows them; a value in quotes, one or three, may have several lines."""
     lines = iter(text.splitlines())
     for untrimmed in lines:
         line = untrimmed.strip()
@@ -63,27 +77,29 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
             text_ = f"a line of a Modelfile is no INSTRUCTION with arguments: {brief(line)}"
             raise ApiError(400, "invalid_value", text_, "modelfile")
         value = found[2].strip()
-        if value.startswith(_QUOTES):
-            value = _quoted(value[len(_QUOTES) :], lines)
-        elif len(value) > 1 and value[0] == value[-1] == '"':
-            value = value[1:-1]
+        for quotes in (_QUOTES, '"'):
+            if value.startswith(quotes):
+                value = _quoted(quotes, value[len(quotes) :], lines)
+                break
         yield found[1].upper(), value
 
 
-def _quoted(first: str, lines: Iterator[str]) -> str:
-    """The text up to the closing quotes, which begins on a line already taken."""
+def _quoted(quotes: str, first: str, lines: Iterator[str]) -> str:
+    """The text up to the closing quotes, which begins on a line already taken; a single quote ends its line."""
     parts, line = [], first
-    while _QUOTES not in line:
+    while True:
+        before, found, rest = line.partition(quotes) if quotes == _QUOTES else line.rstrip().rpartition(quotes)
+        if found and (quotes == _QUOTES or not rest):
+            break
         parts.append(line)
         following = next(lines, None)
         if following is None:
-            raise ApiError(400, "invalid_value", f"{_QUOTES} in a Modelfile is not closed", "modelfile")
+            raise ApiError(400, "invalid_value", f"{quotes} in a Modelfile is not closed", "modelfile")
         line = following
-    last, _, rest = line.partition(_QUOTES)
     if rest.strip():
         text = f"a line of a Modelfile has more after its closing quotes: {brief(rest.strip())}"
         raise ApiError(400, "invalid_value", text, "modelfile")
-    return "\n".join([*parts, last]).strip()
+    return "\n".join([*parts, before]).strip()
 
 
 def _number(text: str) -> int | float | str:
