@@ -128,8 +128,9 @@ def plain(value: object) -> object:
 
 
 def settable(config: type[Any]) -> set[str]:
-    """Properties that config.json sets as well."""
-    found = {name for name in dir(config) if isinstance(inspect.getattr_static(config, name), property)}
+    """Properties of its own that config.json sets as well."""
+    own = set(dir(config)) - set(dir(transformers.PretrainedConfig))
+    found = {name for name in own if isinstance(inspect.getattr_static(config, name), property)}
     return {name for name in found if inspect.getattr_static(config, name).fset is not None and name[0] != "_"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from .._native import graph
@@ -15,6 +15,7 @@ from ..checkpoint import (
     Fields,
     Key,
     Source,
+    Target,
     cap,
     half,
     local_layers,
@@ -306,6 +307,14 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 
 class _Checkpoint(Checkpoint):
+    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
+        """Without values of their own where keys stand for them, whatever the checkpoint holds."""
+        found = super().targets(config, entries, there)
+        if not config.flag("attention_k_eq_v", False):
+            return found
+        shared = {f"blk.{i}.attn_v.weight" for i, local in enumerate(_locals(config)) if not local}
+        return [target for target in found if target.name not in shared]
+
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
         """Dimensions that are not rotated have frequencies near 0."""
         import numpy as np
