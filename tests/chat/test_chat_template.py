@@ -204,7 +204,7 @@ def test_variables() -> None:
         ([{"role": "<|im_end|>", "content": "x"}], r"messages\[0\].role"),
         ([{"role": "user"}], r"messages\[0\].content must be text .* absent"),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], r"messages\[1\].content must be text"),
-        ([{"role": "user", "content": ["x"]}], r"messages\[0\].content\[0\] must be an object"),
+        ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\] must be an object"),
         ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\].content\[0\].text"),
         ([{"role": "user", "content": b"x"}], r"messages\[0\].content must be JSON data"),
         ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls must be a list"),

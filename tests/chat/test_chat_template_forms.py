@@ -81,6 +81,30 @@ def test_parts() -> None:
         ChatTemplate(CHATML).render([{"role": "user", "content": [parts[0], {"type": "image_url"}]}])
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "text": {"value": "hi", "annotations": []}},  # Assistants
+        {"type": "input_text", "text": "hi"},  # Responses
+        {"type": "output_text", "text": "hi", "annotations": []},
+        {"text": "hi"},
+        "hi",
+    ],
+    ids=str,
+)
+def test_parts_of_other_interfaces_are_text(part: object) -> None:
+    shown = "{% for p in messages[0].content %}{{ p.type }} {{ p.text }}{% endfor %}"
+    assert ChatTemplate(shown).render([{"role": "user", "content": [part]}]) == "text hi"
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "text", "text": {"value": 7}}, {"type": "text"}, {"type": 5}, 7, {}], ids=str
+)
+def test_parts_without_text_are_named(part: object) -> None:
+    with pytest.raises(RequestError, match=r"messages\[0\].content\[0\]"):
+        ChatTemplate(CHATML).render([{"role": "user", "content": [part]}])
+
+
 def test_absent_content_is_what_the_template_takes() -> None:
     call = {"function": {"name": "f", "arguments": {}}}
     loop = "{% for m in messages %}{% if m.tool_calls %}{{ %s }}{% endif %}{% endfor %}"

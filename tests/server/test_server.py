@@ -159,6 +159,39 @@ def test_echo_with_logprobs_of_the_prompt(client: httpx.Client, llm: LLM) -> Non
     assert shown == table["tokens"]
 
 
+def test_the_likeliest_tokens_include_the_drawn_one(client: httpx.Client) -> None:
+    """Also where it is none of the likeliest, as OpenAI and vLLM have it."""
+    body = {"prompt": STORY, "max_tokens": 24, "temperature": 2, "seed": 1, "logprobs": 1, "echo": True}
+    table = client.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+    rows = list(zip(table["tokens"], table["token_logprobs"], table["top_logprobs"], strict=True))[1:]
+    assert {len(top) for *_, top in rows} == {1, 2}
+    assert all(top[token] == pytest.approx(logprob) for token, logprob, top in rows)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "n_top"),
+    [
+        ("/v1/completions", {"logprobs": True}, 1),
+        ("/v1/completions", {"logprobs": False}, None),
+        ("/v1/chat/completions", {"logprobs": 1, "top_logprobs": 2}, 2),
+        ("/v1/chat/completions", {"logprobs": 0, "top_logprobs": 0}, None),
+        ("/v1/chat/completions", {"top_logprobs": 0}, None),
+    ],
+)
+def test_log_probabilities_are_asked_for_by_numbers_and_truth_values(
+    client: httpx.Client, path: str, fields: dict[str, Any], n_top: int | None
+) -> None:
+    prompt = {"prompt": STORY} if path == "/v1/completions" else {"messages": ASKED}
+    body = {**prompt, **fields, "max_tokens": 2, "temperature": 0}
+    shown = client.post(path, json=body).json()["choices"][0]["logprobs"]
+    if n_top is None:
+        assert shown is None
+    elif "prompt" in prompt:
+        assert [len(top) for top in shown["top_logprobs"]] == [n_top] * 2
+    else:
+        assert [len(token["top_logprobs"]) for token in shown["content"]] == [n_top] * 2
+
+
 @pytest.mark.parametrize("prompt", ["Warsaw is é😀.", "😀😀 日本 fox", "a👩‍👩‍👧b"])
 def test_offsets_count_characters(client: httpx.Client, prompt: str) -> None:
     """Also of tokens that are parts of one."""

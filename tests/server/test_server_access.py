@@ -362,6 +362,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"logit_bias": {"1": 101}}, "logit_bias[...]"),
     (CHAT, {"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
     (CHAT, {"top_logprobs": 5}, "top_logprobs"),
+    (CHAT, {"logprobs": 5}, "logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (CHAT, {"seed": 2**63}, "seed"),
     (CHAT, {"seed": "x"}, "seed"),

@@ -187,6 +187,9 @@ def test_messages_are_translated() -> None:
         {"role": "tool", "name": "f", "content": "1"},
     ]
     assert work.options["template_values"] == {"enable_thinking": False}
+    work = sent("/api/chat", messages=ASKED, think="xhigh")
+    assert isinstance(work, Chat)
+    assert work.options["template_values"] == {"enable_thinking": True, "reasoning_effort": "xhigh"}
 
 
 def test_nothing_to_answer_is_answered_at_once() -> None:

@@ -18,6 +18,7 @@ Messages: TypeAlias = Sequence[Mapping[str, object]]
 ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_DEPTH = 64
 # Names that a message's reasoning goes by; templates read one of the first two.
+_TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -123,16 +124,21 @@ def _checked_content(content: Json, place: str) -> Json:
 
 
 def _checked_part(part: Json, place: str) -> dict[str, Json]:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+    """A part of text, in the shapes that chats, Responses and Assistants have for it."""
+    if isinstance(part, str):
+        part = {"type": "text", "text": part}
+    if not isinstance(part, dict) or not isinstance(part.get("type", "text"), str):
         raise RequestError(f"[chat] {place} must be an object with a type")
-    if part["type"] == "refusal":
-        part = {"type": "text", "text": part.get("refusal")}
-    if part["type"] != "text":
-        raise UnsupportedError(f"[chat] {place}.type must be text but is {part['type']!r}")
-    text = part.get("text")
+    kind, text = part.get("type", "text"), part.get("text")
+    if kind == "refusal":
+        kind, text = "text", part.get("refusal")
+    if kind not in _TEXT_PARTS:
+        raise UnsupportedError(f"[chat] {place}.type must be text but is {kind!r}")
+    if isinstance(text, dict):  # {"value": ..., "annotations": ...}
+        text = text.get("value")
     if not isinstance(text, str):
-        raise RequestError(f"[chat] {place}.text must be text but is {type(text).__name__}")
-    return part
+        raise RequestError(f"[chat] {place}.text is no text but {json.dumps(part.get('text'))[:80]}")
+    return {**part, "type": "text", "text": text}
 
 
 def _link_results(messages: list[dict[str, Json]]) -> None:

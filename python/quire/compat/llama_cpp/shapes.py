@@ -38,10 +38,15 @@ def _columns(
         "tokens": shown,
         "text_offset": starts,
         "token_logprobs": [None if token is None else token.logprob for token in tokens],
-        "top_logprobs": [
-            None if token is None else {_text(tokenizer, id_): p for id_, p in token.top} for token in tokens
-        ],
+        "top_logprobs": [None if token is None else _top(tokenizer, token) for token in tokens],
     }
+
+
+def _top(tokenizer: Tokenizer, token: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens, and the drawn one where it is none of them."""
+    top = {_text(tokenizer, id_): p for id_, p in token.top}
+    top.setdefault(_text(tokenizer, token.token_id), token.logprob)
+    return top
 
 
 def completion(

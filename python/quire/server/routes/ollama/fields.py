@@ -32,7 +32,7 @@ __all__ = [
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-2, le=2**31 - 1)]
 KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str, Meta(max_length=64)]
-Think: TypeAlias = bool | Literal["low", "medium", "high", "max"]
+Think: TypeAlias = bool | Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class Options(Body, kw_only=True, forbid_unknown_fields=True):

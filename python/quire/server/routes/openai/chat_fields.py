@@ -68,7 +68,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     parse_tool_calls: bool = True
-    logprobs: bool = False
+    logprobs: bool | Literal[0, 1] = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
     samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
@@ -82,7 +82,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     reasoning_budget_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     thinking_budget_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     enable_thinking: bool | None = None
-    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    think: bool | Literal["low", "medium", "high", "xhigh", "max"] | None = None
     thinking: ThinkingSwitch | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
     add_generation_prompt: bool | None = None
@@ -136,7 +136,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
 
     def n_logprobs(self) -> int | None:
         """Alternatives of each token to show; None for no log-probabilities."""
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             text = "top_logprobs must come with logprobs but comes without"
             raise ApiError(400, "invalid_value", text, "top_logprobs")
         if self.logprobs:

@@ -40,9 +40,13 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
     echo: bool = False
     suffix: Text = ""
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream_options: StreamOptions | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.logprobs, bool):  # by the name and type of chats
+            self.logprobs = 1 if self.logprobs else None
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one by one: a text, ids, or a list of either."""
@@ -301,7 +305,10 @@ class _Table:
         """More tokens."""
         for token in tokens:
             # Of tokens that show the same, the likeliest, which comes first.
-            self.row(token.shown, token.logprob, {_text(shown): p for _, shown, p in reversed(token.top)})
+            top = {_text(shown): p for _, shown, p in reversed(token.top)}
+            if top:  # the drawn token is always among them, as one more where it is none of the likeliest
+                top.setdefault(_text(token.shown), token.logprob)
+            self.row(token.shown, token.logprob, top)
 
     def row(self, shown: bytes, logprob: float | None, top: dict[str, float] | None) -> None:
         """One token; it begins where the character does that it is a part of."""
