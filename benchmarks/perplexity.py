@@ -26,7 +26,7 @@ import numpy as np
 from quire import LLM, GGUFReader, ShapeError
 from quire._native.kernels import KernelSet, supported_isas
 from quire._native.quant import quantize
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.loader import packaged_model
 from quire.gguf import GGUFWriter
 

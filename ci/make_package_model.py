@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from quire.convert import convert
+from quire.conversion import convert
 
 DEFAULT = Path(__file__).resolve().parent.parent / "python/quire/data/tiny-chat-q8_0.gguf"
 

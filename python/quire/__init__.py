@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
     from .chat import ChatMessage, ChatTemplate
-    from .convert import convert
+    from .conversion import convert
     from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
     from .gguf import GGUFReader, GGUFWriter
     from .hardware import devices
@@ -62,7 +62,7 @@ _WHERE = {
     "Tensor": "_native.core",
     "Tokenizer": "tokenizer",
     "__version__": "_native",
-    "convert": "convert",
+    "convert": "conversion",
     "dequantize": "quant",
     "devices": "hardware",
     "open_decoder": "engine",

@@ -14,7 +14,7 @@ from quire._native.quant import dequantize
 from quire.checkpoint import Fields
 from quire.checkpoint_formats import StoredCheckpoint
 from quire.cli.main import main
-from quire.convert import CheckpointReader, convert
+from quire.conversion import CheckpointReader, convert
 from quire.engine import LLM
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader

@@ -10,7 +10,7 @@ import pytest
 from quantized_checkpoints import CASES, Tensor, is_quantized, write_quantized, write_tensors
 from quire.checkpoint import Fields
 from quire.checkpoint_formats import StoredCheckpoint
-from quire.convert import convert
+from quire.conversion import convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from tiny_checkpoints import shapes_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from eagle_heads import head_config, head_tensors, write_agreeing, write_head, write_head_file
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM, EngineConfig
 from quire.engine.draft import opened_draft, wants_predictor
 from quire.engine.results import GenerationResult

@@ -12,7 +12,7 @@ from counting_device import CountingDevice, counting_device
 from quire import LLM, SamplingParams
 from quire._native.graph import Executor
 from quire.cli.info import command as info
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.config import EngineConfig
 from quire.engine.device_choice import device_at_hand
 from quire.engine.fit import Fit

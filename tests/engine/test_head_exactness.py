@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from eagle_heads import write_agreeing
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import AsyncLLM
 from quire.sampling import SamplingParams
 from quire.structured import StructuredOutputsParams

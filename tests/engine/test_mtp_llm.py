@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from predictor_models import n_layer_of, predictor_tensors, trunk_tensors, write_predicting
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM, EngineConfig
 from quire.engine.draft import wants_predictor
 from quire.engine.results import GenerationResult

@@ -13,7 +13,7 @@ import pytest
 from counting_device import CountingDevice, counting_device
 from quire._native.core import find_device
 from quire._native.graph import Executor
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.placement import Placement
 from quire.gguf import GGUFReader
 from quire.models import load_model

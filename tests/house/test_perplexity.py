@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from quire import LLM
 from quire._native.kernels import supported_isas
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.loader import packaged_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -292,3 +292,13 @@ def test_docstring_examples() -> None:
     if not n_examples:
         pytest.skip("no docstring has an example")
     assert failed == []
+
+
+def test_convert_stays_a_function() -> None:
+    """A module of that name would replace it in the package when a checkpoint folder is first opened."""
+    program = "import quire, quire.conversion; import quire.engine.loader; assert callable(quire.convert)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    package = importlib.import_module("quire")
+    assert package.__file__ is not None
+    names = {info.name for info in pkgutil.iter_modules(package.__path__)}
+    assert names.isdisjoint(package.__all__)

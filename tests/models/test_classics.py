@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quire.checkpoint import Fields
-from quire.convert import convert
+from quire.conversion import convert
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.models import load_model

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from quire.checkpoint import reference_of
-from quire.convert import convert
+from quire.conversion import convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import architectures, load_model

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from quire.cli.main import cli
-from quire.convert import convert
-from quire.convert.generation import _NOT_FOLLOWED
+from quire.conversion import convert
+from quire.conversion.generation import _NOT_FOLLOWED
 from quire.engine import LLM
 from quire.errors import LoadError
 from quire.gguf import GGUFReader

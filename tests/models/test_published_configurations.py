@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from quire.convert import convert
+from quire.conversion import convert
 from quire.gguf import GGUFReader
 from quire.models import load_model
 from tiny_checkpoints import config_of, write_checkpoint

@@ -14,7 +14,7 @@ from counting_device import CountingDevice, counting_device
 from decoder_client import Client
 from decoder_client import params as native_params
 from quire._native.engine import Decoder, DecoderConfig, ScriptedDrafter, VocabInfo
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM
 from quire.engine.config import EngineConfig
 from quire.engine.loader import fit_of, open_model

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM
 from quire.engine.ranking import RankTemplate
 from quire.errors import LoadError, RequestError, UnsupportedError

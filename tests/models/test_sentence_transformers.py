@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM
 from quire.engine.text_advice import text_advice
 from quire.errors import LoadError, RequestError, UnsupportedError

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from chosen_kernels import threads_of
 from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine import LLM
 from quire.engine.texts import TextOptions, shares
 from quire.errors import LoadError, RequestError, UnsupportedError

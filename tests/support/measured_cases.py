@@ -6,7 +6,7 @@ import random
 import struct
 from pathlib import Path
 
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.loader import packaged_model
 from tiny_checkpoints import write_checkpoint
 

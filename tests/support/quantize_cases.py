@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from quire.convert import convert
+from quire.conversion import convert
 from quire.engine.loader import packaged_model
 from quire.gguf import GGUFReader
 from quire.quantization import MIXES, Importance, Wishes, plan, quantize_model

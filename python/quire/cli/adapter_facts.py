@@ -68,7 +68,7 @@ def read_facts(path: Path) -> AdapterFacts:
 
 
 def _of_folder(folder: Path) -> AdapterFacts:
-    from ..convert import PeftFolder
+    from ..conversion import PeftFolder
 
     peft = PeftFolder(folder)
     halves = [half for product in peft.products.values() for half in (product.left, product.right)]
@@ -84,7 +84,7 @@ def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, floa
 
     ``model``: the file or folder ``source``, read as a file.
     """
-    from ..convert import opened_adapters
+    from ..conversion import opened_adapters
     from ..models import load_model
 
     found = []
@@ -107,7 +107,7 @@ def _base(source: Path, model: GGUFReader) -> Iterator[GGUFReader]:
         yield model
         return
     from ..checkpoint import checkpoint_dtype
-    from ..convert import CheckpointReader
+    from ..conversion import CheckpointReader
 
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,

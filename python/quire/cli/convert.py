@@ -34,7 +34,7 @@ def command(*, folder: str, out: str | None, out_file: str | None, dtype: str) -
     out = one_output(out, out_file)
     if out is None:
         raise click.UsageError("name the file to write: quire convert DIR OUT.gguf")
-    from ..convert import convert
+    from ..conversion import convert
 
     with progress_bar("converting") as advance:
         convert(folder, out, dtype, progress=advance)

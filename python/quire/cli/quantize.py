@@ -220,7 +220,7 @@ def _opened(source: Path) -> Iterator[GGUFReader]:
     if source.is_file():
         yield GGUFReader(source)
         return
-    from ..convert import CheckpointReader
+    from ..conversion import CheckpointReader
 
     with tempfile.TemporaryDirectory() as scratch, CheckpointReader(source, Path(scratch), "f32") as reader:
         yield reader

@@ -65,7 +65,7 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
         yield GGUFReader(path), ""
         return
     from ..checkpoint import checkpoint_dtype
-    from ..convert import CheckpointReader
+    from ..conversion import CheckpointReader
 
     dtype = checkpoint_dtype(path)
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch:

@@ -188,7 +188,7 @@ def _kept_bytes(dim: int, config: EngineConfig) -> int:
 def _reader(path: Path, scratch: Path, config: EngineConfig) -> Iterator[GGUFReader]:
     if path.is_dir():
         from ..checkpoint import checkpoint_dtype
-        from ..convert import CheckpointReader
+        from ..conversion import CheckpointReader
 
         with CheckpointReader(path, scratch, checkpoint_dtype(path)) as reader:
             yield reader

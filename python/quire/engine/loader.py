@@ -84,7 +84,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
     import tempfile
 
     from ..checkpoint import checkpoint_dtype
-    from ..convert import CheckpointReader
+    from ..conversion import CheckpointReader
 
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
@@ -211,7 +211,7 @@ def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = N
 
     if not config.adapters:
         return load_model(reader, place, predicts=predicts), 0
-    from ..convert import opened_adapters
+    from ..conversion import opened_adapters
 
     with opened_adapters(config.adapters, reader, config.load) as adapters:
         model = load_model(reader, place, adapters, predicts=predicts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._native.core import Tensor
 from .._native.quant import dequantize
-from ..convert import MadeReader
+from ..conversion import MadeReader
 from ..engine.loader import open_reader
 from ..gguf import GGUFReader, GGUFWriter
 from ..quantization import Importance, Planned, Wishes, plan

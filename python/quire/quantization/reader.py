@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
-from ..convert import MadeReader, Origin
+from ..conversion import MadeReader, Origin
 from ..gguf import GGUFReader, GGUFWriter
 from .importance import Importance
 from .run import Planned, Wishes, announce, pieces, plan
