@@ -60,6 +60,31 @@ def test_prompts_raw_and_in_the_template(client: httpx.Client, llm: LLM) -> None
     assert client.post("/api/generate", json=body).json()["response"] == expected.message.content
 
 
+def test_a_conversation_goes_on_by_its_context(client: httpx.Client, llm: LLM) -> None:
+    body = {"model": TINY, "prompt": ASKED[0]["content"], "system": "Answer briefly.", "options": GREEDY}
+    first = client.post("/api/generate", json={**body, "stream": False}).json()
+    lines = lines_of(client.post("/api/generate", json=body))
+    assert all("context" not in line for line in lines[:-1])
+    assert lines[-1]["context"] == first["context"]
+    further = {**body, "prompt": "And of Italy?", "context": first["context"], "stream": False}
+    second = client.post("/api/generate", json=further).json()
+    messages = [
+        {"role": "system", "content": "Answer briefly."},
+        *ASKED,
+        {"role": "assistant", "content": first["response"]},
+        {"role": "user", "content": "And of Italy?"},
+    ]
+    expected = llm.chat(messages, SamplingParams(temperature=0.0, max_tokens=12))
+    assert (second["response"], second["prompt_eval_count"]) == (expected.message.content, expected.n_prompt_tokens)
+    for given in ([1, 2, 3], [0xD800], [ord(letter) for letter in '[{"role":"tool","content":"x"}]']):
+        refused = client.post("/api/generate", json={**further, "context": given})
+        assert refused.status_code == 400
+        assert "context" in refused.json()["error"]
+    long = client.post("/api/generate", json={**further, "prompt": "a " * (1 << 17)}).json()
+    assert long["done"]
+    assert "context" not in long
+
+
 def test_a_tool_is_called_with_an_object(client: httpx.Client) -> None:
     body = {"model": "tiny-chat", "messages": ASKED, "tools": [WEATHER], "options": {**GREEDY, "num_predict": 64}}
     message = client.post("/api/chat", json={**body, "stream": False}).json()["message"]
@@ -212,6 +237,7 @@ def test_nothing_to_answer_is_answered_at_once() -> None:
         ({"keep_alive": "soon"}, "keep_alive"), ({"keep_alive": "5 minutes"}, "keep_alive"), ({"format": "xml"}, "format"),
         ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template"), ({"images": ["x"]}, "images"),
         ({"raw": True, "system": "x"}, "system"), ({"raw": True, "think": True}, "think"),
+        ({"raw": True, "context": [1]}, "context"),
         ({"suffix": "x", "format": "json"}, "format"), ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"think": "extreme"}, "think"),
         ({"temperature": 1}, "temperature"),

@@ -25,6 +25,7 @@ from ..known_fields import functions_of
 from ..models import check_may_close
 from ..text_parts import is_prefill
 from .fields import Answered, ChatBody, GenerateBody, Options, keep_alive_s, name_of
+from .memory import numbers_of
 
 __all__ = ["chat", "generate", "moment"]
 
@@ -39,6 +40,7 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
         return _loaded(context, {"response": ""})
     params = await context.prepared(_params, context, engine, given)
     hints = hints_of(context.caller)
+    messages: list[dict[str, Any]] = []
     work: Work
     if body.suffix:
         values = {"prefix": body.prompt, "suffix": body.suffix, "beginning": "", "extra": []}
@@ -48,10 +50,9 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
         limit = given.prompt_limit(engine.info) if body.truncate else None
         work = Generate(0, body.prompt, params, hints, max_prompt_tokens=limit, keep_tokens=max(given.num_keep, 0))
     else:
-        system = [{"role": "system", "content": body.system}] if body.system else []
-        messages = [*system, {"role": "user", "content": body.prompt}]
+        messages = await context.prepared(body.conversation)
         work = Chat(0, messages, _chat_options(context, engine, given), params, hints)
-    return await _answer(context, engine, work, _GenerateShape(body.model))
+    return await _answer(context, engine, work, _GenerateShape(body.model, messages))
 
 
 async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
@@ -223,6 +224,21 @@ class _Shape(ABC):
 
 
 class _GenerateShape(_Shape):
+    def __init__(self, model: str, messages: list[dict[str, Any]]) -> None:
+        """``messages``: the conversation, which the end of the answer has with the answer as its last turn."""
+        super().__init__(model)
+        self._messages = messages
+        self._said: list[str] = []
+
+    def object(self, parts: _Parts, more: dict[str, Any]) -> dict[str, Any]:
+        shown = super().object(parts, more)
+        self._said += parts.content
+        if more["done"] and self._messages:
+            turn = {"role": "assistant", "content": "".join(self._said)}
+            if numbers := numbers_of([*self._messages, turn]):
+                shown["context"] = numbers
+        return shown
+
     def _own(self, parts: _Parts) -> dict[str, Any]:
         shown = {"response": "".join(parts.content)}
         if reasoning := "".join(parts.reasoning):

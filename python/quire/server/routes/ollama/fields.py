@@ -16,6 +16,7 @@ from ...listener.request_context import RequestContext
 from ...worker.protocol import ModelInfo
 from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text, Tools
 from ..known_fields import check_fields
+from .memory import MOST_NUMBERS, conversation_of
 
 __all__ = [
     "Answered",
@@ -173,10 +174,10 @@ class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
     suffix: Text = ""
     system: Text = ""
     raw: bool = False
+    context: Annotated[list[Annotated[int, Meta(ge=0, le=0x10FFFF)]], Meta(max_length=MOST_NUMBERS)] = []
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         **Answered.refused,
         "template": ("",),
-        "context": ([],),
         "images": ([],),
     }
 
@@ -184,10 +185,18 @@ class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
         """ApiError for what does not go together."""
         super().check()
         alone = "suffix" if self.suffix else "raw"
-        for name in ("system", "think", *(("format",) if self.suffix else ())):
+        for name in ("system", "think", "context", *(("format",) if self.suffix else ())):
             if (self.suffix or self.raw) and getattr(self, name):
                 text = f"{name} must be left out beside {alone} but is set"
                 raise ApiError(400, "unsupported_parameter", text, name)
+
+    def conversation(self) -> list[dict[str, Any]]:
+        """The prompt behind the conversation that it goes on with."""
+        earlier = conversation_of(self.context) if self.context else []
+        system = {"role": "system", "content": self.system}
+        if self.system and system not in earlier:
+            earlier.append(system)
+        return [*earlier, {"role": "user", "content": self.prompt}]
 
 
 class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
