@@ -311,6 +311,10 @@ def test_answers_are_parsed(llm: LLM) -> None:
         assert found.parsed.name == "Rome"
     assert llm.chat(message, response_format=City.model_json_schema(), max_tokens=40).parsed == {"name": "Rome"}
     assert llm.chat(message, max_tokens=4).parsed is None
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"properties": {"n": {"enum": [1]}}}}}
+    called = llm.chat(message, tools=[tool], tool_choice="required", response_format=City, max_tokens=60)
+    assert called.message.tool_calls
+    assert called.parsed is None
     cut = llm.chat(message, response_format=City, max_tokens=2)
     with pytest.raises(RequestError, match="cut"):
         _ = cut.parsed

@@ -394,8 +394,10 @@ def test_an_answer_of_a_form_or_calls():
     assert allows_source(source, "yes")
     assert allows_source(source, made)
     assert not allows_source(source, "yes" + made)
-    with pytest.raises(RequestError, match="calls are required"):
-        answer_source(layout("hermes"), YES, ToolUse([CLOCK], "required"))
+    for choice in ("required", {"type": "function", "function": {"name": "get-time.v2"}}):  # the form is of texts alone
+        required = answer_source(layout("hermes"), YES, ToolUse([CLOCK], choice))
+        assert allows_source(required, made)
+        assert not allows_source(required, "yes")
     later = grammar_source(StructuredOutputsParams(choice=["yes"], after="so:"))
     assert answer_source(layout("hermes", reasoning=ReasoningTags(**TAGS, opened=True)), later, ToolUse()) is later
 

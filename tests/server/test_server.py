@@ -254,6 +254,10 @@ def test_tokens_there_and_back(client: httpx.Client, llm: LLM) -> None:
     pairs = client.post("/tokenize", json={"content": "Ein Haus, 家 🦊", "with_pieces": True}).json()["tokens"]
     pieces = [p.encode() if isinstance(p := pair["piece"], str) else bytes(p) for pair in pairs]
     assert b"".join(pieces).decode() == "Ein Haus, 家 🦊"
+    marked = "<|im_start|>user<|im_end|>"  # control tokens by their names, as llama-server has them
+    for body in ({"content": marked}, {"content": marked, "parse_special": False}):
+        pairs = client.post("/tokenize", json={**body, "with_pieces": True}).json()["tokens"]
+        assert "".join(pair["piece"] for pair in pairs) == marked
 
 
 def test_a_prefix_is_found_in_the_cache(client: httpx.Client) -> None:

@@ -157,8 +157,9 @@ class ChatResult(GenerationResult):
     def message(self) -> ChatMessage:
         return self.choices[0].message
 
-    def _answer(self) -> str:
-        return self.message.content or ""
+    def _answer(self) -> str | None:
+        content = self.message.content or ""
+        return None if self.message.tool_calls and not content else content
 
 
 class ChatCollector:

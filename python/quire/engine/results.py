@@ -114,16 +114,18 @@ class GenerationResult:
     @property
     def parsed(self) -> Any:
         """The first answer as data: an object of the class that ``response_format`` was, else what the JSON stands for;
-        None where no JSON was asked for.  RequestError for an answer that was cut, or that the class refuses."""
-        if self.parses is None:
+        None where no JSON was asked for, or tools were called instead.  RequestError for an answer that was cut, or
+        that the class refuses."""
+        answer = self._answer()
+        if self.parses is None or answer is None:
             return None
         try:
-            return self.parses(self._answer())
+            return self.parses(answer)
         except (ValueError, TypeError) as error:
             cut = " (it was cut: max_tokens or the context ended it)" if self.finish_reason == "length" else ""
             raise RequestError(f"[parsed] the answer cannot be parsed: {error!s:.200}{cut}") from error
 
-    def _answer(self) -> str:
+    def _answer(self) -> str | None:
         return self.text
 
     @property

@@ -106,8 +106,8 @@ def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse
                 "[tools] a form that has a trigger of its own must not come with tools that are enforced"
             )
         return form
-    if form is not None and use.choice not in ("none", "auto"):
-        raise RequestError("[tools] calls are required, so that no form of other answers must be given")
+    if use.choice not in ("none", "auto"):
+        form = None  # an answer of calls alone has no text that it would be the form of
     if form is not None and not calls and use.choice == "auto":
         calls = functions  # what may stand in the form's place
     if form is None and not calls:

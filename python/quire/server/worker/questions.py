@@ -52,7 +52,8 @@ class Questions:
         if not pieces:
             return {"tokens": ids}
         shown = self._shown
-        return {"tokens": [{"id": id_, "piece": _piece(shown[id_])} for id_ in ids]}
+        whole = self._tokenizer.decode_bytes
+        return {"tokens": [{"id": id_, "piece": _piece(shown[id_] or whole(id_, False))} for id_ in ids]}
 
     def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
         self._check_ids(tokens)
