@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,10 @@ def test_a_bias_of_zeros_is_none(tmp_path: Path) -> None:
     convert(tmp_path / "a", tmp_path / "a.gguf")
     assert "blk.0.ffn_up.bias" not in GGUFReader(tmp_path / "a.gguf")
     write_quantized(tmp_path / "b", CASES["gptq"], change=with_bias(1))
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    (tmp_path / "b" / "config.json").write_text(
+        json.dumps({**config, "mlp_bias": True})
+    )  # else denied, as in transformers
     convert(tmp_path / "b", tmp_path / "b.gguf")
     assert (GGUFReader(tmp_path / "b.gguf").tensor("blk.0.ffn_up.bias").numpy() == 1).all()
 

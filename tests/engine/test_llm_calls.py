@@ -160,6 +160,8 @@ def test_a_name_of_the_hub_is_downloaded_once(
         for name, value in (("HF_ENDPOINT", hub.address), ("HF_HUB_DISABLE_XET", "1"), ("HF_HOME", str(home / "hf"))):
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+        address = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hf/hub"))
         for name in ("org/tiny", "org/tiny:Q8_0", "qwen3:0.6b"):
             with LLM(name, threads=1, n_ctx=64) as llm:

@@ -50,7 +50,7 @@ def asked(url: str) -> list[tuple[str, dict[str, Any], str]]:
         (
             MESSAGES,
             {"model": "tiny-chat", "max_tokens": 1, "messages": user(result)},
-            "content[0] must be a block of text but is 'image'",
+            "content[0]: unsupported block type 'image'",
         ),
         (MESSAGES + "/count_tokens", {"model": "tiny-chat", "messages": user(by_url)}, "image"),
         (RESPONSES, {"input": user({"type": "input_image", "image_url": url})}, "input_image"),
@@ -86,10 +86,9 @@ def test_no_address_is_asked(client: httpx.Client, trap: socket.socket, url: str
         (CHAT, {"type": "input_audio", "input_audio": {"data": PICTURE, "format": "wav"}}, "input_audio"),
         (CHAT, {"type": "file", "file": {"file_data": PICTURE}}, "file"),
         (CHAT, {"type": "video_url", "video_url": {"url": "x"}}, "video_url"),
-        (CHAT, {"type": "refusal", "refusal": "x"}, "refusal"),
         (
             MESSAGES,
-            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}},
+            {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}},
             "document",
         ),
         (

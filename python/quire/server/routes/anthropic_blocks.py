@@ -126,7 +126,9 @@ class Conversation:
         if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
             return self._document(block, source, at)
         if is_media(kind):
-            raise refuse(f"{at}.type", f"be text, which is all that is read, but is {brief(kind)}")
+            raise ApiError(
+                400, "invalid_value", f"{at}: unsupported block type {brief(kind)}: this model reads text only", at
+            )
         self._left_out(at)
         return []
 
