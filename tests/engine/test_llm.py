@@ -283,7 +283,9 @@ def test_chat_equals_transformers(llm, number):
     """Prompt and greedy answer of transformers with the package's weights; it went on after the end of the answer."""
     stored = np.load(REFERENCES / "package.npz")
     messages = [{"role": "user", "content": CHATS[number]}]
-    params = SamplingParams(max_tokens=48, temperature=0.0)
+    # Marks of tool calls are not sampled where no tools are offered, unless they are named.
+    marks = dict.fromkeys((3, 4), 0.0)
+    params = SamplingParams(max_tokens=48, temperature=0.0, logit_bias=marks)
     answer = llm.chat(messages, params)
     assert answer.prompt_token_ids == stored[f"package.prompt.{number}"].tolist()
     expected = stored[f"package.greedy.{number}"].tolist()
@@ -294,14 +296,14 @@ def test_chat_equals_transformers(llm, number):
     assert "".join(delta.text for delta in llm.chat_stream(messages, params)) == answer.text
 
 
-def test_chat_passes_tools_and_values_to_the_template(llm):
+def test_chat_passes_tools_and_values_to_the_template(llm, caplog):
     tool = {"type": "function", "function": {"name": "get_price", "parameters": {"type": "object", "properties": {}}}}
     one = SamplingParams(max_tokens=1)
     messages = [{"role": "user", "content": "What does a box cost?"}]
     with_tool = llm.chat(messages, one, tools=[tool])
     assert "get_price" in llm.tokenizer.decode(with_tool.prompt_token_ids)
-    with pytest.raises(RequestError, match="no_such_variable"):
-        llm.chat(messages, one, template_values={"no_such_variable": 1})
+    llm.chat(messages, one, template_values={"no_such_variable": 1})
+    assert "no_such_variable" in caplog.text  # without effect: a note
     with pytest.raises(RequestError, match="must not set 'tools'"):
         llm.chat(messages, one, template_values={"tools": []})
     with pytest.raises(RequestError, match="messages"):
