@@ -172,6 +172,12 @@ def test_models_that_are_not_open_are_listed_too() -> None:
     body = {"model": "b:latest", "prompt": "x", "stream": False}
     assert post("/api/generate", body, library=library).json()["response"] == "ab"
     assert list(library.engines()) == ["b"]
+    # Clients list models here and ask in OpenAI's or Anthropic's interface.
+    for path, more in (("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 4})):
+        asked = {"model": "b:latest", "messages": ASKED, **more}
+        assert post(path, asked, library=library).status_code == 200
+    assert post("/v1/chat/completions", {"model": "c:latest", "messages": ASKED}, library=library).status_code == 404
+    assert list(library.engines()) == ["b"]
 
 
 def sent(path: str = "/api/generate", **fields: Any) -> Work:
@@ -196,6 +202,8 @@ def test_options_become_parameters() -> None:
     assert not {"max_tokens", "seed", "repetition_penalty"} & set(params)
     params = params_of(num_predict=5, seed=7, stop="x", num_ctx=128, repeat_last_n=-1, mirostat=2)
     assert (params["max_tokens"], params["seed"], list(params["stop"])) == (5, 7, ["x"])
+    assert "stop" not in params_of(stop="")
+    assert list(params_of(stop=["", "x"])["stop"]) == ["x"]
     assert not {"top_k", "top_p", "penalty_last_n"} & set(params)
 
 

@@ -28,7 +28,7 @@ from .anthropic_blocks import (
     tool_choice_of,
     tools_of,
 )
-from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, Tools, hints_of
+from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, Tools, hints_of, stops_of
 from .known_fields import leave_out
 from .text_parts import is_prefill, without_billing_line
 
@@ -166,7 +166,7 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
         given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         values = {**chat_defaults(engine.info.advised, given), **given}
         form = self.wanted_form(None if self.output_config is None else self.output_config.form())
-        more = {"max_tokens": self.max_tokens, "stop": self.stop_sequences, "structured_outputs": form}
+        more = {"max_tokens": self.max_tokens, "stop": stops_of(self.stop_sequences), "structured_outputs": form}
         params = SamplingParams(**{**values, **more})
         messages = self.conversation(context)
         return Chat(0, messages, self.options(context, messages), set_fields(params), hints_of(context.caller))

@@ -32,13 +32,14 @@ __all__ = [
     "priority_of",
     "seed_of",
     "shown_tier",
+    "stops_of",
 ]
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 25)]
 Id: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Ids: TypeAlias = Annotated[list[Id], Meta(max_length=1 << 22)]
-Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Stop: TypeAlias = Annotated[str, Meta(max_length=1024)]
 Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=16)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -240,7 +241,6 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             values["repetition_penalty"] = penalty
         if self.repeat_last_n is not None:
             values["penalty_last_n"] = None if self.repeat_last_n < 0 else self.repeat_last_n
-        stop = self.stop if self.stop is not None else []
         return SamplingParams(
             **{
                 **values,
@@ -249,7 +249,7 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
                 "n": self.n,
                 "processed_logprobs": self.post_sampling_probs,
                 "seed": seed_of(self.seed),
-                "stop": [stop] if isinstance(stop, str) else stop,
+                "stop": stops_of(self.stop),
                 "stop_token_ids": self.stop_token_ids,
                 "include_stop_str_in_output": self.include_stop_str_in_output,
                 "logit_bias": logit_bias_of(self.logit_bias),
@@ -287,6 +287,12 @@ def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -
 def seed_of(seed: int | None) -> int | None:
     """A seed as the engine takes it: -1 is any, as everywhere; other negative ones are other numbers."""
     return None if seed is None or seed == -1 else seed % 2**64
+
+
+def stops_of(given: str | list[str] | None) -> list[str]:
+    """Stop strings, without the empty ones that some clients send for none."""
+    texts = [given] if isinstance(given, str) else given or []
+    return [text for text in texts if text]
 
 
 def logit_bias_of(given: dict[str, float]) -> dict[int, float]:

@@ -37,6 +37,7 @@ from .fields import (
     Text,
     hints_of,
     seed_of,
+    stops_of,
 )
 
 __all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "ping", "status", "version"]
@@ -66,7 +67,7 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
         """The parameters, with what is usual in a chat where nothing is said."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         values = {**chat_defaults(advised, given), **given}
-        values["stop"] = values.pop("stop_sequences")
+        values["stop"] = stops_of(values.pop("stop_sequences"))
         values["structured_outputs"] = form
         values["seed"] = seed_of(self.seed)
         if self.repeat_penalty is not None:

@@ -108,8 +108,14 @@ class Service:
         return self.library.engines()
 
     def exactly(self, model: str) -> str:
-        """The model that goes by a name, which there may not be."""
-        return (self.library.usual or model) if model in self.settings.aliases else model
+        """The model that goes by a name, which there may not be.  Ollama's clients add a tag to those it lists."""
+        if model in self.settings.aliases:
+            return self.library.usual or model
+        plain = model.removesuffix(":latest")
+        return model if plain == model or self._is_there(model) or not self._is_there(plain) else plain
+
+    def _is_there(self, name: str) -> bool:
+        return name in self.library.known or name in self.engines() or name in self.settings.aliases
 
     async def find(self, model: str | None) -> str:
         """The same as ``name_of``, after another look where a name is not known yet."""

@@ -15,7 +15,7 @@ from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
 from ..adapter_scales import LoraScales, check_scales, shown_adapters
-from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text
+from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text, stops_of
 from ..stages import LLAMA_CPP_ORDER, stages_of
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
@@ -218,7 +218,6 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         stages += ("mirostat",)
     check_scales(body.lora, info)
     n_new, n_shown = body.n_new, body.n_shown_probabilities
-    stop = body.stop if body.stop is not None else []
     if body.dry_sequence_breakers:
         values["dry_sequence_breakers"] = body.dry_sequence_breakers
     bias, never = await _bias(body.logit_bias, tokenize)
@@ -230,7 +229,7 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
         "penalty_last_n": None if body.repeat_last_n < 0 else body.repeat_last_n,
         "dry_penalty_last_n": None if body.dry_penalty_last_n < 0 else body.dry_penalty_last_n,
         "seed": seed,
-        "stop": [stop] if isinstance(stop, str) else stop,
+        "stop": stops_of(body.stop),
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],
         "logprobs": n_shown or None,

@@ -14,7 +14,7 @@ from ...failures import ApiError, brief
 from ...keep_alive import seconds_of
 from ...listener.request_context import RequestContext
 from ...worker.protocol import ModelInfo
-from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text, Tools
+from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text, Tools, stops_of
 from ..known_fields import check_fields
 from .memory import MOST_NUMBERS, conversation_of
 
@@ -90,12 +90,11 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
             given["top_k"] = 0
         if self.repeat_penalty is not None:
             given["repetition_penalty"] = self.repeat_penalty
-        stop = self.stop if self.stop is not None else []
         more = {
             "max_tokens": self.num_predict if self.num_predict > 0 else info.advised.get("max_tokens"),
             "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
             "seed": None if self.seed == -1 else self.seed % 2**64,
-            "stop": [stop] if isinstance(stop, str) else stop,
+            "stop": stops_of(self.stop),
         }
         return SamplingParams(**{**chat_defaults(info.advised, given), **given, **more, **further})
 
