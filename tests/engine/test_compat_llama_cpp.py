@@ -8,13 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from quire.compat.llama_cpp import Llama, LlamaGrammar
 from quire.engine import LLM
 from quire.engine.loader import packaged_model
-from quire.errors import QuireError, UnsupportedError
+from quire.errors import LoadError, QuireError, UnsupportedError
 from served import environment
 
 
@@ -44,6 +45,14 @@ def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
 def test_what_would_change_the_answer_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"\[llama_cpp\.Llama\] {text} must"):
         Llama(packaged_model(), **options)
+
+
+def test_a_model_that_cannot_be_opened_is_a_value_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(40))
+    for name in ("broken.gguf", "absent.gguf"):
+        with pytest.raises(ValueError) as raised:
+            Llama(str(tmp_path / name))
+        assert isinstance(raised.value, LoadError)
 
 
 def test_unknown_arguments(opened: Llama) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine import LLM
 from ...engine.chat import ChatFields
-from ...errors import RequestError, UnsupportedError
+from ...errors import LoadError, RequestError, UnsupportedError
 from ...request_fields import RequestFields
 from ...structured import StructuredOutputsParams
 from .options import engine_options, pretrained
@@ -36,6 +36,10 @@ _ANY_SEED = 0xFFFFFFFF
 _RECENT = 64  # tokens that penalties look at
 
 
+class ModelNotLoadedError(LoadError, ValueError):
+    """A model that cannot be opened, which llama-cpp-python's callers expect as a ValueError."""
+
+
 class Llama:
     """A model of a GGUF file, or of a name such as ``org/name:Q4_K_M``.
 
@@ -45,7 +49,10 @@ class Llama:
 
     def __init__(self, model_path: str | os.PathLike[str], **options: Any) -> None:
         self.model_path = os.fspath(model_path)
-        self._llm = LLM(model_path, **engine_options(options))
+        try:
+            self._llm = LLM(model_path, **engine_options(options))
+        except LoadError as error:
+            raise ModelNotLoadedError(str(error)) from error
         self._seed: int | None = options.get("seed", _ANY_SEED)
         self.verbose: bool = options.get("verbose", True)
 
