@@ -383,6 +383,16 @@ def test_a_change_has_transformers_effect(tmp_path: Path, name: str, changes: di
     assert near(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("activation", ["gelu", "gelu_fast", "gelu_new"])
+def test_gpt_neox_has_the_activation_that_its_configuration_names(tmp_path: Path, activation: str) -> None:
+    folder = with_fields(tmp_path, "gptneox", hidden_act=activation)  # the two functions differ by 1e-4 of the logits
+    expected, found = theirs(folder, class_of("gptneox")), ours(folder)
+    assert expected is not None
+    assert found is not None
+    assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
 DENIED: list[tuple[str, dict[str, object]]] = [
     ("glm4moe", {"use_qk_norm": False}),
     ("glm4moe", {"attention_bias": False}),

@@ -174,6 +174,7 @@ def llama3_factors(rope: Fields, base: float, n_rot: int) -> Array | None:
         return None
     factor, low, high, context = _llama3_fields(rope)
     waves = 2 * np.pi * base ** (np.arange(0, n_rot, 2) / n_rot)
-    between = (context / waves - low) / (high - low)
-    mixed = 1 / ((1 - between) / factor + between)
+    with np.errstate(divide="ignore", invalid="ignore"):  # Llama 4's two limits are one, and nothing lies between
+        between = (context / waves - low) / (high - low)
+        mixed = 1 / ((1 - between) / factor + between)
     return np.where(waves < context / high, 1.0, np.where(waves > context / low, factor, mixed)).astype(np.float32)

@@ -60,7 +60,7 @@ class StoredCheckpoint(Collection[str]):
         method, a form or a field that is not known.
         """
         self._tensors = SafetensorsFolder(folder)
-        self.method = "" if quantization is None else quantization.text("quant_method", "")
+        self.method = "" if quantization is None else _method(quantization)
         self.matrices: Mapping[str, StoredMatrix] = {}
         parts: set[str] = set()
         if quantization is not None:
@@ -139,6 +139,14 @@ def by_slabs(matrix: StoredMatrix, read: Callable[[int, int], _T]) -> Iterator[_
         return
     with ThreadPoolExecutor(min(len(begins), os.cpu_count() or 1)) as threads:
         yield from threads.map(read, begins, ends)
+
+
+def _method(quantization: Fields) -> str:
+    """The name of the method, which bitsandbytes did not write at first."""
+    is_first = not quantization.has("quant_method") and any(
+        quantization.value(name) is True for name in ("load_in_4bit", "load_in_8bit")
+    )
+    return "bitsandbytes" if is_first else quantization.text("quant_method", "")
 
 
 def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> Contents:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from ..checkpoint import Checkpoint, Fields, f32, flag, rope_keys, taken
+from ..checkpoint import Checkpoint, Fields, f32, flag, made, rope_keys, taken
 from ..checkpoint.rope import Entry, theta_of
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
@@ -12,6 +13,7 @@ from .base import DenseConfig
 from .classic import (
     CLASSIC_KEYS,
     EPS,
+    GELU_TANH,
     Attention,
     Block,
     LayerNormDecoder,
@@ -21,7 +23,11 @@ from .classic import (
     unless_unbiased,
 )
 
+if TYPE_CHECKING:
+    from .._native.graph import Activation
+
 ARCHES = ("gptneox",)
+_ACTIVATIONS: Mapping[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 
 
 class GPTNeoX(LayerNormDecoder):
@@ -29,8 +35,11 @@ class GPTNeoX(LayerNormDecoder):
         c = DenseConfig.read(m, n_vocab, eps=EPS)
         block = ParallelBlock if m.flag("use_parallel_residual") else Block
         rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        activation = _ACTIVATIONS.get(kind := m.text("hidden_activation", "gelu"))
+        if activation is None:
+            raise UnsupportedError(f"[{m.arch}] unsupported hidden_activation '{kind}': expected gelu or gelu_tanh")
         blocks = [
-            block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu"))
+            block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, activation))
             for i, b in enumerate(w.blocks(c.n_layer))
         ]
         super().__init__(c, w, blocks)
@@ -46,6 +55,11 @@ def _rope(config: Fields) -> Iterator[Entry]:
     yield from rope_keys(config, base)
 
 
+def _activation(config: Fields) -> str | None:
+    """The key is only written where the activation is not the usual one."""
+    return "gelu_tanh" if config.text("hidden_act", "gelu") in GELU_TANH else None
+
+
 _LAYER = "gpt_neox.layers.{i}"
 HF = {
     "GPTNeoXForCausalLM": Checkpoint(
@@ -55,6 +69,7 @@ HF = {
             "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
             "rope.dimension_count": n_rotated(0.25, name="rotary_pct"),
             "use_parallel_residual": flag("use_parallel_residual", default=True),
+            "hidden_activation": made("string", _activation),
         },
         {
             "token_embd": "gpt_neox.embed_in",
@@ -72,7 +87,7 @@ HF = {
             "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",
             "blk.{i}.ffn_down": f"{_LAYER}.mlp.dense_4h_to_h",
         },
-        fixed={"hidden_act": ("gelu",), "num_key_value_heads": (None,)},
+        fixed={"hidden_act": ("gelu", *GELU_TANH), "num_key_value_heads": (None,)},
         rope=_rope,
         unused=("attention_bias",),
         ignored=("*.attention.bias", "*.attention.masked_bias"),  # causal masks, which older versions saved

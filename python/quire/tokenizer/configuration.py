@@ -31,16 +31,28 @@ CONFIG_NAMES = {
 
 
 def special_ids_of(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
-    """Special ids by the names of tokenizer_config.json.  Raises LoadError for what is no token."""
-    found = {}
+    """Special ids by the names of tokenizer_config.json.  Raises LoadError for what is no text.
+
+    Tokens that the vocabulary lacks are left out, with a warning: transformers gives them ids behind the others, which
+    the model has no rows for.
+    """
+    found, absent = {}, []
     for name, key in CONFIG_NAMES.items():
         value = config.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         if text is None:
             continue
-        if not isinstance(text, str) or text not in ids:
-            raise LoadError(f"[tokenizer] tokenizer_config.json: {key} must be a token but is {text!r}")
-        found[name] = ids[text]
+        if not isinstance(text, str):
+            raise LoadError(f"[tokenizer] tokenizer_config.json: {key} is {text!r}: expected the text of a token")
+        if text in ids:
+            found[name] = ids[text]
+        else:
+            absent.append(f"{key} {text!r:.40}")
+    if absent:
+        _LOG.warning(
+            "[tokenizer] ignoring special tokens of tokenizer_config.json that the vocabulary lacks: %s",
+            ", ".join(absent),
+        )
     return found
 
 
