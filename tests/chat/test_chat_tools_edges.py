@@ -264,3 +264,24 @@ def test_looking_for_ends_takes_no_more_work_than_the_text_is_long(name: str, be
     )
     assert message.tool_calls or message.content
     assert time.process_time() - start_s < 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('""', "{}"),  # a tool without parameters, by GLM, Claude and others
+        ('" "', "{}"),
+        ("null", "{}"),
+        (r'"{\"city\": \"Paris\"}"', '{"city": "Paris"}'),  # Granite 4
+        ('"plain"', None),
+        ('"[1]"', None),
+    ],
+)
+def test_arguments_in_json_strings(arguments: str, expected: str | None) -> None:
+    text = f'<tool_call>\n{{"name": "look", "arguments": {arguments}}}\n</tool_call>'
+    message = parse_answer(text, AnswerFormat(tools=tool_format("hermes")))
+    if expected is None:
+        assert (message.tool_calls, message.content) == ([], text)
+    else:
+        (call,) = message.tool_calls
+        assert call.function.arguments == expected

@@ -43,10 +43,11 @@ KEYS = JsonKeys()
 
 
 def checked_arguments(raw: str) -> str:
-    """Arguments as the text of a JSON object.  A JSON string that holds one counts too.  Raises Malformed."""
+    """Arguments as the text of a JSON object.  A JSON string that holds one counts too, and one that holds nothing, as
+    null does, for none.  Raises Malformed."""
     value = strict_json(raw)
     if isinstance(value, str):
-        raw, value = value, strict_json(value)
+        raw, value = value, strict_json(value) if value.strip() else None
     if value is None:
         return "{}"
     if not isinstance(value, dict):
