@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from published_files import configuration, rows
 from quantized_checkpoints import CASES, write_quantized
+from quire.checkpoint import Fields, reference_of
 from quire.conversion import CheckpointReader, convert, opened_adapters
 from quire.conversion.generation import write_sampling
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model
+from quire.models.registry import checkpoint_of
 from quire.tokenizer import Tokenizer
 from tiny_adapters import PEFT_CONFIG
 from tiny_checkpoints import shapes_of, tokenizer_json, weight_of, write_checkpoint, write_safetensors
@@ -22,6 +24,7 @@ from tiny_checkpoints import shapes_of, tokenizer_json, weight_of, write_checkpo
 pytestmark = pytest.mark.python_only
 MODELS = rows("decoders") | rows("encoders")
 QUANTIZED, ADAPTERS = rows("quantizations"), rows("adapters")
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")  # as configurations name their number
 SAMPLING, TOKENIZERS = rows("generation"), rows("tokenizers")
 
 
@@ -48,14 +51,26 @@ def test_a_published_configuration_opens(tmp_path: Path, folders: dict[str, Path
     assert load_model(GGUFReader(tmp_path / "x.gguf")).config.n_layer > 0
 
 
+@pytest.mark.parametrize("name", [name for name, row in MODELS.items() if "refused" not in row])
+def test_a_published_configuration_has_keys_at_its_own_sizes(name: str) -> None:
+    config = MODELS[name]["config"]
+    (kind,) = config["architectures"]
+    whole = Fields("config.json", config, reference=reference_of(kind))
+    checkpoint = checkpoint_of(kind).chosen(whole)
+    text = checkpoint.config_of(whole)
+    keys = {key: value for key, _, value in checkpoint.entries(text)}
+    assert keys["block_count"] in {text.value(name) for name in LAYERS}
+
+
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_a_published_quantization_opens(tmp_path: Path, name: str) -> None:
     row = QUANTIZED[name]
     write_quantized(tmp_path / "hf", CASES[row["case"]])
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    (tmp_path / "hf" / "config.json").write_text(
-        json.dumps(config | {"quantization_config": row["quantization_config"]})
-    )
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text()) | {"quantization_config": row["quantization_config"]}
+    if "file" in row:  # which held it before config.json did
+        (tmp_path / "hf" / row["file"]).write_text(json.dumps(config.pop("quantization_config")))
+    path.write_text(json.dumps(config))
     if "refused" in row:
         with pytest.raises((LoadError, UnsupportedError), match=row["refused"]):
             convert(tmp_path / "hf", tmp_path / "x.gguf", "bf16")

@@ -1,7 +1,8 @@
 """Files of published repositories, on tiny weights.
 
 ``tests/published`` holds what the repositories' files say, field by field.  Sizes are those of a tiny checkpoint, so
-that its weights fit; every other field stands as published.  ``checked``: the names of the fields were compared with a
+that its weights fit; every other field stands as published, but for the fields of ``small``, whose length is that of a
+head.  Fields that are ``absent`` are sizes that the repository does not give under the tiny checkpoint's name.  ``checked``: the names of the fields were compared with a
 public copy of the file.  Otherwise they come from the documentation of the model and of the library that wrote them.
 """
 
@@ -142,7 +143,8 @@ def configuration(row: Row) -> dict[str, Any]:
     tiny = config_of(row["tiny"])
     if "text_config" not in row["config"] and isinstance(text := tiny.get("text_config"), dict):
         tiny |= text  # older files of models with pictures have one level
-    return _sized(row["config"], tiny, row.get("sized", ()))
+    tiny = {name: value for name, value in tiny.items() if name not in row.get("absent", ())}
+    return _sized(row["config"], tiny, row.get("sized", ())) | row.get("small", {})
 
 
 def _sized(published: Row, tiny: Row, sized: Collection[str], prefix: str = "") -> dict[str, Any]:

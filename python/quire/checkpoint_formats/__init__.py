@@ -6,5 +6,6 @@ tensor that it stands for (``folder.FORMATS``).  Architectures know nothing of t
 
 from .folder import StoredCheckpoint, by_slabs
 from .matrix import Contents, Format, StoredMatrix
+from .old_files import with_old_quantization
 
-__all__ = ["Contents", "Format", "StoredCheckpoint", "StoredMatrix", "by_slabs"]
+__all__ = ["Contents", "Format", "StoredCheckpoint", "StoredMatrix", "by_slabs", "with_old_quantization"]

@@ -17,7 +17,7 @@ from .._native.core import DType, Tensor
 from .._native.quant import quantize
 from ..checkpoint import Entry, Fields, Target, flattened, head_class, read_json, reference_of, transposed
 from ..checkpoint.qwen3_reranker import TEMPLATE
-from ..checkpoint_formats import StoredCheckpoint
+from ..checkpoint_formats import StoredCheckpoint, with_old_quantization
 from ..errors import LoadError, QuireError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
@@ -62,7 +62,7 @@ class _Conversion:
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self.values = flattened(read_json(source / "config.json"))
+        self.values = with_old_quantization(flattened(read_json(source / "config.json")), source)
         head = head_class(self.values)
         name = self._class_name() if head is None else head
         # Heads are other programs' models, of which no table says what has no effect.

@@ -21,6 +21,7 @@ _QUANTIZATION = re.compile(
 # A checkpoint as transformers has it: what a folder must have to be opened.
 _CHECKPOINT = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab"
+    r"|quantize_config|quant_config"
     r"|model\.safetensors\.index)\.json|merges\.txt|vocab\.txt|.*\.model|.*\.jinja|[^/]*\.safetensors"
 )
 

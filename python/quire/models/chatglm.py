@@ -46,8 +46,16 @@ def _whole_vocabulary(config: Fields) -> None:
         raise UnsupportedError(f"[convert] 'padded_vocab_size' must be 'vocab_size', {n}, but is another")
 
 
+class _ChatGLM(Checkpoint):
+    """With the size of the vocabulary under the name that its configurations have for it."""
+
+    def config_of(self, whole: Fields) -> Fields:
+        padded = whole.value("padded_vocab_size")
+        return whole if padded is None else whole.filled({"vocab_size": padded})
+
+
 _LAYER = "transformer.encoder.layers.{i}"
-_CHATGLM = Checkpoint(
+_CHATGLM = _ChatGLM(
     "chatglm",
     {
         "context_length": u32("seq_length", low=1),
