@@ -70,7 +70,8 @@ bool Scheduler::has_had_its_turn(const Sequence &s) const {
     return s.n_new() >= std::max<int64_t>(config_.turn_tokens, s.n_repeated() / repeated_for_new);
 }
 
-// Who yields to a sequence whose key has `n_of_key` places: the last, by its own key's order, of the key that has most.
+// The running sequence that yields its place to `first`, whose key has `n_of_key` places: the lowest-ranked one of the
+// key with the most places, or null.
 Sequence *Scheduler::yielding_to(const Sequence &first, double n_of_key) {
     const KeyCounts n_running = n_running_of_keys();
     Sequence *found = nullptr;

@@ -13,7 +13,7 @@ __all__ = ["ELSEWHERE", "name_call", "names_its_call", "unknown_argument"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What other engines call fields of requests.
+# Names that other engines give to request fields, with Quire's own.
 ELSEWHERE = {
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
@@ -87,7 +87,7 @@ def name_call(kind: type[Any]) -> None:
 
 
 def unknown_argument(call: str, name: str, known: Collection[str]) -> str:
-    """What to say of an argument that a call does not have."""
+    """The error message for an argument that a call does not have, with a suggestion if one is near."""
     close = difflib.get_close_matches(name, known, 1)
     nearest = next((each for each in (_OPTIONS.get(name), ELSEWHERE.get(name), *close) if each in known), None)
     advice = f": did you mean {nearest!r}?" if nearest is not None else ""

@@ -61,7 +61,7 @@ def dequantize(storage: Tensor | npt.ArrayLike, dtype: DType | str | None = None
 
 
 def _array(values: Any, call: str) -> Any:
-    """What the native functions take; lists become arrays of float32.  RequestError for a path, and for None."""
+    """Return values that the native functions take.  Lists become float32 arrays; RequestError for a path or None."""
     if isinstance(values, str | os.PathLike):
         raise RequestError(
             f"[{call}] {os.fspath(values)!r:.80} is a path, not an array: quire quantize IN OUT TYPE quantizes a "

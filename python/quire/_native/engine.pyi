@@ -513,7 +513,7 @@ class DecoderStats:
     def n_preemptions(self) -> int: ...
     @property
     def n_yields(self) -> int:
-        """Of those, in favour of another key."""
+        """Preemptions that gave the place to another key."""
     @property
     def n_prefix_hit_tokens(self) -> int: ...
     @property

@@ -6,7 +6,7 @@ from typing import Any
 from quire._native.kv import CacheEdit, CachePool
 
 class DynamicWeights:
-    """What the dynamic policy weighs.
+    """The weights of the dynamic policy.
 
     Among the requests of one key, in seconds of waiting: ``priority_s``, one level of priority, and, against it,
     ``token_s``, one pending token.  Between keys ``turn_priority`` levels of priority are worth one turn.
@@ -152,12 +152,12 @@ class SchedulerStats:
     def n_following(self) -> int: ...
     @property
     def n_paused(self) -> int:
-        """Of those that wait, sequences whose answers nobody reads."""
+        """Waiting sequences whose answers nobody reads."""
     @property
     def n_preemptions(self) -> int: ...
     @property
     def n_yields(self) -> int:
-        """Of the preemptions, those in favour of another key."""
+        """Preemptions that gave the place to another key."""
     @property
     def n_prefix_hit_tokens(self) -> int:
         """Tokens of new sequences that were in the cache."""

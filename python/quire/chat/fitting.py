@@ -30,7 +30,7 @@ _Key: TypeAlias = tuple[tuple[Outline, ...], bool, bool]
 
 @dataclass(frozen=True)
 class Fit:
-    """What is done to conversations of one outline.  ``form`` None: the first that the template takes."""
+    """The changes made to conversations of one outline.  ``form`` None: the first that the template takes."""
 
     plan: TurnPlan
     form: Form | None = None

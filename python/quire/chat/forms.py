@@ -129,7 +129,7 @@ class Forms:
 
     @cached_property
     def without_tools(self) -> Tools:
-        """What stands for tools where there are none: nothing, or an empty list for a template that needs one."""
+        """The value that stands for no tools: None, or an empty list for a template that needs one."""
         choices: tuple[Tools, ...] = (None, [])
         for tools in choices:
             try:
@@ -158,8 +158,10 @@ class Forms:
         return _shows_both(shown)
 
     def _wants_parts(self, role: str) -> bool:
-        """Whether the template shows a list of parts, and nothing of a plain text: for few, which is why the user's
-        messages are looked at first."""
+        """Return whether the template shows a list of parts but not plain text.
+
+        Few templates do, so the other roles are only probed if the user's messages need it.
+        """
         if role not in self._parted:
             wants = role == "user" or self._wants_parts("user")
             self._parted[role] = wants and not self._shows_text(role) and self._shows_parts(role)
@@ -173,7 +175,7 @@ class Forms:
 
     @cached_property
     def wants_short_ids(self) -> bool:
-        """Whether the template refuses ids of calls that are not nine letters and digits."""
+        """Return whether the template refuses call ids other than nine letters and digits."""
         if "tool_call" not in self._source:
             return False
         refused = []
@@ -208,7 +210,7 @@ class Forms:
 
 
 def _shows_both(rendering: str) -> bool:
-    """Whether a rendering has the texts of both parts, and not as Python writes lists."""
+    """Return whether a rendering has the texts of both parts, other than as a printed Python list."""
     return FIRST in rendering and SECOND in rendering and "'text': " not in rendering
 
 

@@ -106,7 +106,7 @@ def _set_content(message: dict[str, Json], is_given: bool, place: str) -> None:
     elif message["role"] in ("assistant", "tool"):
         message["content"] = ""
     else:
-        raise RequestError(f"[chat] {place}.content must be text or a list of parts but is absent")
+        raise RequestError(f"[chat] {place}.content is absent: give text or a list of parts")
 
 
 def _result_content(content: Json) -> Json:
@@ -128,16 +128,16 @@ def _checked_part(part: Json, place: str) -> dict[str, Json]:
     if isinstance(part, str):
         part = {"type": "text", "text": part}
     if not isinstance(part, dict) or not isinstance(part.get("type", "text"), str):
-        raise RequestError(f"[chat] {place} must be an object with a type")
+        raise RequestError(f"[chat] {place} is not an object with a type")
     kind, text = part.get("type", "text"), part.get("text")
     if kind == "refusal":
         kind, text = "text", part.get("refusal")
     if kind not in _TEXT_PARTS:
-        raise UnsupportedError(f"[chat] {place}.type must be text but is {kind!r}")
+        raise UnsupportedError(f"[chat] {place}.type {kind!r} is unsupported: only text is read")
     if isinstance(text, dict):  # {"value": ..., "annotations": ...}
         text = text.get("value")
     if not isinstance(text, str):
-        raise RequestError(f"[chat] {place}.text is no text but {json.dumps(part.get('text'))[:80]}")
+        raise RequestError(f"[chat] {place}.text {json.dumps(part.get('text'))[:80]} is not a string")
     return {**part, "type": "text", "text": text}
 
 

@@ -37,7 +37,7 @@ class ReasoningFormat:
         return prompt.rstrip().endswith(self.start.rstrip())
 
     def closed_by(self, prompt: str) -> bool:
-        """Whether a prompt ends behind reasoning, so that the answer has none."""
+        """Return whether a prompt ends right after reasoning, so that the answer has none."""
         return prompt.rstrip().endswith(self.end.rstrip())
 
     @property

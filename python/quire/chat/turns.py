@@ -16,13 +16,13 @@ Chat: TypeAlias = "list[dict[str, Json]]"
 Message: TypeAlias = "dict[str, Json]"
 SystemMode = Literal["given", "renamed", "joined", "leading", "user"]
 SYSTEM_ROLES = ("system", "developer")
-# What stands where a template insists on a turn that nobody took.
+# Stand-ins for a turn that a template insists on and the conversation lacks.
 GREETING, ACKNOWLEDGEMENT = "Hello.", "OK."
 
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """What is changed of a conversation.
+    """The changes made to the turns of a conversation.
 
     Attributes:
         calls: ``"given"``; ``"paired"``: one call in a message, its result behind it, and results without a call as

@@ -46,8 +46,11 @@ class AnswerForms:
         *,
         is_silent: bool = False,
     ) -> GrammarSource | None:
-        """What an answer to a conversation follows, which may have calls, and may begin with reasoning unless that is
-        over where the prompt ends, or switched off (``is_silent``)."""
+        """The grammar of an answer to a conversation, or None for a free one.
+
+        The answer may have calls.  It may begin with reasoning, unless the prompt already ends it or ``is_silent``
+        switches it off.
+        """
         wanted = params.structured_outputs
         if wanted is None and not options.shown_tools:
             if options.tool_choice not in ("auto", "none"):

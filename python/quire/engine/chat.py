@@ -83,14 +83,14 @@ class ChatOptions:
             raise RequestError(f"[chat] max_prompt_tokens {most!r:.80} is out of range: expected a number from 1 on")
         for name in ("continue_final_message", "add_generation_prompt"):
             if not isinstance(value := getattr(self, name), bool):
-                raise RequestError(f"[chat] {name} must be a bool but is {value!r:.80}")
+                raise RequestError(f"[chat] {name} {value!r:.80} is not a bool: give True or False")
         for name in ("messages", "tools", "add_generation_prompt"):
             if name in (self.template_values or {}):
                 raise RequestError(f"[chat] template_values must not set {name!r} but does")
 
     @property
     def begins_answer(self) -> bool:
-        """Whether the prompt ends with the beginning of an answer."""
+        """Return whether the prompt ends with the beginning of an answer."""
         return self.add_generation_prompt and not self.continue_final_message
 
     @property
@@ -292,7 +292,10 @@ def rendered(template: ChatTemplate, messages: Messages, chat: ChatOptions, valu
     shown = marked_end(messages) if chat.continue_final_message else messages
     if tools and not template.reads_tools:
         if chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
-            raise UnsupportedError("[chat] tools must be known to the model's chat template but it does not read them")
+            raise UnsupportedError(
+                f"[chat] tool_format {chat.tool_format!r} needs a chat template that reads tools, which this model's "
+                "does not: give 'auto'"
+            )
         shown, tools = with_tools_as_text(shown, tools), None
     made = template.rendering(shown, tools, chat.begins_answer, **values)
     return replace(made, segments=until_mark(made.segments)) if chat.continue_final_message else made

@@ -324,7 +324,7 @@ class LLMBase:
 
 
 def parser_of(form: StructuredOutputsParams | None) -> Callable[[str], Any] | None:
-    """What reads an answer of this form as data; None for one that is no JSON."""
+    """The function that parses an answer of this form as data; None for a form that is not JSON."""
     if form is None or (form.json is None and not form.json_object):
         return None
     return form.parses or json.loads

@@ -22,8 +22,10 @@ _LOG = logging.getLogger("quire")
 
 @dataclass(frozen=True)
 class NamedModel:
-    """What a name stands for.  ``options``: fields of ``EngineConfig``, where a caller does not say; ``path`` None: the
-    package's model."""
+    """The model and settings that a name stands for.
+
+    ``options``: defaults for fields of ``EngineConfig``.  ``path`` None: the package's model.
+    """
 
     path: Path | None
     options: Mapping[str, Any] = field(default_factory=dict)

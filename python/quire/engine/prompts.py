@@ -59,7 +59,7 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def is_id(item: object) -> bool:
-    """Whether this is a whole number, Python's or NumPy's."""
+    """Return whether this is an integer, Python's or NumPy's."""
     return type(item) is int or (isinstance(item, Integral) and not isinstance(item, bool))
 
 
@@ -243,7 +243,7 @@ class Prompts:
 
     @property
     def limits_reasoning(self) -> bool:
-        """Whether the model thinks between tags, so that a budget can end it."""
+        """Return whether the model reasons between tags, so that a budget can end it."""
         from .chat import ChatOptions, format_of
 
         has_one = self._template is not None or self.tokenizer.chat_template is not None

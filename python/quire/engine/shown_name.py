@@ -1,4 +1,4 @@
-"""What messages call a model."""
+"""The name of a model in messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["shown_name"]
 
-# A folder is read as a file of this name, which nobody has given it.
+# A folder is read through a temporary file of this name, which means nothing to the user.
 _MADE = re.compile(r"\.(.+)\.gguf\.[^.]+\.part")
 
 

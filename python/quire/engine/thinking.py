@@ -1,4 +1,4 @@
-"""Whether a model thinks before it answers: what its template is told, and what the prompt says in its place."""
+"""Switching a model's thinking on or off, by its template's variables or else by the prompt."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SWITCHES = (_SWITCH, "thinking")
 
 @dataclass(frozen=True)
 class Thinking:
-    """What is said of thinking.
+    """The settings for thinking before an answer.
 
     Attributes:
         values: The variables that the template gets.
-        ignored: Names of those that it would not read, where these are left out.
+        ignored: Names of variables that were left out because the template does not read them.
         off: Whether the answer must not begin with reasoning.
-        is_told: Whether the template reads it, so that it writes what the model needs to know.
+        is_told: Whether the template reads the switch, and so tells the model itself.
     """
 
     values: Mapping[str, object]
@@ -35,7 +35,7 @@ class Thinking:
 
 
 def template_values(template: ChatTemplate, chat: ChatOptions, form: AnswerFormat) -> Thinking:
-    """What a template is told.  A model that can think does, unless the request says otherwise."""
+    """The variables for a template.  A model that can think does, unless the request says otherwise."""
     given = dict(chat.template_values or {})
     known = [name for name in _SWITCHES if name in template.variables]
     off = any(given.get(name) is False for name in _SWITCHES)
@@ -50,8 +50,11 @@ def template_values(template: ChatTemplate, chat: ChatOptions, form: AnswerForma
 
 
 def without_thinking(segments: Sequence[tuple[str, bool]], form: AnswerFormat, is_told: bool) -> list[tuple[str, bool]]:
-    """A prompt whose answer does not begin with reasoning: one that is open is closed, and where the template was not
-    told either (``is_told``), an empty one is put there."""
+    """The prompt, ended so that the answer does not begin with reasoning.
+
+    Reasoning that the prompt opens is closed.  If the template was not told either (``is_told``), empty reasoning is
+    added.
+    """
     tags = form.reasoning
     if tags is None:
         return list(segments)

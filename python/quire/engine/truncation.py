@@ -13,7 +13,7 @@ _KEPT_ROLES = ("system", "developer")
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of a conversation, and how many messages were dropped."""
+    """The rest of a shortened conversation, and the number of messages dropped."""
 
     messages: list[Mapping[str, object]]
     n_dropped: int

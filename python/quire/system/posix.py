@@ -78,7 +78,7 @@ def peer_is_gone(connection: socket.socket) -> bool:
 
 
 def peer_has_ended(connection: socket.socket) -> bool:
-    """Whether the other end of a TCP connection sends nothing any more, also behind bytes that nobody has read yet."""
+    """Return whether the peer of a TCP connection has stopped sending, even if bytes from it are still unread."""
     return _tcp_state(connection) in (_TCP_CLOSED, _TCP_CLOSE_WAIT)
 
 

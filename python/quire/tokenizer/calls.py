@@ -15,7 +15,7 @@ __all__ = ["Encoding", "TokenizerCalls"]
 
 
 class Encoding(dict[str, Any]):
-    """What calling a tokenizer gives: ``input_ids`` and ``attention_mask``, as items and as attributes."""
+    """The result of calling a tokenizer: ``input_ids`` and ``attention_mask``, as items and as attributes."""
 
     @property
     def input_ids(self) -> Any:
@@ -27,7 +27,7 @@ class Encoding(dict[str, Any]):
 
 
 class TokenizerCalls:
-    """What ``Tokenizer`` has beside its own verbs."""
+    """The methods of ``Tokenizer`` that follow transformers' names."""
 
     vocabulary: Vocabulary
 

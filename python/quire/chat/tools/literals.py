@@ -60,7 +60,7 @@ class LiteralReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing but white space is left."""
+        """Return whether only white space is left."""
         return self._behind_space() >= len(self.text)
 
     def comes(self, sign: str) -> bool:

@@ -146,7 +146,7 @@ class ToolParser:
         return part
 
     def _refused(self, text: str) -> Text:
-        """What turned out to be no call.  A mark alone means nothing if a call is beside it."""
+        """Return text that turned out not to be a call.  A start mark alone is held back, and dropped beside a call."""
         if text.strip() in self._format.starts:
             self._space.hold(text)
             return Text(Kind.CONTENT, "")

@@ -43,11 +43,11 @@ class ValueSchema:
 
     @property
     def is_text(self) -> bool:
-        """Whether only strings are allowed."""
+        """Return whether only strings are allowed."""
         return self.types == frozenset({"string"})
 
     def allows(self, kind: str) -> bool:
-        """Whether a type, given by its name, is allowed."""
+        """Return whether the type of this name is allowed."""
         return self.types is None or kind in self.types
 
     @cached_property
@@ -125,7 +125,7 @@ class ValueSchema:
             left += [(schema, depth + 1) for schema in inner]
 
     def _referred(self, schema: Mapping[str, object]) -> object:
-        """What ``$ref`` leads to; None where it leads nowhere."""
+        """The schema that ``$ref`` points to; None if there is none."""
         reference = schema.get("$ref", schema.get("$dynamicRef"))
         if not isinstance(reference, str):
             return None
@@ -170,7 +170,7 @@ class ValueSchema:
 
 
 ANY = ValueSchema()
-"""What allows everything."""
+"""A schema that allows every value."""
 
 
 def _own_types(schema: Mapping[str, object]) -> frozenset[str] | None:

@@ -34,7 +34,7 @@ class ValueTags:
 
 
 class _End(Enum):
-    """What a closing tag is."""
+    """How sure it is that a closing tag ends the value."""
 
     CERTAIN = "certain"
     LIKELY = "likely"

@@ -50,7 +50,7 @@ def typed_value(text: str, schema: object, as_text: bool | None = None) -> objec
 
 
 def _is_choice(text: str, value: object, schema: ValueSchema) -> bool:
-    """Whether the text, and not the value, is among those that the schema lists."""
+    """Return whether the schema lists the text itself, but not the value parsed from it."""
     choices = schema.choices or []
     return text in choices and not any(value == choice and type(value) is type(choice) for choice in choices)
 

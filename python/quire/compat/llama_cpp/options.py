@@ -97,7 +97,7 @@ def pretrained(
         import huggingface_hub as hub
     except ImportError as error:
         raise UnsupportedError(
-            f"[{_PLACE}] huggingface_hub must be installed for from_pretrained but is not: pip install quire-llm[hub]"
+            f"[{_PLACE}] from_pretrained needs huggingface_hub, which is not installed: pip install quire-llm[hub]"
         ) from error
     import fnmatch
 
