@@ -88,7 +88,7 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
     assert preset_of_body(body, str(tmp_path)).options == {"lora": [str(tmp_path / "style.gguf")]}
     (tmp_path / "tone").mkdir()
     body = CreateBody(model="x", modelfile="FROM m\nADAPTER tone")
-    with pytest.raises(ApiError, match="an ADAPTER must be a file beside the models, or a folder of PEFT,"):
+    with pytest.raises(ApiError, match="'tone'"):
         preset_of_body(body, str(tmp_path))
     (tmp_path / "tone" / "adapter_config.json").touch()
     assert preset_of_body(body, str(tmp_path)).options == {"lora": [str(tmp_path / "tone")]}
@@ -97,15 +97,15 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"modelfile": "SYSTEM x"}, "from must name a model"),
+        ({"modelfile": "SYSTEM x"}, "from"),
         ({"modelfile": "FROM m\nTEMPLATE x"}, "TEMPLATE"),
-        ({"modelfile": "FROM m\nADAPTER x.gguf"}, "a file beside the models"),
-        ({"modelfile": "FROM m\nADAPTER /etc/hostname"}, "a file beside the models"),
-        ({"modelfile": "FROM m\nADAPTER ../x.gguf"}, "a file beside the models"),
-        ({"modelfile": f"FROM m\nADAPTER {'x' * 300}"}, "a file beside the models"),
+        ({"modelfile": "FROM m\nADAPTER x.gguf"}, "adapter 'x.gguf'"),
+        ({"modelfile": "FROM m\nADAPTER /etc/hostname"}, "adapter '/etc/hostname'"),
+        ({"modelfile": "FROM m\nADAPTER ../x.gguf"}, "adapter '../x.gguf'"),
+        ({"modelfile": f"FROM m\nADAPTER {'x' * 300}"}, "adapter 'xxx"),
         ({"modelfile": "FROM m\nMESSAGE user hi"}, "MESSAGE"),
         ({"modelfile": "FROM m\nDANCE x"}, "'DANCE'"),
-        ({"modelfile": "FROM m\nPARAMETER num_gpu 1"}, "one is 'num_gpu'"),
+        ({"modelfile": "FROM m\nPARAMETER num_gpu 1"}, "'num_gpu'"),
         ({"modelfile": "FROM m\nPARAMETER top_p 7"}, "top_p"),
         ({"modelfile": "FROM"}, "'FROM'"),
         ({"modelfile": 'FROM m\nSYSTEM """never closed\nx'}, "not closed"),
@@ -117,7 +117,7 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
         ({"from_": "m", "parameters": {"stop": [None]}}, "stop"),
         ({"from_": "m", "parameters": {"top_k": {"a": 1}}}, "top_k"),
         ({"from_": "m", "system": "x" * (1 << 21)}, "2097152 characters"),
-        ({"from_": "m", "parameters": {"wild": 1}}, "one is 'wild'"),
+        ({"from_": "m", "parameters": {"wild": 1}}, "'wild'"),
     ],
 )
 def test_what_a_modelfile_must_not_have(tmp_path: Path, body: dict[str, Any], words: str) -> None:

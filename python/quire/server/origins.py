@@ -17,7 +17,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _LOCAL = ("localhost", "127.0.0.1", r"\[::1\]")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _MOST_HEADERS = 64
-# What the JavaScript clients of OpenAI and Anthropic send; a preflight that asks for others gets those as well.
+# Headers that the JavaScript clients of OpenAI and Anthropic send.  A preflight is granted any others that it names.
 _HEADERS = (
     "authorization", "content-type", "accept", "x-api-key", "x-request-id", "anthropic-version", "anthropic-beta",
     "anthropic-dangerous-direct-browser-access", "openai-organization", "openai-project", "openai-beta",
@@ -42,7 +42,7 @@ class Origins:
         self._patterns = [_pattern(text) for text in texts if text not in ("", "*")]
 
     def allow(self, origin: str) -> bool:
-        """Whether pages of this origin may call; the origin is as a browser writes it."""
+        """Return whether pages of this origin, as a browser writes it, may call the server."""
         return self._all or any(pattern.fullmatch(origin) for pattern in self._patterns)
 
 

@@ -66,10 +66,10 @@ def _listening_socket(settings: Settings) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What a client does not read waits here, where it is counted, not in the system's buffers of megabytes.
+    # Data that a client does not read waits in this process, where it is counted, not in megabytes of system buffers.
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES)
-    # What a client does not acknowledge for so long is a connection that is gone; accepted sockets inherit it.
+    # A client that acknowledges nothing for this long is gone.  Accepted sockets inherit the option.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.send_timeout_s * 1000))
     try:

@@ -82,7 +82,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
 
     @property
     def _held(self) -> bool:
-        """Whether nothing more is parsed now: a whole request is under way, or the client does not read."""
+        """Return whether parsing is paused: a complete request is in flight, or the client does not read its reply."""
         cycle = self.cycle
         if self.pipeline or self.flow.write_paused:
             return True

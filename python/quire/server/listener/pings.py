@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 __all__ = ["Pings"]
 
-# Of a prompt that is being read clients hear early: some have timeouts of a few seconds.
+# The first ping comes early in a long prefill, as some clients time out after a few seconds.
 _FIRST_S = 1.0
 
 

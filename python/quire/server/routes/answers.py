@@ -89,7 +89,7 @@ class Answering:
         self.context.ticket.know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
-        """What comes, in batches."""
+        """Yield the events of the answer, in batches."""
         while (batch := await self.stream.batch()) is not None:
             n_tokens = 0
             for event in batch:

@@ -112,7 +112,7 @@ class Conversation:
         return content_of(texts)
 
     def _texts(self, block: dict[str, Any], kind: str, at: str) -> list[str]:
-        """What a block shows a model: nothing where it is of a tool that Anthropic's server runs."""
+        """The texts that a block shows the model; none for blocks of tools that Anthropic's servers run."""
         if kind == "text":
             return [_field(block, "text", str, at)]
         if kind == "tool_reference":
@@ -144,7 +144,7 @@ class Conversation:
 
 
 class _Parts:
-    """What the blocks of one message are."""
+    """The content of one message's blocks, sorted by kind."""
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -174,7 +174,7 @@ def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
 
 
 def _is_custom(tool: dict[str, Any]) -> bool:
-    """Whether the client runs a tool by its schema.  Others are run by Anthropic's server, or have none to show."""
+    """Return whether the client runs a tool by its schema.  Others run on Anthropic's servers, or have no schema."""
     return tool.get("type", "custom") in ("custom", None) or "input_schema" in tool
 
 

@@ -187,9 +187,9 @@ def _is_stored(name: str) -> bool:
 
 
 async def _resolved(context: RequestContext[Any], given: str) -> str | None:
-    """What the registry has to say for a model that a client names; None where there is none of that name.
+    """The registry's reference for a model that a client names; None if there is no such model.
 
-    Only names count, of this server's list or of a hub: a path would let clients have any file of the machine served.
+    Only names are accepted, from this server's list or a hub: with paths, clients could have any file served.
     """
     service, name = context.service, given.removesuffix(":latest")
     if name in await service.library.rescan():

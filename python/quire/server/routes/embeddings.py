@@ -208,12 +208,12 @@ async def _embedded(
 
 
 def _is_unpooled(context: RequestContext[Any]) -> bool:
-    """Whether the server gives the vectors of tokens where a request does not say."""
+    """Return whether the server returns one vector for each token by default."""
     return context.service.settings.defaults.get("pooling") == "none"
 
 
 def _check_pooled(context: RequestContext[Any]) -> None:
-    """ApiError 400 where the server gives the vectors of tokens, for which most forms have no place."""
+    """Raise ApiError 400 if the server returns vectors of tokens, which most response formats have no place for."""
     if _is_unpooled(context):
         text = "the server has --pooling none, which gives the vectors of tokens: ask /embedding or /embed_all"
         raise ApiError(400, "unsupported_parameter", text, "pooling")

@@ -14,7 +14,7 @@ _QUEUED_BATCHES = 64
 
 
 async def merged(answerings: Sequence[Answering]) -> AsyncGenerator[tuple[int, Sequence[StreamEvent]], None]:
-    """What comes of any of them, with its number.  The first failure ends them all."""
+    """Yield the batches of all answers as they arrive, with the answer's number.  The first failure ends them all."""
     queue: asyncio.Queue[tuple[int, Sequence[StreamEvent] | Exception | None]] = asyncio.Queue(_QUEUED_BATCHES)
 
     async def read(number: int, answering: Answering) -> None:

@@ -17,7 +17,7 @@ _REFUSED: dict[str, tuple[Literal["template", "message"], str]] = {
     "TEMPLATE": ("template", "chats go through the template in the model's file, so the instruction can be left out"),
     "MESSAGE": ("message", "put examples into SYSTEM, or send them with each chat"),
 }
-# What Ollama's own versions and built-in formats are called; the model's file says the same to Quire.
+# Instructions without effect here: Quire takes the format from the model's file, not from Ollama's built-in ones.
 _WITHOUT_MEANING = ("LICENSE", "REQUIRES", "RENDERER", "PARSER")
 # Parameters of Ollama that the model's file, the server or the machine decides here.
 _WITHOUT_EFFECT = {

@@ -45,13 +45,15 @@ class CreateBody(Body, kw_only=True, forbid_unknown_fields=True, rename={"from_"
 
 
 def _adapter_in(folder: str | None, name: str) -> str:
-    """The path of an adapter beside the models, a file or a folder of PEFT: clients must not name other ones of the
-    machine."""
+    """The path of an adapter, a file or a PEFT folder, beside the models.
+
+    Clients must not reach other files of the machine.
+    """
     home = None if folder is None else Path(folder).resolve()
     path = None if home is None else home / name
     is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
     if home is None or path is None or not is_name or not _is_adapter(path) or path.resolve().parent != home:
-        text = f"an ADAPTER must be a file beside the models, or a folder of PEFT, but is {brief(name)}"
+        text = f"no adapter {brief(name)} beside the models: name a file or a PEFT folder there"
         raise ApiError(400, "invalid_value", text, "modelfile")
     return str(path)
 
@@ -61,7 +63,7 @@ def _is_adapter(path: Path) -> bool:
 
 
 def preset_of_body(body: CreateBody, folder: str | None) -> Preset:
-    """What a body says; ApiError naming what of it there is not."""
+    """The preset that a request body describes.  ApiError names any part that is missing or unsupported."""
     given: list[tuple[str, Any]] = [(key, value) for key, value in body.parameters.items() if value is not None]
     model, system, adapters = body.from_, body.system, list[str]()
     if body.modelfile is not None:
@@ -69,7 +71,7 @@ def preset_of_body(body: CreateBody, folder: str | None) -> Preset:
         model, system, adapters = read.model or model, read.system or system, read.adapters
         given += read.parameters
     if model is None:
-        raise ApiError(400, "invalid_value", "from must name a model but is absent", "from")
+        raise ApiError(400, "invalid_value", "from is absent: name a model", "from")
     if system is not None and len(system) > _MOST_SYSTEM:
         text = f"a system message of {len(system)} characters is too long: at most {_MOST_SYSTEM}"
         raise ApiError(400, "invalid_value", text, "system")
@@ -85,7 +87,7 @@ def preset_of_body(body: CreateBody, folder: str | None) -> Preset:
         elif key in _ENGINE:
             options[_ENGINE[key]] = value
         else:
-            text = f"parameters must be known ones but one is {brief(key)}"
+            text = f"unsupported parameter {brief(key)}"
             raise ApiError(400, "unsupported_parameter", text, "parameters")
     for key in ("max_tokens", "seed"):
         if isinstance(sampling.get(key), int) and sampling[key] < 0:

@@ -17,17 +17,17 @@ _BILLING = "x-anthropic-billing-header:"
 
 
 def content_of(texts: list[str]) -> str | list[dict[str, Any]]:
-    """Several texts are parts, which some templates join in a way of their own; one is the same as the text alone."""
+    """Return texts as content: a single one as it is, several as parts, which some templates join in their own way."""
     return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
 
 
 def is_media(kind: str) -> bool:
-    """Whether a part of this type is what a message is about, so that it is refused where it cannot be read."""
+    """Return whether a part of this type is essential to its message, so that it is refused if unreadable."""
     return kind in MEDIA or kind in _FILES
 
 
 def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a conversation ends with the beginning of the answer: text of the assistant alone."""
+    """Return whether a conversation ends with the beginning of the answer: plain text of the assistant."""
     last = messages[-1] if messages else {}
     content = last.get("content")
     if last.get("role") != "assistant" or last.get("tool_calls"):
@@ -38,7 +38,7 @@ def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def without_billing_line(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages without that line at the head of a text of the system; the same list where there is none."""
+    """The messages without a billing line at the head of system texts; the same list if there is none."""
     made = [_without_line(message) if message.get("role") == "system" else message for message in messages]
     if all(a is b for a, b in zip(made, messages, strict=True)):
         return messages

@@ -10,7 +10,7 @@ from ..listener.request_context import RequestContext
 __all__ = ["DROP_ADVICE", "Truncation", "explain_length"]
 
 Truncation: TypeAlias = Literal["auto", "disabled"]
-"""Whether the oldest turns of a conversation are dropped where it does not fit."""
+"""The choice to drop the oldest turns of a conversation that does not fit, or to refuse it."""
 
 DROP_ADVICE = 'shorten the conversation, have its oldest turns dropped ("truncation": "auto")'
 

@@ -11,18 +11,18 @@ from ...errors import QuireError
 
 __all__ = ["Catalog"]
 
-# So long an unknown name is not looked for again where nothing seems to have changed.
+# An unknown name is not looked up again within this time if nothing seems to have changed.
 _FRESH_S = 1.0
-# What changed so shortly before a look may change again without another time of change.
+# A change this soon before a look may be followed by another with the same modification time.
 _GRAIN_NS = 20_000_000
-# Looks take at most this part of the time, as Python's lock is shared with the event loop.
+# The largest share of time spent on looks, as they hold the GIL that the event loop needs.
 _MOST_BUSY = 0.25
 
 
 class Catalog:
-    """The models that there are, by name, with bytes of their files.
+    """The available models by name, with the sizes of their files in bytes.
 
-    ``known`` is what the last look found.  A look that fails leaves it as it was, and says so on standard error.
+    ``known`` holds the result of the last look.  A look that fails leaves it unchanged and reports on standard error.
     """
 
     def __init__(

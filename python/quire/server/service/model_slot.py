@@ -41,7 +41,7 @@ class ModelSlot:
 
     @property
     def bytes_now(self) -> int:
-        """What it may come to take, as its process has measured, or what it has been given until then."""
+        """The bytes that the model may take: as measured by its process, or its share until it is open."""
         beat = self.engine.beat
         if beat is None or self.opening is not None:
             return self.share_bytes

@@ -51,7 +51,7 @@ class Service:
         self.settings = settings
         self.library = library
         self.metrics = Metrics(library.engines)
-        # Of models whose scales a client has changed.
+        # Scales that clients have set, by the name of the model.
         self.adapter_scales: dict[str, list[float]] = {}
         self.started_s = time.monotonic()
         self.created = int(time.time())
@@ -158,8 +158,10 @@ class Service:
         return self.library.pinned(name, None if caller is None else caller.name)
 
     def may_close(self, name: str, caller: Caller | None) -> bool:
-        """Whether a caller may close an open model: where clients may change models, where there are no keys that tell
-        callers apart, or where the model was opened for this caller."""
+        """Return whether a caller may close an open model.
+
+        It may if clients may change models, if there are no keys to tell callers apart, or if it opened the model.
+        """
         if self.settings.allow_changes or not self.settings.api_keys:
             return True
         return caller is not None and self.library.opener_of(name) == caller.name

@@ -1,4 +1,4 @@
-"""What requests get that do not say: what the operator said of all of them when the server started."""
+"""The operator's defaults for requests, set when the server started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("quire")
 
 
 class Defaults:
-    """Of one model.  ``given``: ``Open.defaults``; what the model has no use for is logged and left out."""
+    """The defaults for one model's requests.  ``given``: ``Open.defaults``; unusable ones are logged and left out."""
 
     def __init__(self, given: JsonObject, prompts: Prompts) -> None:
         self._params: dict[str, Any] = {name: given[name] for name in ("seed",) if name in given}

@@ -25,7 +25,7 @@ from .protocol import Beat, Cancel, Chat, Failed, FromEngine, Generate, ModelInf
 __all__ = ["Watch", "WorkerSupervisor"]
 
 _LOST = DeviceError.__name__
-# What is wrong with a file, or with what was asked of it, is as wrong at the next try.
+# Errors in the file or the request, which a restart cannot fix.
 _FINAL = tuple(kind.__name__ for kind in (LoadError, RequestError, ShapeError, UnsupportedError))
 
 

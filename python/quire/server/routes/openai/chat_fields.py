@@ -228,7 +228,7 @@ _MESSAGE_KEYS = frozenset(
         "refusal", "function_call",
     )
 )  # fmt: skip
-# What clients send back of an answer and no template shows: notes on the text, and sound that only OpenAI keeps.
+# Fields of an answer that clients send back and no template shows: annotations, and audio that only OpenAI stores.
 _UNREAD = frozenset(("annotations", "audio"))
 
 

@@ -321,7 +321,7 @@ class _Table:
 
     @property
     def n_characters(self) -> int:
-        """Of the whole text, whose end may be a part of a character."""
+        """The length of the whole text, counting an incomplete character at its end."""
         return self._offset + (1 if self._decoder.getstate()[0] else 0)
 
     def take_in(self, other: _Table) -> None:

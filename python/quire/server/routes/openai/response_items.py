@@ -104,7 +104,7 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], kind: str) -
 
 
 def _output(output: Any, place: str, left_out: LeftOut) -> str | list[dict[str, Any]]:
-    """What a tool gave back: text, parts, or (of a shell) objects without a type, which are shown as JSON."""
+    """The output of a tool: text, parts, or (from a shell) objects without a type, which are shown as JSON."""
     if isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output):
         return _content(output, place, left_out)
     if output is None:  # of a tool that only tells whether it worked

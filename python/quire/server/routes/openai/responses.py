@@ -85,7 +85,8 @@ def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple
     if kind == "function" and isinstance(choice.get("name"), str):
         return tools, {"type": "function", "function": {"name": names.shown(choice.get("namespace"), choice["name"])}}
     if not isinstance(kind, str) or kind == "function":
-        raise ApiError(400, "unsupported", "tool_choice must name a function but does not", "tool_choice")
+        text = 'tool_choice names no function: give {"type": "function", "name": ...}'
+        raise ApiError(400, "unsupported", text, "tool_choice")
     leave_out(context, "tool_choice")
     return tools, None
 
