@@ -68,7 +68,7 @@ class OnlyWith:
         return self.change(x, config) if self.change else x
 
     def denies(self, tensor: str, config: Fields) -> bool:
-        """Whether the model has no such tensor."""
+        """Return whether the configuration says that the model has no such tensor."""
         is_there = config.flag(self.name, self.default) if not config.is_null(self.name) else False
         return not is_there and (not self.biases or tensor.endswith(".bias"))
 

@@ -10,7 +10,7 @@ from .tensors import PredictingLayers, Source
 
 
 def _trained_context(config: Fields) -> int:
-    """Of a configuration that does not say."""
+    """The context length of a configuration that does not give one: the default of its class."""
     default = config.default("max_position_embeddings")
     return default if isinstance(default, int) else config.integer("max_position_embeddings")
 

@@ -124,23 +124,23 @@ class Fields:
         self._read.update(names)
 
     def was_read(self, name: str) -> bool:
-        """Whether anybody asked for the field's value."""
+        """Return whether the value of the field was read."""
         return name in self._read
 
     def knows(self, name: str) -> bool:
-        """Whether the reference does anything with a field of that name.  Asking is not reading."""
+        """Return whether the reference uses a field of this name.  The field does not count as read."""
         return self._reference is None or self._reference.knows(name)
 
     def default(self, name: str) -> object:
-        """The value that the reference gives the field where it is absent; None where it gives none."""
+        """The default of the reference for the field; None if it has none."""
         return self._reference.default(name) if self._reference is not None else None
 
     def has_default(self, name: str) -> bool:
-        """Whether the reference reads the field and gives it a value where it is absent."""
+        """Return whether the reference reads the field and has a default for it."""
         return self.default(name) is not None
 
     def is_default(self, name: str) -> bool:
-        """Whether the field has the value that the reference gives it where it is absent.  Asking is not reading."""
+        """Return whether the field has the default value of the reference.  The field does not count as read."""
         return self._reference is not None and self._reference.is_default(name, self._values.get(name))
 
     def unread(self, without_effect: Iterable[str] = ()) -> list[str]:

@@ -49,7 +49,7 @@ FIXED: Mapping[str, Permitted] = {
 
 
 def _is_permitted(value: object, permitted: Permitted) -> bool:
-    """Whether a field says what a model computes; of truth values, what is true or false to Python, as null is."""
+    """Return whether a value is permitted.  Where only booleans are, null and numbers count by their truth value."""
     if all(isinstance(one, bool) for one in permitted) and (value is None or isinstance(value, int | float)):
         return bool(value) in permitted
     return value in permitted

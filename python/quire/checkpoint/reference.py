@@ -17,7 +17,7 @@ __all__ = ["Reference", "reference_of"]
 _FILE = Path(__file__).with_name("reference_fields.json")
 _ROTATION = ("rope_parameters", "rope_scaling")
 _QUANTIZATION = ("quantization_config", "compression_config")
-# What quantizers' own libraries make of a checkpoint, and transformers' classes do not name.
+# Fields that quantizers' own libraries write and transformers' classes do not name.
 _OF_QUANTIZERS = ("adapter", "rotation")
 # Parameters of rotation that configurations have and no code reads.
 _UNREAD_ROTATION = ("mrope_interleaved",)
@@ -44,24 +44,24 @@ class Reference:
     knows_all: bool
 
     def knows(self, name: str) -> bool:
-        """Whether transformers does anything with a field of that name, as far as anybody can say."""
+        """Return whether transformers uses a field of this name, or may use it."""
         return not self.knows_all or name in self.effect
 
     def is_without_effect(self, name: str) -> bool:
-        """Whether transformers has the field, and no code reads it."""
+        """Return whether transformers has the field but no code reads it."""
         return name in self.none
 
     def default(self, name: str) -> object:
-        """What a field is where it is absent; None where that is nothing, or nobody can say."""
+        """The default of a field; None if it has none or it is not known."""
         return self.effect.get(name) if self.knows_all else None
 
     def is_default(self, name: str, value: object) -> bool:
-        """Whether a value says what its absence says."""
+        """Return whether a value is the same as leaving the field out."""
         default = self.default(name)
         return default is not None and type(value) is type(default) and value == default
 
     def has_effect(self, name: str) -> bool:
-        """Whether transformers may answer otherwise with the field."""
+        """Return whether the field may change what transformers computes."""
         return name in self.effect
 
     def section(self, name: str, values: Mapping[str, object]) -> Reference | None:
@@ -76,7 +76,7 @@ class Reference:
 
 @cache
 def reference_of(class_name: str) -> Reference:
-    """What is known of a class's configuration, be the class transformers' or not."""
+    """The known configuration fields of a class, whether or not it is one of transformers' own."""
     config = _table()["classes"].get(class_name)
     return _of_config(config) if config is not None else _of_all()
 

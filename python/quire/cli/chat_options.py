@@ -97,7 +97,7 @@ TEMPLATE_OPTIONS = (
         help="The chat template, from a file.",
     ),
 )  # fmt: skip
-# What llama.cpp's names of templates stand for, of those that nobody writes into a file any more.
+# Templates that llama.cpp knows by name and that model files no longer contain.
 _NAMED_TEMPLATES = {
     "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
@@ -105,8 +105,10 @@ _NAMED_TEMPLATES = {
 
 
 def taken_template(values: dict[str, Any]) -> str | None:
-    """The chat template that a command's options give, taken out of their values.  A name that nothing is known of is
-    noted: the model's own template is used then."""
+    """Take the chat template out of a command's values.
+
+    An unknown template name is noted, and the model's own template is used.
+    """
     text, file = values.pop("chat_template"), values.pop("chat_template_file")
     if text is not None and file is not None:
         raise click.UsageError("the chat template is given twice: by --chat-template and by --chat-template-file")

@@ -136,7 +136,7 @@ class Conversation:
 
     @property
     def _advice(self) -> str:
-        """What to do about a full context."""
+        """The advice for a full context."""
         return "/reset begins anew" if self._drops else "/drop drops the oldest turns, /reset begins anew"
 
     def _limit(self) -> dict[str, int]:

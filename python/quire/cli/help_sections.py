@@ -1,4 +1,4 @@
-"""What ``--help`` shows of each command, as data: groups of options by their parameters' names, and examples."""
+"""The sections of each command's ``--help``: options grouped by parameter name, and examples."""
 
 from __future__ import annotations
 

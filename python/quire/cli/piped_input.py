@@ -21,10 +21,10 @@ _TOLD_AFTER_S = 1.0
 
 
 def beside_prompt() -> bytes:
-    """What stands on standard input for a command that has a prompt already; empty where nobody piped anything.
+    """Read standard input for a command that already has a prompt; empty if nothing was piped.
 
-    A pipeline is read to its end, however long that takes.  A pipe that may have no writer is given a few seconds;
-    a file that others are in the middle of reading (``while read line``) is left to them.
+    A pipeline is read to its end, however long that takes.  A pipe that may have no writer gets a few seconds.
+    A file that another process is reading (``while read line``) is left alone.
     """
     if sys.stdin is None or sys.stdin.isatty():
         return b""
@@ -67,8 +67,10 @@ def _begins(number: int, patience_s: float | None) -> bool:
 
 
 def _parent_holds(number: int) -> bool | None:
-    """Whether the parent has an end of the pipe itself, as a shell has none of a pipeline's; None where that is not
-    known."""
+    """Return whether the parent process holds the pipe open itself; None if unknown.
+
+    A shell closes its own ends of a pipeline.
+    """
     try:
         own = os.readlink(f"/proc/self/fd/{number}")
         theirs = Path(f"/proc/{os.getppid()}/fd")

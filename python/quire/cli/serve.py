@@ -182,7 +182,7 @@ def command(**options: Any) -> None:
 
 
 def _defaults(options: dict[str, Any], chat: ChatSettings) -> dict[str, Any]:
-    """What requests get that do not say, taken out of a command's values."""
+    """Take the defaults for requests out of a command's values."""
     pooling, seed, grammar = options.pop("pooling"), options.pop("usual_seed"), taken_grammar(options)
     if pooling == "rank":
         note("--pooling rank has no effect: a reranker always gives scores at /rerank")

@@ -165,7 +165,7 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
 
 
 def _is_readable(function: _Function) -> bool:
-    """Whether calls can be held to the function's parameters, be it in part; a strict function must be."""
+    """Return whether calls can be held to the function's parameters, at least in part.  Strict functions always are."""
     if not function.strict:
         try:
             enforceable(function.parameters, is_loose=True)

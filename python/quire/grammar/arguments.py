@@ -31,7 +31,7 @@ __all__ = [
     "without_marks",
 ]
 
-# What readers of every wire format find again, given the tool: any name on one line.
+# Argument names that readers of every wire format recognize, given the tool: any name on one line.
 _KEY = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{0,256}")
 _OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _DEFINITIONS = ("$defs", "definitions")
@@ -63,17 +63,17 @@ class Argument:
 
 @dataclass
 class Looseness:
-    """What becomes of schemas that a wire format cannot keep.
+    """How to treat argument schemas that a wire format cannot enforce.
 
-    ``is_allowed``: such an argument has any value; else UnsupportedError is raised.  ``notes``: places of those, and of
-    formats, which JSON Schema takes for annotations.
+    ``is_allowed``: such an argument may have any value; otherwise UnsupportedError is raised.  ``notes``: the places
+    of those schemas, and of formats, which are annotations in JSON Schema.
     """
 
     is_allowed: bool = False
     notes: list[str] = field(default_factory=list)
 
     def note(self, *place: str) -> None:
-        """Something at this place is not held to its schema."""
+        """Note a place whose value is not held to its schema."""
         self.notes.append("json_schema" + quote(pointer(place), safe="#/$@~"))
 
 
@@ -115,7 +115,7 @@ def _free(key: str, schema: object, required: bool, definitions: Mapping[str, ob
 
 
 def is_key(name: str) -> bool:
-    """Whether an argument of this name can be written without quotes."""
+    """Return whether an argument of this name can be written without quotes."""
     return _KEY.fullmatch(name) is not None
 
 

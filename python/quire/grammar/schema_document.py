@@ -92,7 +92,7 @@ class Document:
         return None if target is None else (target, self.place(target, here))
 
     def _at(self, uri: str, fragment: str) -> tuple[object, Place] | None:
-        """What a pointer leads to, from the resource or, as some generators mean it, from the whole document."""
+        """The target of a pointer from the resource or else, as some generators mean it, from the document."""
         parts = tuple(part.replace("~1", "/").replace("~0", "~") for part in unquote(fragment).split("/")[1:])
         for start in (self._resources[uri], self.root):
             target: object = start

@@ -97,7 +97,7 @@ class Groups:
     # Alternatives
 
     def exclude_each_other(self, options: Sequence[object]) -> bool:
-        """Whether no answer that one alternative leads to can visibly be valid in another."""
+        """Return whether no answer generated for one alternative can be valid in another.  False if in doubt."""
         return all(self._exclude(one, other, MAX_DEPTH) for one, other in combinations(options, 2))
 
     def _exclude(self, one: object, other: object, depth: int) -> bool:

@@ -55,7 +55,7 @@ FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname
 
 
 def is_known(keyword: str) -> bool:
-    """Whether a keyword is one of JSON Schema's or OpenAPI's, or an extension by its name."""
+    """Return whether a keyword belongs to JSON Schema or OpenAPI, or is an ``x-`` extension."""
     return keyword in _KNOWN or keyword.startswith("x-")
 
 

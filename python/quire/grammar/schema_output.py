@@ -15,7 +15,7 @@ _SINGLE = ("items", "additionalProperties")
 
 
 def or_null(made: object) -> object:
-    """What a schema allows, or null."""
+    """A schema that allows the same, and null as well."""
     if isinstance(made, bool):
         return made or {"type": "null"}
     assert isinstance(made, dict)

@@ -58,13 +58,13 @@ _REPORTED = _Reported()
 
 
 class Notes:
-    """What a schema says that is not enforced."""
+    """The places of a schema that are not enforced."""
 
     def __init__(self) -> None:
         self._found: dict[str, None] = {}
 
     def add(self, kind: str, place: Place) -> None:
-        """Note something; ``kind`` says what it is, and goes to the log the first time it is met."""
+        """Note a place.  ``kind`` says what is there; each kind is logged the first time it occurs."""
         if len(self._found) < _MAX_NOTES:
             self._found[f"json_schema{quote(pointer(place), safe='#/$@~')}"] = None
             _REPORTED.log(kind, place)

@@ -75,7 +75,7 @@ class Reader:
         """A schema as the library enforces it; ``keys``: see ``Groups``."""
         target, there = self._followed(schema, place)
         said = self._said(target, there)
-        # What other schemas go into may contain itself.
+        # A schema with references or allOf may contain itself, so it becomes a definition.
         if isinstance(said, bool) or (target is schema and not said.keys() & {*REFERENCES, "allOf"}):
             return self._read(target, there, keys)
         return {"$ref": f"#/$defs/{self._name(target, there, keys)}"}
@@ -114,7 +114,7 @@ class Reader:
             self._left.append((name, target, place, keys))
         return self._names[key]
 
-    # What a schema says
+    # Reading keywords
 
     def _said(self, schema: object, place: Place) -> dict[str, Any] | bool:
         """The keywords of a schema that say something about validity, checked."""
@@ -154,7 +154,7 @@ class Reader:
                 raise unsupported(place, f"'multipleOf' with a least common multiple above {MAX_MULTIPLE}")
 
     def _flat(self, schema: object) -> dict[str, Any] | bool:
-        """What a schema says, with its references and ``allOf`` followed where one schema says the same."""
+        """The keywords of a schema, with its references and ``allOf`` merged if one schema can say the same."""
         if id(schema) not in self._flattened:
             said = self._said(schema, place := self._document.place(schema, ()))
             parts = None if isinstance(said, bool) else self._parts(schema, said, place, ())
@@ -192,7 +192,7 @@ class Reader:
                 (behind if "properties" in own else before).extend(found)
         return _distinct([*before, own, *behind])
 
-    # What the library enforces
+    # Building what the library enforces
 
     def _asserted(self, schema: object, said: dict[str, Any], place: Place, keys: Keys) -> object:
         together: list[object] = []

@@ -32,7 +32,7 @@ _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def usable_memory_bytes() -> int | None:
-    """What the machine has, or this process's container; None where the system does not tell."""
+    """The memory of the machine, or of this process's container if less; None if the system does not tell."""
     memory = machine_memory_bytes()
     if memory is None:
         return None

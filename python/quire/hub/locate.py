@@ -60,7 +60,7 @@ def is_known_name(name: str) -> bool:
 
 
 def is_named(name: str) -> bool:
-    """Whether the registry or a store of this machine has a model by this name."""
+    """Return whether the registry or a store of this machine has a model of this name."""
     from .stores import stored_models
 
     return Registry().get(name) is not None or any(model.name == name for model in stored_models())
@@ -122,7 +122,7 @@ def _of_folder(path: Path) -> Path:
     if not path.is_dir() or (path / "config.json").exists():
         return path
     files = sorted(each for each in path.glob("*.gguf") if is_model_file(each.name))
-    # Of a split model the first part stands for all.
+    # The first part of a split model stands for all of them.
     models = [each for each in files if "-of-" not in each.stem or "-00001-of-" in each.stem]
     if len(models) == 1:
         return models[0]

@@ -72,7 +72,7 @@ def short_name(text: str) -> HubName | None:
 
 
 def nearest_name(text: str) -> str | None:
-    """What was meant by a name that the table does not have: the nearest of its names, or a size of that name."""
+    """The name in the table that is nearest to an unknown one, with its nearest size if a size was given."""
     name, _, tag = text.lower().partition(":")
     near = difflib.get_close_matches(name, SHORT_NAMES, 1)
     if not near:
