@@ -171,7 +171,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json' must be JSON"),
     "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "must hold a JSON object"),
     "architecture": (edit("config.json", architectures=["MysteryForCausalLM"]), UnsupportedError, "LlamaForCausalLM.* but is 'MysteryForCausalLM'"),
-    "no_architecture": (edit("config.json", architectures=[]), LoadError, "'architectures'"),
+    "no_architecture": (edit("config.json", architectures=[], model_type="mystery"), LoadError, "'architectures'"),
     "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size' must be in config.json"),
     "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size' of config.json must be a whole number"),
     "layers_true": (edit("config.json", num_hidden_layers=True), LoadError, "'num_hidden_layers'"),

@@ -12,6 +12,7 @@ from published_files import configuration, rows
 from quantized_checkpoints import CASES, write_quantized
 from quire.checkpoint import Fields, reference_of
 from quire.conversion import CheckpointReader, convert, opened_adapters
+from quire.conversion.class_names import class_of
 from quire.conversion.generation import write_sampling
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader
@@ -54,7 +55,7 @@ def test_a_published_configuration_opens(tmp_path: Path, folders: dict[str, Path
 @pytest.mark.parametrize("name", [name for name, row in MODELS.items() if "refused" not in row])
 def test_a_published_configuration_has_keys_at_its_own_sizes(name: str) -> None:
     config = MODELS[name]["config"]
-    (kind,) = config["architectures"]
+    kind, _ = class_of(config)
     whole = Fields("config.json", config, reference=reference_of(kind))
     checkpoint = checkpoint_of(kind).chosen(whole)
     text = checkpoint.config_of(whole)

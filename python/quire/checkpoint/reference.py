@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Reference", "reference_of"]
+__all__ = ["Reference", "classes_of", "reference_of"]
 
 _FILE = Path(__file__).with_name("reference_fields.json")
 _ROTATION = ("rope_parameters", "rope_scaling")
@@ -79,6 +79,12 @@ def reference_of(class_name: str) -> Reference:
     """The known configuration fields of a class, whether or not it is one of transformers' own."""
     config = _table()["classes"].get(class_name)
     return _of_config(config) if config is not None else _of_all()
+
+
+def classes_of(model_type: str) -> list[str]:
+    """Return the classes whose configurations have a ``model_type``, of those that Quire converts."""
+    config = _by_model_type().get(model_type)
+    return [] if config is None else [name for name, found in _table()["classes"].items() if found == config]
 
 
 @cache

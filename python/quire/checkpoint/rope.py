@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ from .fields import Fields
 from .keys import Value
 
 Entry = tuple[str, str, Value]  # key below the architecture's name, type, value
+_LOG = logging.getLogger("quire")
 LONGROPE = ("longrope", "su")  # names of one scaling
 
 
@@ -48,7 +50,9 @@ def has_new_name(config: Fields) -> None:
 
 
 def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) -> Iterator[Entry]:
-    """Base and scaling: default, linear, YaRN, or llama 3's, which is a tensor.  ``theta``: transformers' default.
+    """Base and scaling: default, linear, YaRN, dynamic, or llama 3's, which is a tensor.
+
+    ``theta``: transformers' default.
 
     ``truncate``: whether the ends of YaRN's ramp are whole numbers.
     """
@@ -62,11 +66,30 @@ def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) 
         yield from _yarn_keys(config, rope, truncate)
     elif kind == "llama3":
         _llama3_fields(rope)
+    elif kind == "dynamic":
+        _settle_dynamic(config, rope)
     elif kind != "default":
-        raise UnsupportedError(f"[convert] the rope scaling must be default, linear, yarn or llama3 but is '{kind}'")
+        raise UnsupportedError(
+            f"[convert] unsupported rope scaling '{kind}': expected default, linear, yarn, dynamic or llama3"
+        )
     if kind != "yarn":
         rope.read(("original_max_position_embeddings",) if kind != "llama3" else ())
     _settle_partial(config, rope, kind)
+
+
+def _settle_dynamic(config: Fields, rope: Fields) -> None:
+    """Dynamic scaling changes nothing up to the context that the model was trained on; beyond it, Quire does not scale.
+
+    UnsupportedError where it begins before that.
+    """
+    rope.read(("factor",))
+    longest = config.integer("max_position_embeddings")
+    if (begin := rope.integer("original_max_position_embeddings", longest)) < longest:
+        raise UnsupportedError(
+            f"[convert] unsupported rope scaling 'dynamic' from {begin} positions on: expected {longest},"
+            " max_position_embeddings"
+        )
+    _LOG.warning("[convert] ignoring dynamic rope scaling, which begins beyond %d positions", longest)
 
 
 def _settle_partial(config: Fields, rope: Fields, kind: str) -> None:

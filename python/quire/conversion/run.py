@@ -21,6 +21,7 @@ from ..checkpoint_formats import StoredCheckpoint, with_old_quantization
 from ..errors import LoadError, QuireError, UnsupportedError
 from ..gguf import GGUFReader, GGUFWriter
 from ..models import checkpoint_of, load_model
+from .class_names import class_of
 from .generation import write_sampling
 from .made_reader import MadeReader, Origin
 from .packing import Packer
@@ -64,7 +65,7 @@ class _Conversion:
         self.source = source
         self.values = with_old_quantization(flattened(read_json(source / "config.json")), source)
         head = head_class(self.values)
-        name = self._class_name() if head is None else head
+        name, self._may_lack_head = class_of(self.values) if head is None else (head, False)
         # Heads are other programs' models, of which no table says what has no effect.
         reference = reference_of(name) if head is None else None
         self.whole = Fields("config.json", self.values, reference=reference)
@@ -112,13 +113,6 @@ class _Conversion:
             if packed.factor != 1.0:
                 yield Target(f"{name.removesuffix('.weight')}.scale", (), made=np.array([packed.factor], np.float32))
 
-    def _class_name(self) -> str:
-        """By the configuration's ``architectures``."""
-        names = self.values.get("architectures")
-        if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-            raise LoadError("[convert] 'architectures' of config.json must name one architecture")
-        return names[0]
-
     def _numbers(self) -> Iterator[Entry]:
         """Keys whose numbers the checkpoint has as tensors of one number."""
         n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
@@ -133,7 +127,7 @@ class _Conversion:
         if "output" not in self.mapping.tensors or self.mapping.is_head:
             return targets
         if head is None:
-            if not self.mapping.is_tied(self.whole):
+            if not self._may_lack_head and not self.mapping.is_tied(self.whole):
                 raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
             return targets
         if head.change is not None or not self.mapping.is_tied(self.whole):

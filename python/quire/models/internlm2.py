@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..checkpoint import (
     DECODER_KEYS,
     SILU,
     Array,
     Change,
     Checkpoint,
-    Entry,
     Fields,
     interleaved,
     made,
     no_windows,
     only_with,
-    rope_keys,
     taken,
 )
-from ..checkpoint.rope import kind_of, rope_of, theta_of
 from . import llama
 
 ARCHES = ("internlm2",)
@@ -39,16 +34,6 @@ def _part(which: str) -> Change:
         return interleaved(n[which])(rows, config) if which in n else rows
 
     return only_with("bias", default=True, biases=True, change=change)
-
-
-def _rope(config: Fields) -> Iterator[Entry]:
-    """Dynamic scaling begins beyond the contexts that the model was trained on."""
-    rope = rope_of(config)
-    if kind_of(rope) != "dynamic":
-        yield from rope_keys(config)
-        return
-    rope.read(("factor",))
-    yield "rope.freq_base", "f32", theta_of(config)
 
 
 _LAYER = "model.layers.{i}"
@@ -74,7 +59,6 @@ HF = {
         },
         fixed={"hidden_act": SILU},
         checks=(no_windows,),
-        rope=_rope,
         unused=("attn_implementation", "bias"),
     )
 }

@@ -84,6 +84,11 @@ def model_file(arch: str) -> str | None:
     return _index("ARCHES").get(arch)
 
 
+def checkpoint_classes() -> list[str]:
+    """Every class of transformers whose checkpoints are converted."""
+    return sorted(_index("HF"))
+
+
 def checkpoint_of(name: str) -> Checkpoint:
     """How checkpoints of transformers' class ``name`` are converted.  UnsupportedError lists what there is."""
     heads = _index("HF_HEADS")
