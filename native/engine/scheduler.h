@@ -144,7 +144,7 @@ class Scheduler {
     struct Budget {
         int64_t tokens, logit_rows, kv_tokens;
         int64_t held_rows = 0, held_kv_tokens = 0;
-        // Where several keys have prompts to read, each may take so much of the step for them.
+        // If several keys have prompts to read, the share of the step that each may take for them.
         std::optional<int64_t> tokens_of_key = {}, rows_of_key = {};
         KeyCounts tokens_taken = {}, rows_taken = {};
         int64_t left_of_key(const Sequence &sequence, int64_t until_logits) const;

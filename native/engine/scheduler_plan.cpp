@@ -21,7 +21,8 @@ void Scheduler::Budget::hold(const Sequence &decoding, int sign) {
     held_kv_tokens += sign * std::max(decoding.n_tokens(), decoding.n_source());
 }
 
-// How many tokens of its prompts a key may still have in this step, for a sequence with no row of logits before so many.
+// The prompt tokens that a key may still take in this step, for a sequence whose next `until_logits` tokens have no row
+// of logits.
 int64_t Scheduler::Budget::left_of_key(const Sequence &s, int64_t until_logits) const {
     const auto taken = [&](const KeyCounts &counts) {
         const auto found = counts.find(s.key);
@@ -113,7 +114,7 @@ bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
     return true;
 }
 
-// A running sequence, which is no longer in its queue, gives everything back and waits.
+// Releases what a running sequence holds, so that it can wait.  It has left its queue already.
 void Scheduler::vacate(Sequence &s) {
     s.cache.release();
     if (s.n_unverified == 0) s.drafted.clear(); // otherwise their rows of logits are there already

@@ -33,7 +33,7 @@ bool Scheduler::has_other_keys() const {
            std::ranges::any_of(waiting_, [&](const Sequence *s) { return s->may_run() && is_other(s); });
 }
 
-// Where several keys have prompts to read, a step is divided between them.
+// Divides a step between the keys, if several have prompts to read.
 void Scheduler::share_step(Budget &budget) const {
     if (undivided() || pool_->has_source() || !has_other_keys()) return;
     KeyCounts reading;
@@ -48,7 +48,7 @@ void Scheduler::share_step(Budget &budget) const {
     budget.rows_of_key = std::max<int64_t>(1, (budget.logit_rows - budget.held_rows) / n);
 }
 
-// The first that waits, but for those that are about to find more of their prompt in the cache.
+// The first waiting sequence, except those that are about to find more of their prompt in the cache.
 Sequence *Scheduler::first_waiting(const RankedSequences &waiting) {
     for (const auto &[rank, s] : waiting) {
         const auto known = hashes(*s);
@@ -88,7 +88,7 @@ Sequence *Scheduler::yielding_to(const Sequence &first, double n_of_key) {
     return found;
 }
 
-// At most one a step: what the next one costs is known once this one's place is taken.
+// At most one sequence yields per step: what the next one costs is only known once this place is taken.
 void Scheduler::yield_place(Plan &plan) {
     if (!has_other_keys()) return;
     const KeyCounts n_running = n_running_of_keys();

@@ -59,7 +59,7 @@ _OPTIONS: Mapping[str, str] = {
 
 
 def names_its_call(function: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
-    """A constructor whose errors about arguments name the class that is called, not the one that has it."""
+    """Have a constructor's errors about arguments name the class that is called, not the one that defines it."""
     signature = inspect.signature(function)
     own = list(signature.parameters)[1:]
     n_positional = sum(each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in signature.parameters.values())
@@ -82,7 +82,7 @@ def names_its_call(function: Callable[Concatenate[T, P], None]) -> Callable[Conc
 
 
 def name_call(kind: type[Any]) -> None:
-    """The same for a class whose constructor is generated."""
+    """Apply ``names_its_call`` to a class with a generated constructor."""
     kind.__init__ = names_its_call(kind.__init__)
 
 

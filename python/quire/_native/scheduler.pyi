@@ -126,10 +126,10 @@ class SequenceState:
     def n_cached(self) -> int: ...
     @property
     def n_preemptions(self) -> int:
-        """For want of blocks."""
+        """Preemptions for lack of blocks."""
     @property
     def n_yields(self) -> int:
-        """To another key, or in a pause."""
+        """Preemptions that gave the place to another key, and pauses."""
     @property
     def has_work(self) -> bool: ...
     @property

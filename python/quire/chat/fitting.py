@@ -22,7 +22,7 @@ from quire.errors import CapacityError, RequestError
 __all__ = ["Fit", "Fitting"]
 
 MAX_KEPT = 512
-# Seconds of the processor for all samples of one outline.
+# CPU seconds for all samples of one outline.
 MAX_SECONDS = 0.4
 
 _Key: TypeAlias = tuple[tuple[Outline, ...], bool, bool]
@@ -92,7 +92,7 @@ class Fitting:
         return rendering.count("None") if has_nulls and "None" not in self._source else 0
 
     def _planned(self, sample: Chat) -> Iterator[tuple[TurnPlan, Chat]]:
-        """The plans that make different conversations of a sample, but for those that the template does not know."""
+        """Yield the plans that change a sample differently, skipping roles and calls unknown to the template."""
         tried: list[Chat] = []
         for plan in plans():
             chat = plan.of(sample)

@@ -97,7 +97,7 @@ class Form:
 
 
 def _short_id(id: str) -> str:
-    """The same id for the same id, so that results keep their calls and prompts their beginnings."""
+    """Shorten an id, always in the same way, so that results match their calls and prompts stay cached."""
     return id if SHORT_ID.fullmatch(id) else hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:9]
 
 

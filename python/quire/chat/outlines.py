@@ -49,7 +49,7 @@ class Word(NamedTuple):
 
 
 def outline_of(chat: Chat) -> tuple[Outline, ...]:
-    """The outline of a conversation, in which what is repeated over and over stands three times."""
+    """The outline of a conversation, with at most three copies of messages that repeat."""
     made: list[Outline] = []
     ids: list[Json] = []
     for message in chat:
@@ -77,7 +77,7 @@ def outline_of(chat: Chat) -> tuple[Outline, ...]:
 
 
 def _without_known_rounds(made: list[Outline]) -> list[Outline]:
-    """The messages without rounds, from a user's turn to the next one, that were there before, but for the last two."""
+    """Drop rounds, each from a user's turn to the next, that occurred before, except for the last two."""
     rounds: list[list[Outline]] = []
     for message in made:
         if not rounds or (message.role == "user" and rounds[-1][-1].role != "user"):
@@ -93,7 +93,7 @@ def _without_known_rounds(made: list[Outline]) -> list[Outline]:
 
 
 def _shorten(made: list[Outline]) -> None:
-    """Drop the last messages where they repeat what stands before them three times already."""
+    """Drop the last messages if they repeat what precedes them three times already."""
     for n in range(1, MAX_PERIOD + 1):
         if len(made) < 4 * n:
             return

@@ -98,7 +98,7 @@ _OPEN = "quire joins what follows"
 
 
 def _append_system(made: Chat, message: Message, following: Chat) -> None:
-    """Put a later message of the system into the turn of the user before it, or else the one behind it."""
+    """Put a later system message into the user's turn before it, or else the one after it."""
     content = _marked(message.get("content"))
     if made and made[-1]["role"] == "user":
         made[-1] = {**made[-1], "content": joined_content(made[-1].get("content"), content)}
@@ -118,7 +118,7 @@ def _text(content: Json) -> str:
 
 
 def joined_content(first: Json, second: Json, between: str = "\n\n") -> Json:
-    """Two contents as one: parts stay parts."""
+    """Join two contents; parts stay parts."""
     if not first or not second:
         return first or second or ""
     if isinstance(first, str) and isinstance(second, str):
@@ -134,7 +134,7 @@ def _parts(content: Json) -> list[Json]:
 
 
 def _append_joined(made: Chat, message: Message, role: str) -> None:
-    """Append a message, to the last one if that is of the same role."""
+    """Append a message, or join it to the last one if that has the same role."""
     if not made or made[-1]["role"] != role:
         made.append(message)
         return

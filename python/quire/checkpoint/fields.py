@@ -144,7 +144,7 @@ class Fields:
         return self._reference is not None and self._reference.is_default(name, self._values.get(name))
 
     def unread(self, without_effect: Iterable[str] = ()) -> list[str]:
-        """Names of fields that ask for something and nobody read, but those that patterns list as without effect."""
+        """Names of unread fields that are set to something, except those that the patterns list as without effect."""
         patterns = list(without_effect)
         return [
             name
@@ -158,7 +158,7 @@ class Fields:
     def refuse_unread(self, without_effect: Iterable[str] = ()) -> list[str]:
         """Names of fields that the reference does not know either.
 
-        UnsupportedError for one that nobody read, although it may change an answer: it is not that reference's default,
+        Raises UnsupportedError for an unread field that may change an answer: it differs from the reference's default,
         and no pattern of ``without_effect`` lists it.
         """
         patterns, unknown = list(without_effect), []

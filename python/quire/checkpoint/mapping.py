@@ -56,7 +56,7 @@ def _is_permitted(value: object, permitted: Permitted) -> bool:
 
 
 def _without_denied(targets: list[Target], config: Fields) -> list[Target]:
-    """Without tensors that the configuration says the model does not have, which a warning names."""
+    """Drop tensors that the model does not have by its configuration; a warning names them."""
     denied: dict[str, str] = {}
     for target in targets:
         for source in target.sources:

@@ -93,9 +93,9 @@ def _settle_dynamic(config: Fields, rope: Fields) -> None:
 
 
 def _settle_partial(config: Fields, rope: Fields, kind: str) -> None:
-    """UnsupportedError for heads of which a part is rotated, where the architecture has not asked for it.
+    """Raise UnsupportedError for partly rotated heads, unless the architecture has asked for that.
 
-    Transformers' models without a choice of it rotate all of a head, unless the frequencies are scaled.
+    Transformers' models without this option rotate all of a head, unless the frequencies are scaled.
     """
     name = "partial_rotary_factor"
     for fields in (config, rope):

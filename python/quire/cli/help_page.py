@@ -58,7 +58,7 @@ class Command(click.Command):
 
 
 def options_by_section(command: click.Command, ctx: click.Context) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Each option once, under the first heading that has it; what none has, under the last."""
+    """Every option once, under the first heading that lists it; the rest under the last heading."""
     from .help_sections import SECTIONS
 
     rest = {

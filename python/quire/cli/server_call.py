@@ -62,7 +62,7 @@ def _of_ollama() -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Why nobody answers, in a few words."""
+    """The reason why the server does not answer, in a few words."""
     reason = getattr(error, "reason", error)
     text = getattr(reason, "strerror", None) or str(reason)
     return (text[:1].lower() + text[1:])[:200]

@@ -249,7 +249,7 @@ class _Conversion:
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:
-    """The first of them, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{name!s:.80}" for name in names[:most]) + more
 

@@ -1,6 +1,6 @@
-"""Models that were open when a process forked: in the child their threads are gone, so that they answer nothing.
+"""Make models that were open when a process forked raise in the child, which lacks their threads.
 
-A child has the memory of its parent and only the thread that forked.  Whoever asked such a model would wait for ever.
+A child has its parent's memory but only the thread that forked.  A request to such a model would hang forever.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forbid_in_children(llm: object) -> None:
-    """In processes that fork from now on, have every use of a model (``LLMBase``) raise at once."""
+    """Make every use of a model (``LLMBase``) raise at once in processes forked from now on."""
     _open.add(llm)
 
 
 class _Forked:
-    """In the place of a part of a model that has no threads any more: any use raises."""
+    """A stand-in for a part of a model whose threads are gone; any use raises."""
 
     def __init__(self, name: str, **kept: Any) -> None:
         self.__dict__.update(kept, _name=name)
@@ -36,7 +36,10 @@ class _Forked:
 
 
 def _after_fork() -> None:
-    """Runs in the child.  What had threads is kept for ever: giving it back would wait for them."""
+    """Replace the parts of open models in the child.
+
+    Objects that had threads are never freed, as their destructors would wait for the threads.
+    """
     for llm in list(_open):
         parts = llm.__dict__
         _leak(parts["_engine"])
@@ -52,11 +55,11 @@ def _after_fork() -> None:
 
 
 def _nothing() -> None:
-    """There is nothing to close in a child."""
+    """Do nothing: a child has nothing to close."""
 
 
 def _leak(value: object) -> None:
-    """Keep an object until the process ends, the end of the interpreter included."""
+    """Keep an object until the process ends, even while the interpreter shuts down."""
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))

@@ -167,11 +167,11 @@ class LLMBase:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The variables that the chat template reads; none where there is no template."""
+        """The variables that the chat template reads; empty without a template."""
         return self._prompts.template_variables
 
     def use_chat_template(self, source: str) -> None:
-        """Use a chat template, Jinja's text, in place of the model's.  LoadError for a text that is none."""
+        """Use a Jinja chat template in place of the model's.  LoadError if it is invalid."""
         self._prompts.use_template(source)
 
     def stats(self) -> DecoderStats:

@@ -169,9 +169,9 @@ def open_reader(
 
 
 def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFReader, path: Path) -> EngineConfig:
-    """A context that the model has positions for, of encoders and of tables of positions; a shorter one is logged.
+    """Limit the context of encoders, and of models with a table of positions, to their positions; this is logged.
 
-    The positions of other models go on beyond what they were trained on.
+    The positions of other models continue beyond what they were trained on.
     """
     most = model.config.n_ctx_train
     if config.n_ctx is None or config.n_ctx <= most:

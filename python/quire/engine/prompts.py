@@ -237,7 +237,7 @@ class Prompts:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """The variables that the chat template reads; none where there is no template."""
+        """The variables that the chat template reads; empty without a template."""
         has_one = self._template is not None or self.tokenizer.chat_template is not None
         return self._chat_template().variables if has_one else frozenset()
 
@@ -250,7 +250,7 @@ class Prompts:
         return has_one and format_of(self._chat_template(), ChatOptions()).limited is not None
 
     def use_template(self, source: str) -> None:
-        """Use a chat template in place of the model's.  LoadError for a text that is none."""
+        """Use a chat template in place of the model's.  LoadError if it is invalid."""
         from ..chat import ChatTemplate
 
         tokenizer = self.tokenizer
@@ -282,7 +282,7 @@ class Prompts:
 def _fitting(
     messages: Messages, chat: ChatOptions, written: Callable[[Messages], tuple[str, list[int]]]
 ) -> tuple[str, list[int], list[str]]:
-    """The prompt of a conversation and its ids, within what the options say, and what was dropped."""
+    """The prompt of a conversation, its ids, and what was dropped to keep within the options."""
     prompt, ids = written(messages)
     n_most = chat.max_prompt_tokens
     if n_most is None or len(ids) <= n_most:
@@ -301,7 +301,7 @@ def _fitting(
 
 
 def without_tokens(params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
-    """The parameters without some tokens, but for those that they themselves speak of."""
+    """Return parameters that forbid some tokens, except those that the parameters themselves name."""
     allowed = params.allowed_token_ids or ()
     never = [id_ for id_ in ids if id_ not in params.logit_bias and id_ not in allowed]
     if not never:

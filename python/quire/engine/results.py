@@ -37,7 +37,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens, by OpenAI's names; ``cached_tokens`` of the prompt's were found in the cache."""
+    """Token counts by OpenAI's names; ``cached_tokens`` counts the prompt's tokens found in the cache."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -45,7 +45,7 @@ class Usage:
     cached_tokens: int = 0
 
     def __getitem__(self, name: str) -> int:
-        """A count by its name, as of a dict."""
+        """Return a count by its name, like a dict."""
         if name not in self.__dataclass_fields__:
             raise KeyError(name)
         value: int = getattr(self, name)
@@ -113,9 +113,11 @@ class GenerationResult:
 
     @property
     def parsed(self) -> Any:
-        """The first answer as data: an object of the class that ``response_format`` was, else what the JSON stands for;
-        None where no JSON was asked for, or tools were called instead.  RequestError for an answer that was cut, or
-        that the class refuses."""
+        """The first answer as data: an instance of the class given as ``response_format``, else the decoded JSON.
+
+        None if no JSON was asked for, or if tools were called instead.  Raises RequestError for an answer that was cut
+        or that the class rejects.
+        """
         answer = self._answer()
         if self.parses is None or answer is None:
             return None

@@ -25,17 +25,17 @@ def pointer(place: Place) -> str:
 
 
 def malformed(place: Place, reason: str) -> RequestError:
-    """An error for what is no JSON Schema."""
+    """The error for an invalid JSON Schema."""
     return RequestError(f"[json_schema] {pointer(place)}: {reason}")
 
 
 def unsupported(place: Place, reason: str) -> UnsupportedError:
-    """An error for what a grammar cannot enforce."""
+    """The error for a schema that a grammar cannot enforce."""
     return UnsupportedError(f"[json_schema] {pointer(place)}: {reason}")
 
 
 def unenforceable(place: Place, keyword: str, more: str = "") -> UnsupportedError:
-    """An error for a keyword of the schema at a place that a grammar cannot enforce."""
+    """The error for a keyword, of the schema at a place, that a grammar cannot enforce."""
     return UnsupportedError(f"[json_schema] the keyword {keyword!r:.80} at {pointer(place)} cannot be enforced{more}")
 
 

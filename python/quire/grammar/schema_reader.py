@@ -36,7 +36,7 @@ class Reader:
     """Reads one schema."""
 
     def __init__(self, root: object, *, is_loose: bool = False) -> None:
-        """``is_loose``: what cannot be enforced is noted, not refused."""
+        """``is_loose``: note what cannot be enforced instead of refusing it."""
         self.notes = Notes()
         self._is_loose = is_loose
         self._document = Document(root)
@@ -62,7 +62,7 @@ class Reader:
         return with_definitions(made, self._definitions)
 
     def _followed(self, schema: object, place: Place) -> tuple[object, Place]:
-        """A schema, or what it leads to where it is nothing but a reference."""
+        """A schema, or its target if it is nothing but a reference."""
         for _ in range(MAX_DEPTH):
             reference = self._only_reference(self._said(schema, place))
             if reference is None:
@@ -232,7 +232,7 @@ class Reader:
         return [*found, *said.get("allOf", [])]
 
     def _without_idle(self, said: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        """Without keywords that say nothing; UnsupportedError for those that cannot be enforced."""
+        """Drop keywords without effect.  Keywords that cannot be enforced are refused."""
         idle = {"uniqueItems"} if said.get("uniqueItems") is False else set()
         idle |= {"minContains", "maxContains"} if "contains" not in said else set()
         idle |= {"contains", "minContains"} if said.get("minContains") == 0 and "maxContains" not in said else set()
@@ -248,13 +248,13 @@ class Reader:
         return kept
 
     def _refuse(self, error: UnsupportedError, place: Place) -> None:
-        """Raise the error or, where that is loose, note the place."""
+        """Raise the error, or only note the place if the reader is loose."""
         if not self._is_loose:
             raise error
         self.notes.add(f"keyword {place[-1]!r:.40}" if place else "a schema", place)
 
     def _typed(self, said: dict[str, Any]) -> dict[str, Any]:
-        """With the type that is meant where keywords of one alone stand without it."""
+        """Add the type that is meant if there are only keywords of a single type."""
         if said.keys() & {"type", "enum", "const", "anyOf", "oneOf"}:
             return said
         kinds = ["object"] if said.get("properties") else []
@@ -343,7 +343,7 @@ class Reader:
 
 
 def _distinct(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Each part once, by identity, and none that says nothing."""
+    """Return each part once, by identity, without empty ones."""
     return list({id(part): part for part in parts if part}.values())
 
 

@@ -95,7 +95,7 @@ def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[
 
 
 def found_model(name: str, fetch: Callable[[HubName], Path] | None) -> Path:
-    """``locate``, but LoadError where there is nothing, with what there is of a like name."""
+    """Locate a model that exists.  LoadError if there is none, naming similar ones."""
     path = locate(name, fetch)
     if path.exists():
         return path
@@ -106,7 +106,7 @@ def found_model(name: str, fetch: Callable[[HubName], Path] | None) -> Path:
 
 
 def _known(name: str) -> str:
-    """The rest of the sentence: which names there are."""
+    """The rest of the error message, with the names that exist."""
     first = name.partition(":")[0]
     sizes = SHORT_NAMES.get(first.lower())
     if sizes is not None:
@@ -117,8 +117,10 @@ def _known(name: str) -> str:
 
 
 def _of_folder(path: Path) -> Path:
-    """The model of a folder: itself where it is a checkpoint, else its only GGUF file.  LoadError where it is neither,
-    saying what is in it."""
+    """The model of a folder: the folder itself if it is a checkpoint, else its only GGUF file.
+
+    LoadError, saying what is in the folder, if there is neither.
+    """
     if not path.is_dir() or (path / "config.json").exists():
         return path
     files = sorted(each for each in path.glob("*.gguf") if is_model_file(each.name))

@@ -250,7 +250,7 @@ def _locals(config: Fields) -> list[bool]:
 
 
 def _of_global(config: Fields, name: str, default: int) -> int:
-    """A size of the layers that see everything, as ``per_layer_config`` has it since transformers 5.20."""
+    """A size of the full-attention layers, which ``per_layer_config`` holds since transformers 5.20."""
     layers, own = config.inner("per_layer_config"), config.integer(name, default, low=1)
     if set(layers.names()) != {str(i) for i, local in enumerate(_locals(config)) if not local}:
         raise UnsupportedError("[convert] unsupported 'per_layer_config': its layers are not those of full_attention")
@@ -308,7 +308,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 class _Checkpoint(Checkpoint):
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
-        """Without values of their own where keys stand for them, whatever the checkpoint holds."""
+        """Leave out value weights where keys stand for them, whatever the checkpoint holds."""
         found = super().targets(config, entries, there)
         if not config.flag("attention_k_eq_v", False):
             return found

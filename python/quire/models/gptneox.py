@@ -56,7 +56,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 
 def _activation(config: Fields) -> str | None:
-    """The key is only written where the activation is not the usual one."""
+    """The key's value; None for the usual activation, for which no key is written."""
     return "gelu_tanh" if config.text("hidden_act", "gelu") in GELU_TANH else None
 
 

@@ -124,7 +124,10 @@ def _n_decoder_layer(default: int) -> Key:
 
 
 def _logit_scale(config: Fields) -> float:
-    """Newer versions of transformers always tie the head, and save beside that whether logits are scaled."""
+    """The scale of the logits.
+
+    Newer versions of transformers always tie the head, and save separately whether logits are scaled.
+    """
     is_scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
     return float(config.integer("d_model", 512)) ** -0.5 if is_scaled else 1.0
 

@@ -64,7 +64,7 @@ async def connect(make: Callable[[], _Protocol], connection: socket.socket) -> _
 
 
 def allow_open_files(n: int) -> None:
-    """Let this process have so many files open, as far as the system lets it say so."""
+    """Raise this process's limit of open files to ``n``, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = n if hard == resource.RLIM_INFINITY else min(n, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

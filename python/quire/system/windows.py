@@ -131,7 +131,7 @@ async def connect(make: Callable[[], _Protocol], connection: socket.socket) -> _
 
 
 def allow_open_files(n: int) -> None:
-    """Windows has no such limit."""
+    """Do nothing: Windows has no such limit."""
 
 
 def peer_is_gone(connection: socket.socket) -> bool:

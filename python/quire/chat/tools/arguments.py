@@ -17,14 +17,14 @@ __all__ = ["ArgumentList", "Lines", "started_arguments"]
 
 
 class Lines(Enum):
-    """Which line ends beside a value are the format's: none, one on either side, or both where there is one before."""
+    """The line ends around a value that belong to the format: none, either, or both if one precedes it."""
 
     NONE = "none"
     EITHER = "either"
     BOTH = "both"
 
     def without(self, text: str) -> str:
-        """The value without them."""
+        """Strip the line ends from a value."""
         if self is Lines.NONE:
             return text
         for end in ("\r\n", "\n"):
@@ -87,7 +87,7 @@ class ArgumentList:
         return self._lines.without(text)
 
     def add(self, key: str, value: object) -> None:
-        """Add one that is there.  Raises Malformed for a second one of its name."""
+        """Add an argument.  Raises Malformed for a second one of the same name."""
         if key in self._values:
             raise Malformed
         self._values[key] = value

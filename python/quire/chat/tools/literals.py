@@ -51,7 +51,7 @@ class LiteralReader:
     in_call: bool = False
     raw: bool = False
     n_raw: int = 0
-    """Texts that no reader of escapes would have read, as they have their own quotes in them."""
+    """The number of texts with unescaped quotes, which a reader of escapes would not have read."""
     begun: tuple[str, int] | None = None
     """The key, and the place, of the outermost value that is being read."""
 

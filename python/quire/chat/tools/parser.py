@@ -75,7 +75,7 @@ class ToolParser:
                 yield from self._shown(part)
 
     def _shown(self, part: Call | Text) -> Iterator[Call | Text]:
-        """A part that was read, with what was held before it."""
+        """Yield a part that was read.  Held text is shown before more content and dropped before a call."""
         if isinstance(part, Call):
             self._space.pop()
             self._follows_call = True
@@ -86,7 +86,7 @@ class ToolParser:
             yield part
 
     def _closer(self, mark: str) -> Iterator[Text]:
-        """A mark that ends calls: directly behind one it is one too many."""
+        """Handle a mark that ends calls.  Directly behind a call it is superfluous, and dropped."""
         if self._follows_call:
             self._space.pop()
         else:

@@ -53,13 +53,13 @@ def _finder(texts: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class TrailingSpace:
-    """Holds white space, and marks that may mean nothing, back until it is known what follows."""
+    """Holds back white space, and marks that may mean nothing, until it is known what follows."""
 
     def __init__(self) -> None:
         self._held: list[str] = []
 
     def push(self, text: str) -> str:
-        """More text; what can be shown of all so far."""
+        """Add text; return what can be shown so far."""
         shown = text.rstrip()
         if not shown:
             if text:

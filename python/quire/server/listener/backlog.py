@@ -1,4 +1,4 @@
-"""Bytes that have come on a connection and that the parser has not been given yet."""
+"""Bytes received on a connection that the parser has not been given yet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Backlog", "Flow"]
 
-# The parser is given so much at a time: what it keeps of a head is never more than this beyond the limit.
+# Bytes given to the parser at a time.  It never keeps more of a head than this beyond the limit.
 _PIECE = 16 << 10
-# Behind the last chunk of a body other requests may follow; the parser makes all of those in a piece.
+# Smaller, as other requests may follow the last chunk of a body, and the parser starts all those in a piece.
 _CHUNKED_PIECE = 4 << 10
 _HEAD_END = b"\r\n\r\n"
 
 
 class Backlog:
-    """Cuts what has come into pieces, each of which ends where a request may end."""
+    """Cuts received bytes into pieces, each of which ends where a request may end."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -67,7 +67,7 @@ class Flow(FlowControl):
         self._wanted = wanted
 
     def resume_reading(self) -> None:
-        """Somebody waits for bytes."""
+        """Tell the protocol that more bytes are wanted."""
         self._wanted()
 
     def read(self) -> None:

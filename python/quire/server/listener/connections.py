@@ -1,4 +1,4 @@
-"""The open connections: how many there may be in all and of one address, and how many bytes they hold unread."""
+"""The open connections, with limits on their number, in all and per address, and on the bytes they hold unread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Connection", "Connections", "address_group"]
 
 # A network interface has a whole /64 of IPv6 addresses to itself.
 _IPV6_PREFIX = 64
-# So many idle connections are looked at for one that has been read to its end.
+# The idle connections to try before giving up on one whose answer was read to the end.
 _MOST_LOOKS = 8
 
 
@@ -22,7 +22,7 @@ class Connection(Protocol):
         """Close the connection at once; False where an answer is still being read."""
 
     def drop_holder(self) -> None:
-        """Refuse what the client sent beyond the request under way."""
+        """Refuse what the client sent beyond its in-flight request."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ def address_group(host: str | None) -> str:
 
 
 class Connections:
-    """Counts connections and the bytes that they hold before anything has read them.
+    """Counts connections, and the bytes that they hold unread.
 
-    A new connection beyond a limit takes the place of one that is idle.  Where none is, it is refused.
+    A new connection beyond a limit replaces an idle one.  If none is idle, it is refused.
     """
 
     def __init__(self, most: int, most_of_address: int, most_bytes: int) -> None:
@@ -61,7 +61,7 @@ class Connections:
         return len(self._groups)
 
     def enter(self, connection: Connection, host: str | None) -> bool:
-        """Count a new connection; False where there is no room for it."""
+        """Count a new connection; False if there is no room for it."""
         group = address_group(host)
         address = self._addresses.get(group)
         if address is not None and address.n_open >= self._most_of_address and not self._drop_idle(address):
@@ -87,7 +87,7 @@ class Connections:
             del self._addresses[group]
 
     def mark(self, connection: Connection, *, idle: bool) -> None:
-        """Note whether a request is under way on a connection."""
+        """Note whether a connection is idle or has a request in flight."""
         group = self._groups.get(connection)
         if group is None:
             return
@@ -97,7 +97,7 @@ class Connections:
             waiting[connection] = None
 
     def hold(self, connection: Connection, n_bytes: int) -> None:
-        """Note what a connection holds unread.  Beyond the limit of all, the largest holder is refused."""
+        """Note the unread bytes of a connection.  Beyond the limit for all, the largest holder is refused."""
         before = self._held.get(connection, 0)
         if n_bytes == before or connection not in self._groups:
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PacedProtocol"]
 
-# One connection is parsed for so many bytes before others have their turn.
+# Bytes parsed of one connection before others have their turn.
 _TURN = 64 << 10
 _LOOK_S = 0.1
 _LOOK_HELD_S = 1.0
@@ -30,9 +30,10 @@ _OVERLOADED = ApiError(503, "overloaded", "too many bytes are waiting to be read
 
 
 class PacedProtocol(HttpToolsProtocol, ABC):
-    """uvicorn's protocol, which by itself parses all that comes and reads on after each answer.
+    """uvicorn's protocol, made to parse one request at a time.
 
-    Here what follows a whole request stays unparsed until that one is answered, and unread beyond what one read gave.
+    By itself it parses everything that arrives, and reads on after each answer.  Here, bytes behind a complete request
+    stay unparsed until it is answered, and no more than one read's worth of them is taken from the socket.
     """
 
     settings: Settings
@@ -123,29 +124,29 @@ class PacedProtocol(HttpToolsProtocol, ABC):
 
     @abstractmethod
     def _refuse(self, error: ApiError) -> None:
-        """Answer with an error; nothing that comes is looked at any more."""
+        """Answer with an error, and ignore everything that comes later."""
 
     # For the table of connections
 
     def drop_idle(self) -> bool:
-        """Close at once, unless a request or its answer is under way."""
+        """Close at once, unless a request or its answer is in flight."""
         if self._busy or self.transport.get_write_buffer_size():
             return False
         self.transport.abort()
         return True
 
     def drop_holder(self) -> None:
-        """Refuse what came beyond the request under way."""
+        """Refuse what came beyond the in-flight request."""
         if not self._refused and not self.transport.is_closing():
             self._refuse(_OVERLOADED)
 
-    # Clients that say no more
+    # Clients that stop sending
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that only stops to send waits for its answer; one that is gone looks the same until it is sent
-        something.
+        """Keep answering a client that has only stopped sending.
 
-        So it is told to go on, which clients of HTTP/1.1 must read over (RFC 9110, 15.2): one that is gone says so.
+        One that is gone looks the same until something is sent to it.  So it is sent 100 Continue, which HTTP/1.1
+        clients must ignore (RFC 9110, 15.2) and a closed connection rejects.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self._refused:
@@ -171,8 +172,8 @@ class PacedProtocol(HttpToolsProtocol, ABC):
             self.transport.abort()
             return
         if self._backlog and not self._ended:
-            # While nothing is read, the end of what the client sends is not seen, and where the system's buffers are
-            # full it does not even come.
+            # While reading is paused, the end of the client's data is not seen; with full system buffers it does not
+            # even arrive.
             self._n_looks += 1
             self._ended = connection is not None and peer_has_ended(connection)
             if self._ended or self._n_looks % _LOOKS_PER_PROBE == 0:
@@ -194,7 +195,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
         self._want()
 
     def _watch_reader(self, n_unsent: int) -> None:
-        """Cut a client that has read nothing when this much time has passed."""
+        """Cut off the client if it has read nothing when the send timeout has passed."""
         self._send_timer = self.loop.call_later(self.settings.send_timeout_s, self._check_reader, n_unsent)
 
     def _check_reader(self, n_unsent: int) -> None:

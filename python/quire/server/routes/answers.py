@@ -112,7 +112,7 @@ class Answering:
                     yield event
 
     def _leave(self) -> None:
-        """The request is over.  Tokens of choices that did not end, as the client left or a limit passed, count too."""
+        """Count the tokens of choices that did not end, because the client left or a limit passed."""
         open_choices = [choice for choice in range(self.stream.n_choices) if choice not in self.ends]
         if not open_choices or not (self.n_seen or self.stream.admitted):
             return

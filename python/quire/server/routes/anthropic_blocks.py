@@ -27,12 +27,12 @@ _CHOICE = ("type", "name", "disable_parallel_tool_use")
 
 
 def refuse(place: str, what: str) -> ApiError:
-    """The error for a field that does not hold."""
+    """The error for an invalid field."""
     return ApiError(400, "invalid_value", f"{place} must {what}", place)
 
 
 def check_blocks_of(system: Any, messages: list[dict[str, Any]], context: RequestContext[Any]) -> None:
-    """Note fields of messages and blocks that are not known; ApiError 400 where the server is strict."""
+    """Note unknown fields of messages and blocks; ApiError 400 if the server is strict."""
     check_blocks(system, _BLOCKS, "system", context)
     for i, message in enumerate(messages):
         check_fields(message, ("role", "content"), f"messages[{i}]", context)
@@ -40,7 +40,7 @@ def check_blocks_of(system: Any, messages: list[dict[str, Any]], context: Reques
 
 
 def check_tools(tools: list[dict[str, Any]], choice: Any, context: RequestContext[Any]) -> None:
-    """The same for tools and the choice of them."""
+    """Note unknown fields of tools and of the choice of them; ApiError 400 if the server is strict."""
     for i, tool in enumerate(tools):
         if _is_custom(tool):
             check_fields(tool, _TOOL, f"tools[{i}]", context)
@@ -54,7 +54,7 @@ class Conversation:
         self._left_out = left_out
 
     def messages(self, system: Any, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The whole.  ApiError 400 naming what does not hold."""
+        """Return the whole conversation.  ApiError 400 names an invalid field."""
         messages: list[dict[str, Any]] = []
         if system:
             messages.append({"role": "system", "content": self._content(system, "system")})

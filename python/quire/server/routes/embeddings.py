@@ -91,7 +91,7 @@ class OllamaOldBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Ollama's fields: a text or several.  What is too long is cut unless ``truncate`` is false."""
+    """Ollama's fields: one text or several.  Texts that are too long are cut unless ``truncate`` is false."""
 
     model: Name
     input: Text | Annotated[list[Text], Meta(max_length=MAX_INPUTS)] = []
@@ -123,7 +123,7 @@ class _Vectors:
         made = []
         for encoded, n in zip(self.encoded, self.n_rows, strict=True):
             size = len(encoded) // n
-            # Row by row: one call for all of them would hold the interpreter, and every other stream, for seconds.
+            # Row by row: a single call would hold the GIL, and so every other stream, for seconds.
             rows = [sse.encode(_floats(encoded[i * size : (i + 1) * size])) for i in range(n)]
             made.append(msgspec.Raw(b"[" + b",".join(rows) + b"]"))
         return made

@@ -121,7 +121,7 @@ async def _row(context: RequestContext[None], name: str, size: int, engine: Engi
 
 
 def check_may_close(context: RequestContext[Any], name: str) -> None:
-    """ApiError 403 where an open model is not the caller's to close."""
+    """Raise ApiError 403 if an open model is not the caller's to close."""
     if name in context.service.engines() and not context.service.may_close(name, context.caller):
         text = f"model {name!r:.80} was not opened by this key: only a server with --allow-changes closes it"
         raise ApiError(403, "not_allowed", text, "model")
@@ -135,7 +135,7 @@ async def load(context: RequestContext[ModelBody]) -> Reply:
 
 
 async def unload(context: RequestContext[ModelBody]) -> Reply:
-    """Close a model that is idle; one that another key opened only with --allow-changes."""
+    """Close an idle model.  If another key opened it, this needs --allow-changes."""
     name = context.service.exactly(context.body.model)
     check_may_close(context, name)
     await context.service.library.close(name)

@@ -91,7 +91,7 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
 
 
 def _note_unused(context: RequestContext[RankBody]) -> None:
-    """Name the fields of the form that is not asked for: the other one has other fields."""
+    """Note fields that only the other form of request reads."""
     body = context.body
     others = ("return_documents",) if body.texts is not None else ("raw_scores", "return_text")
     for name in others:
@@ -100,7 +100,7 @@ def _note_unused(context: RequestContext[RankBody]) -> None:
 
 
 def _text_of(document: dict[str, Any], index: int, context: RequestContext[RankBody]) -> str:
-    """The text of a document that is an object; its other fields are noted.  ApiError 400 where there is none."""
+    """The text of a document given as an object.  Other fields are noted; ApiError 400 if it has no text."""
     place = f"documents[{index}]"
     text = document.get("text")
     if not isinstance(text, str):

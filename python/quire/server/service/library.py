@@ -43,7 +43,7 @@ class Library:
         self._closing: set[asyncio.Task[None]] = set()
         self.default = default
         self._catalog = sizes if isinstance(sizes, Catalog) else Catalog(sizes)
-        # The default model, where it was open and cannot be opened any more, with why.
+        # The default model, if it was open and can no longer be opened, with the reason.
         self.failed: dict[str, str] = {}
         self._make = make
         self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
@@ -80,11 +80,11 @@ class Library:
 
     @property
     def known(self) -> dict[str, int]:
-        """The models that there were when somebody looked last, with bytes of their files."""
+        """The models found by the last look, with the sizes of their files in bytes."""
         return self._catalog.known
 
     async def rescan(self, *, force: bool = False) -> dict[str, int]:
-        """The models that there are now, with bytes of their files.  ``force``: this server has just changed them."""
+        """Look for models; return file sizes in bytes by name.  ``force``: this server has just changed them."""
         return await self._catalog.renew(force=force)
 
     async def start(self) -> None:
@@ -106,13 +106,13 @@ class Library:
 
     @asynccontextmanager
     async def pinned(self, name: str, opener: str | None = None) -> AsyncIterator[EngineClient]:
-        """A model, opened if it is not, which stays while the block runs.  ``opener``: the caller who asks for it.
+        """Open a model if needed, and keep it open while the block runs.  ``opener``: the caller who asks for it.
 
-        ApiError 404 for one that there is not, 503 where there is no room for it now, 500 where it can never be opened.
+        ApiError 404 for an unknown model, 503 if there is no room for it now, 500 if it can never be opened.
         """
         slot = self._slots.get(name)
         if slot is not None and slot.engine.state is EngineState.FAILED:
-            # Its file may be gone or mended meanwhile: what is to be told is found out anew.
+            # Its file may be gone or repaired by now, so it is opened again to find the current error.
             del self._slots[name]
             await slot.engine.stop()
             slot = self._slots.get(name)
@@ -128,7 +128,7 @@ class Library:
             self._rest(name, slot)
 
     def opener_of(self, name: str) -> str | None:
-        """The caller whose request opened a model; None where it was the server, or it is not open."""
+        """The caller whose request opened a model; None if the server did, or if it is not open."""
         slot = self._slots.get(name)
         return None if slot is None else slot.opener
 

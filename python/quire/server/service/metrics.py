@@ -114,7 +114,7 @@ class Metrics:
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
 
     def left(self, n_prompt: int | None, n_cached: int, n_generated: list[int]) -> None:
-        """Nobody waited for choices that had so many tokens; ``n_prompt``: None where the prompt was counted."""
+        """Count cancelled choices, with their tokens.  ``n_prompt``: None if the prompt was already counted."""
         for n in n_generated:
             self._finished.labels("cancelled").inc()
             self._generated.inc(n)
@@ -155,7 +155,7 @@ class _Spent:
         self.seconds += seconds
 
     def per_second_since(self, before: _Spent) -> float:
-        """Tokens a second of what came since; 0 where nothing did."""
+        """Tokens per second since ``before``; 0 if there were none."""
         seconds = self.seconds - before.seconds
         return (self.n_tokens - before.n_tokens) / seconds if seconds > 0 else 0.0
 
@@ -166,7 +166,7 @@ class _LlamaCpp:
     def __init__(self, metrics: Metrics, engines: Engines) -> None:
         self._metrics = metrics
         self._engines = engines
-        # As they were when the figures were asked for last: rates are of the time since then.
+        # The totals at the last scrape: rates cover the time since then.
         self._read_then, self._timed_then = _Spent(), _Spent()
 
     def describe(self) -> Iterable[Metric]:

@@ -108,7 +108,7 @@ class Service:
         return self.library.engines()
 
     def exactly(self, model: str) -> str:
-        """The model that goes by a name, which there may not be.  Ollama's clients add a tag to those it lists."""
+        """The model that goes by a name, whether or not it exists.  Ollama's clients add a tag to listed names."""
         if model in self.settings.aliases:
             return self.library.usual or model
         plain = model.removesuffix(":latest")
@@ -118,7 +118,7 @@ class Service:
         return name in self.library.known or name in self.engines() or name in self.settings.aliases
 
     async def find(self, model: str | None) -> str:
-        """The same as ``name_of``, after another look where a name is not known yet."""
+        """Resolve a name like ``name_of``, after looking for new models if it is unknown."""
         if model is not None:
             name = self.exactly(model)
             if name not in self.library.known and name not in self.engines():
@@ -154,7 +154,7 @@ class Service:
         raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
 
     def pinned(self, name: str, caller: Caller | None) -> AbstractAsyncContextManager[EngineClient]:
-        """A model for as long as a block runs, opened for a caller if it is not open."""
+        """Keep a model open while a block runs, opening it for the caller if needed."""
         return self.library.pinned(name, None if caller is None else caller.name)
 
     def may_close(self, name: str, caller: Caller | None) -> bool:

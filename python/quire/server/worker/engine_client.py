@@ -35,7 +35,7 @@ __all__ = ["EngineClient", "EngineState", "OpeningLost", "Stream", "StreamEvent"
 
 StreamEvent = Delta | Finished
 
-# An answer of which so much waits for its client, which reads nothing meanwhile, is paused.
+# An answer is paused when this much of it waits for a client that reads nothing.
 _MOST_UNREAD_BYTES = 64 << 10
 _MESSAGE_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 64, 64, 24  # what a message and its parts take at least
 

@@ -83,9 +83,9 @@ def _chat_options(context: RequestContext[Any], engine: EngineClient, given: Opt
 
 
 async def _checked(context: RequestContext[Any]) -> tuple[EngineClient, Options]:
-    """The engine that answers, with as much room as ``num_ctx`` wants and can be had, and the options.
+    """The engine that answers, its context grown towards ``num_ctx`` if possible, and the options.
 
-    ApiError for what does not hold of body or model.
+    ApiError for an invalid body or an unknown model.
     """
     body: Answered = context.body
     await context.prepared(body.check)
@@ -102,7 +102,7 @@ async def _checked(context: RequestContext[Any]) -> tuple[EngineClient, Options]
 
 
 async def _grow(context: RequestContext[Any], n_ctx: int) -> None:
-    """Have the model's context made longer where that can be; where it stays shorter, the reply says so."""
+    """Grow the model's context if possible; if it stays shorter, the reply says so."""
     try:
         await context.needs_context(min(n_ctx, context.engine(None).info.n_ctx_train))
     except ApiError as error:
@@ -225,7 +225,7 @@ class _Shape(ABC):
 
 class _GenerateShape(_Shape):
     def __init__(self, model: str, messages: list[dict[str, Any]]) -> None:
-        """``messages``: the conversation, which the end of the answer has with the answer as its last turn."""
+        """``messages``: the conversation, which the last piece returns with the answer as its last turn."""
         super().__init__(model)
         self._messages = messages
         self._said: list[str] = []

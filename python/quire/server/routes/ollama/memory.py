@@ -23,16 +23,16 @@ class _Turn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def numbers_of(messages: list[dict[str, Any]]) -> list[int]:
-    """A conversation as numbers; none for one that is too long to send back."""
+    """Encode a conversation as numbers; an empty list if it is too long to send back."""
     text = msgspec.json.encode(messages).decode()
     return [ord(character) for character in text] if len(text) <= MOST_NUMBERS else []
 
 
 def conversation_of(numbers: list[int]) -> list[dict[str, Any]]:
-    """The conversation of such numbers.  ApiError 400 for numbers of another server."""
+    """Decode such numbers.  ApiError 400 for numbers from another server."""
     try:
         turns = msgspec.json.decode("".join(map(chr, numbers)).encode(), type=list[_Turn])
     except (ValueError, RecursionError):
-        text = "context is none that this server answered with: send the one of its last answer, or use /api/chat"
+        text = "context did not come from this server: send the one of its last answer, or use /api/chat"
         raise ApiError(400, "invalid_value", text, "context") from None
     return [{"role": turn.role, "content": turn.content} for turn in turns]

@@ -1,4 +1,4 @@
-"""Functions of ``/v1/responses`` by the names that a model sees, to which those in namespaces are like others."""
+"""The names that a model sees for the functions of ``/v1/responses``, including those in namespaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ToolNames", "functions_in"]
 
 
 def functions_in(tools: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, dict[str, Any]]]:
-    """The tools, one by one, with their places and the namespaces that they are in."""
+    """List the tools, including those in namespaces, each with its place and namespace."""
     found: list[tuple[str, str | None, dict[str, Any]]] = []
     for i, tool in enumerate(tools):
         inner = tool.get("tools")
@@ -24,7 +24,7 @@ def functions_in(tools: Sequence[dict[str, Any]]) -> list[tuple[str, str | None,
 
 
 class ToolNames:
-    """A function of a namespace goes by its own name, or, where others have that name, by both with ``__`` between."""
+    """Names functions in namespaces by their own name or, if that is not unique, ``NAMESPACE__NAME``."""
 
     def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
         named = [
@@ -45,7 +45,7 @@ class ToolNames:
         return self._shown.get((space, name), f"{space}__{name}")
 
     def fields(self, shown: str) -> dict[str, str]:
-        """The name, and the namespace where there is one, as a client reads them."""
+        """The name, and the namespace if there is one, as clients read them."""
         if shown not in self._own:
             return {"name": shown}
         space, name = self._own[shown]
