@@ -1,9 +1,9 @@
 """Files of published repositories, on tiny weights.
 
 ``tests/published`` holds what the repositories' files say, field by field.  Sizes are those of a tiny checkpoint, so
-that its weights fit; every other field stands as published, but for the fields of ``small``, whose length is that of a
-head.  Fields that are ``absent`` are sizes that the repository does not give under the tiny checkpoint's name.  ``checked``: the names of the fields were compared with a
-public copy of the file.  Otherwise they come from the documentation of the model and of the library that wrote them.
+that its weights fit; every other field stands as published, except those of ``small``, whose length is that of a head.
+``absent``: sizes that the repository does not give under the tiny checkpoint's name.  ``checked``: the names of the
+fields were compared with a public copy of the file; the others were written from general knowledge of the model.
 """
 
 from __future__ import annotations
