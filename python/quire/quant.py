@@ -76,7 +76,7 @@ def _array(values: Any, call: str) -> Any:
     try:
         return np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
-        raise RequestError(f"[{call}] {values!r:.80} is no array of numbers") from None
+        raise RequestError(f"[{call}] {values!r:.80} is not an array of numbers") from None
 
 
 def _type(dtype: Any) -> DType:

@@ -21,7 +21,7 @@ def options_of_preset(preset: Preset) -> dict[str, Any]:
     for key, value in preset.options.items():
         name = names.get(key.replace("_", "-"))
         if name is None:
-            raise RequestError(f"[registry] unknown option {key!r:.80} of a preset: it is none of the engine's")
+            raise RequestError(f"[registry] unknown engine option {key!r:.80} in a preset")
         option = engine_options()[name]
         texts = [value] if isinstance(value, str) else value
         if option.is_adapters:

@@ -54,7 +54,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     found = _ORIGIN.fullmatch(text)
     if found is None or not found[2]:
         raise RequestError(
-            f"[serve] {text!r:.80} is no origin: write scheme://name:port, with * for any port, or * alone"
+            f"[serve] {text!r:.80} is not an origin: write scheme://name:port, with * for any port, or * alone"
         )
     scheme, host, port = (found[1] or "").lower(), found[2].lower(), found[3]
     schemes = "https?" if scheme in ("", "*") else re.escape(scheme)

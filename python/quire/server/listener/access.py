@@ -121,7 +121,7 @@ class AccessMiddleware:
         name = host_of(given)
         if self._hosts is None:
             if name is None and given:
-                raise ApiError(400, "malformed_request", f"the Host header {given!r:.80} is no name with a port")
+                raise ApiError(400, "malformed_request", f"the Host header {given!r:.80} has no valid name")
         elif name not in self._hosts:
             raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
 

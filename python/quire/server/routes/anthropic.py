@@ -63,9 +63,9 @@ class OutputConfig(Body, kw_only=True, forbid_unknown_fields=True):
             return None
         schema = self.format.get("schema")
         if self.format.keys() != {"type", "schema"} or self.format["type"] != "json_schema":
-            raise refuse("output_config.format", "have the type json_schema, a schema and nothing else")
+            raise refuse("output_config.format", "expected the type json_schema, a schema and nothing else")
         if not isinstance(schema, dict):
-            raise refuse("output_config.format.schema", "be an object")
+            raise refuse("output_config.format.schema", "expected an object")
         return StructuredOutputsParams(json=schema)
 
 

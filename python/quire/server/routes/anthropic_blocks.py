@@ -24,11 +24,12 @@ _BLOCKS = {
 }
 _TOOL = ("type", "name", "description", "input_schema", "strict", "cache_control")
 _CHOICE = ("type", "name", "disable_parallel_tool_use")
+_WORDS = {str: "text", dict: "an object", bool: "true or false"}
 
 
 def refuse(place: str, what: str) -> ApiError:
     """The error for an invalid field."""
-    return ApiError(400, "invalid_value", f"{place} must {what}", place)
+    return ApiError(400, "invalid_value", f"{place}: {what}", place)
 
 
 def check_blocks_of(system: Any, messages: list[dict[str, Any]], context: RequestContext[Any]) -> None:
@@ -66,11 +67,11 @@ class Conversation:
         """A message as templates have it: results of tools are messages of their own."""
         role, content = message.get("role"), message.get("content")
         if role not in ("user", "assistant", "system"):
-            raise refuse(f"{place}.role", "be user or assistant")
+            raise refuse(f"{place}.role", "expected user or assistant")
         if isinstance(content, str):
             return [{"role": role, "content": content}]
         if not isinstance(content, list):
-            raise refuse(f"{place}.content", "be text or a list of blocks")
+            raise refuse(f"{place}.content", "expected text or a list of blocks")
         parts = _Parts(role)
         for i, block in enumerate(content):
             self._add(parts, block, f"{place}.content[{i}]")
@@ -80,7 +81,7 @@ class Conversation:
         kind = block.get("type") if isinstance(block, dict) else None
         role = parts.role
         if not isinstance(kind, str):
-            raise refuse(f"{at}.type", f"be the type of a block but is {brief(kind)}")
+            raise refuse(f"{at}.type", f"{brief(kind)} is not the type of a block")
         if kind == "thinking" and role == "assistant":
             parts.thoughts.append(_field(block, "thinking", str, at))
         elif kind in ("tool_use", "mcp_tool_use") and role == "assistant":
@@ -89,7 +90,7 @@ class Conversation:
         elif (kind, role) in (("tool_result", "user"), ("mcp_tool_result", "assistant")):
             parts.results.append(self._result(block, at))
         elif kind in ("thinking", "tool_use", "tool_result"):
-            raise refuse(f"{at}.type", f"be one that a message of {role} may have but is {brief(kind)}")
+            raise refuse(f"{at}.type", f"a message of {role} cannot have a {kind} block")
         else:
             parts.texts += self._texts(block, kind, at)
 
@@ -102,12 +103,12 @@ class Conversation:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise refuse(place, "be text or a list of blocks")
+            raise refuse(place, "expected text or a list of blocks")
         texts: list[str] = []
         for i, block in enumerate(content):
             kind = block.get("type") if isinstance(block, dict) else None
             if not isinstance(kind, str):
-                raise refuse(f"{place}[{i}]", f"be a block of text but is {brief(kind)}")
+                raise refuse(f"{place}[{i}]", f"{brief(kind)} is not the type of a block")
             texts += self._texts(block, kind, f"{place}[{i}]")
         return content_of(texts)
 
@@ -169,7 +170,7 @@ class _Parts:
 def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
     value = block.get(name)
     if not isinstance(value, kind):
-        raise refuse(f"{place}.{name}", f"be {'text' if kind is str else 'an object'}")
+        raise refuse(f"{place}.{name}", f"expected {_WORDS[kind]}")
     return value
 
 
@@ -199,10 +200,10 @@ def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def tool_choice_of(choice: dict[str, Any]) -> Any:
-    """A choice of tools by OpenAI's words.  ApiError 400 for one that is none."""
+    """Return a choice of tools in OpenAI's words.  ApiError 400 if it is invalid."""
     kind = choice.get("type")
     if kind == "tool":
         return {"type": "function", "function": {"name": _field(choice, "name", str, "tool_choice")}}
     if kind not in ("auto", "any", "none"):
-        raise refuse("tool_choice.type", f"be auto, any, tool or none but is {brief(kind)}")
+        raise refuse("tool_choice.type", f"{brief(kind)} is unknown: expected auto, any, tool or none")
     return "required" if kind == "any" else kind

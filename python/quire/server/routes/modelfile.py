@@ -74,7 +74,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
             continue
         found = _INSTRUCTION.fullmatch(line)
         if found is None:
-            text_ = f"a line of a Modelfile is no INSTRUCTION with arguments: {brief(line)}"
+            text_ = f"expected an INSTRUCTION with arguments in a Modelfile, not {brief(line)}"
             raise ApiError(400, "invalid_value", text_, "modelfile")
         value = found[2].strip()
         for quotes in (_QUOTES, '"'):
