@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A program started by nohup ignores hang-ups, and so would its children; the tests of hang-ups send them.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # What may not be read before it is written is not a number, in this process and in servers (native/core/poison.h).
 os.environ.setdefault("QUIRE_POISON", "1")
 

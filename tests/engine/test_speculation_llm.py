@@ -61,7 +61,9 @@ def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_onc
             assert stats.failure == ""
             assert (stats.n_drafted_tokens > 0) == (stats.name != "grammar" and kind in (stats.name, "auto"))
         draft_stats = llm.stats().drafters[2]
-        assert kind == "lookup" or draft_stats.n_accepted_tokens > 0.3 * draft_stats.n_drafted_tokens
+        # By cost ("auto") drafts are deeper where steps of more rows cost little, and fewer of their tokens are right.
+        least = 0.3 if kind == "draft" else 0.2
+        assert kind == "lookup" or draft_stats.n_accepted_tokens > least * draft_stats.n_drafted_tokens
 
 
 def test_depth_by_cost_changes_no_answer(plain: LLM, draft: Path) -> None:

@@ -26,6 +26,15 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files by the names that tests give to models, in the working folder."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("m", "other", "given", "d"):
+        (folder / f"{name}.gguf").touch()
+    monkeypatch.chdir(folder)
+
+
 def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str | None, dict[str, Any]]:
     """What the command would open: settings, path and the engine's configuration."""
     seen: list[Any] = []
@@ -138,6 +147,7 @@ def test_a_file_of_variables_starts_a_server(
 ) -> None:
     monkeypatch.setattr("os.environ", {"PORT": "8082"})
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").touch()
     (tmp_path / (given[1] if given else ".env")).write_text(EXAMPLE)
     settings, path, engine = opened(monkeypatch, *given)
     assert path == "m.gguf"

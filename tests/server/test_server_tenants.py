@@ -6,6 +6,7 @@ Oracle: the figures of the same requests from a caller that asked nothing before
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -126,8 +127,10 @@ def test_an_answer_that_is_not_read_gives_its_place_back(server: Served, first: 
     body = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "seed": 1, "logprobs": 20}
     alone = first.post("/v1/completions", json=body).json()["choices"][0]["text"]
     head = {"authorization": "Bearer first-key-0123456789"}
+    # The system's own buffers may hold megabytes that nobody has read.
+    small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)])
     with (
-        server.client(headers=head) as client,
+        server.client(headers=head, transport=small) as client,
         client.stream("POST", "/v1/completions", json={**body, "stream": True}) as unread,
     ):
         wait_until(lambda: figure(first, "quire_paused{") == 1)

@@ -10,7 +10,9 @@ from .answers import Answering
 
 __all__ = ["merged"]
 
-_QUEUED_BATCHES = 64
+# Few, as each may hold all that came while the client did not read: what waits before the queue is counted, and pauses
+# the answer.
+_QUEUED_BATCHES = 2
 
 
 async def merged(answerings: Sequence[Answering]) -> AsyncGenerator[tuple[int, Sequence[StreamEvent]], None]:
