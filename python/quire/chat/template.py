@@ -26,7 +26,7 @@ __all__ = ["ChatTemplate", "Rendering", "TemplateSource"]
 
 # What only Quire may set: a request's own values never replace these.
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
-PROBING = Limits(time_s=0.1, made_bytes=8 << 20, peak_bytes=8 << 20, output_bytes=1 << 20)
+PROBING = Limits(time_s=0.3, made_bytes=8 << 20, peak_bytes=8 << 20, output_bytes=1 << 20)
 COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, TypeError)
 
 
