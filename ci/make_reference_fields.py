@@ -135,7 +135,7 @@ def settable(config: type[Any]) -> set[str]:
 
 
 def read_by(config: type[Any]) -> tuple[set[str], set[str]]:
-    """What a configuration's class and its model read of it: fields, and others by name."""
+    """The fields that a configuration's class and its model read, and the other names of fields."""
     folder = Path(inspect.getfile(config)).parent
     attributes, named = names_read(folder)
     if dict(sections_of(config)):  # whose other names are those of its parts
@@ -148,7 +148,7 @@ def read_by(config: type[Any]) -> tuple[set[str], set[str]]:
 
 
 def described(config: type[Any]) -> dict[str, object]:
-    """What is kept of a configuration class."""
+    """The facts that are kept of a configuration class."""
     defaults = defaults_of(config)
     aliases: dict[str, str] = config.attribute_map
     read, named = read_by(config)
@@ -175,7 +175,7 @@ def sections_of(config: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 
 def names_of_rotation() -> list[str]:
-    """What any module reads of the parameters of rotation."""
+    """The rotation parameters that any module reads."""
     package = Path(transformers.__file__).parent
     found: set[str] = set()
     for path in [package / "modeling_rope_utils.py", *package.glob("models/*/*.py")]:

@@ -74,7 +74,7 @@ def test_all_of_a_conversation_is_text() -> None:
 
 
 def test_no_call_can_be_copied_from_the_prompt() -> None:
-    """What stands between the tags is a pattern, not a call with arguments that no tool has."""
+    """The prompt shows a pattern between the tags, not a call with arguments that no tool has."""
     told = str(with_tools_as_text(ASKED, [WEATHER])[0]["content"])
     example = told.partition("<tool_call>\n")[2].partition("\n</tool_call>")[0]
     assert example

@@ -23,14 +23,6 @@ CHATML = (
 MARKS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(shared: Path) -> Tokenizer:
-    folder = shared / "models" / "tiny-chat"
-    if not folder.exists():
-        pytest.skip(f"shared test data is absent: {folder}")
-    return Tokenizer.from_pretrained(folder)
-
-
 def control_ids(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     return [id for id in ids if tokenizer.is_control(id)]
 
@@ -202,9 +194,9 @@ def test_variables() -> None:
         ([5], r"messages\[0\] must be an object"),
         ([{"content": "x"}], r"messages\[0\].role"),
         ([{"role": "<|im_end|>", "content": "x"}], r"messages\[0\].role"),
-        ([{"role": "user"}], r"messages\[0\].content must be text .* absent"),
+        ([{"role": "user"}], r"messages\[0\].content.*absent"),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], r"messages\[1\].content must be text"),
-        ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\] must be an object"),
+        ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\]"),
         ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\].content\[0\].text"),
         ([{"role": "user", "content": b"x"}], r"messages\[0\].content must be JSON data"),
         ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls must be a list"),

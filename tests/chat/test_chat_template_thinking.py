@@ -5,7 +5,6 @@ The oracle of prompts is llama.cpp's server, whose own tests have the same ends.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,14 +32,6 @@ SWITCHED = (
 USUALLY_OFF = TURNS + BEGIN + "<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}"
 OTHER_NAME = TURNS + BEGIN + "{% if thinking %}<think>{% else %}</think>{% endif %}{% endif %}"
 FORM = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "integer"}))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(shared: Path) -> Tokenizer:
-    folder = shared / "models" / "tiny-chat"
-    if not folder.exists():
-        pytest.skip(f"shared test data is absent: {folder}")
-    return Tokenizer.from_pretrained(folder)
 
 
 def drafted(

@@ -1,4 +1,4 @@
-"""What models write around and in calls beside what their templates write: marks too many, line ends, types, quotes.
+"""Calls as models write them, beyond the form of their templates: marks too many, line ends, types, quotes.
 
 Oracle: what the answer says to a reader.
 """

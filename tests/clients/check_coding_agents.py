@@ -51,13 +51,13 @@ def server(folder: Path, command: list[str]) -> Iterator[tuple[str, Path]]:
 
 
 def statuses(log: Path) -> list[int]:
-    """Of all requests that the server answered, by its log."""
+    """The status of each request that the server answered, from its log."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     return [line["status"] for line in lines]
 
 
 def run(folder: Path, command: list[str], more: dict[str, str]) -> str:
-    """What a program prints; nothing of this user's settings reaches it."""
+    """Run a program without this user's settings and return its output."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), **more}

@@ -1,4 +1,4 @@
-"""What callers of ``LLM`` give: prompts of any kind, names of models, wrong arguments, and calls after a fork.
+"""Arguments and uses of ``LLM``: prompts of any kind, names of models, wrong arguments, and calls after a fork.
 
 Oracles: the same call with a list of Python's ints; the model of the package behind names.
 """
@@ -220,7 +220,7 @@ def test_folders_say_what_they_lack(home: Path) -> None:
 
 
 def in_a_child(use: Callable[[], object]) -> str:
-    """What a forked child says of a call, within ten seconds."""
+    """Return what a call raises or gives in a forked child, within ten seconds."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -258,7 +258,7 @@ def compared(
 
 
 def reads(name: str, field: str) -> bool:
-    """Whether transformers' class of a checkpoint reads a field of its configuration."""
+    """Return whether transformers' class of a checkpoint reads a field of its configuration."""
     return reference_of(class_of(name)).has_effect(field) and TEXT not in CONFIGS[name]
 
 
