@@ -8,8 +8,8 @@
 
 Findings:
 
-- A comment or docstring that starts with "Of", "What", "Whether", "Who", "Whoever", "Whose", "That which" or "The same".
-  Name the subject first.
+- A comment or docstring that starts with "Of", "What", "Whether", "Who", "Whoever", "Whose", "That which" or
+  "The same".  Name the subject first.
 - A message of the form "x must be y but is z".  Say what went wrong with the value, then what to do.
 - A commit subject that is longer than 72 characters, is not imperative, ends with a full stop or names an issue.
 """
@@ -197,7 +197,7 @@ def check_file(path: Path) -> list[Finding]:
 
 def check_subject(subject: str) -> list[str]:
     """Return what is wrong with a commit subject."""
-    word = subject.split(" ")[0]
+    word = subject.split(" ", maxsplit=1)[0]
     lower = word.lower().rstrip(":")
     found = []
     if len(subject) > SUBJECT_LENGTH:
