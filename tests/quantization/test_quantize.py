@@ -101,7 +101,7 @@ def test_the_command_writes_the_same(source: Source, tmp_path: Path, capsys: pyt
         (["{in}", "{in}", "Q8_0"], "must be another file"),
         (["{in}", "{out}", "Q8_0", "--tensor-type", "attn_v"], "PATTERN=TYPE"),
         (["{in}", "{out}", "Q8_0", "--tensor-type", "attn_v=q99"], "must be one that is known"),
-        (["{in}", "{out}", "Q8_0", "--tensor-type", "(=q8_0"], "must be an expression"),
+        (["{in}", "{out}", "Q8_0", "--tensor-type", "(=q8_0"], "'(' (missing"),
         (["{in}", "{out}", "Q8_0", "--override-kv", "a=int:x"], "KEY=int"),
         (["{in}", "{out}", "Q8_0", "--include-weights", "a", "--exclude-weights", "b"], "must not both"),
         (["{in}", "{out}", "Q8_0", "--imatrix", "{in}"], "must hold sums"),

@@ -46,7 +46,7 @@ def hide() -> None:
     """Other packages than Quire are imported before, as they have files of their own for Windows."""
     for name in (
         "asyncio", "http.client", "huggingface_hub", "jinja2", "llguidance", "msgspec", "multiprocessing", "numpy",
-        "opentelemetry.sdk.trace", "prometheus_client", "readline", "rich.console", "rich.progress", "sqlite3", "starlette.routing",
+        "opentelemetry.sdk.trace", "prometheus_client", "readline", "regex", "rich.console", "rich.progress", "sqlite3", "starlette.routing",
         "tempfile", "urllib.request", "uvicorn.protocols.http.httptools_impl", "uvicorn.server",
     ):  # fmt: skip
         try:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import LoadError, UnsupportedError
-from ..expressions import Expression, Steps
+from ..expressions import Expression, MatchTime
 from .codes import CodedMatrix
 from .gptq import group_index
 from .matrix import Contents, StoredMatrix
@@ -57,7 +57,7 @@ class _Scheme:
     is_symmetric: bool
 
     @classmethod
-    def read(cls, where: str, group: Fields, steps: Steps) -> _Scheme | None:
+    def read(cls, where: str, group: Fields, match_time: MatchTime) -> _Scheme | None:
         """None for a group without weights in few bits.  UnsupportedError for what is not known."""
         group.read(("input_activations", "output_activations"))
         if (form := group.text("format", "dense")) not in FORMATS:
@@ -86,7 +86,9 @@ class _Scheme:
         if kind == "float" and not is_symmetric:
             raise UnsupportedError(f"[convert] 'symmetric' of {weights.where} must be true for floats but is false")
         expressions = tuple(
-            Expression(target[3:], "[convert] 'targets'", steps=steps) for target in targets if target.startswith("re:")
+            Expression(target[3:], "[convert] 'targets'", match_time=match_time)
+            for target in targets
+            if target.startswith("re:")
         )
         return cls(where, targets, expressions, bits, kind == "float", strategy, size, _block(weights), is_symmetric)
 
@@ -141,8 +143,8 @@ def _schemes(config: Fields) -> list[_Scheme]:
         raise UnsupportedError(f"[convert] 'sparsity_config' of {config.where} must be dense but is not")
     sparsity.read(sparsity.names())
     groups = config.inner("config_groups")
-    steps = Steps()
-    read = [_Scheme.read(name, groups.inner(name), steps) for name in groups.names()]
+    match_time = MatchTime()
+    read = [_Scheme.read(name, groups.inner(name), match_time) for name in groups.names()]
     return [scheme for scheme in read if scheme is not None]
 
 

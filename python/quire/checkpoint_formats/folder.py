@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .._native.quant import dequantize
 from ..checkpoint import Fields
 from ..errors import LoadError, UnsupportedError
-from ..expressions import Expression, Steps
+from ..expressions import Expression, MatchTime
 from ..safetensors import SafetensorsFolder
 from .awq import awq
 from .bitsandbytes import bitsandbytes
@@ -155,8 +155,8 @@ def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> 
             f"[convert] 'quant_method' of {quantization.where} must be one of {', '.join(FORMATS)} but is '{method}'"
         )
     contents = FORMATS[method](quantization, tensors)
-    steps = Steps()
-    exceptions = [_Exception(str(name), steps) for field in EXCEPTIONS for name in quantization.items(field)]
+    match_time = MatchTime()
+    exceptions = [_Exception(str(name), match_time) for field in EXCEPTIONS for name in quantization.items(field)]
     for name in contents.matrices:
         module = name.removesuffix(".weight")
         if (found := next((one for one in exceptions if one.names(module)), None)) is not None:
@@ -169,9 +169,11 @@ def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> 
 class _Exception:
     """One of a list of exceptions: a module's name or the end of it, one it lies in, or an expression."""
 
-    def __init__(self, text: str, steps: Steps) -> None:
+    def __init__(self, text: str, match_time: MatchTime) -> None:
         self.text = text
-        self._pattern = Expression(text[3:], "[convert] 'ignore'", steps=steps) if text.startswith("re:") else None
+        self._pattern = None
+        if text.startswith("re:"):
+            self._pattern = Expression(text[3:], "[convert] 'ignore'", match_time=match_time)
 
     def names(self, module: str) -> bool:
         if self._pattern is not None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..checkpoint import Fields, read_json
 from ..errors import LoadError, UnsupportedError
-from ..expressions import Expression, Steps
+from ..expressions import Expression, MatchTime
 
 __all__ = ["CONFIG", "PeftConfig"]
 
@@ -65,7 +65,7 @@ class PeftConfig:
         self.alpha = _finite("lora_alpha", fields.number("lora_alpha", 8.0))
         self._is_rank_stabilized = fields.flag("use_rslora", False)
         ranks, alphas = fields.inner("rank_pattern"), fields.inner("alpha_pattern")
-        self._steps = Steps()
+        self._match_time = MatchTime()
         self._ranks = [(self._end(one, "rank_pattern"), ranks.integer(one, low=1)) for one in ranks.names()]
         self._alphas = [(self._end(one, "alpha_pattern"), _finite(one, alphas.number(one))) for one in alphas.names()]
         if not fields.has("target_modules"):
@@ -126,7 +126,7 @@ class PeftConfig:
         return self._expression(rf"(.*\.)?({text})$", name)
 
     def _expression(self, text: str, name: str) -> Expression:
-        return Expression(text, f"[adapter] '{name}' of {CONFIG}", steps=self._steps)
+        return Expression(text, f"[adapter] '{name}' of {CONFIG}", match_time=self._match_time)
 
 
 def _shown(value: object) -> str:
