@@ -1,4 +1,4 @@
-"""What ``quire info`` shows of LoRA adapters."""
+"""The LoRA adapter tables of ``quire info``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BASE_NAMES = ("general.base_model.0.repo_url", "general.base_model.0.name")
 
 @dataclass(frozen=True)
 class AdapterFacts:
-    """An adapter as it lies on the disk.  ``architecture``: None where the adapter does not tell it."""
+    """Facts read from an adapter's file or folder.  ``architecture`` is None if the adapter does not name one."""
 
     path: str
     format: str
@@ -39,7 +39,7 @@ class AdapterFacts:
 
 
 def is_adapter(path: Path) -> bool:
-    """Whether a path is an adapter's and no model's.  LoadError for a file that is not GGUF."""
+    """Return True for a LoRA adapter, False for a model.  LoadError for a file that is not GGUF."""
     if path.is_dir():
         return is_adapter_folder(path)
     from ..gguf import GGUFReader
@@ -49,7 +49,7 @@ def is_adapter(path: Path) -> bool:
 
 
 def read_facts(path: Path) -> AdapterFacts:
-    """Of a GGUF file or a folder of PEFT.  LoadError or UnsupportedError for one that goes with no model."""
+    """Read the facts of a GGUF adapter or a PEFT folder.  LoadError or UnsupportedError for one that fits no model."""
     if path.is_dir():
         return _of_folder(path)
     from ..gguf import GGUFReader
@@ -80,9 +80,9 @@ def _of_folder(folder: Path) -> AdapterFacts:
 
 
 def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, float]]) -> list[str]:
-    """Why each adapter does not go with a model; empty for one that does.
+    """Return the reason why each adapter does not fit a model, "" for one that fits.
 
-    ``model``: the file or folder ``source``, read as a file.
+    ``model`` is the reader of ``source``, a file or a checkpoint folder.
     """
     from ..conversion import opened_adapters
     from ..models import load_model
@@ -102,7 +102,7 @@ def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, floa
 
 @contextmanager
 def _base(source: Path, model: GGUFReader) -> Iterator[GGUFReader]:
-    """The model as adapters of PEFT want to know it."""
+    """Open the model in the form that PEFT adapters are matched against."""
     if not source.is_dir():
         yield model
         return
@@ -117,7 +117,7 @@ def _base(source: Path, model: GGUFReader) -> Iterator[GGUFReader]:
 
 
 def adapter_objects(adapters: Sequence[tuple[str, float]], reasons: Sequence[str]) -> list[dict[str, object]]:
-    """Adapters of a model as JSON has them."""
+    """Return a model's adapters for JSON output."""
     return [
         {**_known(path), "scale": scale, "fits": not reason, "fits_not_because": reason or None}
         for (path, scale), reason in zip(adapters, reasons, strict=True)
@@ -127,12 +127,12 @@ def adapter_objects(adapters: Sequence[tuple[str, float]], reasons: Sequence[str
 def _known(path: str) -> dict[str, object]:
     try:
         return asdict(read_facts(Path(path)))
-    except QuireError:  # which is why it does not fit
+    except QuireError:  # its reason already says why it cannot be read
         return {"path": path}
 
 
 def print_adapters(rows: Sequence[dict[str, object]]) -> None:
-    """A table for each adapter, of what ``AdapterFacts`` and ``adapter_objects`` tell."""
+    """Print a table for each adapter: the values of ``AdapterFacts`` and ``adapter_objects``."""
     for row in rows:
         shown = [
             (name.removeprefix("n_").removesuffix("_bytes").replace("_", " "), _text(name, value))

@@ -1,4 +1,4 @@
-"""``quire info --architectures``: what Quire supports."""
+"""``quire info --architectures``: list the supported architectures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show(*, as_json: bool) -> None:
         print(json.dumps({"architectures": [_as_object(each) for each in found]}))
         return
     print_table(
-        ("architecture", "what it is", "checkpoints of", "formats"),
+        ("architecture", "description", "checkpoint classes", "formats"),
         ((each.name, each.description, ", ".join(each.classes), ", ".join(_formats(each))) for each in found),
     )
     print(f"{len(found)} architectures.")

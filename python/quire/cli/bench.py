@@ -1,4 +1,4 @@
-"""``quire bench``: how fast a model reads and writes."""
+"""``quire bench``: measure the speed of prompts and generation."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ BLOCK_TOKENS = 32
 
 
 def _counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """``1,4,16``."""
+    """Parse a comma-separated list of numbers, such as ``1,4,16``."""
     parts = value.split(",")
     if not all(part.isdecimal() and 0 < int(part) <= 4096 for part in parts):
-        raise click.BadParameter(f"must be numbers from 1 to 4096, with commas, but is {value!r}", ctx, param)
+        raise click.BadParameter(f"expected numbers from 1 to 4096 separated by commas, got {value!r}", ctx, param)
     return tuple(int(part) for part in parts)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Tokens a second, over all sequences of the batch together."""
+    """Speed of one test in tokens a second, summed over all sequences of the batch."""
 
     test: str
     n_tokens: int
@@ -53,19 +53,19 @@ class Measurement:
 @model_argument
 @model_options(load="copy")
 @click.option("-p", "--n-prompt", "n_prompt", type=click.IntRange(0), default=512, show_default=True, metavar="N",
-              help="Tokens of each prompt; 0: no such test.")  # fmt: skip
+              help="Length of each prompt in tokens; 0 skips this test.")  # fmt: skip
 @click.option("-n", "--n-gen", "n_gen", type=click.IntRange(0), default=128, show_default=True, metavar="N",
-              help="Tokens of each answer; 0: no such test.")  # fmt: skip
+              help="Tokens to generate per sequence; 0 skips this test.")  # fmt: skip
 @click.option("-d", "--n-depth", "n_depth", type=click.IntRange(0), default=0, show_default=True, metavar="N",
-              help="Tokens that are in the cache when an answer begins.")  # fmt: skip
+              help="Tokens already in the cache when generation starts.")  # fmt: skip
 @click.option("-b", "--batch", "batches", callback=_counts, default="1,4,8", show_default=True, metavar="N,N,...",
-              help="Sequences at a time.")  # fmt: skip
+              help="Batch sizes: sequences that run at the same time.")  # fmt: skip
 @click.option("-r", "--repetitions", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
-              help="Runs of each test, after one that does not count.")  # fmt: skip
+              help="Runs of each test, after one warm-up run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-o", "--output", "form", type=click.Choice(("md", "json")), default="md",
-              help="A table, or as --json.")  # fmt: skip
-@click.option("--plot", is_flag=True, help="Draw the speeds as bars, too.")
+              help="Output format: a table, or the object of --json.")  # fmt: skip
+@click.option("--plot", is_flag=True, help="Also draw the speeds as bars.")
 @click.pass_obj
 def command(
     session: Session,
@@ -80,15 +80,15 @@ def command(
     form: str,
     plot: bool,
 ) -> None:
-    """Measure reading prompts (pp) and writing answers (tg) of random tokens, for several batch sizes.
+    """Measure prompt processing (pp) and token generation (tg) on random tokens, for several batch sizes.
 
-    Weights are read into memory first, and no prompt is found in the cache.
+    Weights are read into memory first, and the prefix cache is never hit.
     """
     as_json = as_json or form == "json"
     if as_json and plot:
-        raise click.UsageError("--plot draws beside the table but --json prints none")
+        raise click.UsageError("--plot cannot be combined with --json")
     if not n_prompt and not n_gen:
-        raise click.UsageError("-p or -n must be above 0: there is nothing to measure")
+        raise click.UsageError("nothing to measure: set -p or -n above 0")
     n_ctx = max(n_prompt + 1, n_gen + max(1, n_depth), model.engine.get("n_ctx", 0))
     n_blocks = max(batches) * (-(-n_ctx // BLOCK_TOKENS) + 1) + 1
     sizes = Sizes(n_ctx=n_ctx, n_blocks=n_blocks, max_sequences=max(batches))
@@ -118,19 +118,19 @@ def command(
 
 
 def _read(llm: LLM, source: random.Random, n_prompt: int, batch: int) -> float:
-    """Seconds to read the prompts, each to its first token."""
+    """Return the seconds it takes to process the prompts and produce the first token of each."""
     return _timed(llm, _fresh_prompts(llm, source, n_prompt, batch), 1)
 
 
 def _write(llm: LLM, source: random.Random, sizes: tuple[int, int], batch: int) -> float:
-    """Seconds to write answers of ``sizes[1]`` tokens to prompts of ``sizes[0]``, or of one.
+    """Return the seconds it takes to generate ``sizes[1]`` tokens after prompts of ``sizes[0]`` tokens, at least 1.
 
-    The first token belongs to the prompt, so the clock runs from there; the longest time of the batch counts.
+    The first token counts as prompt time, so the clock starts after it.  The slowest sequence of the batch counts.
     """
     n_depth, n_gen = sizes
     prompts = _fresh_prompts(llm, source, max(1, n_depth), batch)
     if n_depth:
-        # Read them first; then all but the last block is found in the cache.
+        # Process the prompts first, so that all but their last block are cached when the clock starts.
         _generated(llm, prompts, 1)
     if n_gen == 1:
         return _timed(llm, prompts, n_gen)
@@ -139,7 +139,7 @@ def _write(llm: LLM, source: random.Random, sizes: tuple[int, int], batch: int) 
 
 
 def _fresh_prompts(llm: LLM, source: random.Random, n_tokens: int, batch: int) -> list[list[int]]:
-    """Other tokens each time: a prefix that is in the cache would not be read."""
+    """Return new random prompts, because a prompt seen before would be found in the cache."""
     return [[source.randrange(llm.n_vocab) for _ in range(n_tokens)] for _ in range(batch)]
 
 
@@ -168,7 +168,7 @@ def _print(llm: LLM, measured: list[Measurement]) -> None:
 
 
 def bars(measured: list[Measurement], width: int = 50) -> list[str]:
-    """A line for each measurement; those of one test are drawn to the scale of the fastest of them."""
+    """Return one line with a bar per measurement; within a test, bars are relative to its fastest measurement."""
     names = [f"{m.test} x {m.batch}" for m in measured]
     lines = []
     for m, name in zip(measured, names, strict=True):

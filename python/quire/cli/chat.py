@@ -32,14 +32,12 @@ __all__ = ["command", "talk"]
 @model_and_prompt
 @model_options()
 @sampling_options
-@click.option(
-    "--tools", is_flag=True, help="Show the model a few demonstration tools, which touch nothing, and run its calls."
-)
+@click.option("--tools", is_flag=True, help="Offer the model a few harmless demonstration tools and run its calls.")
 @chat_options
 @click.option(
-    "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Keep the lines you type in FILE, too."
+    "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Also save the lines you type to FILE."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tell tokens and speed after each answer.")
+@click.option("-v", "--verbose", is_flag=True, help="Show token counts and speed after each answer.")
 @click.pass_obj
 def command(
     session: Session,
@@ -52,7 +50,7 @@ def command(
     history: str | None,
     verbose: bool,
 ) -> None:
-    """Talk to MODEL; PROMPT is the first message.  /help lists what else can be typed."""
+    """Talk to MODEL; PROMPT is the first message.  Type /help for a list of commands."""
     talk(session, model, params, chat, first=prompt, tools=tools, history=history, verbose=verbose)
 
 
@@ -73,7 +71,7 @@ def talk(
         _check(llm, chat)
 
         def open_model(name: str) -> LLM:
-            """The model of that name in the place of the one that is open."""
+            """Open another model in place of the current one, which is closed."""
             other = session.open(replace(model, path=name))
             try:
                 _check(other, chat)
@@ -86,7 +84,7 @@ def talk(
         params = with_advice(params, llm.advised_sampling)
         with closing(Keyboard([name.split()[0] for name in COMMANDS], history)) as keyboard:
             if sys.stdin.isatty() and sys.stdout.isatty():
-                note(f"{llm.model_name} answers; /help lists commands, Ctrl-D leaves")
+                note(f"{llm.model_name} is ready; /help lists commands, Ctrl-D quits")
             conversation = Conversation(
                 llm, params, chat,
                 tools=DEFINITIONS if tools else None, verbose=verbose, open_model=open_model,
@@ -96,7 +94,9 @@ def talk(
 
 def _check(llm: LLM, chat: ChatSettings) -> None:
     if llm.tokenizer.chat_template is None and chat.template is None:
-        raise UnsupportedError("[chat] the model has no chat template: use quire run --raw, or --chat-template")
+        raise UnsupportedError(
+            "[chat] the model has no chat template: give one with --chat-template, or use quire run --raw"
+        )
 
 
 def _talk(conversation: Conversation, keyboard: Keyboard, first: str | None) -> None:
@@ -113,7 +113,7 @@ def _talk(conversation: Conversation, keyboard: Keyboard, first: str | None) -> 
             return
         except KeyboardInterrupt:
             print()
-            note("/bye or Ctrl-D leaves")
+            note("type /bye or press Ctrl-D to quit")
             continue
         if text.strip() in LEAVE:
             return

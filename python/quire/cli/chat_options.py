@@ -1,4 +1,4 @@
-"""What the commands that answer in chats may be told about the conversation and about thinking."""
+"""Options about the conversation and about thinking, for the commands that answer in chats."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ __all__ = ["ChatSettings", "chat_options"]
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """The system message, keywords of ``LLM.chat`` that are set, and a chat template in place of the model's."""
+    """The system message, keywords for ``LLM.chat``, and a chat template that replaces the model's."""
 
     system: str | None = None
     keywords: dict[str, Any] = field(default_factory=dict)
     template: str | None = None
 
     def for_model(self, llm: LLM) -> dict[str, Any]:
-        """The keywords for a model, which gets the template.  A note names variables that its template does not read,
-        and they are left out."""
+        """Give the model the template and return the keywords for it.
+
+        Template variables that its template does not read are left out, with a note.
+        """
         if self.template is not None:
             llm.use_chat_template(self.template)
         values = self.keywords.get("template_values")
@@ -39,7 +41,7 @@ class ChatSettings:
             return dict(self.keywords)
         known = {name: value for name, value in values.items() if name in llm.template_variables}
         lacking = [name for name in values if name not in known]
-        # How much to think is told by one variable or the other: one of them is enough.
+        # enable_thinking and reasoning_effort both control thinking, so a template that reads either is enough.
         if not (known and {*values} <= {"enable_thinking", "reasoning_effort"}):
             for name in lacking:
                 note(f"{_SAID.get(name, one_line(name))} has no effect: the model's chat template does not read it")
@@ -58,46 +60,46 @@ def _json_object(ctx: click.Context, param: click.Parameter, value: str | None) 
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise click.BadParameter(f"must be a JSON object but is {value!r:.80}", ctx, param)
+        raise click.BadParameter(f"expected a JSON object, got {value!r:.80}", ctx, param)
     return found
 
 
 _OPTIONS = (
     click.option("-sys", "--system", "--system-prompt", "system", metavar="TEXT",
-        help="The system message: how to answer."),
+        help="The system message: instructions for the model."),
     click.option(
         "-sysf", "--system-prompt-file", "system_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-        help="The system message, from a file.",
+        help="Read the system message from FILE.",
     ),
     click.option(
         "--reasoning-format", metavar="NAME",
-        help="How the model marks its thinking; none: it stays in the text [what the template shows].",
+        help="How thinking is marked in the output; none leaves it in the text [detected from the template].",
     ),
     click.option(
-        "--reasoning-budget", type=click.IntRange(-1), metavar="N", help="Tokens of thinking; -1: any number [-1]."
+        "--reasoning-budget", type=click.IntRange(-1), metavar="N", help="Most tokens of thinking; -1: no limit [-1]."
     ),
     click.option(
         "-rea", "--reasoning", type=click.Choice(["on", "off", "auto", "low", "medium", "high"]), default="auto",
-        metavar="on|off|LEVEL", help="Have the model think before it answers, or not; LEVEL: low, medium, high.",
+        metavar="on|off|LEVEL", help="Turn thinking on or off, or set its LEVEL: low, medium, high.",
     ),
     click.option("--reasoning-effort", metavar="LEVEL", help="How much to think: low, medium, high, ..."),
     click.option(
         "--chat-template-kwargs", "template_values", callback=_json_object, metavar="JSON",
-        help="Further variables of the chat template, as an object.",
+        help="More variables for the chat template, as a JSON object.",
     ),
 )  # fmt: skip
 
 TEMPLATE_OPTIONS = (
     click.option(
-        "--chat-template", metavar="JINJA", help="A chat template in place of the model's: its text, or chatml."
+        "--chat-template", metavar="JINJA", help="Chat template to use instead of the model's: its text, or chatml."
     ),
     click.option(
         "--chat-template-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-        help="The chat template, from a file.",
+        help="Read the chat template from FILE.",
     ),
 )  # fmt: skip
-# Templates that llama.cpp knows by name and that model files no longer contain.
+# llama.cpp accepts these templates by name.
 _NAMED_TEMPLATES = {
     "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
@@ -105,31 +107,31 @@ _NAMED_TEMPLATES = {
 
 
 def taken_template(values: dict[str, Any]) -> str | None:
-    """Take the chat template out of a command's values.
+    """Remove the chat template options from a command's values and return the template.
 
-    An unknown template name is noted, and the model's own template is used.
+    An unknown template name produces a note and None, so that the model's own template is used.
     """
     text, file = values.pop("chat_template"), values.pop("chat_template_file")
     if text is not None and file is not None:
-        raise click.UsageError("the chat template is given twice: by --chat-template and by --chat-template-file")
+        raise click.UsageError("give only one of --chat-template and --chat-template-file")
     if file is not None:
         return text_of(file)
     if text is None or "{" in text:
         assert text is None or isinstance(text, str)
         return text
     if text not in _NAMED_TEMPLATES:
-        note(f"--chat-template {one_line(text):.40} has no effect: no template has that name, so the model's is used")
+        note(f"--chat-template {one_line(text):.40} is not a known template: using the model's own")
     return _NAMED_TEMPLATES.get(text)
 
 
 def chat_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options; the function gets them as one argument, ``chat``."""
+    """Add the options to a command, which receives them as one argument, ``chat``."""
 
     @functools.wraps(function)
     def packed(*args: object, **values: Any) -> None:
         own = {name: values.pop(name) for name in _NAMES}
         if own["system"] is not None and own["system_file"] is not None:
-            raise click.UsageError("the system message is given twice: by --system and by --system-prompt-file")
+            raise click.UsageError("give only one of --system and --system-prompt-file")
         system = own["system"] if own["system_file"] is None else text_of(own["system_file"])
         preset = click.get_current_context().meta.get(PRESET)
         if system is None and preset is not None and not values.get("raw"):

@@ -1,4 +1,4 @@
-"""A conversation in the terminal: its messages, and the commands between them."""
+"""A conversation in the terminal: its messages and its slash commands."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "Conversation"]
 
 COMMANDS = {
-    "/help": "this list",
+    "/help": "show this list",
     "/reset": "forget the conversation",
     "/drop [off]": "drop the oldest turns when the conversation is too long",
     "/regen": "answer the last message again",
-    "/edit [TEXT]": "change the last message, and answer it",
-    "/set NAME VALUE": "sample otherwise (/set temperature 0.5); /set shows what is set",
-    "/system [TEXT]": "another system message, or none; the conversation begins anew",
+    "/edit [TEXT]": "change the last message and answer it again",
+    "/set NAME VALUE": "change a sampling parameter (/set temperature 0.5); /set alone shows changed ones",
+    "/system [TEXT]": "set or remove the system message; this restarts the conversation",
     "/save FILE": "write the conversation to FILE as JSON",
-    "/load FILE": "go on with a conversation of /save",
-    "/model [NAME]": "answer by another model; without a name, which one it is",
-    "/stats": "tokens and speed of the last answer",
-    "/bye": "leave (also /exit, /quit, Ctrl-D)",
+    "/load FILE": "continue a conversation written by /save",
+    "/model [NAME]": "switch to another model; without NAME, show the current one",
+    "/stats": "show token counts and speed of the last answer",
+    "/bye": "quit (also /exit, /quit, Ctrl-D)",
 }
 LEAVE = ("/bye", "/exit", "/quit")
-MAX_ROUNDS = 5  # of tool calls in one turn
+MAX_ROUNDS = 5  # rounds of tool calls in one turn
 
 
 class Conversation:
-    """The messages so far.  Between turns they end with an answer, or hold the system message at most."""
+    """The messages so far.  Between turns the last message is an answer, or there is at most a system message."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Conversation:
         verbose: bool = False,
         open_model: Callable[[str], LLM] | None = None,
     ) -> None:
-        """``open_model`` opens a model by its name, for /model, when the one before is closed."""
+        """``open_model`` opens a model by name for /model and closes the current one."""
         self.llm = llm
         self._params = params
         self._tools = tools
@@ -74,10 +74,10 @@ class Conversation:
         self.to_edit: str | None = None
 
     def obey(self, text: str) -> None:
-        """Do what a line that begins with a slash says."""
+        """Run a slash command."""
         name, _, argument = text.strip().partition(" ")
         if name not in self._commands:
-            note(f"{one_line(name)} is unknown: /help lists what there is")
+            note(f"{one_line(name)} is not a command: /help lists them")
             return
         try:
             self._commands[name](argument.strip())
@@ -85,8 +85,10 @@ class Conversation:
             note(one_line(str(error)))
 
     def answer(self, text: str) -> None:
-        """Stream an answer, and run the tools that it calls.  What was said before Ctrl-C stays in the conversation; a
-        failed turn does not."""
+        """Stream an answer and run the tools that it calls.
+
+        After Ctrl-C, the text so far stays in the conversation.  A failed turn leaves no trace in it.
+        """
         messages: list[dict[str, object]] = [*self._messages, {"role": "user", "content": text}]
         try:
             for _ in range(MAX_ROUNDS):
@@ -101,11 +103,13 @@ class Conversation:
         except QuireError as error:
             note(f"{one_line(str(error))} ({self._advice})")
             return
-        note(f"the answer is dropped: the model called tools {MAX_ROUNDS} times without giving one")
+        note(f"answer dropped: the model called tools {MAX_ROUNDS} times without answering")
 
     def _stream(self, messages: list[dict[str, object]]) -> ChatMessage | None:
-        """Show an answer while it comes; None for one that was cancelled before it began.  Of one that was cancelled or
-        cut only what was said counts: the last of its calls may be a beginning."""
+        """Print an answer as it arrives; None if it was cancelled before it began.
+
+        The tool calls of a cancelled or truncated answer are dropped, because the last one may be incomplete.
+        """
         from ..chat.reply import joined
 
         parts: list[ChatDelta] = []
@@ -128,7 +132,7 @@ class Conversation:
         if self._verbose:
             note(str(self._stats))
         if finish_reason == "length":
-            note(f"the answer ends here: it reached -n, or the context is full ({self._advice})")
+            note(f"the answer was cut off: it reached the limit of -n or of the context ({self._advice})")
         message = joined(parts) if parts else None
         if message is not None and finish_reason in (None, "cancelled", "length"):
             return replace(message, tool_calls=[])
@@ -136,37 +140,37 @@ class Conversation:
 
     @property
     def _advice(self) -> str:
-        """The advice for a full context."""
-        return "/reset begins anew" if self._drops else "/drop drops the oldest turns, /reset begins anew"
+        """Advice for a full context."""
+        return "/reset starts over" if self._drops else "/drop drops the oldest turns, /reset starts over"
 
     def _limit(self) -> dict[str, int]:
-        """The keyword of ``chat_stream`` that has the oldest turns dropped."""
+        """Return the keyword of ``chat_stream`` that lets it drop the oldest turns."""
         from ..sampling_defaults import most_prompt_tokens
 
         return {"max_prompt_tokens": most_prompt_tokens(self.llm.n_ctx, self._params.max_tokens)} if self._drops else {}
 
     def _drop(self, argument: str) -> None:
         self._drops = argument != "off"
-        note("the oldest turns are dropped when the conversation is too long" if self._drops else "no turn is dropped")
+        note("will drop the oldest turns when the conversation is too long" if self._drops else "will keep all turns")
 
     def _help(self, _: str) -> None:
         width = max(map(len, COMMANDS))
         print("\n".join(f"{name:<{width}}  {text}" for name, text in COMMANDS.items()))
-        print("Ctrl-C stops an answer.  A line that ends in \\ goes on in the next one.")
-        print('""" begins and ends several lines.')
+        print("Ctrl-C stops an answer.  End a line with \\ to continue on the next one.")
+        print('""" starts and ends a message of several lines.')
 
     def _reset(self, _: str) -> None:
         self._messages = list(self._start)
-        note("the conversation is forgotten")
+        note("conversation cleared")
 
     def _take_last(self) -> str | None:
-        """Take the last question off, with what came after it; its text."""
+        """Remove the last user message and everything after it; return its text."""
         for i in reversed(range(len(self._messages))):
             if self._messages[i]["role"] == "user":
                 text = str(self._messages[i]["content"])
                 self._messages = self._messages[:i]
                 return text
-        note("there is no message yet")
+        note("no message yet")
         return None
 
     def _regen(self, _: str) -> None:
@@ -181,14 +185,14 @@ class Conversation:
         if argument:
             self.answer(argument)
         else:
-            self.to_edit = text  # the next message begins with it
+            self.to_edit = text  # the prompt opens with this text, ready to edit
 
     def _set(self, argument: str) -> None:
         if not argument:
             usual = SamplingParams()
             values = {entry.name: getattr(self._params, entry.name) for entry in fields(SamplingParams)}
             changed = [f"{name} {value}" for name, value in values.items() if value != getattr(usual, name)]
-            note("; ".join(changed) or "all is as usual")
+            note("; ".join(changed) or "all parameters have their defaults")
             return
         name, _, text = argument.partition(" ")
         name = ELSEWHERE.get(name, name).replace("-", "_")
@@ -202,7 +206,7 @@ class Conversation:
         try:
             self._params = replace(self._params, **{name: value})
         except TypeError:
-            note(f"{one_line(name)} is no field of sampling, or {one_line(text)} no value of it")
+            note(f"cannot set {one_line(name)} to {one_line(text)}: no such sampling parameter, or a wrong type")
 
     def _system(self, argument: str) -> None:
         self._start = [{"role": "system", "content": argument}] if argument else []
@@ -210,12 +214,12 @@ class Conversation:
 
     def _save(self, argument: str) -> None:
         if not argument:
-            note("/save must have the name of a file")
+            note("no file name: use /save FILE")
             return
         path = Path(argument).expanduser()
         value = {"model": self.llm.model_name, "messages": self._messages}
         try:
-            # Never over a file that is not this conversation's own.
+            # Overwrite only files that this conversation wrote itself.
             with path.open("w" if path.resolve() in self._saved else "x", encoding="utf-8") as file:
                 json.dump(value, file, ensure_ascii=False, indent=2)
                 file.write("\n")
@@ -234,29 +238,29 @@ class Conversation:
             note(f"[load] {one_line(str(path))}: {error.strerror}")
             return
         except (ValueError, KeyError, TypeError):
-            note(f"[load] {one_line(str(path))} must be a conversation of /save but is not")
+            note(f"[load] {one_line(str(path))} is not a conversation written by /save")
             return
         self._messages = messages
         self._start = messages[:1] if roles[:1] == ["system"] else []
-        note(f"{len(messages)} messages")
+        note(f"{len(messages)} messages loaded")
 
     def _model(self, argument: str) -> None:
         if not argument:
             note(one_line(self.llm.model_name))
         elif self._open_model is None:
-            note("/model must have a model of its own to open but has none")
+            note("this session cannot switch models")
         else:
             self.llm = self._open_model(argument)
             self._keywords = self._chat.for_model(self.llm)
-            note(f"{one_line(self.llm.model_name)} answers from now on")
+            note(f"{one_line(self.llm.model_name)} is ready")
 
     def _show_stats(self, _: str) -> None:
-        note(str(self._stats) if self._stats is not None else "there is no answer yet")
+        note(str(self._stats) if self._stats is not None else "no answer yet")
 
 
 def _run_tool(call: ToolCall) -> dict[str, object]:
-    """The message with a call's result."""
+    """Run a tool call and return the message with its result."""
     name, arguments = call.function.name, call.function.arguments
     result = answer(name, arguments)
-    note(f"{one_line(name)} {one_line(arguments)} gives {one_line(result)}")
+    note(f"{one_line(name)} {one_line(arguments)} returned {one_line(result)}")
     return {"role": "tool", "tool_call_id": call.id, "name": name, "content": result}

@@ -1,4 +1,4 @@
-"""``quire convert``: a Hugging Face checkpoint to a GGUF file."""
+"""``quire convert``: convert a Hugging Face checkpoint to GGUF."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["command"]
 @click.command("convert", cls=Command)
 @click.argument("folder", metavar="DIR")
 @click.argument("out", metavar="OUT.gguf", required=False)
-@click.option("-o", "--output", "--outfile", "out_file", metavar="FILE", help="OUT.gguf, as an option.")
+@click.option("-o", "--output", "--outfile", "out_file", metavar="FILE", help="Same as OUT.gguf.")
 @click.option(
     "--dtype",
     "--outtype",
     type=click.Choice(["f32", "f16", "bf16", "q8_0"], case_sensitive=False),
     default="bf16",
     show_default=True,
-    help="Type of matrices; vectors are f32.",
+    help="Type of matrices; vectors are stored as f32.",
 )
 def command(*, folder: str, out: str | None, out_file: str | None, dtype: str) -> None:
-    """Write the Hugging Face checkpoint in DIR as the GGUF file OUT.gguf.
+    """Convert the Hugging Face checkpoint in DIR to the GGUF file OUT.gguf.
 
-    OUT.gguf is replaced when, and only when, the new file is complete.
+    An existing OUT.gguf is replaced only once the new file is complete.
     """
     out = one_output(out, out_file)
     if out is None:
-        raise click.UsageError("name the file to write: quire convert DIR OUT.gguf")
+        raise click.UsageError("no output file: use quire convert DIR OUT.gguf")
     from ..conversion import convert
 
     with progress_bar("converting") as advance:

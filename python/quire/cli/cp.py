@@ -1,4 +1,4 @@
-"""``quire cp``: another name for a model, with options of its own."""
+"""``quire cp``: give a model another name, with options of its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["command", "keep_preset"]
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """``KEY=VALUE``; a value is JSON where it can be, else a text."""
+    """Parse ``KEY=VALUE`` pairs; a value that is not JSON is a string."""
     found: dict[str, Any] = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"must be KEY=VALUE but is {text!r:.80}", ctx, param)
+            raise click.BadParameter(f"expected KEY=VALUE, got {text!r:.80}", ctx, param)
         try:
             found[name] = json.loads(value)
         except ValueError:
@@ -32,17 +32,30 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.command("cp", cls=Command)
 @click.argument("source")
 @click.argument("name")
-@click.option("-sys", "--system", metavar="TEXT", help="The system message of its chats.")
+@click.option("-sys", "--system", metavar="TEXT", help="System message for its chats.")
 @click.option(
-    "--option", "options", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="Of the engine: ctx-size=8192."
+    "--option",
+    "options",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="An engine option, for example ctx-size=8192.",
 )
-@click.option("--sampling", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="temperature=0.2, top_k=20, ...")
-@click.option("--keep-alive", metavar="TIME", help="How long a server keeps it open: 5m, 0, -1.")
+@click.option(
+    "--sampling",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="A sampling parameter, for example temperature=0.2.",
+)
+@click.option(
+    "--keep-alive", metavar="TIME", help="How long a server keeps the idle model loaded: 5m, 0 or -1 (always)."
+)
 def command(
     *, source: str, name: str, system: str | None, options: dict[str, Any], sampling: dict[str, Any],
     keep_alive: str | None,
 ) -> None:  # fmt: skip
-    """Have NAME stand for SOURCE, a model's name or file, in the registry (docs/registry.md)."""
+    """Store NAME for SOURCE, a model's name or file, in the registry (docs/registry.md)."""
     keep_preset(source, name, system=system, options=options, sampling=sampling, keep_alive=keep_alive)
 
 
@@ -50,23 +63,23 @@ def keep_preset(
     source: str, name: str, *, system: str | None, options: dict[str, Any], sampling: dict[str, Any],
     keep_alive: str | None = None,
 ) -> None:  # fmt: skip
-    """Have a name stand for a model, and say so.  UsageError for what is no field of ``SamplingParams``."""
+    """Store a name for a model in the registry.  UsageError for an unknown field of ``SamplingParams``."""
     from ..hub.registry import Preset, Registry
     from ..sampling import SamplingParams
 
     names = {key.replace("-", "_"): value for key, value in sampling.items()}
     unknown = set(names) - set(SamplingParams.__dataclass_fields__)
     if unknown:
-        raise click.UsageError(f"--sampling must name fields of SamplingParams but has {sorted(unknown)[0]!r:.80}")
+        raise click.UsageError(f"unknown sampling parameter {sorted(unknown)[0]!r:.80}")
     SamplingParams(**names)
     registry = Registry()
     model = _lasting(source)
     registry.add(name, Preset(model, system, options, names, keep_alive))
-    note(f"{one_line(name)} stands for {one_line(model)} ({registry.path})")
+    note(f"{one_line(name)} now refers to {one_line(model)} ({registry.path})")
 
 
 def _lasting(source: str) -> str:
-    """A model's name, or where its file is, as the registry is read from other folders, too."""
+    """Return a name, or an absolute path, because the registry is also read from other folders."""
     from ..hub.locate import is_known_name, repository_of
     from ..hub.names import is_local_model
 

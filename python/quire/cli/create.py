@@ -1,4 +1,4 @@
-"""``quire create``: a name for a model, as one of Ollama's Modelfiles describes it."""
+"""``quire create``: register a model described by an Ollama Modelfile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# Parameters of a Modelfile that are options of the engine.
+# Modelfile parameters that set engine options.
 _ENGINE = {
     "num_ctx": "ctx-size", "num_thread": "threads", "num_gpu": "gpu-layers", "num_batch": "batch-size",
     "main_gpu": "main-gpu", "draft_num_predict": "draft-max",
@@ -30,24 +30,26 @@ _MODELFILE = "Modelfile"
 @click.argument("name")
 @click.option("-f", "--file", "modelfile", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="The Modelfile [./Modelfile].")  # fmt: skip
-@click.option("--from", "source", metavar="MODEL", help="The model, in place of FROM.")
-@click.option("-q", "--quantize", metavar="TYPE", help="Quantize weights of F32, F16 or BF16 when it is opened.")
+@click.option("--from", "source", metavar="MODEL", help="Use this model instead of the one in FROM.")
+@click.option("-q", "--quantize", metavar="TYPE", help="Quantize F32, F16 and BF16 weights when the model is opened.")
 def command(*, name: str, modelfile: Path | None, source: str | None, quantize: str | None) -> None:
-    """Have NAME stand for the model of a Modelfile, with its system message, parameters and adapters.
+    """Register NAME for the model of a Modelfile, with its system message, parameters and adapters.
 
     FROM names a model, a .gguf file or a folder; paths are relative to the Modelfile.  No weights are copied.
     """
     path = Path(_MODELFILE) if modelfile is None else modelfile
     if not path.is_file():
         if modelfile is not None or source is None:
-            raise LoadError(f"[create] Modelfile not found: {path} (-f FILE names another, --from MODEL does without)")
+            raise LoadError(
+                f"[create] Modelfile not found: {path} (name another with -f FILE, or use --from MODEL without one)"
+            )
         text, folder = "", Path()
     else:
         text, folder = text_of(path), path.parent
     read = _read(text)
     model = source if source is not None else _beside(folder, read.model)
     if model is None:
-        raise RequestError(f"[create] {path} has no FROM: it names the model")
+        raise RequestError(f"[create] {path} has no FROM line, which names the model")
     sampling, options = _parameters(read.parameters)
     if read.ignored:
         click.echo(f"quire: [create] ignoring PARAMETER {', '.join(read.ignored)}", err=True)
@@ -69,7 +71,7 @@ def _read(text: str) -> Modelfile:
 
 
 def _beside(folder: Path, name: str | None) -> str | None:
-    """A path as it is from here, if there is something."""
+    """Return the path of ``name`` relative to the Modelfile's folder if it exists, else ``name``."""
     if name is None:
         return None
     path = folder / Path(name).expanduser()
@@ -77,7 +79,7 @@ def _beside(folder: Path, name: str | None) -> str | None:
 
 
 def _parameters(given: list[tuple[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of ``SamplingParams``, and options of the engine.  RequestError for what is neither."""
+    """Split parameters into fields of ``SamplingParams`` and engine options.  RequestError for any other."""
     from ..sampling import SamplingParams
 
     sampling: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Divergence by bits a weight, as a picture and as text."""
+"""Draw divergence against bits per weight, as a PNG and as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT = 720, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 20, 20, 52
 _WHITE, _BLACK, _GREY, _BLUE, _RED = 0, 1, 2, 3, 4
 _COLOURS = ((255, 255, 255), (30, 30, 30), (215, 215, 215), (30, 90, 200), (210, 40, 40))
-# Rows of three columns, the upper bit on the left.
+# Rows of three pixels, the high bit on the left.
 _GLYPHS = {
     "0": "75557", "1": "26227", "2": "71747", "3": "71717", "4": "55711", "5": "74717", "6": "74757", "7": "71122",
     "8": "75757", "9": "75717", ".": "00002", "-": "00700", "e": "07747", "b": "44757", "i": "20222", "t": "27223",
@@ -29,27 +29,27 @@ _SCALE = 3
 
 
 class _Picture:
-    """Pixels by number of colour."""
+    """An image of palette indices."""
 
     def __init__(self) -> None:
         self.rows = [bytearray(_WIDTH) for _ in range(_HEIGHT)]
 
     def dot(self, x: float, y: float, colour: int, radius: int = 0) -> None:
-        """A square of pixels."""
+        """Draw a square around a point."""
         for row in range(round(y) - radius, round(y) + radius + 1):
             for column in range(round(x) - radius, round(x) + radius + 1):
                 if 0 <= row < _HEIGHT and 0 <= column < _WIDTH:
                     self.rows[row][column] = colour
 
     def line(self, start: Point, end: Point, colour: int, radius: int = 0) -> None:
-        """Between two points."""
+        """Draw a line between two points."""
         n = max(1, round(max(abs(end[0] - start[0]), abs(end[1] - start[1]))))
         for i in range(n + 1):
             part = i / n
             self.dot(start[0] + part * (end[0] - start[0]), start[1] + part * (end[1] - start[1]), colour, radius)
 
     def text(self, x: float, y: float, words: str) -> None:
-        """From the left upper corner; what has no glyph is a gap."""
+        """Draw text with its upper left corner at (x, y).  A character without a glyph leaves a gap."""
         for character in words:
             for row, digit in enumerate(_GLYPHS.get(character, "00000")):
                 for column in range(3):
@@ -58,7 +58,7 @@ class _Picture:
             x += 4 * _SCALE
 
     def png(self) -> bytes:
-        """The file, of a palette."""
+        """Encode the image as a PNG with a palette."""
 
         def chunk(kind: bytes, data: bytes) -> bytes:
             return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -70,8 +70,7 @@ class _Picture:
 
 
 def write_picture(path: Path, points: Sequence[Point], marked: Point, others: Sequence[Point] = ()) -> None:
-    """A curve of (bits, divergence), divergence by its logarithm, and one point that is marked; ``others``: a second
-    curve, with dots."""
+    """Plot (bits, divergence) on a log scale and mark one point; ``others`` is a second curve, with dots."""
     picture = _Picture()
     everything = [*points, marked, *others]
     low_x, high_x = math.floor(min(x for x, _ in everything)), math.ceil(max(x for x, _ in everything))
@@ -107,10 +106,10 @@ def write_picture(path: Path, points: Sequence[Point], marked: Point, others: Se
 
 
 def bars_of(points: Sequence[Point]) -> list[str]:
-    """A line for each point, with a bar by the logarithm of its divergence."""
+    """Return one line per point, with a bar on a log scale of its divergence."""
     lows = [math.log10(y) for _, y in points]
     low, high = min(lows), max(lows)
-    lines = ["bits a weight  divergence"]
+    lines = ["bits / weight  divergence"]
     for (bits, divergence), power in zip(points, lows, strict=True):
         n = 1 + round(40 * (power - low) / (high - low)) if high > low else 1
         lines.append(f"{bits:13.3f}  {divergence:10.3g}  {'#' * n}")

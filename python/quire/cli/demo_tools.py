@@ -1,4 +1,4 @@
-"""The tools of ``quire chat --tools``: made to be looked at, they touch nothing but the clock."""
+"""The tools of ``quire chat --tools``: made for demonstration, without side effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zlib import crc32
 
 __all__ = ["DEFINITIONS", "answer"]
 
-# Hours from UTC, without summer time.
+# Offsets from UTC in hours, ignoring daylight saving time.
 ZONES = {
     "utc": 0, "london": 0, "paris": 1, "berlin": 1, "cairo": 2, "athens": 2, "moscow": 3, "tokyo": 9, "sydney": 10,
     "new york": -5, "chicago": -6, "denver": -7, "lima": -5, "bangkok": 7,
@@ -51,11 +51,11 @@ DEFINITIONS = [
 
 
 class _Refusal(Exception):
-    """What a tool answers instead of a result."""
+    """An error that a tool reports instead of a result."""
 
 
 def answer(name: str, arguments: str, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> str:
-    """The result of a call, or what is wrong with it, as JSON text."""
+    """Return the result of a call, or its error, as JSON text."""
     try:
         values = json.loads(arguments)
         if not isinstance(values, dict):

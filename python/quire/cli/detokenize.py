@@ -1,4 +1,4 @@
-"""``quire detokenize``: the text of token ids."""
+"""``quire detokenize``: turn token ids back into text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_IDS = 10_000_000
 @click.command("detokenize", cls=ForeignCommand)
 @click.argument("words", nargs=-1, metavar="[MODEL] [IDS]...")
 @model_option
-@click.option("--skip-special", is_flag=True, help="Leave control tokens out.")
+@click.option("--skip-special", is_flag=True, help="Leave out control tokens.")
 def command(*, words: tuple[str, ...], path: str | None, skip_special: bool) -> None:
-    """Show the text of IDS, numbers with blanks or commas between them; without IDS, of those on standard input."""
+    """Print the text of IDS, separated by spaces or commas; without IDS, read them from standard input."""
     rest = list(words)
     if rest and path is None and names_a_model(rest[0]):
         path = rest.pop(0)
@@ -34,7 +34,7 @@ def command(*, words: tuple[str, ...], path: str | None, skip_special: bool) -> 
 
 
 def _ids(text: str) -> list[int]:
-    """Numbers with blanks, commas and brackets between them."""
+    """Parse numbers separated by spaces, commas or brackets."""
     words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
     for word in words:
         if not word.isdecimal() or len(word) > 10:

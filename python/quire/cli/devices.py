@@ -1,4 +1,4 @@
-"""``quire devices``: what models can run on."""
+"""``quire devices``: list what models can run on."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["command"]
 
 @click.command("devices", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--operations", is_flag=True, help="Name the operations of each device, too.")
+@click.option("--operations", is_flag=True, help="Also list the operations of each device.")
 @click.option(
     "--check", is_flag=True,
-    help="Compare every operation and some tiny models with the CPU's, and keep the verdict for --device gpu and auto.",
+    help="Compare every operation and some tiny models with the CPU, and store the verdict for --device gpu and auto.",
 )  # fmt: skip
-@click.option("--device", "name", metavar="NAME", help="Check this one alone.")
+@click.option("--device", "name", metavar="NAME", help="With --check: check only this device.")
 def command(*, as_json: bool, operations: bool, check: bool, name: str | None) -> None:
-    """List the devices of the backends that load: name, kind, memory, features, supported operations.
+    """List the devices of all loaded backends: name, kind, memory, features, supported operations.
 
-    Of a module that does not load, say why, and what to do.
+    For a module that fails to load, the reason and the remedy are shown.
     """
     from ..hardware import devices, find_device, module_reports
 
     if name is not None and not check:
-        raise click.UsageError("--device goes with --check")
+        raise click.UsageError("--device requires --check")
     reports = module_reports()
     found = devices() if name is None else [find_device(name)]
     if name is not None and found[0].kind == "cpu":
-        raise click.UsageError("the CPU is what other devices are compared with")
+        raise click.UsageError("cannot check the CPU: it is the reference for other devices")
     checks = [_checked(device, as_json) for device in found if device.kind != "cpu"] if check else []
     if as_json:
         print(json.dumps(_as_json(found, reports, checks), ensure_ascii=False))
@@ -49,7 +49,7 @@ def command(*, as_json: bool, operations: bool, check: bool, name: str | None) -
         _print_devices(found, operations)
         _print_modules(reports)
     elif not checks:
-        print("There is no device but the CPU, which others are compared with.")
+        print("Nothing to check: there is no device besides the CPU, which is the reference.")
         _print_modules(reports)
     if not all(one.verdict.passed for one in checks):
         raise click.exceptions.Exit(1)
@@ -121,7 +121,7 @@ def _as_json(found: list[Device], reports: list[ModuleReport], checks: list[Chec
 
 
 def _features(device: Device) -> list[str]:
-    """``"AVX2 = 1"`` as ``"AVX2"``; other values stay."""
+    """Shorten ``"AVX2 = 1"`` to ``"AVX2"`` and ``"X = 2"`` to ``"X=2"``."""
     pairs = (text.partition(" = ") for text in device.features)
     return [name if value == "1" else f"{name}={value}" for name, _, value in pairs]
 

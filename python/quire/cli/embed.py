@@ -1,4 +1,4 @@
-"""``quire embed``: texts as vectors."""
+"""``quire embed``: turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("embed", cls=ForeignCommand)
 @named_first("[MODEL] [TEXT]...")
 @model_options()
-@click.option("-p", "--prompt", "texts", multiple=True, metavar="TEXT", help="A text, as an option; may be repeated.")
-@click.option("-f", "--file", "prompt_file", type=_FILE, metavar="FILE", help="Texts from a file, one a line.")
+@click.option("-p", "--prompt", "texts", multiple=True, metavar="TEXT", help="A text to embed; may be repeated.")
+@click.option("-f", "--file", "prompt_file", type=_FILE, metavar="FILE", help="Read texts from FILE, one per line.")
 @click.option("--separator", "--embd-separator", "separator", default="\n", metavar="TEXT",
-              help="What stands between texts in a file and on standard input [the end of a line].")  # fmt: skip
+              help="Separator between texts in a file or on standard input [newline].")  # fmt: skip
 @click.option("--pooling", type=click.Choice(("mean", "cls", "last")),
-              help="How the tokens' vectors become one [as the model has it].")  # fmt: skip
-@click.option("--normalize/--no-normalize", default=True, help="Whether vectors have length 1 [they have].")
-@click.option("--prompt-name", metavar="NAME", help="Which of the model's prompts goes before each text: query, ...")
+              help="How the vectors of all tokens are combined [the model's default].")  # fmt: skip
+@click.option("--normalize/--no-normalize", default=True, help="Scale vectors to length 1 [on].")
+@click.option("--prompt-name", metavar="NAME", help="Put this named prompt of the model before each text: query, ...")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the vectors to FILE: NumPy's if it ends in .npy, else text.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as OpenAI's embeddings are.")
+              help="Write the vectors to FILE, in NumPy format if it ends in .npy, else as text.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object in the format of OpenAI's embeddings.")
 @click.pass_obj
 def command(
     session: Session, *, words: tuple[str, ...], model: ModelOptions, texts: tuple[str, ...], prompt_file: Path | None,
     separator: str, pooling: str | None, normalize: bool, prompt_name: str | None, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the vector of each TEXT as a JSON array, one a line.
+    """Print the vector of each TEXT as a JSON array, one per line.
 
-    Without TEXT, texts are the lines of -f or of standard input.  Texts longer than the model reads are cut.
+    Without TEXT, each line of -f or of standard input is a text.  Texts longer than the model's context are truncated.
     """
     given = [*words, *texts]
     if prompt_file is not None:
         given += _lines(text_of(prompt_file), separator)
     if not given:
         if sys.stdin.isatty():
-            raise click.UsageError("no text: give one after the model, as in quire embed MODEL TEXT, or pipe it in")
+            raise click.UsageError("no text: use quire embed MODEL TEXT, or pipe texts in")
         given = _lines(sys.stdin.read(), separator)
     if not given:
         raise RequestError("[embed] no text: the input is empty")

@@ -1,4 +1,4 @@
-"""Models by name, for commands: the file that a name means, fetched with a progress bar where it is not here."""
+"""Find models by name for commands, and download missing ones with a progress bar."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["fetched", "located"]
 
 
 def located(name: str) -> Path:
-    """The file or folder of a model."""
+    """Return the file or folder of a model, downloading it if necessary."""
     return found_model(name, fetched)
 
 
 def fetched(name: HubName) -> Path:
-    """Fetch a model, and say so.  LoadError, CapacityError or UnsupportedError where that is not possible."""
+    """Download a model and report it.  Raises LoadError, CapacityError or UnsupportedError."""
     from ..hub.download import fetch, is_offline, usable_memory_bytes
 
     if not is_offline():
@@ -26,5 +26,5 @@ def fetched(name: HubName) -> Path:
     with progress_bar("downloading") as advance:
         path, choice = fetch(name, usable_memory_bytes(), advance)
     parts = f" in {len(choice.files)} files" if len(choice.files) > 1 else ""
-    note(f"{one_line(choice.files[0].path)} is here: {size_text(choice.size_bytes)}{parts}")
+    note(f"{one_line(choice.files[0].path)} downloaded: {size_text(choice.size_bytes)}{parts}")
     return path

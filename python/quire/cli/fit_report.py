@@ -1,4 +1,4 @@
-"""``quire info MODEL --fit``: what of a model fits on a device, and what takes how much."""
+"""``quire info MODEL --fit``: report how much of a model fits on each device, and what uses the memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_object", "fit_of_file", "places_of_tensors", "print_fit"]
 
-_PART = re.compile(r"\[\d+:\d+\]$")  # of a tensor that holds several matrices
+_PART = re.compile(r"\[\d+:\d+\]$")  # suffix for one of several matrices in a tensor
 
 
 def fit_of_file(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
-    """Raises as opening the model does."""
+    """Compute the fit of a model file.  Raises the same errors as opening the model."""
     from ..engine.loader import fit_of
 
     return fit_of(reader, path, config)
 
 
 def _name_of(fit: Fit, place: str) -> str:
-    """What users call a place."""
+    """Return the name that users know a place by."""
     return "CPU" if place == "cpu" else fit.devices[int(place.removeprefix("device") or 0)].name
 
 
 def places_of_tensors(fit: Fit) -> dict[str, str]:
-    """By a tensor's name, where it is; in several places, where parts of it are."""
+    """Map each tensor's name to the place that holds it, or to a list of places that hold its parts."""
     found: dict[str, list[str]] = {}
     for place, weights in fit.weights.items():
         for name in weights:
@@ -44,7 +44,7 @@ def places_of_tensors(fit: Fit) -> dict[str, str]:
 
 
 def options_of(fit: Fit) -> dict[str, object]:
-    """The options that say the same."""
+    """Return the options that would reproduce this placement."""
     given: dict[str, object] = {"device": ",".join(device.name for device in fit.devices) or "CPU"}
     if fit.devices:
         given["gpu-layers"] = "all" if fit.n_gpu_layers is None else fit.n_gpu_layers
@@ -58,7 +58,7 @@ def options_of(fit: Fit) -> dict[str, object]:
 
 
 def fit_object(fit: Fit) -> dict[str, object]:
-    """The same for ``--json``."""
+    """Return the report for ``--json``."""
     return {
         "devices": [asdict(use) | {"model_bytes": use.model_bytes} for use in fit.uses],
         "cpu": {
@@ -91,9 +91,9 @@ def print_fit(fit: Fit) -> None:
         parts = (sum(on_cpu.values()), fit.cpu_cache_bytes, fit.cpu_compute_bytes)
         weights, cache, compute = map(size_text, parts)
         rows.append(("CPU", weights, cache, compute, size_text(sum(parts)), "", ""))
-    print_table(("fit", "weights>", "cache>", "compute>", "together>", "free>", "used by others>"), rows)
+    print_table(("fit", "weights>", "cache>", "compute>", "total>", "free>", "used by others>"), rows)
     for use in fit.uses:
         print(f"cache of a token on {use.name}: {size_text(_bytes_per_token(fit, use.cache_bytes))}")
-    print("as options: " + " ".join(f"--{name} {value}" for name, value in options_of(fit).items()))
+    print("equivalent options: " + " ".join(f"--{name} {value}" for name, value in options_of(fit).items()))
     if fit.note:
         print(f"note: {fit.note}")

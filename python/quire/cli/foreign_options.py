@@ -1,4 +1,4 @@
-"""Options and variables of other programs, made ours before a command reads its own."""
+"""Translate command-line options and environment variables of other programs into Quire's own."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ["REREAD", "ForeignCommand", "from_foreign_environment", "translated"]
 _PREFIXES = ("LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_")
 _OFF = ("0", "false", "no", "off", "")
 _CACHE_TYPES = ("-ctk", "-ctv")
-_ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # -t4, as click has it
+_ATTACHED = re.compile(r"-[A-Za-z]-?\d+(\.\d+)?")  # click accepts a short option with its value attached, such as -t4
 REREAD = frozenset((
     "-t", "--threads", "-np", "--parallel", "-a", "--alias", "-dev", "--device", "--api-key", "--reasoning-format",
     "-fit", "--fit", "-sm", "--split-mode", "--tags",
 ))  # fmt: skip
-"""Options of ours whose values may be written in other ways: the table is read for them, too."""
+"""Quire's own options whose values other programs write differently; these also go through the table."""
 
 
 class ForeignCommand(Command):
-    """A command that also takes what users of other programs write."""
+    """A command that also accepts the options of llama.cpp, vLLM and Ollama."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, with those of other programs made ours."""
-        if ctx.resilient_parsing:  # a line that is being typed
+        """Parse the arguments after translating those of other programs."""
+        if ctx.resilient_parsing:  # shell completion of an unfinished line
             return super().parse_args(ctx, args)
         found = from_foreign_environment(os.environ, self)
         if found:
@@ -51,7 +51,7 @@ class ForeignCommand(Command):
 
 @functools.cache
 def _rows() -> dict[str, ForeignOption]:
-    """The table by names of options; the first program's, where several have one."""
+    """Return the table by option name.  If several programs share a name, the first row wins."""
     from .foreign_table import ROWS
 
     found: dict[str, ForeignOption] = {}
@@ -62,7 +62,7 @@ def _rows() -> dict[str, ForeignOption]:
 
 
 def _own(command: click.Command) -> dict[str, click.Parameter]:
-    """The command's options by all their names."""
+    """Return the command's options by each of their names."""
     shown_help = command.get_help_option(_CONTEXT)
     return {
         name: parameter
@@ -76,10 +76,10 @@ _CONTEXT = click.Context(click.Command("quire"), help_option_names=["-h", "--hel
 
 
 def translated(command: click.Command, args: Sequence[str]) -> list[str]:
-    """The arguments, with options of other programs replaced by ours, or noted and left out.
+    """Return the arguments with other programs' options translated, or dropped with a note.
 
-    UsageError for those that are refused, and for a short option of several letters that nobody has: it is not torn
-    apart into others.
+    UsageError for options that are rejected, and for an unknown short option of several letters, which click would
+    otherwise split into single-letter options.
     """
     own = _own(command)
     result: list[str] = []
@@ -105,7 +105,7 @@ def translated(command: click.Command, args: Sequence[str]) -> list[str]:
             if row.target == "--kv-dtype" and value is not None and row.program == "llama.cpp":
                 cache_types |= {row.names[0]: value} if replaced else {}
                 continue
-            # Of llama.cpp's two sizes of batches the smaller is a step's, whichever is written first.
+            # llama.cpp has two batch sizes.  The smaller one limits a step, so -b is put first for -ub to override it.
             result[:] = [*replaced, *result] if name == "-b" else [*result, *replaced]
         else:
             _check_letters(argument, own)
@@ -114,7 +114,7 @@ def translated(command: click.Command, args: Sequence[str]) -> list[str]:
 
 
 def _name_of(argument: str, own: Mapping[str, object]) -> tuple[str, str | None]:
-    """The option's name, with dashes for vLLM's underscores, and the value that stands in the same argument."""
+    """Split an option's name, with vLLM's underscores as dashes, from a value after "=" in the same argument."""
     if not argument.startswith("--"):
         return argument, None
     name, equals, value = argument.partition("=")
@@ -128,20 +128,20 @@ def _takes_value(parameter: click.Parameter) -> bool:
 
 
 def _value_of(row: ForeignOption, attached: str | None, rest: deque[str]) -> str | None:
-    """The option's value, where it takes one; it is taken from the arguments after it."""
+    """Return the option's value, if it takes one, removing it from ``rest``."""
     if attached is not None or not row.takes or not rest:
         return attached
     if isinstance(row.takes, tuple) and rest[0] not in row.takes:
         return None
     if row.verdict != "works" and rest[0].startswith("-") and not re.fullmatch(r"-\d.*", rest[0]):
-        return None  # it was left out, of what has no effect
+        return None  # an ignored option without its value
     return rest.popleft()
 
 
 def _replaced(
     command: click.Command, own: Mapping[str, click.Parameter], name: str, row: ForeignOption, value: str | None
 ) -> list[str]:
-    """What stands for an option.  UsageError for one that is refused."""
+    """Return the arguments that replace an option.  UsageError for a rejected one."""
     if row.verdict == "note" or (row.verdict == "refused" and value is not None and value in row.neutral):
         note(f"{name} has no effect: {row.text}")
         return []
@@ -155,7 +155,7 @@ def _replaced(
     if isinstance(row.takes, tuple) and value is None:
         value = row.takes[0]
     if row.takes and value is None:
-        raise click.UsageError(f"{name} must have a value but has none")
+        raise click.UsageError(f"{name} needs a value")
     return _as_arguments(row, own[row.target], _ours(name, row, value))
 
 
@@ -168,7 +168,7 @@ def _as_arguments(row: ForeignOption, parameter: click.Parameter, values: Values
 
 
 def _ours(name: str, row: ForeignOption, value: str | None) -> Values:
-    """Values of our option.  UsageError naming theirs where it has no meaning."""
+    """Convert a value for Quire's option.  UsageError naming the foreign option if that is impossible."""
     if row.value is not None:
         return [row.value]
     if value is None:
@@ -176,7 +176,7 @@ def _ours(name: str, row: ForeignOption, value: str | None) -> Values:
     try:
         return ours_of(row.how, value)
     except ValueError as error:
-        raise click.UsageError(f"{name} {error} but is {value!r:.80}") from None
+        raise click.UsageError(f"{name} {value!r:.80} is not supported: {error}") from None
 
 
 def _where(target: str) -> str:
@@ -187,11 +187,11 @@ def _where(target: str) -> str:
         for name in COMMANDS
         if (command := cli.get_command(_CONTEXT, name)) is not None and target in _own(command)
     ]
-    return f"it is one of quire {', '.join(found)}" if found else "there is none like it"
+    return f"it is one of quire {', '.join(found)}" if found else "no command has it"
 
 
 def _check_letters(argument: str, own: Mapping[str, click.Parameter]) -> None:
-    """UsageError for ``-xyz`` that is no option: its letters are none either."""
+    """Raise UsageError for an unknown ``-xyz``, rather than let click read it as ``-x -y -z``."""
     if argument.startswith("--") or len(argument) == 2 or re.fullmatch(r"-\d.*", argument):
         return
     first = own.get(argument[:2])
@@ -202,22 +202,22 @@ def _check_letters(argument: str, own: Mapping[str, click.Parameter]) -> None:
 
 
 def _cache_arguments(given: Mapping[str, str]) -> list[str]:
-    """Ours for llama.cpp's types of K and V, either of which may be left out."""
+    """Combine llama.cpp's separate types of K and V, either of which may be missing, into ``--kv-dtype``."""
     if not given:
         return []
     k, v = (given.get(name) for name in _CACHE_TYPES)
     if len(given) == 1 and {k, v} & {"f32", "bf16"}:
-        note(f"{next(iter(given))} is for K and V: both are {k or v}")
+        note(f"{next(iter(given))} sets both K and V to {k or v}")
     return ["--kv-dtype", cache_dtype_of(k, v)]
 
 
-# Variables
+# Environment variables
 
 
 def from_foreign_environment(environment: Mapping[str, str], command: click.Command) -> dict[str, tuple[str, Any]]:
-    """Values of this command's parameters, with the variable that each is from.
+    """Return values for this command's parameters, each with the variable it comes from.
 
-    Notes tell of variables without effect; UsageError names one that is refused.
+    Variables without effect produce a note; a rejected one raises UsageError.
     """
     given = {name: value for name, value in environment.items() if name.startswith(_PREFIXES) and value != ""}
     if not given:
@@ -250,7 +250,7 @@ def from_foreign_environment(environment: Mapping[str, str], command: click.Comm
 
 
 def _is_on(row: ForeignOption, value: str) -> bool:
-    """Whether a variable of what is on or off asks for it."""
+    """Return False if a variable for a flag has a value that means "off"."""
     return bool(row.takes) or row.program == "Ollama" or value.lower() not in _OFF
 
 

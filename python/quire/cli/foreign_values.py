@@ -1,4 +1,4 @@
-"""How values of other programs' options become values of ours."""
+"""Convert the values of other programs' options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 __all__ = ["Values", "ours_of"]
 
 Values: TypeAlias = "list[str] | None"
-"""What an option of ours gets, once for each; None: it need not be given."""
+"""Values for Quire's option, which is given once for each; None if it need not be given."""
 
 _LETTERS = {
     "d": "dry", "k": "top_k", "y": "typical_p", "p": "top_p", "s": "top_n_sigma", "m": "min_p", "t": "temperature",
@@ -19,7 +19,7 @@ _LETTERS = {
 
 
 def ours_of(how: str, value: str) -> Values:
-    """Our values for theirs, by a row's ``how``.  ValueError tells what must hold of it."""
+    """Convert a value by its row's ``how``.  ValueError with the expected form if that is impossible."""
     return _HOW[how](value)
 
 
@@ -34,7 +34,7 @@ def _not_negative(value: str) -> Values:
 def _mask(value: str) -> Values:
     low, _, high = value.partition("-")
     if not (low.isdecimal() and (high or low).isdecimal()) or not int(low) <= int(high or low) < 1024:
-        raise ValueError("must be two numbers of processors, LOW-HIGH,")
+        raise ValueError("expected a range of processors, LOW-HIGH")
     return [f"{sum(1 << i for i in range(int(low), int(high or low) + 1)):x}"]
 
 
@@ -44,7 +44,7 @@ def _device(value: str) -> Values:
 
 def _split_mode(value: str) -> Values:
     if value not in ("layer", "none", "auto"):
-        raise ValueError("must be layer or none, as no matrix is split between devices,")
+        raise ValueError("expected layer or none, because matrices are never split between devices")
     return [value]
 
 
@@ -55,7 +55,7 @@ def _on_off(value: str) -> Values:
 def _load_mode(value: str) -> Values:
     modes = {"auto": None, "mmap": "mmap", "none": "copy", "mlock": "lock", "mmap+mlock": "lock", "dio": "copy"}
     if value not in modes:
-        raise ValueError(f"must be one of {', '.join(modes)}")
+        raise ValueError(f"expected one of {', '.join(modes)}")
     mode = modes[value]
     return None if mode is None else [mode]
 
@@ -63,23 +63,23 @@ def _load_mode(value: str) -> Values:
 def _sampler_letters(value: str) -> Values:
     unknown = sorted(set(value) - set(_LETTERS))
     if unknown:
-        raise ValueError(f"must be letters of {''.join(_LETTERS)}")
+        raise ValueError(f"expected letters from {''.join(_LETTERS)}")
     return [";".join(_LETTERS[letter] for letter in value)]
 
 
 def _reasoning_format(value: str) -> Values:
     if value == "deepseek-legacy":
-        raise ValueError("must be auto, none or deepseek")
+        raise ValueError("expected auto, none or deepseek")
     return ["auto" if value == "deepseek" else value]
 
 
 def _human(value: str) -> Values:
-    """``32k``, ``1M``; ``auto`` is the model's own."""
+    """Expand ``32k`` or ``1M``; ``auto`` and -1 mean the model's own value, None."""
     if value in ("auto", "-1"):
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", value)
     if found is None:
-        raise ValueError("must be a number such as 4096 or 32k")
+        raise ValueError("expected a number such as 4096 or 32k")
     factor = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}[found[2]]
     return [str(int(float(found[1]) * factor))]
 
@@ -87,7 +87,7 @@ def _human(value: str) -> Values:
 def _vllm_dtype(value: str) -> Values:
     known = {"auto": "auto", "bfloat16": "bf16", "float16": "f16", "half": "f16"}
     if value not in known:
-        raise ValueError("must be auto, bfloat16 or float16 (or --kv-dtype q8_0, q5_1 or q4_0)")
+        raise ValueError("expected auto, bfloat16 or float16 (or --kv-dtype q8_0, q5_1 or q4_0)")
     return [known[value]]
 
 
@@ -110,20 +110,20 @@ def _duration(value: str) -> Values:
 
 
 def _ollama_format(value: str) -> Values:
-    """A schema, or the word for any JSON."""
+    """Turn the word ``json`` into the schema ``{}``, which allows any JSON; other values are schemas already."""
     return ["{}" if value == "json" else value]
 
 
 def _think(value: str) -> Values:
-    """Ollama's: whether, or how much; ``max`` is the most that templates know."""
+    """Convert Ollama's ``think``: on, off, or a level; ``max`` becomes the highest level that templates know."""
     known = {"true": "on", "false": "off", "max": "high"} | {level: level for level in ("low", "medium", "high")}
     if value not in known:
-        raise ValueError("must be true, false, low, medium or high")
+        raise ValueError("expected true, false, low, medium or high")
     return [known[value]]
 
 
 def _spec_type(value: str) -> Values:
-    """llama.cpp's kinds of speculation, several with commas; a draft model is used where there is one."""
+    """Convert llama.cpp's kinds of speculation, separated by commas.  A draft model is used if one is given."""
     kinds = [kind for kind in value.split(",") if kind]
     if kinds == ["none"]:
         return ["off"]
@@ -134,7 +134,7 @@ def _spec_type(value: str) -> Values:
         return [found[kinds[0]]]
     if all(kind in found or kind.startswith("ngram") for kind in kinds):
         return ["auto"]
-    raise ValueError(f"must be none, ngram-..., or of {', '.join(found)}")
+    raise ValueError(f"expected none, ngram-... or {', '.join(found)}")
 
 
 _HOW: dict[str, Callable[[str], Values]] = {

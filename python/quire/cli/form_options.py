@@ -1,4 +1,4 @@
-"""The options that fix the form of an answer, by llama.cpp's names where it has them."""
+"""Options that constrain the form of an answer, with llama.cpp's names where it has them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ __all__ = ["FORM_OPTIONS", "grammar_options", "taken_form", "taken_grammar"]
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 FORM_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
-    click.option("--grammar", metavar="GRAMMAR", help="The answer follows a grammar in GBNF or Lark."),
-    click.option("--grammar-file", type=_FILE, metavar="FILE", help="The grammar, from a file."),
+    click.option("--grammar", metavar="GRAMMAR", help="Constrain the answer to a grammar in GBNF or Lark."),
+    click.option("--grammar-file", type=_FILE, metavar="FILE", help="Read the grammar from FILE."),
     click.option(
-        "-j", "--json-schema", metavar="SCHEMA", help="The answer is JSON that fits this schema; {}: any JSON."
+        "-j",
+        "--json-schema",
+        metavar="SCHEMA",
+        help="Constrain the answer to JSON that fits this schema; {} allows any JSON.",
     ),
-    click.option("-jf", "--json-schema-file", type=_FILE, metavar="FILE", help="The schema, from a file."),
-    click.option("--regex", metavar="REGEX", help="The answer matches a regular expression."),
-    click.option("--choice", multiple=True, metavar="TEXT", help="The answer is one of these; may be repeated."),
+    click.option("-jf", "--json-schema-file", type=_FILE, metavar="FILE", help="Read the schema from FILE."),
+    click.option("--regex", metavar="REGEX", help="Constrain the answer to a regular expression."),
+    click.option(
+        "--choice", multiple=True, metavar="TEXT", help="Constrain the answer to one of these texts; may be repeated."
+    ),
 )
 
 
 def grammar_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--grammar`` and ``--grammar-file`` alone."""
+    """Add only ``--grammar`` and ``--grammar-file``."""
     return FORM_OPTIONS[0](FORM_OPTIONS[1](function))
 
 
 def taken_grammar(values: dict[str, object]) -> str | None:
-    """The grammar of a command that has no other forms."""
+    """Return the grammar for a command that takes no other form options."""
     return _text(values, "grammar")
 
 
 def taken_form(values: dict[str, object]) -> StructuredOutputsParams | None:
-    """The form of the answer, whose options are taken out of a command's values.  RequestError for several."""
+    """Remove the form options from a command's values and return the form.  RequestError if several are given."""
     grammar, schema, regex = (_text(values, name) for name in ("grammar", "json_schema", "regex"))
     choice = values.pop("choice")
     assert isinstance(choice, tuple)
@@ -47,11 +52,11 @@ def taken_form(values: dict[str, object]) -> StructuredOutputsParams | None:
 
 
 def _text(values: dict[str, object], name: str) -> str | None:
-    """An option's text, or that of its file."""
+    """Return an option's text, or the text of its file."""
     text, file = values.pop(name), _file(values.pop(f"{name}_file", None))
     assert text is None or isinstance(text, str)
     if text is not None and file is not None:
-        raise RequestError(f"[{name}] given both as text and as a file: give one")
+        raise RequestError(f"[{name}] given both as text and as a file")
     return file if text is None else text
 
 
@@ -63,4 +68,4 @@ def _file(path: object) -> str | None:
         with path.open("rb") as file:
             return file.read(MAX_SOURCE_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"[{path.name}] it must be a text in UTF-8 but {error!s:.100}") from error
+        raise RequestError(f"[{path.name}] cannot read as UTF-8 text: {error!s:.100}") from error

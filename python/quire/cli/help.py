@@ -1,4 +1,4 @@
-"""``quire help``: the help of the program or of a command."""
+"""``quire help``: show the help of the program or of a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["command"]
 
 @click.command("help", cls=Command)
 @click.argument("name", metavar="[COMMAND]", required=False)
-@click.option("--man", is_flag=True, help="Print the manual page of all commands, for man -l -.")
+@click.option("--man", is_flag=True, help="Print a manual page of all commands; pipe it to man -l -.")
 def command(*, name: str | None, man: bool) -> None:
     """Show the help of COMMAND, or of quire itself."""
     from .main import cli

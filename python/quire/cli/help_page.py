@@ -1,4 +1,4 @@
-"""How ``--help`` looks: the options people use first, then the others by subject, examples, and where the docs are."""
+"""The layout of ``--help``: common options first, the others by subject, then examples and where the docs are."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 __all__ = ["Command", "options_by_section", "page_settings"]
 
 _SHORT = "quire.cli.help_page.short"
-_FEW = 14  # options that need no headings
+_FEW = 14  # up to this many options are listed without headings
 _RANGE = re.compile(r"(?:;\s*)?(?:-?[\d.]+<=?)?x(?:<=?-?[\d.]+|>=?-?[\d.]+)?\]$")
 _EMPTY = re.compile(r"\s*\[\]$")
 
 
 def page_settings() -> dict[str, Any]:
-    """Settings of the program's context: names of the help option, and lines as wide as the terminal, up to 100."""
+    """Return settings for the program's context: the help options, and lines up to 100 columns wide."""
     return {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Command(click.Command):
-    """A command whose help is grouped.  ``-h`` shows the first group alone, ``--help`` all of them."""
+    """A command whose help is grouped.  ``-h`` shows only the first group, ``--help`` all of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; remembers which help they ask for."""
+        """Parse the arguments and remember which kind of help they ask for."""
         ctx.meta[_SHORT] = "-h" in args and "--help" not in args
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, a heading over each group, and examples."""
+        """Write the options under their headings, then the examples."""
         from .help_sections import EXAMPLES
 
         sections = options_by_section(self, ctx)
@@ -50,7 +50,7 @@ class Command(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say where the documentation is."""
+        """Write where the documentation is."""
         from .help_sections import docs_of
 
         formatter.write_paragraph()
@@ -58,7 +58,7 @@ class Command(click.Command):
 
 
 def options_by_section(command: click.Command, ctx: click.Context) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every option once, under the first heading that lists it; the rest under the last heading."""
+    """List every option once, under the first heading that names it; the rest go under the last heading."""
     from .help_sections import SECTIONS
 
     rest = {
@@ -80,9 +80,9 @@ def options_by_section(command: click.Command, ctx: click.Context) -> list[tuple
 
 
 def _record(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
-    """The option's names and its help, without the range of its numbers, which an error tells.
+    """Return the option's names and help text, without its numeric range, which errors report.
 
-    Of several spellings the first short one and the first long one are shown; docs/options.md has all.
+    Only the first short and the first long name are shown; docs/options.md has all of them.
     """
     shown = copy.copy(option)
     long = [name for name in option.opts if name.startswith("--")][:1]

@@ -10,7 +10,7 @@ __all__ = ["COMMAND_GROUPS", "EXAMPLES", "SECTIONS", "Section", "docs_of"]
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and the parameters under it in order."""
+    """A heading and the parameters below it, in order."""
 
     title: str
     options: tuple[str, ...]
@@ -66,7 +66,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _common("path host port api_key_file aliases models_dir n_ctx max_sequences gpu_layers threads"),
         _section("Configuration", "config env_file"),
         _section(
-            "Who may call",
+            "Access",
             "api_keys insecure allowed_hosts cors_origins allow_changes strict lenient rate_requests_per_minute"
             " rate_tokens_per_minute max_body_bytes",
         ),
@@ -116,16 +116,16 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "quire": (
-        'quire run qwen3:0.6b "Why is the sky blue?"    fetch a small model and ask it',
-        "quire chat qwen3:0.6b                          talk to it",
-        "quire serve qwen3:0.6b                         http://127.0.0.1:8080, with a chat page",
+        'quire run qwen3:0.6b "Why is the sky blue?"    download a small model and ask it',
+        "quire chat qwen3:0.6b                          chat with it",
+        "quire serve qwen3:0.6b                         serve it on http://127.0.0.1:8080, with a chat page",
     ),
     "run": (
         'quire run qwen3:0.6b "Why is the sky blue?"',
         'cat report.txt | quire run model.gguf "Summarize this"',
         'quire run org/name:Q4_K_M --temp 0 -n 100 "Tell me a story"',
         'quire run model.gguf -j \'{"type": "object"}\' "Invent a person"',
-        "quire run model.gguf                           at a terminal, talks",
+        "quire run model.gguf                           at a terminal: chat",
     ),
     "chat": ("quire chat qwen3:0.6b", 'quire chat model.gguf --system "Answer in one sentence."'),
     "serve": (
@@ -149,7 +149,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "create": ("quire create poet -f Modelfile",),
     "completion": (
         'eval "$(quire completion bash)"                bash, now',
-        "quire completion zsh > ~/.zfunc/_quire         zsh, from the next start on",
+        "quire completion zsh > ~/.zfunc/_quire         zsh, from the next shell on",
         "quire completion fish > ~/.config/fish/completions/quire.fish",
     ),
 }
@@ -171,5 +171,5 @@ _DOCS = {
 
 
 def docs_of(command: str) -> str:
-    """Where a command is described; options of other programs have a page of their own."""
+    """Return where a command is documented; options of other programs have their own page."""
     return f"{_DOCS.get(command, 'docs/cli.md')}; options of llama.cpp, vLLM and Ollama: docs/options.md"

@@ -1,4 +1,4 @@
-"""``quire imatrix``: which columns of which matrices matter, measured over a text."""
+"""``quire imatrix``: measure over a text how much each column of each matrix matters."""
 
 from __future__ import annotations
 
@@ -33,39 +33,43 @@ _CHUNK_TOKENS = 512
 @click.command("imatrix", cls=ForeignCommand)
 @model_argument
 @model_options(kernels="stock", kv_dtype="f32")
-@click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text.")
+@click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text to measure over.")
 @click.option("-o", "--output", "--output-file", "out", type=click.Path(dir_okay=False, path_type=Path),
-              default="imatrix.gguf", show_default=True, metavar="FILE", help="Where the matrix goes.")  # fmt: skip
+              default="imatrix.gguf", show_default=True, metavar="FILE", help="The file to write.")  # fmt: skip
 @click.option("--output-format", "form", type=click.Choice(("gguf", "dat")), default=None,
-              help="GGUF, or llama.cpp's older form [gguf].")  # fmt: skip
+              help="GGUF, or llama.cpp's older format [gguf].")  # fmt: skip
 @click.option("--in-file", "in_files", multiple=True, type=_FILE, metavar="FILE",
-              help="A matrix that is added; may be repeated.")  # fmt: skip
-@click.option("--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Chunks of the text at most [all].")
+              help="Add an existing importance matrix; may be repeated.")  # fmt: skip
+@click.option(
+    "--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Use at most N chunks of the text [all]."
+)
 @click.option("--chunk", "--from-chunk", "skipped", type=click.IntRange(0), default=0, metavar="N",
-              help="Chunks that are left out at the beginning.")  # fmt: skip
-@click.option("--parse-special", is_flag=True, help="Names of control tokens in the text are those tokens.")
-@click.option("--process-output", is_flag=True, help="Measure the head, too.")
-@click.option("--ppl/--no-ppl", "perplexity", default=True, help="Whether to compute the text's perplexity.")
+              help="Skip the first N chunks.")  # fmt: skip
+@click.option("--parse-special", is_flag=True, help="Parse control tokens written in the text.")
+@click.option("--process-output", is_flag=True, help="Also measure the output head.")
+@click.option("--ppl/--no-ppl", "perplexity", default=True, help="Compute the text's perplexity [on].")
 @click.option("-ofreq", "--output-frequency", "every", type=click.IntRange(1), default=10, show_default=True,
-              metavar="N", help="Chunks after which OUT is written anew.")  # fmt: skip
+              metavar="N", help="Rewrite the output after every N chunks.")  # fmt: skip
 @click.option("--save-frequency", "kept_every", type=click.IntRange(0), default=0, metavar="N",
-              help="Chunks after which a copy OUT.at_N is kept; 0: never.")  # fmt: skip
-@click.option("--show-statistics", is_flag=True, help="Show what a matrix says of each tensor (--in-file, or the new).")
-@click.option("--json", "as_json", is_flag=True, help="Statistics as one JSON object.")
+              help="Keep a copy OUT.at_N after every N chunks; 0: never.")  # fmt: skip
+@click.option(
+    "--show-statistics", is_flag=True, help="Show statistics of each tensor, from --in-file or the new matrix."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the statistics as one JSON object.")
 def command(
     *, model: ModelOptions, text_file: Path | None, out: Path, form: str | None, in_files: tuple[Path, ...],
     chunks: int, skipped: int, parse_special: bool, process_output: bool, perplexity: bool, every: int,
     kept_every: int, show_statistics: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure an importance matrix for quire quantize --imatrix over the text of -f, add those of --in-file, and
-    write it.
+    """Measure an importance matrix over the text of -f, add those of --in-file, and write it.
 
-    Chunks are as long as the context (-c) [512].  The values are those of llama-imatrix, and so are the files.
+    The result is for quire quantize --imatrix.  Chunks are as long as the context (-c) [512].  Values and files agree
+    with llama-imatrix.
     """
     from ..quantization import Importance
 
     if as_json and not show_statistics:
-        raise click.UsageError("--json prints statistics (--show-statistics), which are not asked for")
+        raise click.UsageError("--json requires --show-statistics")
     chunk_tokens = model.engine.get("n_ctx") or _CHUNK_TOKENS
     total = Importance()
     for path in in_files:
@@ -74,7 +78,7 @@ def command(
         total.merge(one)
     if text_file is None:
         if not in_files:
-            raise click.UsageError("a text (-f) or matrices (--in-file) must be given")
+            raise click.UsageError("nothing to measure: give a text (-f) or matrices (--in-file)")
         if not show_statistics:
             _write(total, out, form)
     else:
@@ -99,7 +103,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is measured over which part of a text."""
+    """The text to measure over, and how."""
 
     text_file: Path
     chunk_tokens: int
@@ -118,7 +122,7 @@ def _measure(
 
     options = model.config()
     if options.get("kernels") != "stock":
-        raise RequestError("[imatrix] kernels must be stock to be measured but are others")
+        raise RequestError(f"[imatrix] unsupported kernels {options.get('kernels')!r}: only stock ones can be measured")
     with Scorer.open(model_path(model.path), options, wanted.chunk_tokens, sums_inputs=True) as scorer:
         rows = chunks_of(
             scorer.tokenizer, wanted.text_file.read_bytes(), wanted.chunk_tokens, parse_special=wanted.parse_special,
@@ -160,7 +164,7 @@ def _write(importance: Importance, out: Path, form: str | None, *, quietly: bool
     for name, sums in sorted(importance.sums.items()):
         lacking = int((sums.counts == 0).sum())
         if lacking:
-            note(f"nothing came to {lacking} of the {len(sums.counts)} experts of {name}")
+            note(f"{name}: {lacking} of {len(sums.counts)} experts were never used")
     note(f"wrote {out}, {len(importance.sums)} tensors, {size_text(out.stat().st_size)}")
 
 
@@ -174,7 +178,7 @@ def _show(importance: Importance, as_json: bool) -> None:
         print(json.dumps({"tensors": found, "layers": [asdict(one) for one in layers]}))
         return
     columns = (
-        "tensor", "sum>", "least>", "most>", "mean>", "deviation>", "active>", "columns>", "entropy>", "of most>",
+        "tensor", "sum>", "min>", "max>", "mean>", "deviation>", "active>", "columns>", "entropy>", "of max>",
         "above>", "similarity>",
     )  # fmt: skip
     rows = (

@@ -1,4 +1,4 @@
-"""``quire info``: what a model file holds, whether it runs, and what running it takes."""
+"""``quire info``: show what a model file holds, whether it runs, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# What became of the matrices of a checkpoint that was quantized when Quire read it.
+# Metadata key for the scheme of a checkpoint that was already quantized.
 _QUANTIZATION = "quire.checkpoint.quantization"
-# Fields of config.json that transformers does not know either.
+# Metadata key for fields of config.json that transformers does not know either.
 _IGNORED = "quire.checkpoint.ignored_fields"
-# Entries of an array that are shown; a vocabulary has a hundred thousand.
+# Array entries to show; a vocabulary has a hundred thousand.
 SHOWN = 8
 
 
@@ -49,7 +49,7 @@ SHOWN = 8
     "n_ctx",
     type=click.IntRange(1),
     metavar="N",
-    help=f"Memory for so many tokens [the model's own, at most {DEFAULT_N_CTX}].",
+    help=f"Context size in tokens [the model's own, at most {DEFAULT_N_CTX}].",
 )
 @click.option(
     "--kv-dtype",
@@ -57,21 +57,23 @@ SHOWN = 8
     metavar="TYPE",
     default="auto",
     show_default=True,
-    help="Type of the KV cache, as 'quire run' has it.",
+    help="Type of the KV cache, as for quire run.",
 )
 @adapters_option
-@click.option("--fit", "fits", is_flag=True, help="Show how much of it fits on a device, and what takes how much.")
-@click.option("--device", metavar="NAME", default="gpu", show_default=True, help="For --fit: as 'quire run' has it.")
+@click.option("--fit", "fits", is_flag=True, help="Show how much of it fits on a device, and the memory of each part.")
+@click.option(
+    "--device", metavar="NAME", default="gpu", show_default=True, help="With --fit: the device, as for quire run."
+)
 @click.option(
     "--fit-target",
     type=click.IntRange(0, 2**24),
     metavar="MIB",
     default=1024,
     show_default=True,
-    help="For --fit: of the device's free memory to be left free.",
+    help="With --fit: device memory to leave free.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (of long arrays, length and beginning).")
-@click.option("--architectures", is_flag=True, help="Show what Quire supports instead of a model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; long arrays are shortened.")
+@click.option("--architectures", is_flag=True, help="List the supported architectures.")
 def command(
     *,
     path: str | None,
@@ -84,14 +86,14 @@ def command(
     as_json: bool,
     architectures: bool,
 ) -> None:
-    """Show whether MODEL (or the package's model) runs, its metadata, tensors, types, sizes, and the memory it needs.
+    """Show MODEL's metadata, tensors, types and sizes, whether it runs, and how much memory it needs.
 
-    MODEL is a GGUF file or a checkpoint folder; or a LoRA adapter, which --lora shows beside its model.  The exit code
-    is 0 for a file of a model that does not run as well.
+    MODEL is a GGUF file, a checkpoint folder, or a LoRA adapter; without it, the model in the package is shown.  --lora
+    shows an adapter next to its model.  The exit code is 0 even for a model that does not run.
     """
     if architectures:
         if path is not None:
-            raise click.UsageError("--architectures must be without MODEL")
+            raise click.UsageError("--architectures takes no MODEL")
         from .architectures import show
 
         show(as_json=as_json)
@@ -99,7 +101,7 @@ def command(
     source = model_path(path)
     if is_adapter(source):
         if adapters:
-            raise click.UsageError("MODEL must be a model with --lora but is an adapter")
+            raise click.UsageError("MODEL is an adapter: with --lora, give the model that it belongs to")
         _show_adapter(source, as_json=as_json)
         return
     with opened(source) as (reader, refusal):
@@ -137,11 +139,11 @@ def _show_adapter(path: Path, *, as_json: bool) -> None:
         print(json.dumps(facts))
         return
     print_adapters([facts])
-    print(f"runs: beside a model: quire info MODEL --lora {one_line(str(path))} tells whether it fits")
+    print(f"runs: with its model (check: quire info MODEL --lora {one_line(str(path))})")
 
 
 def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
-    """Of each dtype: name, number of tensors, of elements, of bytes; the most bytes first."""
+    """Return name, number of tensors, of elements and of bytes for each dtype, the largest first."""
     found: dict[str, tuple[int, int, int]] = {}
     for info in tensors:
         n, elements, size = found.get(str(info.dtype), (0, 0, 0))
@@ -150,7 +152,7 @@ def _types(tensors: list[TensorInfo]) -> list[tuple[str, int, int, int]]:
 
 
 def _entries(reader: GGUFReader, key: str) -> tuple[str, int, Sequence[object]] | None:
-    """Type, length and beginning of an array, or None for a single value."""
+    """Return type, length and first entries of an array, or None for a single value."""
     kind = reader.metadata.type_of(key)
     if not kind.endswith("[]"):
         return None
@@ -185,18 +187,18 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict, places: Mapping[str
         ((name, str(n), f"{elements:,}", size_text(size)) for name, n, elements, size in _types(reader.tensors)),
     )
     if _QUANTIZATION in reader.metadata:
-        print(f"quantized by others: {reader.metadata.text(_QUANTIZATION)}")
+        print(f"quantization of the checkpoint: {reader.metadata.text(_QUANTIZATION)}")
     if _IGNORED in reader.metadata:
         names = [name.decode("utf-8", "replace") for name in reader.metadata.strings(_IGNORED)]
         print(f"ignored fields of config.json: {one_line(', '.join(names))}")
     if (support := _tool_support(reader)) is not None:
         print(f"tool calls: {_calls_text(support)}")
     if (sampling := _sampling(reader)) is not None:
-        print("chats are sampled by: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
+        print("chat sampling: " + ", ".join(f"{name} {value}" for name, value in sampling.items()))
     if (predicting := _predicting(reader)) is not None:
         n, is_known = predicting
         how = "--speculation mtp uses the first" if is_known else "not used"
-        print(f"layers that predict later tokens: {n} ({how})")
+        print(f"multi-token prediction layers: {n} ({how})")
     if verdict.chat_refusal:
         print(f"chat: no: {one_line(verdict.chat_refusal)}")
     memory = verdict.memory
@@ -208,15 +210,15 @@ def _print(path: Path, reader: GGUFReader, verdict: Verdict, places: Mapping[str
             ("weights", size_text(memory.weights_bytes)),
             (f"KV cache ({memory.kv_dtype})", size_text(memory.cache_bytes)),
             ("compute", size_text(memory.compute_bytes)),
-            ("together", size_text(memory.total_bytes)),
+            ("total", size_text(memory.total_bytes)),
         ),
     )
     if memory.stock_operations:
-        print(f"computed by ggml's operators: {', '.join(memory.stock_operations)}")
+        print(f"runs on ggml's operators: {', '.join(memory.stock_operations)}")
 
 
 def _tool_support(reader: GGUFReader) -> ToolSupport | None:
-    """What the chat template shows of tools; None where there is no template."""
+    """Detect how the chat template handles tools; None without a template."""
     from ..chat.detection import tool_support
 
     key = "tokenizer.chat_template"
@@ -224,23 +226,23 @@ def _tool_support(reader: GGUFReader) -> ToolSupport | None:
 
 
 def _predicting(reader: GGUFReader) -> tuple[int, bool] | None:
-    """How many layers of the file predict later tokens, and whether Quire can use one; None where there are none."""
+    """Count the layers that predict later tokens, and tell if Quire can use one; None if there are none."""
     from ..models import load_model
 
     try:
         n = reader.metadata.integer(f"{reader.metadata.text('general.architecture')}.nextn_predict_layers", 0)
-    except QuireError:  # which the verdict tells
+    except QuireError:  # the verdict already reports it
         return None
     if n == 0:
         return None
     try:
         return n, load_model(reader, predicts=True).predictor is not None
-    except QuireError:  # without them it may run all the same
+    except QuireError:  # it may still run without them
         return n, False
 
 
 def _sampling(reader: GGUFReader) -> dict[str, object] | None:
-    """What a chat is sampled by where a request says nothing; None for a model that no chat is answered with."""
+    """Return the sampling defaults of a chat; None for a model without a chat template."""
     from ..engine.sampling_advice import advised_sampling
     from ..sampling_defaults import chat_defaults
 
@@ -248,20 +250,20 @@ def _sampling(reader: GGUFReader) -> dict[str, object] | None:
         return None
     try:
         advice = advised_sampling(reader.metadata)
-    except QuireError:  # which the verdict tells
+    except QuireError:  # the verdict already reports it
         return None
     return {name: _rounded(value) for name, value in chat_defaults(advice).items()}
 
 
 def _rounded(value: object) -> object:
-    """A number as it was before the file made 32 bits of it."""
+    """Undo the noise of a number that the file stored in 32 bits."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _calls_text(support: ToolSupport) -> str:
     if not support.takes_tools:
-        return "hermes, generic: the chat template takes no tools"
-    return support.format_name or "the chat template takes tools but writes calls in no known format"
+        return "hermes, generic (the chat template takes no tools)"
+    return support.format_name or "no known format, though the chat template takes tools"
 
 
 def _value_text(reader: GGUFReader, key: str) -> str:
@@ -321,5 +323,5 @@ def _as_object(reader: GGUFReader) -> dict[str, object]:
 
 
 def _json_value(value: object) -> object:
-    """JSON has no NaN and no infinity."""
+    """Make NaN and infinity strings, because JSON has neither."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

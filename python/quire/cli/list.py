@@ -1,4 +1,4 @@
-"""``quire list``: the models that are on this machine."""
+"""``quire list``: list the models on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["command"]
 @click.command("list", cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, as_json: bool) -> None:
-    """List the models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and the names of the registry."""
+    """List the models in the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and the names in the registry."""
     from ..hub.registry import Registry
     from ..hub.stores import stored_models
 
@@ -35,10 +35,10 @@ def command(*, as_json: bool) -> None:
         ]
         print(json.dumps({"models": rows, "names": {name: preset.model for name, preset in presets.items()}}))
         return
-    names = [(name, f"stands for {preset.model}", "", "") for name, preset in sorted(presets.items())]
+    names = [(name, f"name for {preset.model}", "", "") for name, preset in sorted(presets.items())]
     stored = [(m.name, m.store, size_text(m.size_bytes), _day(m.modified_s)) for m in models]
     if not names and not stored:
-        print("no models yet: quire pull qwen3:0.6b fetches a small one")
+        print("no models yet (quire pull qwen3:0.6b downloads a small one)")
         return
     print_table(("name", "where", "size>", "modified"), [*names, *stored])
 

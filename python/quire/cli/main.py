@@ -1,7 +1,7 @@
-"""``quire``: finds the command, and turns errors into one line and an exit code.
+"""``quire``: find the command, and turn errors into one line and an exit code.
 
-Exit codes: 0 done, 1 an error of Quire or of the system, 2 wrong usage, 3 a file or model that cannot be loaded,
-130 Ctrl-C, 141 when the reader of a pipe went away.  ``QUIRE_LOG=debug`` adds the traceback.
+Exit codes: 0 success, 1 an error of Quire or of the system, 2 incorrect usage, 3 a file or model that cannot be
+loaded, 130 Ctrl-C, 141 the reader of a pipe closed it.  ``QUIRE_LOG=debug`` adds the traceback.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ from .session import Session
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_LOAD", "EXIT_PIPE", "EXIT_USAGE", "cli", "main"]
 
 EXIT_ERROR, EXIT_USAGE, EXIT_LOAD, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 3, 130, 141
-# Each with its line of ``quire --help``, which so needs none of their modules.
+# Each command with its line of ``quire --help``, so that help imports none of their modules.
 COMMANDS = {
-    "run": "Answer one prompt; at a terminal without a prompt, talk.",
-    "chat": "Talk to a model.",
-    "serve": "Serve a model over HTTP: OpenAI's, Anthropic's and Ollama's API, and a chat page.",
+    "run": "Answer one prompt; at a terminal without a prompt, chat.",
+    "chat": "Chat with a model.",
+    "serve": "Serve a model over HTTP with the APIs of OpenAI, Anthropic and Ollama, and a chat page.",
     "embed": "Turn texts into vectors.",
-    "rerank": "Order documents by how well they answer a query.",
+    "rerank": "Rank documents by how well they answer a query.",
     "tokenize": "Show the tokens of a text.",
     "detokenize": "Show the text of tokens.",
     "pull": "Download a model.",
     "list": "List the models on this machine.",
-    "show": "Show what a model's name stands for.",
-    "info": "Show what a model file holds, and whether it runs.",
+    "show": "Show what a model name refers to.",
+    "info": "Show what a model file contains and whether it runs.",
     "cp": "Give a model another name, with options of its own.",
-    "create": "Give a model a name as a Modelfile says.",
+    "create": "Register a model from an Ollama Modelfile.",
     "rm": "Delete models or names.",
-    "ps": "List the models that a server has open.",
-    "stop": "Have a server close a model.",
-    "top": "Watch a server.",
-    "convert": "Write a checkpoint as a GGUF file.",
-    "quantize": "Write a model in fewer bits.",
-    "imatrix": "Measure which columns of a model's matrices matter.",
+    "ps": "List the models loaded in a server.",
+    "stop": "Unload a model from a server.",
+    "top": "Watch a server's load.",
+    "convert": "Convert a checkpoint to a GGUF file.",
+    "quantize": "Quantize a model.",
+    "imatrix": "Measure an importance matrix for quantization.",
     "perplexity": "Measure how well a model predicts a text.",
     "bench": "Measure the speed of a model.",
     "devices": "List what models can run on.",
     "help": "Show the help of a command.",
-    "completion": "Print a script that completes commands in a shell.",
+    "completion": "Print a shell completion script.",
 }
 
 
-# Commands of other programs: ours of the same meaning, and what to do instead of the others.
+# Other programs' commands that Quire calls differently, and advice for those that it does not have.
 _ALIASES = {
     "ls": "list", "server": "serve", "download": "pull", "embedding": "embed", "embeddings": "embed", "remove": "rm",
     "copy": "cp", "benchmark": "bench",
 }  # fmt: skip
 _ADVICE = {
     "version": "quire --version",
-    "push": "models are not uploaded",
-    "login": "HF_TOKEN, or quire pull --hf-token, opens models that are not open to all",
-    "complete": "quire run --raw completes a text",
-    "run-batch": "LLM.generate in Python answers many prompts at once",
-    "collect-env": "quire devices shows what there is",
-    "cli": "quire run answers one prompt, quire chat talks",
+    "push": "Quire does not upload models",
+    "login": "for gated models, set HF_TOKEN or use quire pull --hf-token",
+    "complete": "use quire run --raw",
+    "run-batch": "use LLM.generate in Python for many prompts",
+    "collect-env": "use quire devices",
+    "cli": "use quire run for one prompt, quire chat for a conversation",
 }
 _ADVICE |= dict.fromkeys(("signin", "signout"), _ADVICE["login"])
 COMPLETE_VARIABLE = "_QUIRE_COMPLETE"
 
 
 class _Commands(click.Group):
-    """Imports the module of a command when it is used."""
+    """Import a command's module only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -87,20 +87,20 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of an unknown one, say what to do."""
+        """Find the command; for an unknown one, give advice."""
         name = args[0]
         if name in _ADVICE:
             raise click.UsageError(f"no such command: {name}; {_ADVICE[name]}", ctx)
         if self.get_command(ctx, name) is None and (name.endswith(".gguf") or os.path.exists(name)):
-            raise click.UsageError(f"a command comes before the model, as in quire run {name}", ctx)
+            raise click.UsageError(f"the command comes first, as in quire run {name}", ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options before a command; those of commands come behind them."""
+        """Parse the options before the command; a command's own options come after it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            text = f"a command comes before its options, as in quire run {error.option_name}: {error.message}"
+            text = f"options come after the command, as in quire run {error.option_name}: {error.message}"
             raise click.UsageError(text, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,7 +113,7 @@ class _Commands(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
-        formatter.write("quire COMMAND -h shows a command's most used options, --help all of them.\n")
+        formatter.write("quire COMMAND -h shows the command's common options, --help all of them.\n")
         formatter.write(f"Documentation: {docs_of('')}\n")
 
 
@@ -137,17 +137,17 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Run language models on this machine: on its processors, and on GPUs.
+    """Run language models on this machine, on CPUs and GPUs.
 
-    Models come from Hugging Face, from the stores of Ollama, LM Studio and llama.cpp, or as GGUF files and checkpoint
-    folders of your own.
+    Models come from Hugging Face, from the stores of Ollama, LM Studio and llama.cpp, or from GGUF files and checkpoint
+    folders.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None, session: Session | None = None) -> int:
-    """Run the command line with ``arguments`` (those of the process) and return its exit code."""
+    """Run the command line with ``arguments``, by default the process's own, and return its exit code."""
     _never_fail_to_print()
     try:
         if arguments is None and (instruction := os.environ.get(COMPLETE_VARIABLE)):
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The rest of the output, in Python's buffer, must not fail again when the process ends.
+        # Python flushes its buffer when the process ends, and must not fail again then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except Exception as error:
@@ -170,14 +170,14 @@ def main(arguments: Sequence[str] | None = None, session: Session | None = None)
 
 
 def _complete(instruction: str) -> int:
-    """Answer a shell that asks how a line may go on; a shell that is unknown is an error of usage."""
+    """Answer a completion request from a shell.  An unknown shell is a usage error."""
     from click.shell_completion import shell_complete
 
     return shell_complete(cli, {}, "quire", COMPLETE_VARIABLE, instruction)
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong in a line; the exit code for it."""
+    """Print one line about the error and return its exit code."""
     if os.environ.get("QUIRE_LOG") == "debug":
         import traceback
 
@@ -200,11 +200,11 @@ def _described(error: Exception) -> tuple[str, int]:
         return f"[system] {error.strerror or error}{name}", EXIT_ERROR
     if isinstance(error, MemoryError):
         return "[system] out of memory", EXIT_ERROR
-    return f"[internal] {type(error).__name__}: {error} (QUIRE_LOG=debug shows where)", EXIT_ERROR
+    return f"[internal] {type(error).__name__}: {error} (QUIRE_LOG=debug shows the traceback)", EXIT_ERROR
 
 
 def _never_fail_to_print() -> None:
-    """A character that the terminal's encoding lacks is shown as its code."""
+    """Print characters that the terminal's encoding lacks as escape codes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The manual page of all commands, made of their help."""
+"""Build the manual page of all commands from their help texts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .help_sections import COMMAND_GROUPS, EXAMPLES
 __all__ = ["man_page"]
 
 _EXIT_CODES = (
-    ("0", "done"), ("1", "an error of Quire or of the system"), ("2", "wrong usage"),
-    ("3", "a file or model that cannot be loaded"), ("130", "Ctrl-C"), ("141", "the reader of a pipe went away"),
+    ("0", "success"), ("1", "an error of Quire or of the system"), ("2", "incorrect usage"),
+    ("3", "a file or model that cannot be loaded"), ("130", "Ctrl-C"), ("141", "the reader of a pipe closed it"),
 )  # fmt: skip
 _VARIABLES = (
-    ("HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE", "as huggingface_hub has them"),
-    ("QUIRE_MODELS", "the file of names for models [~/.config/quire/models.toml]"),
+    ("HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE", "as for huggingface_hub"),
+    ("QUIRE_MODELS", "the registry file of model names [~/.config/quire/models.toml]"),
     ("QUIRE_LOG=debug", "adds the traceback to errors"),
 )
 
 
 def man_page() -> str:
-    """The page as troff text; ``man -l -`` shows it."""
+    """Return the page as troff text; ``man -l -`` shows it."""
     from .main import cli
 
     root = click.Context(cli, info_name="quire", **page_settings())
@@ -70,6 +70,6 @@ def _code(lines: tuple[str, ...]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text in which nothing is a request or an escape of troff's."""
+    """Escape text so that troff reads no requests or escapes in it."""
     shown = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{shown}" if shown.startswith(".") else shown

@@ -33,44 +33,44 @@ Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 model_option: Decorator = click.option(
     "-m", "--model", "path", metavar="MODEL", shell_complete=complete_model,
-    help="A name, GGUF file or checkpoint folder [a tiny one in the package].",
+    help="A model's name, GGUF file or checkpoint folder [a tiny model in the package].",
 )  # fmt: skip
-_TAGGED = re.compile(r"[A-Za-z][\w.-]*:[\w.-]*\d[\w.-]*", re.ASCII)  # as Ollama's names are, and prompts are not
+_TAGGED = re.compile(r"[A-Za-z][\w.-]*:[\w.-]*\d[\w.-]*", re.ASCII)  # Ollama's names look like this, prompts do not
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}
 _ESCAPE = re.compile(r"""\\(?:([nrt'"\\])|x([0-9a-fA-F]{2}))""")
 
 
 def names_a_model(word: str) -> bool:
-    """Whether a word is a model's name and nothing to be answered."""
+    """Return True if a word is the name of a model rather than text for it."""
     return is_local_model(word) or hub_name(word) is not None or is_known_name(word)
 
 
 def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple[str | None, str | None]:
-    """Model and prompt, where ``path`` and ``prompt`` are those of options.
+    """Split words into model and prompt; ``path`` and ``prompt`` are the values of options.
 
-    The first word is the model's name if it looks like one, or if the prompt comes from elsewhere; the words after it
-    are the prompt.  UsageError where one of both is given twice, and where a name may be meant that nobody knows.
+    The first word is the model if it looks like one or if an option gives the prompt; the other words are the prompt.
+    UsageError if the model or the prompt is given twice, or if the first word looks like an unknown model name.
     """
     rest = list(words)
     if path is not None:
         if rest and names_a_model(rest[0]):
-            raise click.UsageError(f"MODEL is given twice: as the argument {rest[0]!r:.80} and by -m")
+            raise click.UsageError(f"the model is given twice: as {rest[0]!r:.80} and by -m")
     elif rest and (names_a_model(rest[0]) or prompt is not None):
         path = rest.pop(0)
     elif len(rest) > 1 or (rest and _TAGGED.fullmatch(rest[0])):
         near = nearest_name(rest[0])
         hint = f"did you mean {near}? " if near is not None else ""
         raise click.UsageError(
-            f"no model named {rest[0]!r:.80}: it is neither a .gguf file nor a folder nor org/name nor a known name "
-            f"({hint}quire list shows those of this machine; a prompt of several words is quoted)"
+            f"no model named {rest[0]!r:.80}: not a .gguf file, a folder, org/name or a known name "
+            f"({hint}quire list shows the models of this machine; quote a prompt of several words)"
         )
     if rest and prompt is not None:
-        raise click.UsageError("PROMPT is given twice: as an argument and by -p or -f")
+        raise click.UsageError("the prompt is given twice: as an argument and with -p or -f")
     return path, " ".join(rest) if rest else prompt
 
 
 def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``[MODEL] [PROMPT]``, ``-p`` and ``-f``; the function gets ``path``, beside ``-m``, and ``prompt``."""
+    """Add ``[MODEL] [PROMPT]``, ``-p`` and ``-f``.  The function gets ``path`` (also set by ``-m``) and ``prompt``."""
 
     @functools.wraps(function)
     def packed(
@@ -78,7 +78,7 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
         path: str | None, **values: object,
     ) -> None:  # fmt: skip
         if prompt is not None and prompt_file is not None:
-            raise click.UsageError("PROMPT is given twice: by -p and by -f")
+            raise click.UsageError("give only one of -p and -f")
         if prompt is not None and escape and prompt != "-":
             prompt = _unescaped(prompt)
         if prompt_file is not None:
@@ -94,10 +94,10 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
     options = (
         click.option(
             "-e/--no-escape", "--escape/ ", "escape", default=True,
-            help=r"Whether \n and the like in -p stand for characters.",
+            help=r"Interpret \n and other escapes in -p [on].",
         ),
-        click.option("-f", "--file", "prompt_file", type=file_type, metavar="FILE", help="The prompt, from a file."),
-        click.option("-p", "--prompt", "prompt", metavar="TEXT", help="The prompt; -: from standard input."),
+        click.option("-f", "--file", "prompt_file", type=file_type, metavar="FILE", help="Read the prompt from FILE."),
+        click.option("-p", "--prompt", "prompt", metavar="TEXT", help="The prompt; - reads standard input."),
         click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model),
     )  # fmt: skip
     for option in options:
@@ -106,7 +106,7 @@ def model_and_prompt(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def named_first(metavar: str) -> Decorator:
-    """Add words of which the first may name the model; the function gets ``path``, beside ``-m``, and ``words``."""
+    """Add words, the first of which may name the model.  The function receives ``path`` and the remaining ``words``."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -121,29 +121,29 @@ def named_first(metavar: str) -> Decorator:
 
 
 def model_argument(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``[MODEL]``; the function gets ``path``, beside ``-m``."""
+    """Add ``[MODEL]``.  The function receives ``path``, which ``-m`` also sets."""
 
     @functools.wraps(function)
     def packed(*args: object, model_path: str | None, path: str | None, **values: object) -> None:
         source = click.get_current_context().get_parameter_source("path")
         if model_path is not None and path is not None and source is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError("MODEL is given twice: as an argument and by -m")
+            raise click.UsageError("the model is given twice: as an argument and with -m")
         function(*args, path=model_path or path, **values)
 
     return click.argument("model_path", metavar="[MODEL]", required=False, shell_complete=complete_model)(packed)
 
 
 def one_output(argument: str | None, option: str | None) -> str | None:
-    """The file to write, as an argument or by ``-o``.  UsageError where both are given."""
+    """Return the output file, given as an argument or with ``-o``.  UsageError if both are given."""
     if argument is not None and option is not None:
-        raise click.UsageError(f"OUT is given twice: as the argument {argument!r:.80} and by -o")
+        raise click.UsageError(f"the output file is given twice: as {argument!r:.80} and with -o")
     return option if argument is None else argument
 
 
 def read_prompt(prompt: str | None, command: str) -> bytes:
-    """The prompt, or standard input where there is none, or ``-``."""
+    """Return the prompt, or standard input if there is none or it is ``-``."""
     if prompt is None and sys.stdin.isatty():
-        raise click.UsageError(f"no prompt: give one after the model, as in quire {command} MODEL TEXT, or pipe it in")
+        raise click.UsageError(f"no prompt: use quire {command} MODEL TEXT, or pipe text in")
     return sys.stdin.buffer.read() if prompt is None or prompt == "-" else prompt.encode("utf-8", "surrogateescape")
 
 
@@ -152,7 +152,7 @@ def _unescaped(text: str) -> str:
 
 
 def text_of(path: Path) -> str:
-    """A file's text, but for the end of its last line.  RequestError where it is no UTF-8."""
+    """Return a file's text without its last newline.  RequestError if it is not UTF-8."""
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:

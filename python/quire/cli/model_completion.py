@@ -1,4 +1,4 @@
-"""How a model's name goes on, for the completion of shells."""
+"""Shell completion of model names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["complete_model"]
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of models that begin so: those of this machine, short names; then files."""
+    """Complete a model name from the models on this machine and the short names; then files."""
     from ..hub.registry import Registry
     from ..hub.short_names import SHORT_NAMES
     from ..hub.stores import stored_models
@@ -17,6 +17,6 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     short = [f"{name}:{tag}" for name, tags in SHORT_NAMES.items() for tag in tags]
     names = dict.fromkeys([*Registry().presets, *(model.name for model in stored_models()), *short])
     fitting = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    # An empty word would be answered by the whole table: only what is here is offered then.
+    # For an empty word, offer only what is on this machine: the table of short names is long.
     known = fitting if incomplete else [item for item in fitting if item.value not in short]
     return [*known, CompletionItem(incomplete, type="file")]

@@ -1,4 +1,4 @@
-"""The options of every command that runs a model: those of the engine, and which model."""
+"""The options of every command that runs a model: which model, and the engine's options."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from .model_argument import model_option
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
 
 PRESET = "quire.cli.model_options.preset"
-"""Where a command's context keeps the ``Preset`` of its model's name."""
+"""Key in a command's context for the ``Preset`` that its model name refers to."""
 
 GpuLayers: TypeAlias = "int | Literal['all']"
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def _gpu_layers(ctx: click.Context, param: click.Parameter, value: str | None) -> GpuLayers | None:
-    """``all`` (or -1), or a number of layers; ``auto`` is all where there is a device."""
+    """Parse ``all``, -1 or ``auto``, which all mean every layer, or a number of layers."""
     if value is None:
         return None
     if value.lower() in ("all", "-1", "auto"):
         return "all"
     if not value.isdecimal() or len(value) > 6:
-        raise click.BadParameter(f"must be all, -1 or a number of layers but is {value!r}", ctx, param)
+        raise click.BadParameter(f"expected all, -1 or a number of layers, got {value!r}", ctx, param)
     return int(value)
 
 
 def _hexadecimal(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Hexadecimal digits, with or without 0x."""
+    """Parse hexadecimal digits, with or without 0x."""
     if value is None:
         return None
     digits = value.removeprefix("0x")
     if not 1 <= len(digits) <= 256 or not set(digits) <= set("0123456789abcdefABCDEF") or not int(digits, 16):
-        raise click.BadParameter(f"must be a hexadecimal number above 0 but is {value!r:.40}", ctx, param)
+        raise click.BadParameter(f"expected a hexadecimal number above 0, got {value!r:.40}", ctx, param)
     return int(digits, 16)
 
 
 def _or_own(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
-    """0 is llama.cpp's way to say nothing."""
+    """Read 0 as "not given", as llama.cpp does."""
     return value or None
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model (``path`` None: the package's), and where and how it runs.
+    """A model and where and how to run it.  ``path`` None is the package's model.
 
-    ``engine``: the fields of ``EngineConfig`` that the command gives, but for what ``device_name`` finds.  ``name``:
-    that of the registry which stands for the path, if one does.
+    ``engine`` has the fields of ``EngineConfig`` that the command sets; the device is decided by ``device_name``.
+    ``name`` is the registry's name for the path, if the user gave one.
     """
 
     path: str | None
@@ -66,9 +66,9 @@ class ModelOptions:
     name: str | None = None
 
     def device_name(self) -> str:
-        """The device that ``--device`` and ``-ngl`` ask for together.
+        """Combine ``--device`` and ``-ngl`` into a device.
 
-        UsageError when they contradict each other.
+        UsageError if they contradict each other.
         """
         device: str | None = self.engine.get("device")
         on_cpu = device is not None and device.lower() == "cpu"
@@ -76,14 +76,14 @@ class ModelOptions:
             return device or "default"
         if self.gpu_layers == 0:
             if device is not None and not on_cpu:
-                raise click.UsageError(f"-ngl 0 keeps the model on the CPU but --device is {device}")
+                raise click.UsageError(f"-ngl 0 (CPU only) contradicts --device {device}")
             return "cpu"
         if on_cpu:
-            raise click.UsageError(f"-ngl {self.gpu_layers} needs another device but --device is {device}")
+            raise click.UsageError(f"-ngl {self.gpu_layers} contradicts --device {device}")
         return device or "auto"
 
     def config(self) -> dict[str, Any]:
-        """The fields of ``EngineConfig`` that are set, checked; see ``device_name``."""
+        """Return the fields of ``EngineConfig`` that are set, validated."""
         given = {
             "device": self.device_name(),
             **{name: value for name, value in self.engine.items() if name != "device"},
@@ -111,9 +111,9 @@ _HUB = (
         "--hf-repo",
         "hf_repo",
         metavar="ORG/NAME[:QUANT]",
-        help="A model of Hugging Face, downloaded if need be.",
+        help="A model on Hugging Face, downloaded if necessary.",
     ),
-    click.option("-hff", "--hf-file", "hf_file", metavar="FILE", help="Which file of --hf-repo."),
+    click.option("-hff", "--hf-file", "hf_file", metavar="FILE", help="The file to use from --hf-repo."),
     click.option(
         "-hft",
         "--hf-token",
@@ -123,19 +123,19 @@ _HUB = (
         help="Your token for Hugging Face [HF_TOKEN].",
     ),
     click.option(
-        "--offline", is_flag=True, callback=_offline, expose_value=False, help="Download nothing [HF_HUB_OFFLINE]."
+        "--offline", is_flag=True, callback=_offline, expose_value=False, help="Never download [HF_HUB_OFFLINE]."
     ),
 )
 _GPU_LAYERS = click.option(
     "-ngl", "--gpu-layers", "--n-gpu-layers", "gpu_layers", callback=_gpu_layers, metavar="N|all",
-    help="Layers to put on a GPU, counted from the end; all or -1: all of them.",
+    help="Number of layers on the GPU, counted from the last; all or -1: every layer.",
 )  # fmt: skip
 
 
 def _adapters(
     ctx: click.Context, param: click.Parameter, values: Sequence[str]
 ) -> tuple[tuple[str, float], ...] | None:
-    """What ``read_adapters`` makes of them; None: there are none."""
+    """Parse adapters; None if there are none."""
     try:
         return read_adapters(values) or None
     except RequestError as error:
@@ -143,7 +143,7 @@ def _adapters(
 
 
 def _overrides(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> tuple[tuple[str, str], ...] | None:
-    """What ``read_overrides`` makes of them; None: there are none."""
+    """Parse overrides; None if there are none."""
     try:
         return read_overrides(values) or None
     except RequestError as error:
@@ -151,7 +151,7 @@ def _overrides(ctx: click.Context, param: click.Parameter, values: Sequence[str]
 
 
 def _shares(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """What ``read_shares`` makes of them."""
+    """Parse shares of devices."""
     try:
         return None if value is None else read_shares(value)
     except RequestError as error:
@@ -166,9 +166,9 @@ adapters_option = click.option(
 
 
 def _click_option(name: str, option: EngineOption, default: object) -> Decorator:
-    """An option of the engine as one of a command."""
+    """Build a command's option from an engine option."""
     flags = (*option.flags.split(), name)
-    # What is None, and what counts from "the machine's own", is told by the help.
+    # The help texts themselves tell the defaults of options that are None or depend on the machine.
     shown = default is not None and name not in ("device", "threads")
     more: dict[str, Any] = {"default": default, "show_default": shown, "metavar": option.metavar, "help": option.help}
     if option.is_bool:
@@ -193,23 +193,23 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
 
 
 def _named(path: str | None, repository: str | None, file: str | None) -> str | None:
-    """The model's name, of all the ways to give it.  UsageError for two of them."""
+    """Return the model's name from the different ways to give it.  UsageError for two of them."""
     if repository is None:
         if file is not None:
-            raise click.UsageError("--hf-file names a file of --hf-repo, which must be given, too")
+            raise click.UsageError("--hf-file requires --hf-repo")
         return path
     if path is not None:
-        raise click.UsageError("MODEL is given twice: as a file and by --hf-repo")
+        raise click.UsageError("the model is given twice: as a file and with --hf-repo")
     wanted = repository_of(repository)
     if wanted is None:
-        raise click.UsageError(f"--hf-repo must be org/name or org/name:QUANT but is {repository!r:.80}")
+        raise click.UsageError(f"--hf-repo {repository!r:.80}: expected org/name or org/name:QUANT")
     if file is None:
         return repository
     return f"hf://{wanted.repository}/resolve/{wanted.revision or 'main'}/{file}"
 
 
 def _preset_values(context: click.Context, preset: Preset, names: Sequence[str]) -> dict[str, Any]:
-    """What a preset says of the engine's options that the user did not give.  UsageError for other names."""
+    """Return a preset's values for engine options that the user did not give.  UsageError for unknown options."""
     known = {
         flag.removeprefix("--"): parameter
         for parameter in context.command.params
@@ -223,8 +223,8 @@ def _preset_values(context: click.Context, preset: Preset, names: Sequence[str])
         parameter = known.get(name.replace("_", "-"))
         if parameter is None or parameter.name is None:
             if name.replace("_", "-") in every:
-                continue  # an option of quire serve alone
-            raise click.UsageError(f"[registry] options of a preset must be the engine's but one is {name!r:.80}")
+                continue  # an option that only quire serve has
+            raise click.UsageError(f"[registry] unknown engine option {name!r:.80} in the preset")
         if context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT:
             one = parameter.multiple and isinstance(value, str)
             found[parameter.name] = parameter.process_value(context, [value] if one else value)
@@ -232,9 +232,9 @@ def _preset_values(context: click.Context, preset: Preset, names: Sequence[str])
 
 
 def model_options(*, server: bool = False, **defaults: object) -> Decorator:
-    """Add the options; the function gets them as one argument, ``model``.
+    """Add the options.  The function receives them as one argument, ``model``.
 
-    ``server``: those about several requests, too.  ``defaults``: of this command, where they are not the engine's own.
+    ``server`` also adds those that concern several requests.  ``defaults`` replaces the engine's own defaults.
     """
     usual = {entry.name: entry.default for entry in fields(EngineConfig)} | {"device": None, **defaults}
     own = {name: each for name, each in engine_options().items() if each.flags and (server or not each.server_only)}

@@ -1,4 +1,4 @@
-"""``OLLAMA_HOST``: ``[scheme://][host][:port]``, as Ollama reads it (its ``envconfig``)."""
+"""Parse ``OLLAMA_HOST``, ``[scheme://][host][:port]``, as Ollama does (its ``envconfig``)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ __all__ = ["ollama_address"]
 VARIABLE = "OLLAMA_HOST"
 _PORTS = {"": 11434, "http": 80, "https": 443}
 _FORM = re.compile(r"(?:\[([^\[\]/]+)\]|([^\[\]:/]*))(?::(\d{0,5}))?")
-_ALL = "0.0.0.0"  # noqa: S104 (what Ollama listens on where only a port is given)
+_ALL = "0.0.0.0"  # noqa: S104 (Ollama listens on all addresses if only a port is given)
 
 
 def ollama_address(value: str) -> tuple[str, str, int]:
-    """Scheme, host and port.  Without a port it is 11434, or the scheme's; with a port alone the host is every address.
+    """Return scheme, host and port.
 
-    UsageError for what is no address, or has a path.
+    The default port is 11434, or that of the scheme.  A port without a host means every address.  UsageError for a
+    value that is not an address or has a path.
     """
     text = value.strip().strip("\"'").strip()
     before, mark, after = text.partition("://")
@@ -28,7 +29,7 @@ def ollama_address(value: str) -> tuple[str, str, int]:
     if _is_ipv6(rest):
         host, port = rest, ""
     elif found is None or (found[1] and not _is_ipv6(found[1])) or int(found[3] or 0) > 65535:
-        raise click.UsageError(f"{VARIABLE} must be an address such as 127.0.0.1:11434 but is {value!r:.80}")
+        raise click.UsageError(f"invalid {VARIABLE} {value!r:.80}: expected an address such as 127.0.0.1:11434")
     else:
         host, port = found[1] or found[2], found[3] or ""
     host = host or (_ALL if port else "127.0.0.1")

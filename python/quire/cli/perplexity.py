@@ -1,4 +1,4 @@
-"""``quire perplexity``: how well a model predicts a text, how far it is from another one, and how it solves tasks."""
+"""``quire perplexity``: measure how well a model predicts a text, diverges from another, or solves tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHUNK_TOKENS = 512
 
 @dataclass(frozen=True)
 class _Text:
-    """What is read, and how it is cut."""
+    """A text and how to divide it."""
 
     content: bytes
     n_ctx: int
@@ -41,54 +41,62 @@ class _Text:
 @click.command("perplexity", cls=ForeignCommand)
 @model_argument
 @model_options()
-@click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text, or the tasks.")
-@click.option("--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Chunks of the text at most [all].")
+@click.option("-f", "--file", "text_file", type=_FILE, metavar="FILE", help="The text, or the file of tasks.")
+@click.option(
+    "--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Use at most N chunks of the text [all]."
+)
 @click.option("--ppl-stride", "stride", type=click.IntRange(0), default=0, metavar="N",
-              help="Windows that begin N tokens apart, of which the last N tokens count; 0: chunks.")  # fmt: skip
-@click.option("--parse-special", is_flag=True, help="Names of control tokens in the text are those tokens.")
+              help="Use windows N tokens apart and score the last N tokens of each; 0: chunks.")  # fmt: skip
+@click.option("--parse-special", is_flag=True, help="Parse control tokens written in the text.")
 @click.option("--kl-divergence-base", "--save-all-logits", "base_file", type=click.Path(dir_okay=False, path_type=Path),
-              metavar="FILE", help="Where the log-probabilities go, or, with --kl-divergence, where those of the"
-              " unquantized model are.")  # fmt: skip
-@click.option("--kl-divergence", is_flag=True, help="Measure how far the model is from that of --kl-divergence-base.")
-@click.option("--kl-base", type=_FILE, metavar="FILE", help="Both in one: the divergence from FILE's model.")
-@click.option("--hellaswag", is_flag=True, help="FILE has tasks of HellaSwag, six lines each.")
+              metavar="FILE", help="Write the log-probabilities to FILE; with --kl-divergence, read those of the"
+              " unquantized model from it.")  # fmt: skip
+@click.option("--kl-divergence", is_flag=True, help="Measure the divergence from the model of --kl-divergence-base.")
+@click.option("--kl-base", type=_FILE, metavar="FILE", help="Short for --kl-divergence --kl-divergence-base FILE.")
+@click.option("--hellaswag", is_flag=True, help="The file of -f has HellaSwag tasks, six lines each.")
 @click.option("--hellaswag-tasks", type=click.IntRange(1), default=400, show_default=True, metavar="N",
-              help="How many are taken.")  # fmt: skip
-@click.option("--winogrande", is_flag=True, help="FILE has tasks of WinoGrande, comma-separated values.")
-@click.option("--winogrande-tasks", type=click.IntRange(0), default=0, metavar="N", help="How many are taken [all].")
-@click.option("--multiple-choice", is_flag=True, help="FILE has tasks of multiple choice, in llama.cpp's binary form.")
+              help="Number of tasks to use.")  # fmt: skip
+@click.option("--winogrande", is_flag=True, help="The file of -f has WinoGrande tasks as CSV.")
+@click.option(
+    "--winogrande-tasks", type=click.IntRange(0), default=0, metavar="N", help="Number of tasks to use [all]."
+)
+@click.option(
+    "--multiple-choice", is_flag=True, help="The file of -f has multiple-choice tasks in llama.cpp's binary format."
+)
 @click.option("--multiple-choice-tasks", type=click.IntRange(0), default=0, metavar="N",
-              help="How many are taken [all].")  # fmt: skip
+              help="Number of tasks to use [all].")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, model: ModelOptions, text_file: Path | None, chunks: int, stride: int, parse_special: bool,
     base_file: Path | None, kl_divergence: bool, kl_base: Path | None, hellaswag: bool, hellaswag_tasks: int,
     winogrande: bool, winogrande_tasks: int, multiple_choice: bool, multiple_choice_tasks: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure perplexity over the text of -f, in chunks as long as the context (-c) [512], as llama-perplexity does.
+    """Measure perplexity over the text of -f in chunks as long as the context (-c) [512], like llama-perplexity.
 
-    With --kl-base, the divergence from the model whose log-probabilities FILE has, over the text that it was made of.
-    With --hellaswag, --winogrande or --multiple-choice, how many tasks of -f the model solves.
+    With --kl-base, measure the divergence from the model whose log-probabilities are in FILE, over the same text.  With
+    --hellaswag, --winogrande or --multiple-choice, count how many of the tasks in -f the model solves.
     """
     if kl_divergence and base_file is None:
-        raise click.UsageError("--kl-divergence needs the file of --kl-divergence-base, which must be given, too")
+        raise click.UsageError("--kl-divergence requires --kl-divergence-base")
     if kl_base is not None and (base_file is not None or kl_divergence):
-        raise click.UsageError("--kl-base stands for --kl-divergence and --kl-divergence-base, which are given, too")
+        raise click.UsageError("--kl-base replaces --kl-divergence and --kl-divergence-base: do not combine them")
     read_base = kl_base or (base_file if kl_divergence else None)
     wanted = [name for name, on in (
         ("--kl-divergence", read_base), ("--hellaswag", hellaswag), ("--winogrande", winogrande),
         ("--multiple-choice", multiple_choice), ("--ppl-stride", stride),
     ) if on]  # fmt: skip
     if len(wanted) > 1:
-        raise click.UsageError(f"one thing must be measured at a time but {' and '.join(wanted)} are given")
+        raise click.UsageError(f"give only one of {' and '.join(wanted)}")
     if wanted and base_file is not None and not kl_divergence:
-        raise click.UsageError(f"log-probabilities are of chunks of a text but {wanted[0]} is given, too")
+        raise click.UsageError(
+            f"cannot write log-probabilities with {wanted[0]}: they are measured over chunks of a text"
+        )
     n_ctx = model.engine.get("n_ctx") or _CHUNK_TOKENS
     if read_base is not None:
         _report(_divergence(model, read_base), _told_divergence, as_json)
         return
     if text_file is None:
-        raise click.UsageError("a text must be given (-f)")
+        raise click.UsageError("no text: give one with -f")
     content = text_file.read_bytes()
     counts = {"hellaswag": hellaswag_tasks, "winogrande": winogrande_tasks, "multiple_choice": multiple_choice_tasks}
     kind = "hellaswag" if hellaswag else "winogrande" if winogrande else "multiple_choice" if multiple_choice else None
@@ -153,8 +161,8 @@ def _divergence(model: ModelOptions, base_file: Path) -> dict[str, Any]:
     with _open(model, base.n_ctx) as scorer, progress_bar("measuring") as advance:
         if scorer.n_vocab != base.n_vocab:
             raise RequestError(
-                f"[perplexity] the vocabulary must be that of {base_file.name}, {base.n_vocab} tokens, "
-                f"but has {scorer.n_vocab}"
+                f"[perplexity] vocabulary of {scorer.n_vocab} tokens differs from that of {base_file.name}, "
+                f"{base.n_vocab} tokens"
             )
 
         def on_chunk(n: int, found: Any) -> None:
@@ -174,14 +182,14 @@ def _told_divergence(found: dict[str, Any]) -> list[str]:
     lines = [
         ("perplexity", _pm(found["perplexity"])),
         ("perplexity of the base", _pm(found["base_perplexity"])),
-        ("logarithm of their ratio", _pm(found["log_perplexity_ratio"])),
+        ("log of their ratio", _pm(found["log_perplexity_ratio"])),
         ("correlation of losses", f"{found['correlation']:.4%}"),
         ("KL divergence", _pm(found["kl_divergence"])),
         *((f"  {_percent(name)}", f"{found['kl_divergence'][name]:.6f}") for name in _SPREAD),
-        ("moved probability", _pm(found["probability_difference"], 100, " %")),
+        ("probability difference", _pm(found["probability_difference"], 100, " %")),
         *((f"  {_percent(name)}", f"{found['probability_difference'][name]:.3%}") for name in _SPREAD),
-        ("moved probability, RMS", _pm(found["probability_difference_rms"], 100, " %")),
-        ("same likeliest token", _pm(found["same_top"], 100, " %")),
+        ("probability difference, RMS", _pm(found["probability_difference_rms"], 100, " %")),
+        ("same most likely token", _pm(found["same_top"], 100, " %")),
     ]
     return [f"{name:28}{value}" for name, value in lines]
 
@@ -223,6 +231,6 @@ def _tasks(model: ModelOptions, content: bytes, n_ctx: int, kind: str, wanted: i
 def _told_tasks(found: dict[str, Any]) -> list[str]:
     accuracy = found["accuracy"]
     return [
-        f"{found['n_right']} of {found['n_tasks']} tasks right, {_pm(accuracy, 100, ' %')}"
-        f" (95 %: {accuracy['low']:.2%} to {accuracy['high']:.2%}; by chance {found['chance']:.2%})"
+        f"{found['n_right']} of {found['n_tasks']} tasks correct, {_pm(accuracy, 100, ' %')}"
+        f" (95 %: {accuracy['low']:.2%} to {accuracy['high']:.2%}; chance {found['chance']:.2%})"
     ]

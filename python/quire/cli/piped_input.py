@@ -1,4 +1,4 @@
-"""Text that is piped to a command beside its arguments: ``cat report.txt | quire run MODEL "Summarize this"``."""
+"""Text that is piped to a command in addition to its arguments: ``cat a.txt | quire run MODEL "Summarize this"``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .text import note
 
 __all__ = ["beside_prompt", "joined_with"]
 
-# A pipe that this program's parent holds may be nobody's input: its own, or that of a program which never writes.
+# If the parent process holds the pipe too, it may be the parent's own input, or have a writer that never writes.
 _PATIENCE_S = 3.0
-_PATIENCE_OF_UNKNOWN_S = 30.0  # where the system does not tell who holds it
+_PATIENCE_OF_UNKNOWN_S = 30.0  # if the system does not tell who holds the pipe
 _TOLD_AFTER_S = 1.0
 
 
@@ -31,7 +31,7 @@ def beside_prompt() -> bytes:
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
-    except (OSError, ValueError, AttributeError):  # no stream of the system's
+    except (OSError, ValueError, AttributeError):  # not a stream of the operating system
         with suppress(OSError, AttributeError):
             return sys.stdin.buffer.read()
         return b""
@@ -45,13 +45,13 @@ def beside_prompt() -> bytes:
 
 
 def joined_with(piped: bytes, prompt: bytes) -> bytes:
-    """One prompt of the text and what is asked about it, which comes last."""
+    """Join the piped text and the prompt, which comes last."""
     return b"\n\n".join((piped.rstrip(b"\n"), prompt)) if piped.strip() else prompt
 
 
 def _begins(number: int, patience_s: float | None) -> bool:
-    """Wait until there is something, or the end; False where ``patience_s`` is over first."""
-    if sys.platform == "win32":  # select knows no pipes there
+    """Wait for data or the end of input; False if ``patience_s`` passes first."""
+    if sys.platform == "win32":  # select does not support pipes there
         return True
     begun_s, told = time.monotonic(), False
     while True:
@@ -59,17 +59,17 @@ def _begins(number: int, patience_s: float | None) -> bool:
             return True
         waited_s = time.monotonic() - begun_s
         if patience_s is not None and waited_s >= patience_s:
-            note("nothing came on standard input, so the prompt is answered alone (< /dev/null says so at once)")
+            note("no input on standard input: answering the prompt alone (avoid the wait with < /dev/null)")
             return False
         if not told and waited_s >= _TOLD_AFTER_S:
-            note("waiting for standard input to end: it is part of the prompt")
+            note("waiting for the end of standard input, which is part of the prompt")
             told = True
 
 
 def _parent_holds(number: int) -> bool | None:
     """Return whether the parent process holds the pipe open itself; None if unknown.
 
-    A shell closes its own ends of a pipeline.
+    A shell closes its own ends of the pipes in a pipeline.
     """
     try:
         own = os.readlink(f"/proc/self/fd/{number}")

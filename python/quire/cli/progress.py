@@ -1,4 +1,4 @@
-"""A progress bar on standard error, where that is a terminal."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 __all__ = ["Advance", "progress_bar"]
 
 Advance = Callable[[int, int, str], None]
-"""Steps done, steps in all, what is being done."""
+"""Callback: steps done, total steps, name of the current one."""
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Advance]:
-    """A function to tell how far the work has come; it shows nothing when standard error is no terminal."""
+    """Yield a function that reports progress; it does nothing if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total, name: None
         return

@@ -1,4 +1,4 @@
-"""``quire ps``: the models that a server has open."""
+"""``quire ps``: list the models loaded in a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["command"]
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, server: str | None, api_key: str | None, as_json: bool) -> None:
-    """List the models that a running server has open."""
+    """List the models that a running server has loaded."""
     found = call(server, api_key, "/v1/models/active")
     if as_json:
         print(json.dumps(found))

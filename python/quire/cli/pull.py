@@ -1,4 +1,4 @@
-"""``quire pull``: a model from a hub onto this machine."""
+"""``quire pull``: download a model."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ __all__ = ["command"]
 
 @click.command("pull", cls=ForeignCommand)
 @click.argument("name")
-@click.option("-hft", "--hf-token", metavar="TOKEN", help="For models that are not open to all [HF_TOKEN].")
+@click.option("-hft", "--hf-token", metavar="TOKEN", help="Your token for gated models [HF_TOKEN].")
 def command(*, name: str, hf_token: str | None) -> None:
-    """Fetch NAME: org/name, org/name:QUANT, an address of Hugging Face, or a short name such as qwen3:0.6b.
+    """Download NAME: org/name, org/name:QUANT, a Hugging Face URL, or a short name such as qwen3:0.6b.
 
-    Without a quantization it is Q4_K_M, else Q8_0, else the first, if it fits into the machine's memory, and else the
-    largest that does.  What was begun goes on.  HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are heeded.
+    Without QUANT, Q4_K_M is preferred, then Q8_0, then the first file, if it fits in memory; else the largest file that
+    fits is used.  Interrupted downloads resume.  HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are respected.
     """
     if hf_token is not None:
         os.environ["HF_TOKEN"] = hf_token
     preset = preset_of(name)
     wanted = repository_of(name if preset is None else preset.model)
     if wanted is None:
-        raise RequestError(
-            f"[pull] NAME must be org/name or one of the short names but is {name!r:.80} (docs/registry.md)"
-        )
+        raise RequestError(f"[pull] unknown model {name!r:.80}: give org/name or a short name (docs/registry.md)")
     print(fetched(wanted))

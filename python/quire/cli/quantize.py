@@ -1,4 +1,4 @@
-"""``quire quantize``: a model in fewer bits."""
+"""``quire quantize``: write a model with fewer bits per weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {"int": "u32", "float": "f32", "bool": "bool", "str": "string"}
 
 
 def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, tuple[str, object]]:
-    """``KEY=TYPE:VALUE`` as key, GGUF type and value."""
+    """Parse ``KEY=TYPE:VALUE`` into key, GGUF type and value."""
     made: dict[str, tuple[str, object]] = {}
     for text in given:
         key, _, typed = text.partition("=")
@@ -43,19 +43,19 @@ def _overrides(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
             elif kind != "str":
                 raise ValueError(kind)
         except (ValueError, KeyError):
-            needed = f"must be KEY=int|float|bool|str:VALUE but is {text!r:.80}"
+            needed = f"expected KEY=int|float|bool|str:VALUE, got {text!r:.80}"
             raise click.BadParameter(needed, ctx, param) from None
         made[key] = (_KINDS[kind], parsed)
     return made
 
 
 def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """``PATTERN=TYPE``."""
+    """Parse ``PATTERN=TYPE``."""
     made = []
     for text in given:
         pattern, _, dtype = text.rpartition("=")
         if not pattern or not dtype:
-            raise click.BadParameter(f"must be PATTERN=TYPE but is {text!r:.80}", ctx, param)
+            raise click.BadParameter(f"expected PATTERN=TYPE, got {text!r:.80}", ctx, param)
         made.append((pattern.lower(), dtype.lower()))
     return tuple(made)
 
@@ -63,25 +63,35 @@ def _patterns(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 @click.command("quantize", cls=Command)
 @click.argument("source", type=click.Path(exists=True, path_type=Path), metavar="IN")
 @click.argument("words", nargs=-1, metavar="[OUT] TYPE [THREADS]")
-@click.option("-o", "--output", "out_file", metavar="FILE", help="OUT, as an option.")
+@click.option("-o", "--output", "out_file", metavar="FILE", help="Same as OUT.")
 @click.option("--imatrix", "imatrix", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Importance of the columns of each matrix; types of fewer than 3 bits need it.")  # fmt: skip
-@click.option("--include-weights", "include", multiple=True, metavar="PART", help="Importance only of names with PART.")
-@click.option("--exclude-weights", "exclude", multiple=True, metavar="PART", help="None of names with PART.")
+              help="Importance matrix of quire imatrix; types below 3 bits need one.")  # fmt: skip
+@click.option(
+    "--include-weights",
+    "include",
+    multiple=True,
+    metavar="PART",
+    help="Use importance only for names that contain PART.",
+)
+@click.option(
+    "--exclude-weights", "exclude", multiple=True, metavar="PART", help="Use no importance for names that contain PART."
+)
 @click.option("--tensor-type", "patterns", multiple=True, callback=_patterns, metavar="PATTERN=TYPE",
-              help="The type of tensors in whose names the expression is found; may be repeated.")  # fmt: skip
+              help="Type of tensors whose names match the regular expression; may be repeated.")  # fmt: skip
 @click.option("--tensor-type-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="The same, from a file.")  # fmt: skip
-@click.option("--output-tensor-type", "output_dtype", metavar="TYPE", help="Of the head.")
-@click.option("--token-embedding-type", "embedding_dtype", metavar="TYPE", help="Of the token embedding.")
-@click.option("--leave-output-tensor", "keep_output", is_flag=True, help="Leave the head as it is.")
-@click.option("--pure", is_flag=True, help="One type for all: no exceptions.")
-@click.option("--allow-requantize", is_flag=True, help="Quantize what is quantized already, at a cost.")
-@click.option("--keep-split", is_flag=True, help="As many files as IN has.")
+              help="Read lines of PATTERN=TYPE from FILE.")  # fmt: skip
+@click.option("--output-tensor-type", "output_dtype", metavar="TYPE", help="Type of the output head.")
+@click.option("--token-embedding-type", "embedding_dtype", metavar="TYPE", help="Type of the token embedding.")
+@click.option("--leave-output-tensor", "keep_output", is_flag=True, help="Do not quantize the output head.")
+@click.option("--pure", is_flag=True, help="Use TYPE for all matrices, without exceptions.")
+@click.option(
+    "--allow-requantize", is_flag=True, help="Allow quantizing tensors that are quantized already, which loses quality."
+)
+@click.option("--keep-split", is_flag=True, help="Write as many files as IN has.")
 @click.option("--override-kv", "overrides", multiple=True, callback=_overrides, metavar="KEY=TYPE:VALUE",
               help="Set a key of the file; TYPE: int, float, bool, str.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show the types and sizes, and write nothing.")
-@click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads [one for each core].")
+@click.option("--dry-run", is_flag=True, help="Show types and sizes without writing anything.")
+@click.option("-t", "--threads", type=click.IntRange(0), default=0, metavar="N", help="Threads [one per core].")
 @recipe_options
 @click.pass_obj
 def command(
@@ -92,13 +102,13 @@ def command(
     pure: bool, allow_requantize: bool,
     keep_split: bool, overrides: dict[str, tuple[str, object]], dry_run: bool, threads: int,
 ) -> None:  # fmt: skip
-    """Write the GGUF file or checkpoint folder IN as OUT, its matrices as TYPE.
+    """Quantize the GGUF file or checkpoint folder IN to TYPE and write it to OUT.
 
-    TYPE is one of llama.cpp's: Q4_K_M, Q8_0, IQ4_XS, F16, ..., or COPY.  Without OUT the file is ggml-model-TYPE.gguf
-    beside IN.  The same input gives the same file as llama-quantize.
+    TYPE is one of llama.cpp's: Q4_K_M, Q8_0, IQ4_XS, F16, ..., or COPY.  The default for OUT is ggml-model-TYPE.gguf
+    next to IN.  The result is byte-identical to llama-quantize.
 
-    With --bits, --size or --max-kl there is no TYPE: each matrix gets the type that is best for the whole, by
-    measurement over a text (docs/quantization.md).
+    With --bits, --size or --max-kl there is no TYPE: Quire measures over a text which type is best for each matrix
+    (docs/quantization.md).
     """
     from ..quantization import Importance, Wishes, plan, quantize_model
 
@@ -106,7 +116,9 @@ def command(
         words = (out_file, *words)
     if recipe.is_wanted:
         if patterns or tensor_type_file or output_dtype or embedding_dtype or keep_output or pure or keep_split:
-            raise click.UsageError("a recipe chooses all types and writes one file: --pure, --tensor-type and the like")
+            raise click.UsageError(
+                "a recipe chooses all types and writes one file: it excludes --pure, --tensor-type and similar options"
+            )
         out = _out_of(source, words)
         _by_recipe(
             source, out, recipe, imatrix=imatrix, parts=(include, exclude), overrides=overrides,
@@ -115,7 +127,7 @@ def command(
         return
     out, mix, threads = _arguments(source, words, threads)
     if include and exclude:
-        raise click.UsageError("--include-weights and --exclude-weights must not both be given")
+        raise click.UsageError("give only one of --include-weights and --exclude-weights")
     if tensor_type_file is not None:
         lines = tensor_type_file.read_text(encoding="utf-8").split()
         patterns += _patterns(click.get_current_context(), click.Option(["--tensor-type-file"]), tuple(lines))
@@ -132,7 +144,7 @@ def command(
             _show(todo)
             return
         if out.exists() and out.samefile(source):
-            raise RequestError(f"[quantize] OUT must be another file than IN but both are '{out}'")
+            raise RequestError(f"[quantize] OUT and IN are the same file: '{out}'")
         with progress_bar("quantizing") as advance:
             written = quantize_model(
                 reader, out, todo, importance=importance, overrides=overrides, keep_split=keep_split,
@@ -143,7 +155,7 @@ def command(
 
 def _out_of(source: Path, words: tuple[str, ...]) -> Path:
     if len(words) > 1:
-        raise click.UsageError(f"a recipe takes the place of TYPE but there are {' '.join(words)!r:.80}")
+        raise click.UsageError(f"a recipe replaces TYPE, but several words were given: {' '.join(words)!r:.80}")
     folder = source if source.is_dir() else source.parent
     return Path(words[0]) if words else folder / "ggml-model-recipe.gguf"
 
@@ -164,13 +176,13 @@ def _by_recipe(
         _check_source(reader, allow_requantize)
         made = make_recipe(recipe, reader, importance, threads)
         todo = plan_of(reader, made.recipe.types)
-        predicted = f"divergence {made.recipe.predicted:.4g} nats a token by parts"
-        whole = "" if made.recipe.measured is None else f", {made.recipe.measured:.4g} as a whole"
+        predicted = f"divergence {made.recipe.predicted:.4g} nats per token, predicted from its parts"
+        whole = "" if made.recipe.measured is None else f", {made.recipe.measured:.4g} measured"
         if dry_run:
             _show(todo)
         else:
             if out.exists() and out.samefile(source):
-                raise RequestError(f"[quantize] OUT must be another file than IN but both are '{out}'")
+                raise RequestError(f"[quantize] OUT and IN are the same file: '{out}'")
             keys = {**made.recipe.metadata(made.calibration), **overrides}
             with progress_bar("quantizing") as advance:
                 written = quantize_model(
@@ -187,8 +199,8 @@ def _check_source(reader: GGUFReader, allow_requantize: bool) -> None:
     quantized = [info for info in reader.tensors if DType(str(info.dtype)).block_size > 1]
     if quantized and not allow_requantize:
         raise UnsupportedError(
-            f"[quantize] '{quantized[0].name}' must be F32, F16 or BF16 but is {quantized[0].dtype}: "
-            "quantizing what is quantized costs more than quantizing the original (--allow-requantize)"
+            f"[quantize] tensor '{quantized[0].name}' is already quantized ({quantized[0].dtype}): "
+            "quantize the original instead, or accept the loss with --allow-requantize"
         )
 
 
@@ -197,7 +209,7 @@ def _lower(dtype: str | None) -> str | None:
 
 
 def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path, str, int]:
-    """``[OUT] TYPE [THREADS]``: out, type and threads; a type may be llama.cpp's number of it."""
+    """Parse ``[OUT] TYPE [THREADS]``; a type may also be given by llama.cpp's number."""
     from ..quantization import MIXES
     from ..quantization.mixes import ALIASES, COPY
 
@@ -207,7 +219,7 @@ def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path
     if len(rest) > 1 and rest[-1].isdecimal() and rest[-2].upper() in named:
         threads = int(rest.pop())
     if not 1 <= len(rest) <= 2 or rest[-1].upper() not in named:
-        raise click.UsageError(f"a TYPE must be given, one of {', '.join(sorted(known))}")
+        raise click.UsageError(f"no TYPE: give one of {', '.join(sorted(known))}")
     mix = named[rest.pop().upper()]
     folder = source if source.is_dir() else source.parent
     return Path(rest[0]) if rest else folder / f"ggml-model-{mix}.gguf", mix, threads
@@ -234,12 +246,12 @@ def _show(todo: Plan) -> None:
     print_table(("tensor", "shape", "from", "to", "size>"), rows)
     print(_sizes(todo))
     if todo.lacking:
-        note(f"{len(todo.lacking)} tensors must have importance for so few bits (--imatrix)")
+        note(f"{len(todo.lacking)} tensors need an importance matrix for so few bits (--imatrix)")
 
 
 def _sizes(todo: Plan) -> str:
     bits = 8 * todo.n_bytes / todo.n_values
-    return f"{size_text(todo.source_bytes)} become {size_text(todo.n_bytes)}, {bits:.2f} bits a weight"
+    return f"{size_text(todo.source_bytes)} -> {size_text(todo.n_bytes)}, {bits:.2f} bits per weight"
 
 
 def _tell(todo: Plan, written: list[Path]) -> None:
@@ -247,8 +259,8 @@ def _tell(todo: Plan, written: list[Path]) -> None:
     if fallen:
         one = fallen[0]
         note(
-            f"{len(fallen)} tensors have rows that are no whole blocks, and another type: {one.name} is {one.dtype}, "
-            f"not {one.fell_back_from}"
+            f"{len(fallen)} tensors have rows that do not divide into blocks and got another type: {one.name} is "
+            f"{one.dtype}, not {one.fell_back_from}"
         )
     for path in written:
         note(f"wrote {path}, {size_text(path.stat().st_size)}")

@@ -1,4 +1,4 @@
-"""``quire rm``: a name of the registry, or a model of the hub's cache, goes."""
+"""``quire rm``: delete a name from the registry, or a model from the hub's cache."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["command", "forget"]
 @click.command("rm", cls=Command)
 @click.argument("names", nargs=-1, required=True)
 def command(*, names: tuple[str, ...]) -> None:
-    """Delete NAMES: those of the registry, whose models stay, and models in the hub's cache.
+    """Delete NAMES from the registry, keeping their models, or delete models from the hub's cache.
 
-    Models of other programs are theirs to delete.
+    Models of other programs cannot be deleted.
     """
     for name in names:
         note(forget(name))
 
 
 def forget(name: str) -> str:
-    """Delete one, and tell what was done.  LoadError where there is none."""
+    """Delete an installed model or a registry name, and describe what was done.  LoadError if there is none."""
     from ..hub.locate import repository_of
     from ..hub.registry import Registry
     from ..hub.remove import remove_stored
     from ..hub.stores import find_stored, stored_models
 
     if Registry().remove(name):
-        return f"the name {one_line(name)} is gone; its model stays"
+        return f"removed the name {one_line(name)}; its model stays"
     models = stored_models()
     wanted = repository_of(name)
     found = find_stored(name, models) or (None if wanted is None else find_stored(wanted, models))
     if found is None:
-        raise LoadError(f"[rm] {name} must be a model on this machine but is none (quire list)")
-    return f"{one_line(found.name)} is deleted: {size_text(remove_stored(found))}"
+        raise LoadError(f"[rm] no such model on this machine: {name} (see quire list)")
+    return f"deleted {one_line(found.name)}: {size_text(remove_stored(found))}"

@@ -1,4 +1,4 @@
-"""``quire run``: one answer on standard output, and nothing else there."""
+"""``quire run``: print one answer, and nothing else, on standard output."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ __all__ = ["command"]
 @model_options()
 @sampling_options
 @chat_options
-@click.option("--raw", is_flag=True, help="Complete the prompt as it is, without the chat template.")
-@click.option("-cnv", "--conversation", is_flag=True, help="Talk on after the answer, as quire chat does.")
+@click.option("--raw", is_flag=True, help="Complete the prompt as is, without the chat template.")
+@click.option(
+    "-cnv", "--conversation", is_flag=True, help="Continue as a conversation after the answer, like quire chat."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the answer is complete.")
-@click.option("--no-stream", is_flag=True, help="Print the answer when it is complete, not word by word.")
+@click.option("--no-stream", is_flag=True, help="Print the answer only when it is complete.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the answer to FILE.")  # fmt: skip
-@click.option("--hide-thinking", is_flag=True, help="Show the answer without the thinking before it.")
-@click.option("--verbose", is_flag=True, help="Tell tokens and speed after the answer, on standard error.")
+@click.option("--hide-thinking", is_flag=True, help="Leave out the thinking before the answer.")
+@click.option("--verbose", is_flag=True, help="Print token counts and speed on standard error after the answer.")
 @click.pass_obj
 def command(
     session: Session,
@@ -59,25 +61,25 @@ def command(
     hide_thinking: bool,
     verbose: bool,
 ) -> None:
-    """Answer PROMPT with MODEL, and print the answer as it comes.
+    """Answer PROMPT with MODEL and print the answer as it arrives.
 
-    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; without one, a tiny model in
-    the package answers.  Text on standard input goes before PROMPT, or is the prompt where there is none.  At a
-    terminal without a prompt, you talk with the model.
+    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; the default is a tiny model in
+    the package.  Text on standard input goes before PROMPT, or is the prompt if there is none.  At a terminal without a
+    prompt, quire run starts a conversation.
     """
     if raw and (chat.system is not None or chat.keywords):
-        raise click.UsageError("--system and thinking are parts of a chat: not with --raw")
+        raise click.UsageError("--raw cannot be combined with --system or thinking options, which need a chat")
     answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose)
     talks = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not (raw or as_json or answer.output)
     if conversation or talks:
         if raw or as_json:
-            raise click.UsageError("a conversation is shown as it goes: not with --raw or --json")
+            raise click.UsageError("--conversation cannot be combined with --raw or --json")
         from .chat import talk
 
         talk(session, model, params, chat, first=prompt, verbose=answer.verbose)
         return
     path = model.path
-    # Said before a prompt is waited for; otherwise the file is opened next.
+    # Report a missing file before waiting for a prompt on standard input.
     if prompt is None and path is not None and path.endswith(".gguf") and "://" not in path and not Path(path).exists():
         raise LoadError(f"[run] model file not found: {path}")
     text = _read_prompt(prompt)
@@ -87,7 +89,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Answer:
-    """How an answer is made and shown."""
+    """How to produce and show the answer."""
 
     raw: bool
     as_json: bool
@@ -97,10 +99,12 @@ class _Answer:
     verbose: bool
 
     def print(self, llm: LLM, text: str, params: SamplingParams, chat: ChatSettings) -> None:
-        """Answer a text, and show the answer."""
+        """Answer a text and show the answer."""
         has_template = llm.tokenizer.chat_template is not None or chat.template is not None
         if not self.raw and chat.system is not None and not has_template:
-            raise UnsupportedError("[run] --system needs a chat template, and the model has none")
+            raise UnsupportedError(
+                "[run] --system needs a chat template, but the model has none (give one with --chat-template)"
+            )
         use_chat = not self.raw and has_template
         keywords = chat.for_model(llm) if use_chat else {}
         messages = [{"role": "user", "content": text}]

@@ -1,4 +1,4 @@
-"""``quire serve``: a model behind HTTP."""
+"""``quire serve``: serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     try:
         return None if value is None else seconds_of(value)
     except ValueError as error:
-        raise click.BadParameter(f"{error} but is {value!r:.40}", ctx, param) from None
+        raise click.BadParameter(f"{error}, got {value!r:.40}", ctx, param) from None
 
 
 @click.command("serve", cls=ServeCommand)
@@ -49,13 +49,15 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     "usual_seed",
     type=int,
     metavar="N",
-    help="Of requests that give none; -1: a new one each time [-1].",
+    help="Seed for requests that give none; -1: a new one each time [-1].",
 )
 @chat_options
 @grammar_options
 @click.option("--pooling", type=click.Choice(("none", "mean", "cls", "last", "rank")),
-              help="How tokens' vectors become an embedding [as the model has it].")  # fmt: skip
-@click.option("--tags", multiple=True, metavar="TEXT", help="Words about the model, which /v1/models shows.")
+              help="How the vectors of all tokens become an embedding [the model's default].")  # fmt: skip
+@click.option(
+    "--tags", multiple=True, metavar="TEXT", help="A tag to show for the model in /v1/models; may be repeated."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port",
@@ -63,37 +65,47 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     default=8080,
     show_default=True,
     metavar="N",
-    help="Port to listen on; 0: any free one.",
+    help="Port to listen on; 0: any free port.",
 )
-@click.option("--insecure", is_flag=True, help="Allow a public address without an API key.")
+@click.option("--insecure", is_flag=True, help="Allow listening on a public address without an API key.")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="API keys, one a line, that requests must have.",
+    help="Require one of the API keys in FILE, one per line.",
 )
 @click.option(
     "--max-priority",
     type=click.IntRange(-100, 100),
     metavar="N",
-    help="Of requests [any]; 'KEY max-priority=N' in the file of keys is for one key.",
+    help="Highest priority a request may ask for [any]; for one key, write 'KEY max-priority=N' in the key file.",
 )
-@click.option("--api-key", "api_keys", multiple=True, metavar="KEY", help="A key; a file is not shown by ps.")
-@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A further Host on loopback.")
-@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages from there may call.")
-@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name of the model; may be repeated.")
+@click.option(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    metavar="KEY",
+    help="An API key; unlike --api-key-file, visible in the process list.",
+)
+@click.option(
+    "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Accept this Host header on loopback, too."
+)
+@click.option(
+    "--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Let web pages from ORIGIN call the server."
+)
+@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for the model; may be repeated.")
 @click.option(
     "--models-dir",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
-    help="Serve all models of a folder; each is opened when it is asked for.",
+    help="Serve all models in DIR; each is loaded on first use.",
 )
 @click.option(
     "--memory-budget",
     "memory_budget_bytes",
     type=int,
     metavar="BYTES",
-    help="Of models and their caches [what is left].",
+    help="Memory for models and their caches [what is free].",
 )
 @click.option(
     "--sleep-idle-seconds",
@@ -101,53 +113,77 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     "keep_s",
     callback=_seconds,
     metavar="TIME",
-    help="A model unused for so long is closed until it is asked for: 300, 5m, 0; -1: never [-1].",
+    help="Unload a model after it is idle for TIME: 300, 5m, 0; -1: never [-1].",
 )
 @click.option(
     "--allow-changes",
     is_flag=True,
-    help="Clients may fetch, name and delete models; all models of this machine are served.",
+    help="Let clients download, name and delete models, and serve all models on this machine.",
 )
-@click.option("--lenient", is_flag=True, help="With --strict: take unknown fields of bodies all the same.")
-@click.option("--strict", is_flag=True, help="Refuse unknown names of models, and unknown fields of bodies.")
-@click.option("--no-access-log", is_flag=True, help="No line on standard error for each request.")
+@click.option("--lenient", is_flag=True, help="With --strict: still accept unknown body fields.")
+@click.option("--strict", is_flag=True, help="Reject unknown model names and unknown body fields.")
+@click.option("--no-access-log", is_flag=True, help="Do not log each request to standard error.")
 @click.option(
     "--otlp-traces-endpoint",
     "traces_endpoint",
     metavar="URL",
-    help="Send a span of each request there, by OTLP over HTTP (quire-llm[otel]).",
+    help="Send a trace span of each request to URL, with OTLP over HTTP (quire-llm[otel]).",
 )
-@click.option("--max-queue", type=int, metavar="N", help="Requests that may wait [256].")
-@click.option("--max-queue-tokens", type=int, metavar="N", help="Their tokens of prompts and answers [4000000].")
-@click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Size of a body [8388608].")
-@click.option("--request-timeout", "request_timeout_s", type=float, metavar="S", help="Until the last token [600].")
-@click.option("--first-token-timeout", "first_token_timeout_s", type=float, metavar="S", help="Until the first [any].")
-@click.option("--queue-timeout", "queue_timeout_s", type=float, metavar="S", help="Until a request runs [any].")
+@click.option("--max-queue", type=int, metavar="N", help="Most requests that may wait [256].")
+@click.option(
+    "--max-queue-tokens", type=int, metavar="N", help="Most prompt and answer tokens of waiting requests [4000000]."
+)
+@click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Largest request body [8388608].")
+@click.option(
+    "--request-timeout", "request_timeout_s", type=float, metavar="S", help="Time limit until the last token [600]."
+)
+@click.option(
+    "--first-token-timeout",
+    "first_token_timeout_s",
+    type=float,
+    metavar="S",
+    help="Time limit until the first token [none].",
+)
+@click.option(
+    "--queue-timeout",
+    "queue_timeout_s",
+    type=float,
+    metavar="S",
+    help="Time limit until a request starts running [none].",
+)
 @click.option(
     "--batch-wait",
     "company_s",
     type=click.FloatRange(0, 60_000),
     callback=_milliseconds,
     metavar="MS",
-    help="A request waits so long for others while nothing runs [0].",
+    help="Delay the first request by MS so that simultaneous ones share a batch [0].",
 )
-@click.option("--drain", "drain_s", type=float, metavar="S", help="For answers to end after SIGTERM [30].")
+@click.option("--drain", "drain_s", type=float, metavar="S", help="Time for answers to finish after SIGTERM [30].")
 @click.option(
     "--sse-ping-interval",
     "ping_s",
     type=float,
     metavar="S",
-    help="Silence after which a stream carries a ping, -1: never [5; the first after 1].",
+    help="Send a ping on a stream that is silent for S; -1: never [5; the first after 1].",
 )
-@click.option("--rate-requests", "rate_requests_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
-@click.option("--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="A minute, of a key [any].")
+@click.option(
+    "--rate-requests",
+    "rate_requests_per_minute",
+    type=int,
+    metavar="N",
+    help="Most requests per minute and key [no limit].",
+)
+@click.option(
+    "--rate-tokens", "rate_tokens_per_minute", type=int, metavar="N", help="Most tokens per minute and key [no limit]."
+)
 def command(**options: Any) -> None:
-    """Serve MODEL over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp, with a chat page at /.
+    """Serve MODEL over HTTP for clients of OpenAI, Anthropic, Ollama and llama.cpp, with a chat page at /.
 
-    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; without one, it is a tiny model
-    in the package.  Only this machine can reach the server; a public address needs API keys.  SIGTERM lets answers end,
-    then exits.  Options may also come from a TOML file and from the environment (docs/server.md); the command line
-    wins, then the environment.
+    MODEL is a name such as qwen3:0.6b or org/name, a .gguf file or a checkpoint folder; the default is a tiny model in
+    the package.  By default only this machine can reach the server; a public address needs API keys.  After SIGTERM the
+    server finishes the current answers, then exits.  Options may also come from the environment and from a TOML file
+    (docs/server.md).  The command line takes precedence, then the environment.
     """
     from ..server.keep_alive import seconds_of
     from ..server.worker.launch import launch
@@ -167,7 +203,7 @@ def command(**options: Any) -> None:
         options["aliases"] = (*options["aliases"], *given)
     settings, config = _settings(options), model.config()
     path = None if path is None else str(located(path))
-    # The worker's process takes about as long as the imports below to be there: on another core at the same time.
+    # Start the worker process now: it takes about as long to start as the imports below, on another core.
     several = settings.models_dir is not None or settings.allow_changes
     launched = launch() if path is not None or not several else None
 
@@ -182,7 +218,7 @@ def command(**options: Any) -> None:
 
 
 def _defaults(options: dict[str, Any], chat: ChatSettings) -> dict[str, Any]:
-    """Take the defaults for requests out of a command's values."""
+    """Remove the request defaults from a command's values and return them."""
     pooling, seed, grammar = options.pop("pooling"), options.pop("usual_seed"), taken_grammar(options)
     if pooling == "rank":
         note("--pooling rank has no effect: a reranker always gives scores at /rerank")
@@ -198,7 +234,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
     values["access_log"] = not options["no_access_log"]
     for number, key in enumerate(keys, 1):
-        check_key(key, f"number {number} of --api-key")
+        check_key(key, f"--api-key number {number}")
     of_file, values["key_priorities"] = read_keys(key_file) if key_file is not None else ((), {})
     values["api_keys"] = (*of_file, *keys)
     assert set(values) <= {entry.name for entry in fields(Settings)}

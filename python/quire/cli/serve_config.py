@@ -1,5 +1,7 @@
-"""Options of ``quire serve`` from the environment and from a TOML file: what the command line says wins, then the
-environment."""
+"""Options of ``quire serve`` from the environment and from a TOML file.
+
+The command line takes precedence, then the environment, then the file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from .text import note
 
 __all__ = ["ServeCommand", "config_option", "env_file_option", "from_environment", "from_file", "read_env_file"]
 
-# Variables by the parameters of the command.
+# Environment variables and the parameters that they set.
 _VARIABLES = {
     "MODEL_PATH": "path",
     "GPU_LAYERS": "gpu_layers",
@@ -36,13 +38,13 @@ _VARIABLES = {
 _OFF = ("0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 _ALL_NAMES = (*_VARIABLES, "ENABLE_SPECULATIVE", "ENABLE_CONTINUOUS_BATCHING")
-# What else a file of variables may hold for this server.
+# Prefixes of other variables that a .env file may set for this server.
 _OTHER_PREFIXES = ("QUIRE_", "LLAMA_ARG_", "LLAMA_API_KEY", "VLLM_API_KEY", "OLLAMA_", "HF_")
 _MOST_ENV_BYTES = 1 << 16
 
 
 def _value(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
-    """The variable that counts, and its value: the one with the prefix, where both are set; empty ones are not."""
+    """Return the variable in effect and its value: with the QUIRE_ prefix first, and never an empty one."""
     for full in (f"QUIRE_{name}", name):
         if environment.get(full):
             return full, environment[full]
@@ -50,17 +52,19 @@ def _value(environment: Mapping[str, str], name: str) -> tuple[str, str] | None:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Values of parameters; UsageError for a variable that does not hold."""
+    """Return values of parameters.  UsageError for an invalid variable."""
     values = {}
     for name, parameter in _VARIABLES.items():
         found = _value(environment, name)
         if found is not None:
             values[parameter] = found[1].lower().replace("_", "-") if parameter == "policy" else found[1]
-    if _switch(environment, "ENABLE_CONTINUOUS_BATCHING") is False:  # one request at a time
+    if (
+        _switch(environment, "ENABLE_CONTINUOUS_BATCHING") is False
+    ):  # without continuous batching, one request at a time
         values["max_sequences"] = "1"
     speculative = _switch(environment, "ENABLE_SPECULATIVE")
     if speculative is False or values.get("draft_max") == "0":
-        # What is said of a draft model asks for nothing where speculation is off.
+        # Ignore the settings of a draft model if speculation is off.
         for parameter in ("draft", "draft_max"):
             values.pop(parameter, None)
     elif speculative:
@@ -73,23 +77,23 @@ def _switch(environment: Mapping[str, str], name: str) -> bool | None:
     if found is None:
         return None
     if found[1].lower() not in (*_OFF, *_ON):
-        raise click.UsageError(f"{found[0]} must be true or false but is {found[1]!r:.40}")
+        raise click.UsageError(f"invalid {found[0]} {found[1]!r:.40}: expected true or false")
     return found[1].lower() in _ON
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file of lines ``NAME=value`` that are for this server.
+    """Return the variables for this server from a file of ``NAME=value`` lines.
 
-    Empty lines and comments do not count; ``export`` and quotes around a value may be there.  UsageError for a file
-    that is none.
+    Empty lines and comments are skipped; ``export`` and quotes around a value are allowed.  UsageError for a file that
+    cannot be parsed.
     """
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_ENV_BYTES + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} must be a file of variables in UTF-8 but {error}") from None
+        raise click.UsageError(f"cannot read {path} as UTF-8 text: {error}") from None
     if len(text) > _MOST_ENV_BYTES:
-        raise click.UsageError(f"{path} must have at most {_MOST_ENV_BYTES} bytes but has more")
+        raise click.UsageError(f"{path} is too large: the limit is {_MOST_ENV_BYTES} bytes")
     found: dict[str, str] = {}
     for number, written in enumerate(text.splitlines(), 1):
         line = written.strip().removeprefix("export ").strip()
@@ -97,7 +101,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals or not name.strip().replace("_", "a").isalnum():
-            raise click.UsageError(f"{path}, line {number}: it must be NAME=value")
+            raise click.UsageError(f"{path}, line {number}: expected NAME=value")
         name = name.strip()
         if name in _ALL_NAMES or name.startswith(_OTHER_PREFIXES):
             found[name] = _bare(value)
@@ -105,7 +109,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _bare(value: str) -> str:
-    """A value without the quotes around it, or without the comment behind it."""
+    """Remove the quotes around a value, or the comment after it."""
     value = value.strip()
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
         return value[1:-1]
@@ -113,12 +117,12 @@ def _bare(value: str) -> str:
 
 
 def from_file(path: Path, command: click.Command) -> dict[str, Any]:
-    """Values of parameters, by the long names of the options (``ctx-size = 4096``); UsageError for other names."""
+    """Return values of parameters from long option names (``ctx-size = 4096``).  UsageError for unknown names."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"{path} must be TOML but {error}") from None
+        raise click.UsageError(f"cannot read {path} as TOML: {error}") from None
     known = {
         option.removeprefix("--"): parameter
         for parameter in command.params
@@ -129,9 +133,9 @@ def from_file(path: Path, command: click.Command) -> dict[str, Any]:
     for name, value in given.items():
         parameter = known.get(name.replace("_", "-"))
         if parameter is None or parameter.name is None:
-            raise click.UsageError(f"{path} must have names of options but has {name!r:.80}")
+            raise click.UsageError(f"{path}: unknown option {name!r:.80}")
         if isinstance(value, list) != bool(parameter.multiple):
-            raise click.UsageError(f"{path}: {name} must be {'a list' if parameter.multiple else 'one value'}")
+            raise click.UsageError(f"{path}: {name} takes {'a list' if parameter.multiple else 'a single value'}")
         values[parameter.name] = value
     return values
 
@@ -143,8 +147,10 @@ def _use(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | No
 
 
 def load_env_file(path: Path | None) -> None:
-    """Put the variables of a file (None: ``.env`` in the working folder, if there is one) into the environment, but
-    for those that it has; says which."""
+    """Add the variables of a file to the environment, without overwriting any, and note which were added.
+
+    The default is ``.env`` in the working folder, if it exists.
+    """
     if path is None and not Path(".env").is_file():
         return
     source = Path(".env") if path is None else path
@@ -156,19 +162,19 @@ def load_env_file(path: Path | None) -> None:
 
 config_option = click.option(
     "--config", "config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
-    expose_value=False, callback=_use, metavar="FILE", help="Options from a TOML file, by their long names.",
+    expose_value=False, callback=_use, metavar="FILE", help="Read options from a TOML file, by their long names.",
 )  # fmt: skip
 env_file_option = click.option(
     "--env-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), expose_value=False, metavar="FILE",
-    help="Variables from a file of lines NAME=value [.env, if there is one].",
+    help="Read variables from a file of NAME=value lines [.env, if it exists].",
 )  # fmt: skip
 
 
 class ServeCommand(ForeignCommand):
-    """A command that reads a file of variables before all else."""
+    """A command that reads the file of variables before anything else."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments."""
+        """Load the file of variables, then parse the arguments."""
         load_env_file(_env_file(args))
         return super().parse_args(ctx, args)
 

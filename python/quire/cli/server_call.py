@@ -1,4 +1,4 @@
-"""Calls of commands to a server that runs."""
+"""Call a running server from a command."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def server_options(function: Callable[..., None]) -> Callable[..., None]:
         metavar="URL",
         help="The server's address [QUIRE_SERVER, OLLAMA_HOST, else http://127.0.0.1:8080].",
     )
-    key = click.option("--api-key", metavar="KEY", help="Its key [QUIRE_API_KEY].")
+    key = click.option("--api-key", metavar="KEY", help="The server's API key [QUIRE_API_KEY].")
     return address(key(function))
 
 
 def call(server: str | None, api_key: str | None, path: str, body: object = None) -> Any:
-    """What a route answers.  RequestError where nobody does, or with the server's own words."""
+    """Return a route's JSON answer.  RequestError if there is no server, or with the server's own message."""
     base = (server or os.environ.get("QUIRE_SERVER") or _of_ollama() or "http://127.0.0.1:8080").rstrip("/")
     if not base.startswith(("http://", "https://")):
         base = f"http://{base}"
@@ -46,23 +46,23 @@ def call(server: str | None, api_key: str | None, path: str, body: object = None
         raise RequestError(f"[server] {_said(error)}") from None
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"[server] no server at {base}: {reason_of(error)} (quire serve starts one, --server names another)"
+            f"[server] no server at {base}: {reason_of(error)} (start one with quire serve, or set --server)"
         ) from None
 
 
 def _of_ollama() -> str:
-    """Where ``quire serve`` listens with the same ``OLLAMA_HOST``; empty without one."""
+    """Return the address where ``quire serve`` listens with the same ``OLLAMA_HOST``; "" without that variable."""
     value = os.environ.get(VARIABLE, "")
     if not value.strip():
         return ""
     scheme, host, port = ollama_address(value)
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (every address is no address to call)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (a client cannot connect to "every address")
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def reason_of(error: Exception) -> str:
-    """The reason why the server does not answer, in a few words."""
+    """Return in a few words why the server does not answer."""
     reason = getattr(error, "reason", error)
     text = getattr(reason, "strerror", None) or str(reason)
     return (text[:1].lower() + text[1:])[:200]
@@ -73,4 +73,4 @@ def _said(error: urllib.error.HTTPError) -> str:
         found = json.loads(error.read())["error"]
         return str(found if isinstance(found, str) else found["message"])
     except (OSError, ValueError, KeyError, TypeError):
-        return f"the server answers {error.code}"
+        return f"the server responded with status {error.code}"

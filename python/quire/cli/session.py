@@ -1,4 +1,4 @@
-"""What the commands take from the outside."""
+"""How commands open models; tests replace this."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Session", "Sizes", "model_path", "open_tokenizer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a command needs, where that is not what the options say."""
+    """Sizes that a command sets itself, overriding the options."""
 
     n_ctx: int | None = None
     n_blocks: int | None = None
@@ -33,7 +33,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
 
     from ..engine import LLM
 
-    # What the engine warns of is a remark like the command's own.
+    # Show the engine's warnings like the command's own notes.
     logging.basicConfig(
         format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
     )
@@ -44,19 +44,19 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
 
 @dataclass(frozen=True)
 class Session:
-    """How a command gets its model; a test gives another ``opener``."""
+    """Opens models for commands; tests use another ``opener``."""
 
     opener: Callable[[ModelOptions, Sizes], LLM] = _open
 
     def open(self, options: ModelOptions, sizes: Sizes | None = None) -> LLM:
-        """The model of the options; says on standard error when it is the package's own."""
+        """Open the model of the options, with a note if it is the package's own."""
         if options.path is None:
             note("no model given (-m): using the small one in the package")
         return self.opener(options, sizes or Sizes())
 
 
 def model_path(path: str | None) -> Path:
-    """The file or folder of a command that reads it without running it."""
+    """Return the model file or folder for a command that reads it without running it."""
     if path is not None:
         return located(path)
     from ..engine.loader import packaged_model
@@ -66,7 +66,7 @@ def model_path(path: str | None) -> Path:
 
 
 def open_tokenizer(path: str | None) -> Tokenizer:
-    """The tokenizer of a model, of which nothing else is read."""
+    """Open a model's tokenizer without reading anything else of it."""
     from ..tokenizer import Tokenizer
 
     source = model_path(path)

@@ -1,4 +1,4 @@
-"""``quire show``: what a name stands for, in a few lines."""
+"""``quire show``: show what a model name refers to, in a few lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["command"]
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, name: str, as_json: bool) -> None:
-    """Show file, architecture, size and preset of NAME, which is not fetched.  quire info shows all of a file."""
+    """Show the file, architecture, size and preset of NAME without downloading it.  quire info shows the whole file."""
     found = _described(name)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -36,7 +36,7 @@ def _described(name: str) -> dict[str, Any]:
     preset = preset_of(name)
     path = locate(name, None)
     if not path.exists():
-        raise LoadError(f"[show] {name} is not on this machine (quire list shows what is, quire pull downloads)")
+        raise LoadError(f"[show] {name} is not on this machine (see quire list, or download it with quire pull)")
     found: dict[str, Any] = {"name": name, "path": str(path)}
     if path.is_file():
         reader = GGUFReader(path)

@@ -1,4 +1,4 @@
-"""Tokens and speed of an answer, as it is shown to people."""
+"""Token counts and speed of an answer, for display."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LEAST_S = 0.01
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of an answer: tokens, and seconds to its first piece.  After that came ``n_later`` of the tokens, the
-    last of them ``later_s`` seconds later.
+    """Figures of an answer: its tokens, and the seconds to the first piece.
 
-    Pieces that come at once were waiting: in a shorter time than ``LEAST_S`` nothing was computed that tells a speed.
+    After the first piece came ``n_later`` tokens, the last of them ``later_s`` seconds later.  If ``later_s`` is below
+    ``LEAST_S``, the pieces had been buffered and tell nothing about speed.
     """
 
     n_tokens: int
@@ -30,20 +30,20 @@ class Stats:
 
 
 class Clock:
-    """Takes the time of the pieces of an answer."""
+    """Measures when the pieces of an answer arrive."""
 
     def __init__(self) -> None:
         self._begun_s = self._first_s = self._last_s = time.monotonic()
         self._counts: list[int] = []
 
     def tick(self, n_tokens: int) -> None:
-        """A piece came."""
+        """Record a piece."""
         self._last_s = time.monotonic()
         if not self._counts:
             self._first_s = self._last_s
         self._counts.append(n_tokens)
 
     def stats(self) -> Stats:
-        """The figures so far."""
+        """Return the figures so far."""
         later = sum(self._counts[1:])
         return Stats(sum(self._counts), self._first_s - self._begun_s, later, self._last_s - self._first_s)

@@ -1,4 +1,4 @@
-"""``quire stop``: a model of a server is closed."""
+"""``quire stop``: unload a model from a server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["command"]
 @click.argument("name")
 @server_options
 def command(*, name: str, server: str | None, api_key: str | None) -> None:
-    """Have a running server close NAME, whose memory it gives back; a request opens it again."""
+    """Unload NAME from a running server to free its memory; the next request loads it again."""
     call(server, api_key, "/v1/models/unload", {"model": name.removesuffix(":latest")})
-    note(f"{one_line(name)} is closed")
+    note(f"{one_line(name)} is unloaded")

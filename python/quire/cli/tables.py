@@ -11,9 +11,9 @@ __all__ = ["print_table"]
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
-    """A table; columns whose heading ends in ``>`` (which is not shown) are aligned to the right.
+    """Print a table; columns whose heading ends in ``>`` (which is not shown) are right-aligned.
 
-    Cells come from files and devices: they are shown as plain text, whatever they hold.
+    Cells may come from untrusted files and devices, so they are printed as plain text.
     """
     from rich import box
     from rich.console import Console
@@ -26,7 +26,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         table.add_column(heading.rstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
-    # A file or a pipe has no width: nothing is to be cut there.
+    # Do not wrap or cut lines that go to a file or pipe.
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as captured:
         console.print(table)

@@ -1,4 +1,4 @@
-"""What a user types: messages of several lines, pasted text as one message, lines of last time, completion by Tab."""
+"""Keyboard input: multi-line messages, pasted text as one message, history, and completion with Tab."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ __all__ = ["Keyboard"]
 
 PROMPT, MORE = "> ", "... "
 QUOTES = '"""'
-# Pasted lines follow each other at once; nobody types a line in so short a time.
+# Pasted lines arrive immediately after one another; nobody types a line this fast.
 _PASTE_S = 0.02
 
 
 class Keyboard:
-    """Reads messages from standard input, a terminal or not."""
+    """Reads messages from standard input, whether or not it is a terminal."""
 
     def __init__(self, commands: Sequence[str], history: str | None = None) -> None:
-        """``commands`` are completed by Tab; ``history``: a file of lines, kept by ``close``.  UnsupportedError where
-        Python has no readline for it."""
+        """Set up completion of ``commands`` and the history file, which ``close`` writes.
+
+        UnsupportedError if there is a history file but Python has no readline.
+        """
         self._is_terminal = sys.stdin.isatty()
         self._history = history
         self._readline = _readline()
         if self._readline is None:
             if history is not None:
-                raise UnsupportedError("[chat] --history must have Python's readline but it is not there")
+                raise UnsupportedError("[chat] --history is unsupported: this Python has no readline module")
             return
         if history is not None and os.path.exists(history):
             self._readline.read_history_file(history)
@@ -38,18 +40,17 @@ class Keyboard:
         self._readline.parse_and_bind("tab: complete")
 
     def close(self) -> None:
-        """Keep the lines that were typed."""
+        """Save the lines that were typed."""
         if self._history is not None and self._readline is not None:
             self._readline.set_history_length(1000)
             self._readline.write_history_file(self._history)
 
     def message(self, beginning: str = "") -> str:
-        """The next message; ``beginning`` stands in the line already.
+        """Read the next message; ``beginning`` is already in the input line, ready to edit.
 
-        EOFError at the end of the input, KeyboardInterrupt for Ctrl-C.
+        EOFError at the end of input, KeyboardInterrupt for Ctrl-C.
 
-        Lines that end in a backslash go on in the next one, and so does everything between triple quotes, and what is
-        pasted.
+        A message spans several lines after a backslash at the end of a line, between triple quotes, or if it is pasted.
         """
         lines = [self._line(PROMPT, beginning)]
         if lines[0].lstrip().startswith(QUOTES):
@@ -79,12 +80,12 @@ class Keyboard:
             readline.set_startup_hook(None)
 
     def _is_pasted(self) -> bool:
-        """Whether more lines have come than a person can have typed."""
+        """Return True if more lines arrived than a person can have typed."""
         return self._is_terminal and input_waits(_PASTE_S)
 
 
 class _Completer:
-    """The commands that begin with what stands in the line."""
+    """Completes the commands that begin with the current input."""
 
     def __init__(self, commands: Sequence[str]) -> None:
         self._commands = commands

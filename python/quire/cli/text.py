@@ -1,4 +1,4 @@
-"""Text for people: notes, sizes, and strings of files that may hold anything."""
+"""Text for people: notes, sizes, and strings from files that may contain anything."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import unicodedata
 
 __all__ = ["Writer", "note", "one_line", "size_text"]
 
-# What a terminal obeys instead of showing it: all control characters but the two that only move on.
+# Control characters, which a terminal would obey; newline and tab are harmless.
 _CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 
 
 def note(text: str) -> None:
-    """A remark, which is no part of the answer: one line on standard error."""
+    """Print a one-line remark on standard error, apart from the command's output."""
     print(f"quire: {text}", file=sys.stderr, flush=True)
 
 
 def one_line(text: str) -> str:
-    """``text`` with everything that is not shown as itself written as an escape."""
+    """Escape every character of ``text`` that is not printable."""
     shown = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     return "".join(shown)
 
 
 def size_text(size_bytes: int) -> str:
-    """``"7.6 MiB"``."""
+    """Format a size, such as ``"7.6 MiB"``."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -36,10 +36,10 @@ def size_text(size_bytes: int) -> str:
 
 
 class Writer:
-    """Writes a model's text to standard output as it comes; to a terminal without control characters."""
+    """Writes a model's text to standard output as it arrives; on a terminal, without control characters."""
 
     def __init__(self, *, wrap: bool = False) -> None:
-        """``wrap``: on a terminal, break lines between words; lines of code stay as they are."""
+        """Create a writer; ``wrap`` breaks lines between words on a terminal, except in code."""
         self._is_terminal = sys.stdout.isatty()
         self._at_line_start = True
         width = shutil.get_terminal_size().columns if wrap and self._is_terminal else 0
@@ -54,7 +54,7 @@ class Writer:
         self._put(text if self._wrap is None else self._wrap.add(text))
 
     def end_line(self) -> None:
-        """End the line, unless the text did."""
+        """Write a newline unless the text ended with one."""
         if self._wrap is not None:
             self._put(self._wrap.rest())
         if not self._at_line_start:
@@ -69,20 +69,20 @@ NARROWEST = 20
 
 
 class _Wrap:
-    """Breaks lines between words as text comes: a word waits until it has ended."""
+    """Wraps text between words as it arrives: a word is held back until it is complete."""
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._column = 0
         self._word = ""
-        self._line_start = ""  # the first characters of the line, by which a fence is known
+        self._line_start = ""  # first characters of the line, to recognize a code fence
         self._in_code = False
 
     def add(self, text: str) -> str:
         return "".join(map(self._character, text))
 
     def rest(self) -> str:
-        """The word that waits."""
+        """Return the word that is held back."""
         word, self._word = self._word, ""
         broken = "\n" if self._column + _columns(word) > self._width and not self._in_code and self._column else ""
         self._column = (0 if broken else self._column) + _columns(word)
@@ -95,7 +95,7 @@ class _Wrap:
                 self._in_code = not self._in_code
         if letter not in " \n":
             self._word += letter
-            # A word longer than a line is not kept back: the terminal breaks it.
+            # A word longer than a line is not held back: the terminal breaks it.
             return self.rest() if _columns(self._word) >= self._width else ""
         written = self.rest()
         if letter == "\n":
@@ -109,7 +109,7 @@ class _Wrap:
 
 
 def _columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     return sum(
         2 if unicodedata.east_asian_width(letter) in "WF" else not unicodedata.combining(letter) for letter in text
     )

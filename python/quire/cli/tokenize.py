@@ -1,4 +1,4 @@
-"""``quire tokenize``: the tokens of a text."""
+"""``quire tokenize``: show the tokens of a text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["command"]
 @click.command("tokenize", cls=ForeignCommand)
 @model_and_prompt
 @model_option
-@click.option("--ids", "only_ids", is_flag=True, help="Print the ids only, on one line.")
+@click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, on one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--parse-special", is_flag=True, help="Control tokens written in the text count as such.")
-@click.option("--no-special", is_flag=True, help="Add no tokens before and after the text.")
+@click.option("--parse-special", is_flag=True, help="Parse control tokens written in the text.")
+@click.option("--no-special", is_flag=True, help="Do not add tokens such as BOS around the text.")
 def command(
     *, prompt: str | None, path: str | None, only_ids: bool, as_json: bool, parse_special: bool, no_special: bool
 ) -> None:
-    """Show the tokens of PROMPT, or of standard input: a line each, with its id."""
+    """Show the tokens of PROMPT or of standard input, one per line with its id."""
     if only_ids and as_json:
-        raise click.UsageError("--ids and --json are two forms of output: give one")
-    # Bytes as they are: a tokenizer of bytes has an id for each, UTF-8 or not.
+        raise click.UsageError("give only one of --ids and --json")
+    # Keep the input as bytes: a byte-level tokenizer also encodes invalid UTF-8.
     source = read_prompt(prompt, "tokenize")
     tokenizer = open_tokenizer(path)
     ids = tokenizer.encode(source, add_special=not no_special, parse_special=parse_special)
@@ -46,5 +46,5 @@ def command(
 
 
 def _shown(tokenizer: Tokenizer, id: int) -> str:
-    """The token's text: a control token's name; bytes that are no UTF-8 as ``\\xNN``."""
+    """Return the token's text: a control token's name, or ``\\xNN`` for bytes that are not UTF-8."""
     return tokenizer.decode_bytes([id], skip_special=False).decode("utf-8", "backslashreplace")

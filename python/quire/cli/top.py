@@ -1,4 +1,4 @@
-"""``quire top``: what a server does, live in the terminal."""
+"""``quire top``: watch a server live in the terminal."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _TIMEOUT_S = 5.0
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds between looks.",
+    help="Seconds between updates.",
 )
-@click.option("--once", is_flag=True, help="Show one look and leave.")
+@click.option("--once", is_flag=True, help="Print the status once and exit.")
 @click.pass_obj
 def command(_: object, *, url: str, api_key: str | None, every: float, once: bool) -> None:
-    """Watch the server at URL: throughput, latency, queue, cache and models.  Ctrl-C leaves."""
+    """Watch the server at URL: throughput, latency, queue, cache and models.  Ctrl-C quits."""
     look = _looker(url, api_key)
     history: dict[str, deque[float]] = {name: deque(maxlen=N_SAMPLES) for name, _, _ in FIGURES}
     from rich.console import Console
@@ -56,7 +56,7 @@ def command(_: object, *, url: str, api_key: str | None, every: float, once: boo
 
 
 def _looker(url: str, api_key: str | None) -> Callable[[], dict[str, Any]]:
-    """A function that asks the server for its status.  RequestError where it does not give one."""
+    """Return a function that fetches the server's status.  It raises RequestError if that fails."""
     from urllib.error import URLError
     from urllib.request import ProxyHandler, Request, build_opener
 
@@ -71,9 +71,9 @@ def _looker(url: str, api_key: str | None) -> Callable[[], dict[str, Any]]:
             with opener.open(request, timeout=_TIMEOUT_S) as answer:
                 status = json.load(answer)
         except (URLError, OSError, ValueError) as error:
-            raise RequestError(f"[top] no server of Quire at {url}: {reason_of(error)}") from None
+            raise RequestError(f"[top] no Quire server at {url}: {reason_of(error)}") from None
         if not isinstance(status, dict) or "models" not in status:
-            raise RequestError(f"[top] no server of Quire at {url}: what answers there is another program")
+            raise RequestError(f"[top] no Quire server at {url}: another program answered")
         return status
 
     return look
@@ -88,7 +88,7 @@ def _cache_share(status: Mapping[str, Any]) -> float:
     return 100 * _sum(status, "cache", "used") / blocks if blocks else 0.0
 
 
-# Name, unit, and the figure in a status.
+# Name, unit, and how to compute the figure from a status.
 FIGURES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
     ("throughput", "tokens/s", lambda status: float(status["tokens_per_second"] or 0)),
     ("first token", "ms", lambda status: 1000 * float(status["time_to_first_token_s"] or 0)),
@@ -99,7 +99,7 @@ FIGURES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Values as bars, the largest as a full one."""
+    """Draw values as bars scaled to the largest."""
     values = list(values)
     most = max(values, default=0.0)
     return "".join(BARS[min(int(value / most * len(BARS)), len(BARS) - 1)] if most else BARS[0] for value in values)

@@ -1,4 +1,4 @@
-"""Whether Quire runs a model file, what it lacks where not, and the memory that running it takes."""
+"""Check if Quire can run a model file, what is missing if not, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DEFAULT_N_CTX = 4096
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a context of ``n_ctx`` tokens takes, by use.
+    """Bytes of memory for a context of ``n_ctx`` tokens, by use.
 
-    ``stock_operations``: those of the model that ggml's operators compute, as Quire has no kernel for them.
+    ``stock_operations`` are the model's operations that run on ggml's operators for lack of a kernel of Quire's own.
     """
 
     n_ctx: int
@@ -43,9 +43,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reasons``: what is missing, a line each; none where the model runs.
+    """Whether a model runs.  ``reasons`` lists what is missing, and is empty if it runs.
 
-    ``chat_refusal``: why a model that runs answers no chats by its own template.
+    ``chat_refusal`` is the reason if a model that runs cannot use its own chat template.
     """
 
     reasons: list[str] = field(default_factory=list)
@@ -55,9 +55,9 @@ class Verdict:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
-    """A GGUF file, or a checkpoint folder as the file that ``quire convert`` would make of it, whose data is zeros.
+    """Open a GGUF file, or a checkpoint folder as the GGUF file it would convert to, with zeros as data.
 
-    None, and why, for a folder of which nothing can be made.  Raises LoadError for what is no model file at all.
+    Yields None and the reason for a folder that cannot be converted.  LoadError if there is no model file at all.
     """
     from ..gguf import GGUFReader
 
@@ -79,7 +79,7 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
 
 
 def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verdict:
-    """Everything that opening the model asks for, but its weights."""
+    """Check everything that opening the model checks, except for its weights."""
     from ..engine.sampling_advice import advised_sampling
     from ..tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verd
 
 
 def _refusal(tried: Callable[[], object]) -> list[str]:
-    """Why something raised; empty where it did not."""
+    """Return the message that a call raises, in a list; an empty list if it succeeds."""
     try:
         tried()
     except QuireError as error:
@@ -112,7 +112,7 @@ def _template(reader: GGUFReader) -> None:
 
 
 def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
-    """What a context takes on the CPU: the weights, the blocks of one sequence, the buffer of a step."""
+    """Compute the memory on the CPU: weights, the cache blocks of one sequence, and the buffers of a step."""
     from .._native.core import find_device
     from .._native.graph import Executor
     from .._native.kernels import KernelSet
@@ -138,7 +138,7 @@ def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
 
 
 def _blocks(n_ctx: int, group: CacheGroup) -> int:
-    """Blocks of one sequence in layers of one lifetime, and the null block."""
+    """Count the blocks of one sequence in a group of layers, plus the null block."""
     reach = group.window or group.chunk
     n_tokens = min(n_ctx, reach + BLOCK_TOKENS) if reach else n_ctx
     return -(-n_tokens // BLOCK_TOKENS) + 1

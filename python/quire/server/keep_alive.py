@@ -28,5 +28,5 @@ def seconds_of(given: float | str) -> float:
         elif _NUMBER.fullmatch(given.strip()):
             given = float(given)
         else:
-            raise ValueError("must be seconds or a duration such as 5m")
+            raise ValueError("expected seconds or a duration such as 5m")
     return FOREVER if given < 0 else float(given)

@@ -163,7 +163,7 @@ def keep_alive_s(given: float | str | None) -> float | None:
     try:
         return seconds_of(given)
     except ValueError as error:
-        raise ApiError(400, "invalid_value", f"keep_alive {error} but is {brief(given)}", "keep_alive") from None
+        raise ApiError(400, "invalid_value", f"keep_alive: {error}, got {brief(given)}", "keep_alive") from None
 
 
 class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
