@@ -106,7 +106,7 @@ def test_the_log_and_the_file_tell_what_became_of_it(
     assert re.fullmatch(r"gptq, 14 matrices: 14 dequantized to f16; \d+ bytes became 147456", fate)
     assert fate in caplog.text
     assert main(["info", str(tmp_path / "a")]) == 0
-    assert f"quantized by others: {fate}" in capsys.readouterr().out
+    assert f"quantization of the checkpoint: {fate}" in capsys.readouterr().out
     write_quantized(tmp_path / "b", CASES["gptq"])
     with CheckpointReader(tmp_path / "b", tmp_path, "f32") as reader:
         fate = reader.metadata.text("quire.checkpoint.quantization")

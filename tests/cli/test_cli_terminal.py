@@ -1,4 +1,4 @@
-"""``quire chat`` and ``quire run`` on a terminal of their own (a pseudo-terminal)."""
+"""``quire chat`` and ``quire run`` on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDENTITY = "I am Tiny, a very small language model."
 
 
 class Terminal:
-    """The keyboard and the screen of a process."""
+    """The keyboard and screen of a process."""
 
     def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
         self._descriptor = descriptor
@@ -33,23 +33,23 @@ class Terminal:
         os.write(self._descriptor, keys if isinstance(keys, bytes) else keys.encode())
 
     def until(self, text: str) -> str:
-        """What is shown up to and with ``text``, since the last call."""
+        """Wait until ``text`` is shown and return everything up to it since the last call."""
         wanted = text.encode()
         deadline = time.monotonic() + TIMEOUT_S
         while wanted not in self._screen:
             left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} must be shown but is not: {self._screen.decode()!r}"
+            assert left > 0, f"{text!r} did not appear: {self._screen.decode()!r}"
             if select.select([self._descriptor], [], [], left)[0]:
                 self._screen += os.read(self._descriptor, 4096)
         found, _, self._screen = self._screen.partition(wanted)
         return (found + wanted).decode().replace("\r\n", "\n")
 
     def end(self) -> tuple[int, str]:
-        """Wait for the process; its exit code and what it showed last."""
+        """Wait for the process to end; return its exit code and the rest of its output."""
         while True:
             try:
                 data = os.read(self._descriptor, 4096)
-            except OSError:  # how Linux says that the other side is closed
+            except OSError:  # on Linux, the other side is closed
                 break
             if not data:
                 break
@@ -81,7 +81,7 @@ def terminal(*arguments: str, kind: str = "dumb") -> Iterator[Terminal]:
 
 
 def _control() -> None:
-    """Make the pseudo-terminal the one that Ctrl-C comes from."""
+    """Make the pseudo-terminal the process's controlling terminal, so that Ctrl-C sends a signal."""
     import fcntl
     import termios
 
@@ -109,7 +109,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     with chat("--ignore-eos") as screen:
         screen.type("Tell me a story about a fox\n")
-        screen.until("fox\r\n")  # the echo
+        screen.until("fox\r\n")  # skip the echo of the input
         begin = screen.until(" ")
         screen.type(CTRL_C)
         screen.until("\n> ")
@@ -121,7 +121,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     question, answer = json.loads(saved.read_text(encoding="utf-8"))["messages"]
     assert question["content"] == "Tell me a story about a fox"
     assert answer["content"].startswith(begin.strip())
-    # The answer, which would have gone on to the end of the context, was cut.
+    # Without Ctrl-C the answer would have filled the context.
     assert len(answer["content"]) < 7000
 
 
@@ -129,16 +129,16 @@ def test_ctrl_c_at_the_prompt_drops_the_line() -> None:
     with chat() as screen:
         screen.type("Tell me a very long")
         screen.until("very long")
-        # Python misses a Ctrl-C between the echo of a key and its wait for the next one: no person is that fast.
+        # Python misses a Ctrl-C between echoing a key and waiting for the next one; no person types that fast.
         time.sleep(0.5)
         screen.type(CTRL_C)
-        assert "Ctrl-D leaves" in screen.until("leaves")
+        assert "Ctrl-D" in screen.until("quit")
         screen.until("> ")
         screen.type("/exit\n")
         assert screen.end()[0] == 0
 
 
-def test_the_arrow_key_brings_a_line_back_also_from_the_last_time(tmp_path: Path) -> None:
+def test_the_arrow_key_recalls_lines_of_this_and_earlier_sessions(tmp_path: Path) -> None:
     pytest.importorskip("readline")
     history = tmp_path / "history"
     with chat("--history", str(history)) as screen:
@@ -156,17 +156,17 @@ def test_the_arrow_key_brings_a_line_back_also_from_the_last_time(tmp_path: Path
         assert IDENTITY in screen.until("\n> ")
 
 
-def test_lines_that_go_on_and_help() -> None:
+def test_continued_lines_and_help() -> None:
     with chat() as screen:
         screen.type("Who are \\\n")
         screen.until("... ")
         screen.type("you?\n")
         screen.until("\n> ")
         screen.type("/help\n")
-        assert "/reset" in screen.until("goes on in the next one.")
+        assert "/reset" in screen.until("of several lines.")
 
 
-def test_run_without_a_prompt_talks() -> None:
+def test_run_without_a_prompt_starts_a_conversation() -> None:
     with terminal("run", "--temp", "0") as screen:
         assert "no model given" in screen.until("> ")
         screen.type("Who are you?\n")
@@ -175,14 +175,14 @@ def test_run_without_a_prompt_talks() -> None:
         assert screen.end()[0] == 0
 
 
-def test_run_asks_for_a_prompt_where_it_cannot_talk() -> None:
+def test_run_raw_requires_a_prompt() -> None:
     with terminal("run", "--raw") as screen:
         code, shown = screen.end()
     assert code == 2
     assert shown.startswith("quire: [run] no prompt: ")
 
 
-def test_a_long_work_shows_its_progress() -> None:
+def test_bench_shows_its_progress() -> None:
     with terminal("bench", "-p", "8", "-n", "2", "-b", "1", "-r", "1", kind="xterm") as screen:
         assert "measuring" in screen.until("measuring")
         code, shown = screen.end()
@@ -206,7 +206,7 @@ def test_pasted_and_quoted_lines_are_one_message(tmp_path: Path) -> None:
     assert messages[2]["content"] == "first\nsecond"
 
 
-def test_tab_completes_commands_and_edit_brings_the_message_back() -> None:
+def test_tab_completes_commands_and_edit_recalls_the_message() -> None:
     pytest.importorskip("readline")
     with chat() as screen:
         screen.type("Who are you\n")

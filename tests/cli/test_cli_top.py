@@ -1,4 +1,4 @@
-"""``quire top`` beside a server of the package's model."""
+"""``quire top`` with a server of the package's model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.cli.top import sparkline
 from served import Served
 
 
-def test_a_look_at_a_server(server: Served, client: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_shows_a_server(server: Served, client: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
     body = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 5}
     assert client.post("/v1/chat/completions", json=body).status_code == 200
     assert main(["top", server.url.removeprefix("http://"), "--once"]) == 0
@@ -19,14 +19,14 @@ def test_a_look_at_a_server(server: Served, client: httpx.Client, capsys: pytest
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "file:///etc/passwd", "nonsense"])
-def test_no_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", url, "--once"]) == 1
-    assert "no server of Quire at" in capsys.readouterr().err
+    assert "no Quire server at" in capsys.readouterr().err
 
 
-def test_another_s_server(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_with_another_programs_server(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", server.url + "/v1/models?", "--once"]) == 1
-    assert "no server of Quire at" in capsys.readouterr().err
+    assert "no Quire server at" in capsys.readouterr().err
 
 
 def test_sparkline() -> None:

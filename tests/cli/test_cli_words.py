@@ -1,6 +1,6 @@
 """Help, completion, the manual page, piped text, and the commands for vectors and tokens.
 
-Oracles: click's own list of a command's options; the shells' and man's own checks where they are there.
+Oracles: click's own list of a command's options, and the checks of the shells and of man if they are installed.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def test_help_shows_every_option_once_and_short_help_fits_a_screen(
     if len(options_of(name)) > 20:
         assert "Common options:" in short
         assert len(SECTIONS[name][0].options) <= 10
-        assert "Other options:" not in whole  # each is under a heading that says what it is about
+        assert "Other options:" not in whole  # every option has a heading of its own subject
     for line in EXAMPLES.get(name, ()):
         assert line in whole
 
 
-def test_sections_and_groups_name_what_there_is() -> None:
+def test_sections_and_groups_name_existing_options() -> None:
     assert sorted(name for _, names in COMMAND_GROUPS for name in names) == sorted(COMMANDS)
     assert set(SECTIONS) <= set(COMMANDS)
     for name, sections in SECTIONS.items():
@@ -73,12 +73,12 @@ def test_sections_and_groups_name_what_there_is() -> None:
     assert {option for sections in SECTIONS.values() for each in sections for option in each.options} <= every
 
 
-def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys) == shown(capsys, "--help") == shown(capsys, "help")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_sound(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+def test_completion_scripts_are_valid(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     script = shown(capsys, "completion", shell)
     assert "_QUIRE_COMPLETE" in script
     if shutil.which(shell) is not None:
@@ -93,10 +93,10 @@ def test_completion_scripts_are_sound(capsys: pytest.CaptureFixture[str], shell:
         ("quire serve --cor", "--cors-origin"),
         ("quire run qwen3:0", "qwen3:0.6b"),
         ("quire run -m qwen3:1.", "qwen3:1.7b"),
-        ("quire run -ngl 99 --mli qwen3:1", "qwen3:14b"),  # words of other programs do not stop it
+        ("quire run -ngl 99 --mli qwen3:1", "qwen3:14b"),  # options of other programs do not prevent completion
     ],
 )
-def test_a_shell_is_told_how_a_line_goes_on(tmp_path: Path, line: str, expected: str) -> None:
+def test_completion_of_commands_options_and_models(tmp_path: Path, line: str, expected: str) -> None:
     words = line.split()
     variables = {**environment(), "HOME": str(tmp_path), "_QUIRE_COMPLETE": "bash_complete", "COMP_WORDS": line,
                  "COMP_CWORD": str(len(words) - 1)}  # fmt: skip
@@ -119,13 +119,13 @@ def test_the_manual_page_has_every_command_and_is_current(capsys: pytest.Capture
 # Piped text
 
 
-def test_text_and_question_become_one_prompt() -> None:
+def test_piped_text_and_question_are_joined() -> None:
     assert joined_with(b"a report\n", b"Summarize") == b"a report\n\nSummarize"
     assert joined_with(b" \n", b"Summarize") == joined_with(b"", b"Summarize") == b"Summarize"
 
 
 def run(line: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """A line in a shell, of ``quire``, with the package's model and greedy."""
+    """Run a shell line with ``quire`` on the package's model."""
     quire = f"{sys.executable} -m quire"
     return subprocess.run(
         ["sh", "-c", line.replace("quire", quire)], capture_output=True, text=True, check=False, timeout=60,
@@ -137,7 +137,7 @@ pytestmark_posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell o
 
 
 @pytestmark_posix
-def test_a_pipeline_is_part_of_the_prompt(tmp_path: Path) -> None:
+def test_piped_input_is_part_of_the_prompt(tmp_path: Path) -> None:
     options = "-n 3 --json --raw"
     alone = json.loads(run(f"quire run {options} 'the end' < /dev/null").stdout)["n_prompt_tokens"]
     for line in (
@@ -147,7 +147,7 @@ def test_a_pipeline_is_part_of_the_prompt(tmp_path: Path) -> None:
     ):
         done = run(line)
         assert json.loads(done.stdout)["n_prompt_tokens"] > alone + 2, done.stderr
-    # A loop's own lines are left to it.
+    # The input of a surrounding loop is not consumed.
     done = run(
         f"printf 'a\\nb\\n' > {tmp_path}/in; while read line; do quire run {options} $line; done < {tmp_path}/in"
     )
@@ -155,7 +155,7 @@ def test_a_pipeline_is_part_of_the_prompt(tmp_path: Path) -> None:
 
 
 @pytestmark_posix
-def test_a_pipe_that_nobody_writes_to_does_not_hang() -> None:
+def test_a_pipe_without_a_writer_does_not_hang() -> None:
     read, write = os.pipe()
     try:
         done = run("quire run -n 3 'the end'", stdin=read)
@@ -163,7 +163,7 @@ def test_a_pipe_that_nobody_writes_to_does_not_hang() -> None:
         os.close(read)
         os.close(write)
     assert done.returncode == 0
-    assert "nothing came on standard input" in done.stderr
+    assert "no input on standard input" in done.stderr
 
 
 # Commands
@@ -177,7 +177,7 @@ class Ranker(FakeLLM):
         return [float(len(text)) for text in documents]
 
 
-def test_documents_come_by_their_score(
+def test_documents_are_ordered_by_score(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     opened: list[str | None] = []
@@ -198,7 +198,7 @@ def test_documents_come_by_their_score(
     assert set(opened) == {"m.gguf"}
 
 
-def test_vectors_go_to_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_vectors_are_written_to_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     (tmp_path / "texts").write_text("Once\n\nupon\n")
     assert main(("embed", str(TINY), "-f", str(tmp_path / "texts"), "-o", str(tmp_path / "v.npy"), "-t", "1")) == 0
@@ -207,7 +207,7 @@ def test_vectors_go_to_files(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
 
 
-def test_a_modelfile_makes_a_name(
+def test_create_registers_a_modelfile(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from quire.hub.locate import preset_of

@@ -1,6 +1,6 @@
 """Options and variables of llama.cpp, vLLM and Ollama.
 
-Oracles: what the same command does with our own options; for values, llama.cpp's own documentation of its options.
+Oracles: the same command with Quire's own options; for values, llama.cpp's documentation of its options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 def parsed(command: click.Command, line: str) -> dict[str, Any]:
-    """The values of a command's parameters, as its function would get them, those of defaults left out."""
+    """Return the values that a command's function would get, without defaults."""
     with command.make_context(command.name, line.split()) as context:
         return {
             name: value
@@ -39,7 +39,7 @@ def parsed(command: click.Command, line: str) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the machine's own environment."""
+    """Run without the machine's own environment."""
     import os
 
     monkeypatch.chdir(tmp_path)
@@ -48,9 +48,9 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
-def test_one_type_for_both_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_type_for_k_alone_applies_to_both_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed(run.command, "-ctk bf16 x")["kv_dtype"] == "bf16"
-    assert "-ctk is for K and V" in capsys.readouterr().err
+    assert "-ctk sets both K and V to bf16" in capsys.readouterr().err
 
 
 def test_values_are_not_taken_for_options() -> None:
@@ -59,8 +59,8 @@ def test_values_are_not_taken_for_options() -> None:
     assert translated(run.command, ["-n", "-1", "x"]) == ["-n", "-1", "x"]
 
 
-def test_the_table_is_sound() -> None:
-    """Every name once in a program; every target an option of some command; texts where nothing works."""
+def test_the_table_is_consistent() -> None:
+    """Each program lists a name once, targets exist in some command, and rows that do not work have a text."""
     for program in {row.program for row in ROWS}:
         names = [name for row in ROWS if row.program == program for name in row.names]
         assert sorted(names) == sorted(set(names))
@@ -78,8 +78,8 @@ def test_the_table_is_sound() -> None:
     assert {name for name, how in first.items() if how != "same" and name in known} <= REREAD
 
 
-def test_names_that_work_and_are_ours_mean_the_same_parameter() -> None:
-    """A name of theirs that one of our commands has is the option that the table says."""
+def test_shared_names_mean_the_same_parameter() -> None:
+    """If one of Quire's commands has an option of the same name, it is the one in the table."""
     for row in ROWS:
         for each in COMMANDS.values():
             ours = {
@@ -90,7 +90,7 @@ def test_names_that_work_and_are_ours_mean_the_same_parameter() -> None:
                     assert ours[name] is ours[row.target], name
 
 
-def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_and_rejected_variables(capsys: pytest.CaptureFixture[str]) -> None:
     off = {"LLAMA_ARG_MLOCK": "0", "LLAMA_ARG_TENSOR_SPLIT": "", "LLAMA_ARG_HOST": "::1"}
     assert from_foreign_environment(off, run.command) == {}
     assert from_foreign_environment({"LLAMA_ARG_FLASH_ATTN": "on"}, serve.command) == {}
@@ -99,13 +99,13 @@ def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture
     assert found == {"speculation": ("LLAMA_ARG_SPEC_TYPE", "lookup")}
     with pytest.raises(click.UsageError, match="LLAMA_ARG_RPC is not supported"):
         from_foreign_environment({"LLAMA_ARG_RPC": "host:1"}, serve.command)
-    with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
+    with pytest.raises(click.UsageError, match="OLLAMA_HOST"):
         from_foreign_environment({"OLLAMA_HOST": "a:b:c"}, serve.command)
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [  # as Ollama's own tests of its reading have them
+    [  # from Ollama's own tests
         ("1.2.3.4", "http://1.2.3.4:11434"), (":1234", "http://0.0.0.0:1234"), ("1.2.3.4:1234", "http://1.2.3.4:1234"),
         ("example.com", "http://example.com:11434"), ("example.com:1234", "http://example.com:1234"),
         (":0", "http://0.0.0.0:0"), ("[::1]", "http://[::1]:11434"), ("[::]", "http://[::]:11434"),
@@ -116,15 +116,15 @@ def test_variables_without_effect_and_refused_ones(capsys: pytest.CaptureFixture
         ("http://[::1]/", "http://[::1]:80"), ("1.2.3.4:", "http://1.2.3.4:11434"), ("http://", "http://127.0.0.1:80"),
     ],
 )  # fmt: skip
-def test_ollamas_address(given: str, expected: str) -> None:
+def test_ollama_address(given: str, expected: str) -> None:
     scheme, host, port = ollama_address(given)
     assert (f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}") == expected
     found = from_foreign_environment({"OLLAMA_HOST": given}, serve.command)
     assert found == {"host": ("OLLAMA_HOST", host), "port": ("OLLAMA_HOST", str(port))}
 
 
-def test_what_is_no_address_of_ollamas() -> None:
-    """Where Ollama would take another port in silence, too; a path is a proxy's, which no server listens on."""
+def test_invalid_ollama_addresses() -> None:
+    """Includes values for which Ollama silently uses another port, and paths, on which no server can listen."""
     for given in (
         "a:b:c",
         ":66000",
@@ -136,11 +136,11 @@ def test_what_is_no_address_of_ollamas() -> None:
         "[a]",
         "[::1",
     ):
-        with pytest.raises(click.UsageError, match="OLLAMA_HOST must be an address"):
+        with pytest.raises(click.UsageError, match="OLLAMA_HOST"):
             ollama_address(given)
 
 
-def test_commands_call_the_server_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_call_the_server_at_ollama_host(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def urlopen(request: Any, timeout: float) -> Any:
@@ -161,7 +161,7 @@ def test_commands_call_the_server_that_listens_there(monkeypatch: pytest.MonkeyP
         assert asked.pop() == expected
 
 
-def test_our_options_win_over_their_variables(
+def test_options_take_precedence_over_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "512")
@@ -172,7 +172,7 @@ def test_our_options_win_over_their_variables(
     assert capsys.readouterr().err == "quire: from the environment: LLAMA_ARG_CTX_SIZE, LLAMA_ARG_THREADS\n"
 
 
-def test_the_servers_sampling_is_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_only_gets_sampling_options_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("quire.server.worker.launch.launch", lambda: None)
 
@@ -196,7 +196,7 @@ def test_the_page_is_current() -> None:
     assert done.returncode == 0, done.stderr or "run ci/make_options_page.py"
 
 
-def test_missing_options_are_found() -> None:
+def test_options_missing_from_the_table_are_found() -> None:
     program = (
         "import sys; sys.path.insert(0, 'ci'); import make_options_page as m; "
         "print(m.missing('-np,   --parallel N    slots\\n-qq,   --quite-new N    something\\n'))"

@@ -1,4 +1,4 @@
-"""What a server imports before it is ready, as imports are most of that time and much of the memory at rest.
+"""Modules that a server imports before it is ready: imports are most of that time and much of its idle memory.
 
 Oracle: ``sys.modules`` of fresh processes.
 """
@@ -27,7 +27,7 @@ worker.info(), worker.beat()
 
 
 def modules(program: str, unwanted: tuple[str, ...]) -> list[str]:
-    """Which of these a program imports."""
+    """Return which of these modules a program imports."""
     code = f"{program}\nimport sys\nprint(*[name for name in {unwanted} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -36,7 +36,7 @@ def modules(program: str, unwanted: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
-        # The process is started by this before anything else is imported.
+        # Starts the worker process before anything else is imported.
         ("import quire.server.worker.launch", ("asyncio", "msgspec", *WEB_CODE[1:], *MODEL_CODE)),
         (
             "import quire.cli.serve, quire.server.serve, quire.server.service.service, quire.server.worker.supervisor",
@@ -61,7 +61,7 @@ main()
 """
 
 
-def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
+def test_an_uncaught_exception_ends_the_worker() -> None:
     from quire.server.worker.protocol import Open
     from quire.server.worker.supervisor import Watch, WorkerSupervisor
 
@@ -78,7 +78,7 @@ def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
             sent_s, end_s = 0.0, time.monotonic() + 30
             while engine.process_id == before or engine.state is not EngineState.READY:
                 assert time.monotonic() < end_s
-                # Again, as Python looks at a signal that came just before a read only when that has read something.
+                # Send it again: Python handles a signal that arrived just before a read only after that read returns.
                 if worker.process.returncode is None and time.monotonic() > sent_s + 1:
                     os.kill(before, signal.SIGUSR1)
                     sent_s = time.monotonic()
@@ -91,7 +91,7 @@ def test_an_exception_that_nobody_takes_ends_the_worker() -> None:
     asyncio.run(test())
 
 
-def test_a_worker_that_was_started_before_is_told_its_model() -> None:
+def test_a_prelaunched_worker_receives_its_model() -> None:
     from quire.server.worker.launch import launch
     from quire.server.worker.protocol import Open
     from quire.server.worker.supervisor import WorkerSupervisor
@@ -101,7 +101,7 @@ def test_a_worker_that_was_started_before_is_told_its_model() -> None:
         engine = WorkerSupervisor(Open(None, {"threads": 1, "n_ctx": 256}), launched=launched)
         await engine.start()
         try:
-            # Threads inherit it, so those that compute have it, too.
+            # Threads inherit the priority, including those that compute.
             assert os.getpriority(os.PRIO_PROCESS, launched.process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
             assert (engine.process_id, engine.info.n_ctx) == (launched.process.pid, 256)
         finally:

@@ -124,11 +124,11 @@ def test_matrices_are_merged_shown_and_written_in_both_forms(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["-m", "{model}"], "a text (-f) or matrices"),
+        (["-m", "{model}"], "(--in-file)"),
         (["-m", "{model}", "-f", "{text}", "-c", "4096"], "at least 8192 tokens"),
-        (["-m", "{model}", "-f", "{text}", "--kernels", "cpu"], "kernels must be stock"),
+        (["-m", "{model}", "-f", "{text}", "--kernels", "cpu"], "kernels 'cpu'"),
         (["--in-file", "{text}"], "must be an importance matrix"),
-        (["--in-file", "{text}", "--json"], "not asked for"),
+        (["--in-file", "{text}", "--json"], "--show-statistics"),
     ],
 )
 def test_wrong_wishes_are_refused(

@@ -206,10 +206,10 @@ def test_broken_tasks_are_refused(llm: LLM, read: object, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "a text must be given"),
-        (["-f", "{text}", "--kl-divergence"], "needs the file"),
-        (["-f", "{text}", "--hellaswag", "--winogrande"], "one thing must be measured"),
-        (["-f", "{text}", "--hellaswag", "--save-all-logits", "{out}"], "of chunks of a text"),
+        ([], "no text"),
+        (["-f", "{text}", "--kl-divergence"], "--kl-divergence-base"),
+        (["-f", "{text}", "--hellaswag", "--winogrande"], "--winogrande"),
+        (["-f", "{text}", "--hellaswag", "--save-all-logits", "{out}"], "chunks of a text"),
         (["-f", "{text}", "--kl-base", "{text}"], "must hold log-probabilities"),
         (["-f", "{text}", "--chunks", "0"], "must be 1 or more"),
         (["-f", "{text}", "--winogrande"], "winogrande"),

@@ -278,7 +278,7 @@ _LLAMA_CPP = (
     _refused("--attention", "it comes from the model file"),
     _note("--ui --webui", "the page is always at /", env="LLAMA_ARG_UI"),
     _note("--no-ui --no-webui", "the page is always at /; it exposes nothing beyond the routes"),
-    _refused("--ui-config --webui-config --ui-config-file --webui-config-file", "the browser stores the page's settings"),
+    _refused("--ui-config --webui-config --ui-config-file --webui-config-file", "the browser stores its settings"),
     _note("--no-ui-mcp-proxy --no-webui-mcp-proxy --no-agent -no-ag", "there is no such proxy or agent"),
     _refused("--ui-mcp-proxy --webui-mcp-proxy -ag --agent", _TOOLS, takes=False),
     _refused("--tools-runtime --mcp-servers-config --mcp-servers-json", _TOOLS),

@@ -54,7 +54,7 @@ def divided(words: Sequence[str], path: str | None, prompt: str | None) -> tuple
     rest = list(words)
     if path is not None:
         if rest and names_a_model(rest[0]):
-            raise click.UsageError(f"the model is given twice: as {rest[0]!r:.80} and by -m")
+            raise click.UsageError(f"the model is given twice: as {rest[0]!r:.80} and with -m")
     elif rest and (names_a_model(rest[0]) or prompt is not None):
         path = rest.pop(0)
     elif len(rest) > 1 or (rest and _TAGGED.fullmatch(rest[0])):

@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a model runs.  ``reasons`` lists what is missing, and is empty if it runs.
+    """The answer to "does it run?"  ``reasons`` lists what is missing, and is empty if it runs.
 
     ``chat_refusal`` is the reason if a model that runs cannot use its own chat template.
     """
