@@ -94,7 +94,7 @@ def test_a_quantized_matrix_is_taken_apart(tmp_path: Path, source: GGUFReader) -
 def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> None:
     for change in ({"attention.key_length": 60}, {"attention.value_length": 40}, {"attention.head_count_kv": 2}):
         path = written(tmp_path / "x.gguf", source, change, tensors_of(source))
-        with pytest.raises(LoadError, match="the cache must have 1 head of 64 and 48 numbers"):
+        with pytest.raises(LoadError, match="the latent cache needs 1, 64 and 48"):
             load_model(GGUFReader(path))
     for change, words in (
         ({"rope.dimension_count": 40}, "rope.dimension_count"),

@@ -42,9 +42,9 @@ PERIOD = 4  # every fourth layer sees all of the past
 class Attention(qwen3.Attention):
     """What heads give is multiplied by the sigmoid of a product with the input; ``rotates``: whether heads turn."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, rotates: bool) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.gate = w.linear("attn_gate", c.dim, c.n_head * c.v_head_dim)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, rotates: bool) -> None:
+        super().__init__(config, weights, layer, rotation)
+        self.gate = weights.linear("attn_gate", config.dim, config.n_head * config.v_head_dim)
         self.rotates = rotates
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -56,21 +56,21 @@ class Attention(qwen3.Attention):
 
 
 class Afmoe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
-        n_dense = m.integer("leading_dense_block_count", 0)
-        n_shared = m.integer("expert_shared_count", high=64)
-        window = m.integer("attention.sliding_window", low=1)
-        local = locals_of(m, c.n_layer, PERIOD)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        n_dense = keys.integer("leading_dense_block_count", 0)
+        n_shared = keys.integer("expert_shared_count", high=64)
+        window = keys.integer("attention.sliding_window", low=1)
+        local = locals_of(keys, config.n_layer, PERIOD)
         self.windows = [window if one else 0 for one in local]
-        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
-            SandwichBlock(c, b, Attention(c, b, i, rotation, rotates=local[i]), mlp(i, b))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            SandwichBlock(config, block, Attention(config, block, i, rotation, rotates=local[i]), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
@@ -80,6 +80,8 @@ class Afmoe(Decoder):
 
 
 MODEL = Afmoe
+
+# --- checkpoint ---
 
 
 def _is_scaled(config: Fields) -> None:

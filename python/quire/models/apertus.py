@@ -44,23 +44,31 @@ def softplus(x: float) -> float:
 
 
 class Apertus(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
         names = ("alpha_p", "alpha_n", "beta", "eps")
         curves = [
-            Xielu(*each) for each in zip(*(m.numbers_of(f"xielu.{name}", c.n_layer) for name in names), strict=True)
+            Xielu(*each)
+            for each in zip(*(keys.numbers_of(f"xielu.{name}", config.n_layer) for name in names), strict=True)
         ]
         if not all(math.isfinite(curve.alpha_p + curve.alpha_n) for curve in curves):
             raise LoadError("[apertus] the numbers of xielu must be finite in f32 but are not")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            Block(c, b, qwen3.Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, curves[i]))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                qwen3.Attention(config, block, i, rotation),
+                MLP(block, config.dim, config.ffn_dim, curves[i]),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Apertus
+
+# --- checkpoint ---
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

@@ -14,17 +14,27 @@ ARCHES = ("arcee",)
 class Arcee(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
         blocks = [
-            Block(c, b, llama.Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, relu_squared))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                llama.Attention(config, block, i, rotation),
+                MLP(block, config.dim, config.ffn_dim, relu_squared),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Arcee
+
+# --- checkpoint ---
+
 HF = {
     "ArceeForCausalLM": Checkpoint(
         "arcee",

@@ -13,10 +13,12 @@ ARCHES = ("arctic",)
 class Block(base.Block):
     """The MLP is as wide as the model."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: llama.Attention, e: ExpertConfig) -> None:
-        super().__init__(c, w, attention, GatedMLP(w, c.dim, c.dim))
-        self.experts_norm = w.norm("ffn_norm_exps", c.dim, c.eps)
-        self.experts = MoE(w, c.dim, e.ffn_dim, e.n, e.spec())
+    def __init__(
+        self, config: DenseConfig, weights: Weights, attention: llama.Attention, experts: ExpertConfig
+    ) -> None:
+        super().__init__(config, weights, attention, GatedMLP(weights, config.dim, config.dim))
+        self.experts_norm = weights.norm("ffn_norm_exps", config.dim, config.eps)
+        self.experts = MoE(weights, config.dim, experts.ffn_dim, experts.n, experts.spec())
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         return super().__call__(x, step) + self.experts(self.experts_norm(x))
@@ -25,15 +27,23 @@ class Block(base.Block):
 class Arctic(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        blocks = [Block(c, b, llama.Attention(c, b, i, rotation), e) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        blocks = [
+            Block(config, block, llama.Attention(config, block, i, rotation), experts)
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Arctic
+
+# --- checkpoint ---
+
 _LAYER = "model.layers.{i}"
 _MOE, _MLP = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.residual_mlp"
 _UNITS = {"gate": "w1", "up": "w3", "down": "w2"}

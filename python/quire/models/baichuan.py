@@ -27,29 +27,34 @@ from .classic import AlibiAttention, LinearBiases
 
 ARCHES = ("baichuan",)
 ALIBI_LAYERS = 40  # of the 13-billion models; files do not say it otherwise
-NORMED_HEAD_VOCAB = 125696  # of Baichuan 2, the length of whose head's rows is 1
 
 
 class Baichuan(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        biases = LinearBiases(w, c.n_head) if c.n_layer == ALIBI_LAYERS else None
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        biases = LinearBiases(weights, config.n_head) if config.n_layer == ALIBI_LAYERS else None
         blocks = [
             Block(
-                c,
-                b,
-                AlibiAttention(c, b, i, biases) if biases else llama.Attention(c, b, i, rotation),
-                GatedMLP(b, c.dim, c.ffn_dim),
+                config,
+                block,
+                AlibiAttention(config, block, i, biases) if biases else llama.Attention(config, block, i, rotation),
+                GatedMLP(block, config.dim, config.ffn_dim),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Baichuan
+
+# --- checkpoint ---
+
+NORMED_HEAD_VOCAB = 125696  # of Baichuan 2, the length of whose head's rows is 1
 
 
 def _part(which: int) -> Change:

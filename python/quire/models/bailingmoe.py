@@ -31,6 +31,8 @@ class BailingMoe(DeepSeek):
 
 MODEL = BailingMoe
 
+# --- checkpoint ---
+
 
 def _all_routed(config: Fields) -> None:
     if n := config.integer("first_k_dense_replace", 0):

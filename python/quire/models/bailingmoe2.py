@@ -29,20 +29,27 @@ ARCHES = ("bailingmoe2",)
 
 
 class BailingMoe2(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
-        n_dense_layers = m.integer("leading_dense_block_count", 0)
-        shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)  # of each
-        shared_dim *= m.integer("expert_shared_count", high=64)
-        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer))
+        experts = ExpertConfig.read(
+            keys, config.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING
+        )
+        n_dense_layers = keys.integer("leading_dense_block_count", 0)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", experts.ffn_dim, low=1, high=MAX_DIM)  # of each
+        shared_dim *= keys.integer("expert_shared_count", high=64)
+        mlp = dense_then_experts(config, experts, shared_dim, n_dense_layers)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = BailingMoe2
+
+# --- checkpoint ---
 
 
 def _shared_experts(config: Fields) -> None:

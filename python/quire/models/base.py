@@ -51,14 +51,14 @@ class Config:
     dim: int
 
     @classmethod
-    def read(cls, m: Keys, n_vocab: int) -> Config:
+    def read(cls, keys: Keys, n_vocab: int) -> Config:
         """Raises LoadError naming the key that is absent, of another type or out of range."""
         return Config(
-            arch=m.arch,
+            arch=keys.arch,
             n_vocab=n_vocab,
-            n_ctx_train=m.integer("context_length", low=1),
-            n_layer=m.integer("block_count", low=1, high=MAX_LAYERS),
-            dim=m.integer("embedding_length", low=1, high=MAX_DIM),
+            n_ctx_train=keys.integer("context_length", low=1),
+            n_layer=keys.integer("block_count", low=1, high=MAX_LAYERS),
+            dim=keys.integer("embedding_length", low=1, high=MAX_DIM),
         )
 
     @property
@@ -103,7 +103,7 @@ class DenseConfig(Config):
     @classmethod
     def read(
         cls,
-        m: Keys,
+        keys: Keys,
         n_vocab: int,
         *,
         eps: str = "attention.layer_norm_rms_epsilon",
@@ -116,21 +116,21 @@ class DenseConfig(Config):
         ``n_head``: the most that a layer has, where layers differ.  ``n_kv_head``, ``ffn_dim``: those of the layers
         that have any, where others have none (``by_layer``).
         """
-        base = Config.read(m, n_vocab)
-        n_head = n_head or m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
-        head_dim = m.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
+        base = Config.read(keys, n_vocab)
+        n_head = n_head or keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        head_dim = keys.integer("attention.key_length", max(1, base.dim // n_head), low=1, high=MAX_HEAD_DIM)
         config = cls(
             **vars(base),
             n_head=n_head,
-            n_kv_head=n_kv_head or m.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
+            n_kv_head=n_kv_head or keys.same("attention.head_count_kv", base.n_layer, n_head, low=1, high=MAX_HEADS),
             head_dim=head_dim,
-            v_head_dim=m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
-            n_rot=m.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
-            ffn_dim=ffn_dim or m.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
-            eps=m.number(eps),
+            v_head_dim=keys.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
+            n_rot=keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
+            ffn_dim=ffn_dim or keys.same("feed_forward_length", base.n_layer, 0, high=MAX_DIM),
+            eps=keys.number(eps),
         )
         config.check()
-        m.only("attention.causal", cls.IS_CAUSAL)
+        keys.only("attention.causal", cls.IS_CAUSAL)
         return config
 
     @property
@@ -156,12 +156,14 @@ class DenseConfig(Config):
         ]
 
 
-def by_layer(m: Keys, name: str, *, high: int) -> tuple[list[bool], int]:
+def by_layer(keys: Keys, name: str, *, high: int) -> tuple[list[bool], int]:
     """Of a number by layer that is 0 where a layer has none of it: which layers have it, and what they share."""
-    numbers = m.integers(name, m.integer("block_count", low=1, high=MAX_LAYERS), high=high)
+    numbers = keys.integers(name, keys.integer("block_count", low=1, high=MAX_LAYERS), high=high)
     values = set(numbers) - {0}
     if len(values) > 1:
-        raise UnsupportedError(f"[{m.arch}] '{m.full(name)}' must be the same for all layers that have any but is not")
+        raise UnsupportedError(
+            f"[{keys.arch}] '{keys.full(name)}' must be the same for all layers that have any but is not"
+        )
     return [number > 0 for number in numbers], values.pop() if values else 1
 
 
@@ -175,7 +177,7 @@ class Vectors:
 class Model(Protocol):
     """An architecture: declares its weights, then spells the wiring."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None: ...
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None: ...
 
     @property
     def config(self) -> Config:
@@ -203,9 +205,9 @@ Mixer = Callable[[Tensor, Step], Tensor]  # rows with those before them, such as
 class Block:
     """Attention and MLP, each behind a norm and added to what went in."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -215,9 +217,11 @@ class Block:
 class SandwichBlock:
     """Attention and MLP, each between two norms."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
-        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.attn_post = weights.norm("post_attention_norm", config.dim, config.eps)
+        self.ffn_norm = weights.norm("ffn_norm", config.dim, config.eps)
+        self.ffn_post = weights.norm("post_ffw_norm", config.dim, config.eps)
         self.attention, self.mlp = attention, mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -228,9 +232,9 @@ class SandwichBlock:
 class PostNormBlock:
     """Attention and MLP, each before a norm, whose result is added to what went in."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attention, self.attn_post = attention, w.norm("post_attention_norm", c.dim, c.eps)
-        self.mlp, self.ffn_post = mlp, w.norm("post_ffw_norm", c.dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attention, self.attn_post = attention, weights.norm("post_attention_norm", config.dim, config.eps)
+        self.mlp, self.ffn_post = mlp, weights.norm("post_ffw_norm", config.dim, config.eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attn_post(self.attention(x, step))
@@ -245,38 +249,43 @@ class Decoder:
 
     predictor: Predictor | None = None
 
-    def __init__(self, c: DenseConfig, w: Weights, blocks: Sequence[Mixer]) -> None:
-        self.config = c
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+    def __init__(self, config: DenseConfig, weights: Weights, blocks: Sequence[Mixer]) -> None:
+        self.config = config
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = blocks
-        self.norm: Layer = w.norm("output_norm", c.dim, c.eps)
-        self.head = head(w, c, self.embedding)
+        self.norm: Layer = weights.norm("output_norm", config.dim, config.eps)
+        self.head = head(weights, config, self.embedding)
 
     def add_predictor(
-        self, w: Weights, block: Callable[[Weights], Mixer], cache: CacheSpec | None = None, *, is_normed: bool = True
+        self,
+        weights: Weights,
+        make_block: Callable[[Weights], Mixer],
+        cache: CacheSpec | None = None,
+        *,
+        is_normed: bool = True,
     ) -> None:
         """The layer behind the last one, where the file has one that predicts later tokens, and it is to be used.
 
         ``block`` makes its block of the layer's weights, as layer 0 of a cache of its own; ``cache``: what that keeps,
         None: all of the past.  ``is_normed``: see ``Predictor``.
         """
-        c, b = self.config, w.scope(f"blk.{self.config.n_layer}")
-        if not (w.predicts and b.has(f"{PREDICTOR}.weight")):
+        config, block = self.config, weights.scope(f"blk.{self.config.n_layer}")
+        if not (weights.predicts and block.has(f"{PREDICTOR}.weight")):
             return
-        norms = [name for name in PREDICTOR_NORMS if b.has(f"{name}.weight")]
+        norms = [name for name in PREDICTOR_NORMS if block.has(f"{name}.weight")]
         self.predictor = Predictor(
-            dim=c.dim,
-            cache=cache or c.cache()[0],
-            embedding=b.embedding("nextn.embed_tokens", c.n_vocab, c.dim)
-            if b.has("nextn.embed_tokens.weight")
+            dim=config.dim,
+            cache=cache or config.cache()[0],
+            embedding=block.embedding("nextn.embed_tokens", config.n_vocab, config.dim)
+            if block.has("nextn.embed_tokens.weight")
             else self.embedding,
-            embedding_norm=b.norm("nextn.enorm", c.dim, c.eps),
-            feature_norm=b.norm("nextn.hnorm", c.dim, c.eps),
-            projection=b.linear(PREDICTOR, 2 * c.dim, c.dim),
-            block=block(b),
-            norm=b.norm(norms[0], c.dim, c.eps) if norms else self.norm,
-            head=b.linear("nextn.shared_head_head", c.dim, c.n_vocab)
-            if b.has("nextn.shared_head_head.weight")
+            embedding_norm=block.norm("nextn.enorm", config.dim, config.eps),
+            feature_norm=block.norm("nextn.hnorm", config.dim, config.eps),
+            projection=block.linear(PREDICTOR, 2 * config.dim, config.dim),
+            block=make_block(block),
+            norm=block.norm(norms[0], config.dim, config.eps) if norms else self.norm,
+            head=block.linear("nextn.shared_head_head", config.dim, config.n_vocab)
+            if block.has("nextn.shared_head_head.weight")
             else self.head,
             is_normed=is_normed,
         )
@@ -296,43 +305,47 @@ class Decoder:
 
 
 def dense_then_experts(
-    c: DenseConfig, e: ExpertConfig, shared_dim: int, n_dense: int
+    config: DenseConfig, experts: ExpertConfig, shared_dim: int, n_dense: int
 ) -> Callable[[int, Weights], Layer]:
     """What makes the MLP of layer i: a gated one in the first ``n_dense``, then experts, a shared one beside them."""
 
-    def mlp(i: int, w: Weights) -> Layer:
-        return GatedMLP(w, c.dim, c.ffn_dim) if i < n_dense else experts_of(w, c.dim, e, shared_dim)
+    def mlp(i: int, weights: Weights) -> Layer:
+        return (
+            GatedMLP(weights, config.dim, config.ffn_dim)
+            if i < n_dense
+            else experts_of(weights, config.dim, experts, shared_dim)
+        )
 
     return mlp
 
 
-def head(w: Weights, c: Config, embedding: Embedding) -> Linear:
+def head(weights: Weights, config: Config, embedding: Embedding) -> Linear:
     """The output projection; where the file has none, the embedding's matrix."""
-    return w.linear("output", c.dim, c.n_vocab) if w.has("output.weight") else embedding.as_head()
+    return weights.linear("output", config.dim, config.n_vocab) if weights.has("output.weight") else embedding.as_head()
 
 
-def layers_left_out(m: Keys, w: Weights, n_layer: int, *, n_used: int = 0) -> int:
+def layers_left_out(keys: Keys, weights: Weights, n_layer: int, *, n_used: int = 0) -> int:
     """How many of a file's last layers predict later tokens.
 
     ``n_used``: of those, the model takes the first ones (``Decoder.add_predictor``), where they are to be used; no
     others.
     """
-    n = m.integer("nextn_predict_layers", 0, high=n_layer - 1)
+    n = keys.integer("nextn_predict_layers", 0, high=n_layer - 1)
     first = n_layer - n
-    used = n_used if n and w.predicts and w.has(f"blk.{first}.{PREDICTOR}.weight") else 0
+    used = n_used if n and weights.predicts and weights.has(f"blk.{first}.{PREDICTOR}.weight") else 0
     for i in range(first + used, n_layer):
-        w.ignore(f"blk.{i}.*", "it predicts later tokens")
+        weights.ignore(f"blk.{i}.*", "it predicts later tokens")
     return n
 
 
-def local_layers(m: Keys, n_layer: int, period: int, *, last: bool = True) -> list[bool]:
+def local_layers(keys: Keys, n_layer: int, period: int, *, last: bool = True) -> list[bool]:
     """Which layers have a window: all but every ``period``-th, or of another period, or as an array says.
 
     ``last``: whether the one without is the last of its period or the first.
     """
-    if m.is_array("attention.sliding_window_pattern"):
-        return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
-    period = m.integer("attention.sliding_window_pattern", period)
+    if keys.is_array("attention.sliding_window_pattern"):
+        return [bool(local) for local in keys.integers("attention.sliding_window_pattern", n_layer, high=1)]
+    period = keys.integer("attention.sliding_window_pattern", period)
     return [period == 0 or (i + last) % period != 0 for i in range(n_layer)]
 
 
@@ -356,9 +369,9 @@ def trace(
     if fusion is not None:
         step.show_features(fusion(_states_of(model, step, fusion)))
     if missing := wanted.difference(tracer.tapped_layers):
-        c = model.config
+        config = model.config
         raise UnsupportedError(
-            f"[taps] layers must be those of {c.arch} that show their hidden state, of {c.n_layer}, "
+            f"[taps] layers must be those of {config.arch} that show their hidden state, of {config.n_layer}, "
             f"but {min(missing)} is not"
         )
     return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output, encoder=encoder)

@@ -23,13 +23,18 @@ ARCHES = ("bert",)
 
 
 class Bert(Encoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = EncoderConfig.read_file(m, w, n_vocab)
-        blocks = [Block(c, b, Attention(c, b), MLP(b, c.dim, c.ffn_dim, "gelu")) for b in w.blocks(c.n_layer)]
-        super().__init__(c, m, w, Embeddings(c, w, has_positions=True), blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = EncoderConfig.read_file(keys, weights, n_vocab)
+        blocks = [
+            Block(config, block, Attention(config, block), MLP(block, config.dim, config.ffn_dim, "gelu"))
+            for block in weights.blocks(config.n_layer)
+        ]
+        super().__init__(config, keys, weights, Embeddings(config, weights, has_positions=True), blocks)
 
 
 MODEL = Bert
+
+# --- checkpoint ---
 
 
 def _position_offset(config: Fields) -> int:

@@ -29,9 +29,9 @@ ARCHES = ("bitnet",)
 
 
 class Attention(llama.Attention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.sub_norm = w.norm("attn_sub_norm", c.n_head * c.v_head_dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(config, weights, layer, rotation)
+        self.sub_norm = weights.norm("attn_sub_norm", config.n_head * config.v_head_dim, config.eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -41,23 +41,29 @@ class Attention(llama.Attention):
 
 
 class NormedMLP(GatedMLP):
-    def __init__(self, c: DenseConfig, w: Weights) -> None:
-        super().__init__(w, c.dim, c.ffn_dim)
-        self.sub_norm = w.norm("ffn_sub_norm", c.ffn_dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights) -> None:
+        super().__init__(weights, config.dim, config.ffn_dim)
+        self.sub_norm = weights.norm("ffn_sub_norm", config.ffn_dim, config.eps)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.sub_norm(glu(self.gate(x), self.up(x), self.activation)))
 
 
 class BitNet(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        blocks = [Block(c, b, Attention(c, b, i, rotation), NormedMLP(c, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), NormedMLP(config, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = BitNet
+
+# --- checkpoint ---
+
 _LAYER = "model.layers.{i}"
 _BIASES = only_with("attention_bias", default=False, biases=True)
 

@@ -11,21 +11,29 @@ ARCHES = ("bloom",)
 
 
 class Bloom(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        self.embedding_norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
-        biases = LinearBiases(w, c.n_head)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        self.embedding_norm = weights.layer_norm("token_embd_norm", config.dim, config.eps)
+        biases = LinearBiases(weights, config.n_head)
         blocks = [
-            Block(c, b, AlibiAttention(c, b, i, biases), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                AlibiAttention(config, block, i, biases),
+                MLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding_norm(self.embedding(step.tokens)), step)
 
 
 MODEL = Bloom
+
+# --- checkpoint ---
+
 _N_HEAD = u32("n_head", "num_attention_heads", default=8, low=1)
 _WIDTH = u32("n_embed", "hidden_size", default=64)
 

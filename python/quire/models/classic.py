@@ -14,22 +14,22 @@ from .base import DenseConfig, Layer, Mixer
 EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
 
 
-def projections(c: DenseConfig, w: Weights) -> list[Linear]:
+def projections(config: DenseConfig, weights: Weights) -> list[Linear]:
     """Queries, keys and values: parts of one tensor or three of them, with the biases that the file has."""
-    sizes = [c.n_head * c.head_dim, c.n_kv_head * c.head_dim, c.n_kv_head * c.v_head_dim]
-    if w.has("attn_qkv.weight"):
-        return w.linears("attn_qkv", c.dim, sizes, bias=None)
-    return [w.linear(f"attn_{one}", c.dim, n, bias=None) for one, n in zip("qkv", sizes, strict=True)]
+    sizes = [config.n_head * config.head_dim, config.n_kv_head * config.head_dim, config.n_kv_head * config.v_head_dim]
+    if weights.has("attn_qkv.weight"):
+        return weights.linears("attn_qkv", config.dim, sizes, bias=None)
+    return [weights.linear(f"attn_{one}", config.dim, n, bias=None) for one, n in zip("qkv", sizes, strict=True)]
 
 
 class Attention:
     """Of heads in groups.  ``rotation``: None where positions are in the embedding."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q, self.k, self.v = projections(c, w)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q, self.k, self.v = projections(config, weights)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
         """Heads that know where they are."""
@@ -45,8 +45,8 @@ class Attention:
 class LinearBiases:
     """ALiBi (Press, Smith and Lewis 2021): a head's scores fall with the distance, each by a slope of its own."""
 
-    def __init__(self, w: Weights, n_head: int, max_bias: float = 8.0) -> None:
-        self.w, self.slopes = w, alibi_slopes(n_head, max_bias)
+    def __init__(self, weights: Weights, n_head: int, max_bias: float = 8.0) -> None:
+        self.weights, self.slopes = weights, alibi_slopes(n_head, max_bias)
         self.made: dict[int, Weight] = {}  # by n_ctx
 
     def of(self, step: Step) -> Weight:
@@ -56,7 +56,7 @@ class LinearBiases:
         if step.n_ctx not in self.made:
             distances = np.arange(step.n_ctx - 1, -1, -1, dtype=np.float32)
             table = -np.array(self.slopes, np.float32)[:, None] * distances
-            self.made[step.n_ctx] = self.w.made("alibi", table)
+            self.made[step.n_ctx] = self.weights.made("alibi", table)
         return self.made[step.n_ctx]
 
 
@@ -73,8 +73,8 @@ def alibi_slopes(n_head: int, max_bias: float) -> list[float]:
 class AlibiAttention(Attention):
     """Nothing is rotated: distances are all that heads know of positions."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None) -> None:
-        super().__init__(c, w, layer)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, biases: LinearBiases | None) -> None:
+        super().__init__(config, weights, layer)
         self.biases = biases
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,12 +92,15 @@ class AlibiAttention(Attention):
 class HeadNorms(Attention):
     """With a norm for each head of q and k, where the file has them."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.eps = c.eps
-        shapes = {"attn_q_norm.weight": (c.n_head, c.head_dim), "attn_k_norm.weight": (c.n_kv_head, c.head_dim)}
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
+        super().__init__(config, weights, layer, rotation)
+        self.eps = config.eps
+        shapes = {
+            "attn_q_norm.weight": (config.n_head, config.head_dim),
+            "attn_k_norm.weight": (config.n_kv_head, config.head_dim),
+        }
         self.q_norm, self.k_norm = (
-            w.tensor(name, shape, vector=True) if w.has(name) else None for name, shape in shapes.items()
+            weights.tensor(name, shape, vector=True) if weights.has(name) else None for name, shape in shapes.items()
         )
 
     def normed(self, x: Tensor, weight: Weight | None) -> Tensor:
@@ -113,9 +116,9 @@ class HeadNorms(Attention):
 class Block:
     """Attention and MLP one after the other, each behind a layer norm and added to what went in."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.mlp = w.layer_norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = weights.layer_norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.mlp = weights.layer_norm("ffn_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -128,10 +131,12 @@ class ParallelBlock:
     ``mlp_norm``: the name of the MLP's own norm; where the file has none, both are behind ``attn_norm``.
     """
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer, *, mlp_norm: str = "ffn_norm") -> None:
-        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
-        has_own = w.has(f"{mlp_norm}.weight")
-        self.ffn_norm, self.mlp = w.layer_norm(mlp_norm, c.dim, c.eps) if has_own else None, mlp
+    def __init__(
+        self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer, *, mlp_norm: str = "ffn_norm"
+    ) -> None:
+        self.attn_norm, self.attention = weights.layer_norm("attn_norm", config.dim, config.eps), attention
+        has_own = weights.has(f"{mlp_norm}.weight")
+        self.ffn_norm, self.mlp = weights.layer_norm(mlp_norm, config.dim, config.eps) if has_own else None, mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         normed = self.attn_norm(x)
@@ -141,9 +146,9 @@ class ParallelBlock:
 class PositionTable:
     """A learned vector for each position (Radford et al. 2018)."""
 
-    def __init__(self, c: DenseConfig, w: Weights) -> None:
-        self.arch, self.n = c.arch, c.n_ctx_train
-        self.vectors = w.embedding("position_embd", c.n_ctx_train, c.dim)
+    def __init__(self, config: DenseConfig, weights: Weights) -> None:
+        self.arch, self.n = config.arch, config.n_ctx_train
+        self.vectors = weights.embedding("position_embd", config.n_ctx_train, config.dim)
 
     def __call__(self, step: Step) -> Tensor:
         if step.n_ctx > self.n:
@@ -156,13 +161,15 @@ class PositionTable:
 class LayerNormDecoder:
     """Embedding, blocks, a layer norm, a head, all of the past in every layer."""
 
-    def __init__(self, c: DenseConfig, w: Weights, blocks: Sequence[Mixer]) -> None:
-        self.config = c
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+    def __init__(self, config: DenseConfig, weights: Weights, blocks: Sequence[Mixer]) -> None:
+        self.config = config
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = blocks
-        self.norm = w.layer_norm("output_norm", c.dim, c.eps)
-        has_own = w.has("output.weight")
-        self.head = w.linear("output", c.dim, c.n_vocab, bias=None) if has_own else self.embedding.as_head()
+        self.norm = weights.layer_norm("output_norm", config.dim, config.eps)
+        has_own = weights.has("output.weight")
+        self.head = (
+            weights.linear("output", config.dim, config.n_vocab, bias=None) if has_own else self.embedding.as_head()
+        )
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache()
@@ -174,6 +181,9 @@ class LayerNormDecoder:
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens), step)
+
+
+# --- checkpoint ---
 
 
 def in_order(x: Array, config: Fields) -> Array:

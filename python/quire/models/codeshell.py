@@ -11,17 +11,24 @@ ARCHES = ("codeshell",)
 
 
 class CodeShell(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                MLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = CodeShell
+
+# --- checkpoint ---
 
 
 def _ffn_dim(config: Fields) -> int:

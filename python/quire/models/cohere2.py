@@ -15,11 +15,13 @@ PERIOD = 4  # every fourth layer sees all of the past
 
 
 class Cohere2(CommandR):
-    def rotations(self, m: Keys, w: Weights, c: DenseConfig) -> Sequence[RopeSpec | None]:
-        window = m.integer("attention.sliding_window", low=1)
-        self.windows = [window if is_local else 0 for is_local in locals_of(m, c.n_layer, PERIOD)]
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        m.only("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+    def rotations(self, keys: Keys, weights: Weights, config: DenseConfig) -> Sequence[RopeSpec | None]:
+        window = keys.integer("attention.sliding_window", low=1)
+        self.windows = [window if is_local else 0 for is_local in locals_of(keys, config.n_layer, PERIOD)]
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        keys.only("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
         return [rotation if window else None for window in self.windows]
 
     def cache(self) -> list[CacheSpec]:
@@ -27,6 +29,8 @@ class Cohere2(CommandR):
 
 
 MODEL = Cohere2
+
+# --- checkpoint ---
 
 
 def _window(config: Fields) -> int:

@@ -57,33 +57,44 @@ class Block:
 class Cohere2Moe:
     """Layers with a window rotate, and dense ones.  Norms are those whose epsilon the file has."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        is_rms = m.has(RMS)
-        c = DenseConfig.read(m, n_vocab, eps=RMS if is_rms else EPS)
-        m.without_effect(EPS)
-        n_layer = c.n_layer - layers_left_out(m, w, c.n_layer)
-        e = ExpertConfig.read(m, n_layer, gating="sigmoid", normalize=False, ffn_dim=c.ffn_dim, reads=ROUTING)
-        n_shared = m.integer("expert_shared_count", 0, high=64)
-        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
-        n_dense_layers, window = m.integer("leading_dense_block_count"), m.integer("attention.sliding_window", low=1)
-        self.windows = [window if local else 0 for local in locals_of(m, n_layer, PERIOD, last=False)]
-        m.only("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        is_rms = keys.has(RMS)
+        config = DenseConfig.read(keys, n_vocab, eps=RMS if is_rms else EPS)
+        keys.without_effect(EPS)
+        n_layer = config.n_layer - layers_left_out(keys, weights, config.n_layer)
+        experts = ExpertConfig.read(
+            keys, n_layer, gating="sigmoid", normalize=False, ffn_dim=config.ffn_dim, reads=ROUTING
+        )
+        n_shared = keys.integer("expert_shared_count", 0, high=64)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", n_shared * experts.ffn_dim, high=MAX_DIM)
+        n_dense_layers = keys.integer("leading_dense_block_count")
+        window = keys.integer("attention.sliding_window", low=1)
+        self.windows = [window if local else 0 for local in locals_of(keys, n_layer, PERIOD, last=False)]
+        keys.only("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
 
-        def norm(b: Weights, name: str) -> Layer:
-            return b.norm(name, c.dim, c.eps) if is_rms else b.layer_norm(name, c.dim, c.eps)
+        def norm(block: Weights, name: str) -> Layer:
+            return (
+                block.norm(name, config.dim, config.eps) if is_rms else block.layer_norm(name, config.dim, config.eps)
+            )
 
-        def block(i: int, b: Weights) -> Block:
+        def make_block(i: int, block: Weights) -> Block:
             is_dense = i < n_dense_layers
-            attention = Attention(c, b, i, rotation if is_dense or self.windows[i] else None)
+            attention = Attention(config, block, i, rotation if is_dense or self.windows[i] else None)
             shared = shared_dim if n_shared else 0
-            mlp: Layer = GatedMLP(b, c.dim, c.ffn_dim) if is_dense else experts_of(b, c.dim, e, shared)
-            return Block(norm(b, "attn_norm"), attention, mlp, 0.5 if shared and not is_dense else 1.0)
+            mlp: Layer = (
+                GatedMLP(block, config.dim, config.ffn_dim)
+                if is_dense
+                else experts_of(block, config.dim, experts, shared)
+            )
+            return Block(norm(block, "attn_norm"), attention, mlp, 0.5 if shared and not is_dense else 1.0)
 
-        self.config, self.embedding = c, w.embedding("token_embd", c.n_vocab, c.dim)
-        self.blocks = [block(i, b) for i, b in enumerate(w.blocks(n_layer))]
-        self.norm, self.head = norm(w, "output_norm"), head(w, c, self.embedding)
-        self.scale = m.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+        self.config, self.embedding = config, weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(n_layer))]
+        self.norm, self.head = norm(weights, "output_norm"), head(weights, config, self.embedding)
+        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0 says nothing
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
@@ -94,6 +105,8 @@ class Cohere2Moe:
 
 
 MODEL = Cohere2Moe
+
+# --- checkpoint ---
 
 
 def _first(config: Fields) -> int:

@@ -29,25 +29,32 @@ ARCHES = ("command-r",)
 class CommandR(LayerNormDecoder):
     """Checkpoints, too, store q and k interleaved."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        self.scale = m.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0 says nothing
         blocks = [
-            ParallelBlock(c, b, HeadNorms(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, (b, rotation) in enumerate(zip(w.blocks(c.n_layer), self.rotations(m, w, c), strict=True))
+            ParallelBlock(
+                config, block, HeadNorms(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim)
+            )
+            for i, (block, rotation) in enumerate(
+                zip(weights.blocks(config.n_layer), self.rotations(keys, weights, config), strict=True)
+            )
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
-    def rotations(self, m: Keys, w: Weights, c: DenseConfig) -> Sequence[RopeSpec | None]:
+    def rotations(self, keys: Keys, weights: Weights, config: DenseConfig) -> Sequence[RopeSpec | None]:
         """That of each layer; None: it does not rotate."""
-        factors = frequency_factors(w, c.n_rot)
-        return [rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=factors)] * c.n_layer
+        factors = frequency_factors(weights, config.n_rot)
+        return [rope_spec(keys, n_dims=config.n_rot, layout="interleaved", factors=factors)] * config.n_layer
 
     def __call__(self, step: Step) -> Tensor:
         return super().__call__(step) * self.scale
 
 
 MODEL = CommandR
+
+# --- checkpoint ---
+
 _LAYER = "model.layers.{i}"
 _BIASES = only_with("attention_bias", default=False, biases=True)
 KEYS = {

@@ -26,9 +26,10 @@ class Attention(classic.Attention):
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, experts: MoE) -> None:
-        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps, bias=False), attention
-        self.ffn_norm, self.experts = w.layer_norm("attn_output_norm", c.dim, c.eps, bias=False), experts
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, experts: MoE) -> None:
+        self.attn_norm, self.attention = weights.layer_norm("attn_norm", config.dim, config.eps, bias=False), attention
+        self.ffn_norm = weights.layer_norm("attn_output_norm", config.dim, config.eps, bias=False)
+        self.experts = experts
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -36,22 +37,25 @@ class Block:
 
 
 class Dbrx(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim, reads=("expert_weights_scale",))
-        if (limit := m.number("attention.clamp_kqv", 0.0)) < 0:
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim, reads=("expert_weights_scale",))
+        if (limit := keys.number("attention.clamp_kqv", 0.0)) < 0:
             raise LoadError(f"[dbrx] attention.clamp_kqv must not be negative but is {limit}")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
 
-        def block(i: int, b: Weights) -> Block:
-            attention = Attention(c, b, i, rotation)
+        def make_block(i: int, block: Weights) -> Block:
+            attention = Attention(config, block, i, rotation)
             attention.limit = limit
-            return Block(c, b, attention, MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))
+            return Block(config, block, attention, MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec()))
 
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Dbrx
+
+# --- checkpoint ---
 
 
 def _attention(name: str, default: int) -> Key:

@@ -12,22 +12,21 @@ from . import llama
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Config, Decoder, DenseConfig
 
 ARCHES = ("deci",)
-STEP = 256  # the units of an MLP are a multiple of
 
 
 class Block:
     """Attention, one product in its place, or neither; an MLP or none."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, attends: bool) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, attends: bool) -> None:
         self.attention: llama.Attention | None = None
         self.product: Linear | None = None
         if attends:
-            self.attention = llama.Attention(c, w, layer, rotation)
-        elif c.n_head:
-            self.product = w.linear("attn_output", c.dim, c.dim)
-        self.attn_norm = w.norm("attn_norm", c.dim, c.eps) if c.n_head else None
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dim) if c.ffn_dim else None
-        self.ffn_norm = w.norm("ffn_norm", c.dim, c.eps) if c.ffn_dim else None
+            self.attention = llama.Attention(config, weights, layer, rotation)
+        elif config.n_head:
+            self.product = weights.linear("attn_output", config.dim, config.dim)
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps) if config.n_head else None
+        self.mlp = GatedMLP(weights, config.dim, config.ffn_dim) if config.ffn_dim else None
+        self.ffn_norm = weights.norm("ffn_norm", config.dim, config.eps) if config.ffn_dim else None
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         if self.attn_norm and self.attention:
@@ -40,46 +39,52 @@ class Block:
 class Deci(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        base = Config.read(m, n_vocab)
-        m.only("attention.causal", True)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        base = Config.read(keys, n_vocab)
+        keys.only("attention.causal", True)
         n = base.n_layer
-        n_heads = m.integers("attention.head_count", n, high=MAX_HEADS)
-        n_kv_heads = m.integers("attention.head_count_kv", n, high=MAX_HEADS)
-        ffn_dims = m.integers("feed_forward_length", n, high=MAX_DIM)
+        n_heads = keys.integers("attention.head_count", n, high=MAX_HEADS)
+        n_kv_heads = keys.integers("attention.head_count_kv", n, high=MAX_HEADS)
+        ffn_dims = keys.integers("feed_forward_length", n, high=MAX_DIM)
         most = max(n_heads)
-        head_dim = m.integer("attention.key_length", base.dim // max(most, 1), low=1, high=MAX_HEAD_DIM)
+        head_dim = keys.integer("attention.key_length", base.dim // max(most, 1), low=1, high=MAX_HEAD_DIM)
         widest = DenseConfig(
             **vars(base),
             n_head=max(most, 1),
             n_kv_head=1,
             head_dim=head_dim,
-            v_head_dim=m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
-            n_rot=m.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
+            v_head_dim=keys.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM),
+            n_rot=keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim),
             ffn_dim=max(ffn_dims),
-            eps=m.number("attention.layer_norm_rms_epsilon"),
+            eps=keys.number("attention.layer_norm_rms_epsilon"),
         )
         widest.check()
-        rotation = rope_spec(m, n_dims=widest.n_rot, layout="interleaved", factors=frequency_factors(w, widest.n_rot))
+        rotation = rope_spec(
+            keys, n_dims=widest.n_rot, layout="interleaved", factors=frequency_factors(weights, widest.n_rot)
+        )
         blocks: list[Block] = []
         self.specs: list[CacheSpec] = []
-        for i, b in enumerate(w.blocks(n)):
+        for i, block in enumerate(weights.blocks(n)):
             attends = n_heads[i] > 0 and n_kv_heads[i] > 0
-            c = replace(widest, n_head=n_heads[i], n_kv_head=max(n_kv_heads[i], 1), ffn_dim=ffn_dims[i])
-            if n_kv_heads[i] > n_heads[i] or (attends and c.n_head % c.n_kv_head):
+            config = replace(widest, n_head=n_heads[i], n_kv_head=max(n_kv_heads[i], 1), ffn_dim=ffn_dims[i])
+            if n_kv_heads[i] > n_heads[i] or (attends and config.n_head % config.n_kv_head):
                 counts = f"{n_heads[i]} and {n_kv_heads[i]} in layer {i}"
                 raise LoadError(f"[deci] head_count must be divisible by head_count_kv but they are {counts}")
-            blocks.append(Block(c, b, i, rotation, attends=attends))
-            self.specs.append(replace(c, n_layer=1).cache()[0] if attends else CacheSpec())
+            blocks.append(Block(config, block, i, rotation, attends=attends))
+            self.specs.append(replace(config, n_layer=1).cache()[0] if attends else CacheSpec())
         if all(spec.n_kv_head == 0 for spec in self.specs):
             raise LoadError("[deci] some layer must have attention but none has")
-        super().__init__(widest, w, blocks)
+        super().__init__(widest, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.specs
 
 
 MODEL = Deci
+
+# --- checkpoint ---
+
+STEP = 256  # the units of an MLP are a multiple of
 
 
 def _parts(config: Fields, name: str) -> Iterator[Fields]:

@@ -17,17 +17,26 @@ class DeepSeek(Decoder):
 
     READS: ClassVar[tuple[str, ...]] = ("expert_weights_scale",)
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, normalize=False, reads=self.READS)
-        n_dense_layers, n_shared = m.integer("leading_dense_block_count", 0), m.integer("expert_shared_count", high=64)
-        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense_layers)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        blocks = [Block(c, b, llama.Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=False, reads=self.READS)
+        n_dense_layers = keys.integer("leading_dense_block_count", 0)
+        n_shared = keys.integer("expert_shared_count", high=64)
+        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense_layers)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        blocks = [
+            Block(config, block, llama.Attention(config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = DeepSeek
+
+# --- checkpoint ---
+
 HF = {
     "DeepseekForCausalLM": Checkpoint(
         "deepseek",

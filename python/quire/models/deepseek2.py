@@ -50,73 +50,91 @@ from ..nn.experts import Gating
 from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
 
 ARCHES = ("deepseek2",)
-LATENT_EPS = 1e-6
 # GLM 4.7 Flash, whose files did not say at first that scores are sigmoids.
 UNSAID_SIGMOIDS = {(47, 154880), (48, 154880)}
 
 
 class DeepSeek2(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        self.sizes = s = sizes_of(m, c)
-        n_next = layers_left_out(m, w, c.n_layer, n_used=1)
-        c = replace(c, n_layer=c.n_layer - n_next, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
-        n_dense_layers = m.integer("leading_dense_block_count", 0, high=c.n_layer)
-        n_shared = m.integer("expert_shared_count", 0, high=64)
-        e = experts(m, c, n_next) if n_dense_layers < c.n_layer else None
-        if e is None:
-            m.without_effect("expert_*")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        self.sizes = sizes = sizes_of(keys, config)
+        n_next = layers_left_out(keys, weights, config.n_layer, n_used=1)
+        config = replace(
+            config,
+            n_layer=config.n_layer - n_next,
+            n_kv_head=1,
+            head_dim=sizes.rank + sizes.n_rot,
+            v_head_dim=sizes.rank,
+        )
+        n_dense_layers = keys.integer("leading_dense_block_count", 0, high=config.n_layer)
+        n_shared = keys.integer("expert_shared_count", 0, high=64)
+        experts = read_experts(keys, config, n_next) if n_dense_layers < config.n_layer else None
+        if experts is None:
+            keys.without_effect("expert_*")
 
-        def mlp(i: int, b: Weights) -> Layer:
-            if e is None or i < n_dense_layers:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, n_shared * e.ffn_dim)
+        def mlp(i: int, block: Weights) -> Layer:
+            if experts is None or i < n_dense_layers:
+                return GatedMLP(block, config.dim, config.ffn_dim)
+            return experts_of(block, config.dim, experts, n_shared * experts.ffn_dim)
 
-        rotation, sharper = latent_rope(m, n_dims=s.n_rot, layout="interleaved")
-        scale = sharper * s.head_dim**-0.5
-        beta, n_ctx_orig = growth(m)
+        rotation, sharper = latent_rope(keys, n_dims=sizes.n_rot, layout="interleaved")
+        scale = sharper * sizes.head_dim**-0.5
+        beta, n_ctx_orig = growth(keys)
 
-        def attention(i: int, b: Weights) -> LatentAttention:
-            how = {"eps": c.eps, "scale": scale, "beta": beta}
-            return LatentAttention(b, c.dim, s, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
+        def attention(i: int, block: Weights) -> LatentAttention:
+            how = {"eps": config.eps, "scale": scale, "beta": beta}
+            return LatentAttention(block, config.dim, sizes, i, rotation=rotation, n_ctx_orig=n_ctx_orig, **how)
 
-        blocks = [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
-        self.add_predictor(w, lambda b: Block(c, b, attention(0, b), mlp(c.n_layer, b)), s.cache(1)[0])
+        blocks = [
+            Block(config, block, attention(i, block), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
+        self.add_predictor(
+            weights,
+            lambda block: Block(config, block, attention(0, block), mlp(config.n_layer, block)),
+            sizes.cache(1)[0],
+        )
 
     def cache(self) -> list[CacheSpec]:
         return self.sizes.cache(self.config.n_layer)
 
 
+def sizes_of(keys: Keys, config: DenseConfig) -> LatentSizes:
+    """Of files whose ``key_length`` is that of the latent row, and of older ones, where it is that of a head."""
+    if not keys.has("attention.key_length_mla"):
+        return LatentSizes.read(keys, config.n_head, config.head_dim, config.v_head_dim)
+    head_dim = keys.integer("attention.key_length_mla", low=1, high=MAX_HEAD_DIM)
+    sizes = LatentSizes.read(
+        keys, config.n_head, head_dim, keys.integer("attention.value_length_mla", low=1, high=MAX_HEAD_DIM)
+    )
+    if (config.n_kv_head, config.head_dim, config.v_head_dim) != (1, sizes.rank + sizes.n_rot, sizes.rank):
+        raise LoadError(
+            f"[{keys.arch}] head_count_kv, key_length and value_length are {config.n_kv_head}, {config.head_dim} and "
+            f"{config.v_head_dim}: the latent cache needs 1, {sizes.rank + sizes.n_rot} and {sizes.rank}"
+        )
+    return sizes
+
+
+def growth(keys: Keys) -> tuple[float, int]:
+    """How much queries grow for every so many positions, as in Mistral's large models."""
+    if not (beta := keys.number("attention.temperature_scale", 0.0)):
+        keys.without_effect("attention.temperature_length")
+        return 0.0, 1
+    return beta, keys.integer("attention.temperature_length", low=1)
+
+
+def read_experts(keys: Keys, config: DenseConfig, n_next: int) -> ExpertConfig:
+    unsaid = (config.n_layer + n_next, config.n_vocab) in UNSAID_SIGMOIDS
+    gating: Gating = "sigmoid" if unsaid else "softmax"
+    return ExpertConfig.read(keys, config.n_layer, gating=gating, normalize=False, grouped=True, reads=ROUTING)
+
+
 MODEL = DeepSeek2
 
+# --- checkpoint ---
 
-def sizes_of(m: Keys, c: DenseConfig) -> LatentSizes:
-    """Of files whose ``key_length`` is that of the latent row, and of older ones, where it is that of a head."""
-    if not m.has("attention.key_length_mla"):
-        return LatentSizes.read(m, c.n_head, c.head_dim, c.v_head_dim)
-    head_dim = m.integer("attention.key_length_mla", low=1, high=MAX_HEAD_DIM)
-    s = LatentSizes.read(m, c.n_head, head_dim, m.integer("attention.value_length_mla", low=1, high=MAX_HEAD_DIM))
-    if (c.n_kv_head, c.head_dim, c.v_head_dim) != (1, s.rank + s.n_rot, s.rank):
-        raise LoadError(
-            f"[{m.arch}] the cache must have 1 head of {s.rank + s.n_rot} and {s.rank} numbers but head_count_kv, "
-            f"key_length and value_length are {c.n_kv_head}, {c.head_dim} and {c.v_head_dim}"
-        )
-    return s
-
-
-def growth(m: Keys) -> tuple[float, int]:
-    """How much queries grow for every so many positions, as in Mistral's large models."""
-    if not (beta := m.number("attention.temperature_scale", 0.0)):
-        m.without_effect("attention.temperature_length")
-        return 0.0, 1
-    return beta, m.integer("attention.temperature_length", low=1)
-
-
-def experts(m: Keys, c: DenseConfig, n_next: int) -> ExpertConfig:
-    unsaid = (c.n_layer + n_next, c.n_vocab) in UNSAID_SIGMOIDS
-    gating: Gating = "sigmoid" if unsaid else "softmax"
-    return ExpertConfig.read(m, c.n_layer, gating=gating, normalize=False, grouped=True, reads=ROUTING)
+LATENT_EPS = 1e-6
 
 
 def rope(config: Fields) -> Iterator[Entry]:

@@ -18,12 +18,12 @@ WHY = "contexts that the model may have are short enough to attend to all of the
 
 
 class DeepSeek32(deepseek2.DeepSeek2):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        w.ignore("blk.*.indexer.*", WHY)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        weights.ignore("blk.*.indexer.*", WHY)
         for key in ("head_count", "key_length", "types"):
-            m.without_effect(f"attention.indexer.{key}")
-        self.top_k = m.integer("attention.indexer.top_k", low=1)
-        super().__init__(m, w, n_vocab)
+            keys.without_effect(f"attention.indexer.{key}")
+        self.top_k = keys.integer("attention.indexer.top_k", low=1)
+        super().__init__(keys, weights, n_vocab)
         self.config = replace(self.config, n_ctx_train=min(self.config.n_ctx_train, self.top_k))
 
     def __call__(self, step: Step) -> Tensor:
@@ -36,6 +36,8 @@ class DeepSeek32(deepseek2.DeepSeek2):
 
 
 MODEL = DeepSeek32
+
+# --- checkpoint ---
 
 
 def _n_dense(config: Fields) -> int:

@@ -25,18 +25,25 @@ ARCHES = ("dots1",)
 
 
 class Dots1(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
-        n_dense = m.integer("leading_dense_block_count", 0)
-        n_shared = m.integer("expert_shared_count", high=64)
-        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(
+            keys, config.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING
+        )
+        n_dense = keys.integer("leading_dense_block_count", 0)
+        n_shared = keys.integer("expert_shared_count", high=64)
+        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Dots1
+
+# --- checkpoint ---
 
 
 def _windows_nowhere(config: Fields) -> None:

@@ -59,12 +59,15 @@ class LoadedHead:
 class Attention:
     """Llama's, of rows that are twice as wide as what it leaves."""
 
-    def __init__(self, c: DenseConfig, w: Weights, rotation: RopeSpec) -> None:
-        self.n_head, self.n_kv_head, self.scale, self.rotation = c.n_head, c.n_kv_head, c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", 2 * c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", 2 * c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", 2 * c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(self, config: DenseConfig, weights: Weights, rotation: RopeSpec) -> None:
+        self.n_head = config.n_head
+        self.n_kv_head = config.n_kv_head
+        self.scale = config.head_dim**-0.5
+        self.rotation = rotation
+        self.q = weights.linear("attn_q", 2 * config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", 2 * config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", 2 * config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -78,75 +81,88 @@ def load_head(reader: GGUFReader, model: Decoder) -> LoadedHead:
     LoadError for keys and tensors that do not fit, UnsupportedError for a head of another model, by its sizes, and for
     what is not known.
     """
-    m, w, of_model = Keys(reader.metadata), Weights(reader, lambda tensor: tensor), model.config
-    n_known = w.n_rows("output.weight") if w.has("output.weight") else of_model.n_vocab
-    c = DenseConfig.read(m, n_known)
-    m.only("block_count", 1)
-    m.only("vocab_size", of_model.n_vocab)
-    m.only("target_hidden_size" if m.has("target_hidden_size") else "embedding_length", of_model.dim)
-    if not w.has("token_embd.weight") and c.dim != of_model.dim:
+    keys, weights, of_model = Keys(reader.metadata), Weights(reader, lambda tensor: tensor), model.config
+    n_known = weights.n_rows("output.weight") if weights.has("output.weight") else of_model.n_vocab
+    config = DenseConfig.read(keys, n_known)
+    keys.only("block_count", 1)
+    keys.only("vocab_size", of_model.n_vocab)
+    keys.only("target_hidden_size" if keys.has("target_hidden_size") else "embedding_length", of_model.dim)
+    if not weights.has("token_embd.weight") and config.dim != of_model.dim:
         raise UnsupportedError(
-            f"[{m.arch}] a head without an embedding must have the model's hidden size, {of_model.dim}, but has {c.dim}"
+            f"[{keys.arch}] hidden size {config.dim} differs from the model's, {of_model.dim}: a head without an "
+            f"embedding of its own shares the model's"
         )
-    fusion = _fusion(m, w, c, of_model.dim, of_model.n_layer)
-    rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-    b = w.scope("blk.0")
-    head = EagleHead(
-        dim=c.dim,
-        cache=c.cache()[0],
-        embedding=w.embedding("token_embd", of_model.n_vocab, c.dim) if w.has("token_embd.weight") else model.embedding,
-        embedding_norm=b.norm("attn_norm", c.dim, c.eps),
-        feature_norm=b.norm("attn_norm_2", c.dim, c.eps),
-        attention=Attention(c, b, rotation),
-        ffn_norm=b.norm("ffn_norm", c.dim, c.eps),
-        mlp=GatedMLP(b, c.dim, c.ffn_dim),
-        norm=w.norm("output_norm", c.dim, c.eps),
-        head=w.linear("output", c.dim, n_known) if w.has("output.weight") else _head_of(m, model, c),
-        adds_normed=m.flag("norm_before_residual", False),
-        leaves_normed=m.flag("norm_output", False),
+    fusion = _fusion(keys, weights, config, of_model.dim, of_model.n_layer)
+    rotation = rope_spec(
+        keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
     )
-    tokens = _tokens(w, n_known, of_model.n_vocab)
-    m.finish()
-    w.finish()
-    return LoadedHead(c, head, fusion, tokens)
+    block = weights.scope("blk.0")
+    head = EagleHead(
+        dim=config.dim,
+        cache=config.cache()[0],
+        embedding=weights.embedding("token_embd", of_model.n_vocab, config.dim)
+        if weights.has("token_embd.weight")
+        else model.embedding,
+        embedding_norm=block.norm("attn_norm", config.dim, config.eps),
+        feature_norm=block.norm("attn_norm_2", config.dim, config.eps),
+        attention=Attention(config, block, rotation),
+        ffn_norm=block.norm("ffn_norm", config.dim, config.eps),
+        mlp=GatedMLP(block, config.dim, config.ffn_dim),
+        norm=weights.norm("output_norm", config.dim, config.eps),
+        head=weights.linear("output", config.dim, n_known)
+        if weights.has("output.weight")
+        else _head_of(keys, model, config),
+        adds_normed=keys.flag("norm_before_residual", False),
+        leaves_normed=keys.flag("norm_output", False),
+    )
+    tokens = _tokens(weights, n_known, of_model.n_vocab)
+    keys.finish()
+    weights.finish()
+    return LoadedHead(config, head, fusion, tokens)
 
 
-def _head_of(m: Keys, model: Decoder, c: DenseConfig) -> Linear:
-    if c.dim != model.config.dim:
+def _head_of(keys: Keys, model: Decoder, config: DenseConfig) -> Linear:
+    if config.dim != model.config.dim:
         raise UnsupportedError(
-            f"[{m.arch}] a head without an output must have the model's size, {model.config.dim}, but has {c.dim}"
+            f"[{keys.arch}] hidden size {config.dim} differs from the model's, {model.config.dim}: a head without an "
+            f"output matrix of its own shares the model's"
         )
     return model.head
 
 
-def _fusion(m: Keys, w: Weights, c: DenseConfig, dim: int, n_layer: int) -> Fusion:
+def _fusion(keys: Keys, weights: Weights, config: DenseConfig, dim: int, n_layer: int) -> Fusion:
     """Of a model of that width and number of layers.  The layers by default are those of the published code."""
-    layers = m.some_integers("target_layers", high=MAX_DIM) if m.has("target_layers") else []
+    layers = keys.some_integers("target_layers", high=MAX_DIM) if keys.has("target_layers") else []
     layers = layers or [2, n_layer // 2, n_layer - 3]
     if layers != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= n_layer or len(layers) > MOST_LAYERS_READ:
         raise UnsupportedError(
-            f"[{m.arch}] the layers whose hidden states a head reads must ascend, from 0 to the model's {n_layer}, but "
-            f"are {', '.join(map(str, layers[:8]))}"
+            f"[{keys.arch}] unsupported target_layers {', '.join(map(str, layers[:8]))}: expected at most "
+            f"{MOST_LAYERS_READ} ascending numbers from 0 to the model's {n_layer}"
         )
     n = len(layers) * dim
-    is_normed, are_normed = m.flag("norm_before_fc", False), m.flag("fc_norm", False)
+    is_normed, are_normed = keys.flag("norm_before_fc", False), keys.flag("fc_norm", False)
     return Fusion(
         layers=tuple(layers),
-        norms=tuple(w.norm(f"enc.fc_norm.{i}", dim, c.eps) for i in range(len(layers))) if are_normed else (),
-        norm=w.norm("enc.output_norm", n, c.eps) if is_normed else None,
-        projection=w.linear("fc", n, c.dim),
+        norms=tuple(weights.norm(f"enc.fc_norm.{i}", dim, config.eps) for i in range(len(layers)))
+        if are_normed
+        else (),
+        norm=weights.norm("enc.output_norm", n, config.eps) if is_normed else None,
+        projection=weights.linear("fc", n, config.dim),
     )
 
 
-def _tokens(w: Weights, n_known: int, n_vocab: int) -> tuple[int, ...]:
-    if not w.has("d2t"):
+def _tokens(weights: Weights, n_known: int, n_vocab: int) -> tuple[int, ...]:
+    if not weights.has("d2t"):
         if n_known != n_vocab:
             raise LoadError(f"[eagle3] the head must hold 'd2t' as it knows {n_known} of {n_vocab} tokens but does not")
         return ()
-    tokens = tuple(w.whole_numbers("d2t", n_known).tolist())
+    tokens = tuple(weights.whole_numbers("d2t", n_known).tolist())
     if len(set(tokens)) != n_known or not 0 <= min(tokens) <= max(tokens) < n_vocab:
         raise LoadError(f"[eagle3] 'd2t' must lead to tokens of the model that differ, below {n_vocab}, but does not")
     return tokens
+
+
+# --- checkpoint ---
 
 
 def _layers(config: Fields) -> list[int] | None:

@@ -42,28 +42,28 @@ class EncoderConfig(Config):
     n_class: int  # 0: no scores of classes but the vectors themselves
 
     @classmethod
-    def read_file(cls, m: Keys, w: Weights, n_vocab: int) -> EncoderConfig:
+    def read_file(cls, keys: Keys, weights: Weights, n_vocab: int) -> EncoderConfig:
         """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
-        base = Config.read(m, n_vocab)
-        if not m.has("attention.causal"):
-            raise LoadError(f"[{m.arch}] key '{m.full('attention.causal')}' must be there, and false, but is not")
-        m.only("attention.causal", False)
-        n_head = m.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
-        m.only("attention.head_count_kv", n_head)
+        base = Config.read(keys, n_vocab)
+        if not keys.has("attention.causal"):
+            raise LoadError(f"[{keys.arch}] key '{keys.full('attention.causal')}' must be there, and false, but is not")
+        keys.only("attention.causal", False)
+        n_head = keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
+        keys.only("attention.head_count_kv", n_head)
         if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:
-            raise LoadError(f"[{m.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
-        eps = m.number("attention.layer_norm_epsilon")
+            raise LoadError(f"[{keys.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
+        eps = keys.number("attention.layer_norm_epsilon")
         if not 0 < eps < 1:
-            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        has_head = w.has("cls.output.weight")
-        pooling = m.integer("pooling_type", RANK if has_head else 0)
+            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
+        has_head = weights.has("cls.output.weight")
+        pooling = keys.integer("pooling_type", RANK if has_head else 0)
         if pooling == RANK and not has_head:
-            raise LoadError(f"[{m.arch}] the file must have a classifier for pooling_type {RANK} but has none")
+            raise LoadError(f"[{keys.arch}] the file must have a classifier for pooling_type {RANK} but has none")
         if pooling != RANK:
-            w.ignore("cls.*", "the file's pooling is of vectors")
-        n_types = w.n_rows("token_types.weight") if w.has("token_types.weight") else 0
-        n_class = w.n_rows("cls.output.weight") if pooling == RANK else 0
-        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+            weights.ignore("cls.*", "the file's pooling is of vectors")
+        n_types = weights.n_rows("token_types.weight") if weights.has("token_types.weight") else 0
+        n_class = weights.n_rows("cls.output.weight") if pooling == RANK else 0
+        ffn_dim = keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
         return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_token_types=n_types, n_class=n_class)
 
     @property
@@ -98,21 +98,23 @@ class BothWaysConfig(DenseConfig):
         return True
 
 
-def projections(w: Weights, dim: int) -> list[Linear]:
+def projections(weights: Weights, dim: int) -> list[Linear]:
     """Queries, keys and values of heads that are all as many: parts of one tensor, or three of them."""
-    if w.has("attn_qkv.weight"):
-        return w.linears("attn_qkv", dim, [dim] * 3, bias=None)
-    return [w.linear(f"attn_{one}", dim, dim, bias=None) for one in "qkv"]
+    if weights.has("attn_qkv.weight"):
+        return weights.linears("attn_qkv", dim, [dim] * 3, bias=None)
+    return [weights.linear(f"attn_{one}", dim, dim, bias=None) for one in "qkv"]
 
 
 class Attention:
     """Both ways, to all rows or within ``window``.  ``rotation``: None where positions are in the embedding."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, rotation: RopeSpec | None = None, window: int = 0) -> None:
-        self.n_head, self.scale = c.n_head, c.head_dim**-0.5
+    def __init__(
+        self, config: EncoderConfig, weights: Weights, rotation: RopeSpec | None = None, window: int = 0
+    ) -> None:
+        self.n_head, self.scale = config.n_head, config.head_dim**-0.5
         self.rotation, self.window = rotation, window
-        self.q, self.k, self.v = projections(w, c.dim)
-        self.o = w.linear("attn_output", c.dim, c.dim, bias=None)
+        self.q, self.k, self.v = projections(weights, config.dim)
+        self.o = weights.linear("attn_output", config.dim, config.dim, bias=None)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
         """Heads that know where they are."""
@@ -127,9 +129,9 @@ class Attention:
 class Block:
     """Norms come after what they follow is added."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attention, self.attn_norm = attention, w.layer_norm("attn_output_norm", c.dim, c.eps)
-        self.mlp, self.mlp_norm = mlp, w.layer_norm("layer_output_norm", c.dim, c.eps)
+    def __init__(self, config: EncoderConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attention, self.attn_norm = attention, weights.layer_norm("attn_output_norm", config.dim, config.eps)
+        self.mlp, self.mlp_norm = mlp, weights.layer_norm("layer_output_norm", config.dim, config.eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = self.attn_norm(x + self.attention(x, step))
@@ -139,11 +141,13 @@ class Block:
 class Embeddings:
     """A vector for each token, one for its text of a pair, and one for its position where they are learned; a norm."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, *, has_positions: bool = False) -> None:
-        self.tokens = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.positions = w.tensor("position_embd.weight", (c.n_ctx_train, c.dim)) if has_positions else None
-        self.types, self.tells_texts_apart = token_types(w, c), c.tells_texts_apart
-        self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
+    def __init__(self, config: EncoderConfig, weights: Weights, *, has_positions: bool = False) -> None:
+        self.tokens = weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.positions = (
+            weights.tensor("position_embd.weight", (config.n_ctx_train, config.dim)) if has_positions else None
+        )
+        self.types, self.tells_texts_apart = token_types(weights, config), config.tells_texts_apart
+        self.norm = weights.layer_norm("token_embd_norm", config.dim, config.eps)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.tokens(step.tokens)
@@ -156,21 +160,23 @@ class Embeddings:
         return self.norm(x)
 
 
-def token_types(w: Weights, c: EncoderConfig) -> Weight | None:
+def token_types(weights: Weights, config: EncoderConfig) -> Weight | None:
     """What tokens have added by the text of a pair that they are of; None for a file without types."""
-    if c.n_token_types == 0:
+    if config.n_token_types == 0:
         return None
-    return w.tensor("token_types.weight", (c.n_token_types, c.dim), vector=True)
+    return weights.tensor("token_types.weight", (config.n_token_types, config.dim), vector=True)
 
 
 class Classifier:
     """Scores of classes, from the vector of one token; ``cls`` is a layer before the last, such as BERT's pooler."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, activation: Layer = tanh) -> None:
-        self.dense = w.linear("cls", c.dim, c.dim, bias=None) if w.has("cls.weight") else None
+    def __init__(self, config: EncoderConfig, weights: Weights, activation: Layer = tanh) -> None:
+        self.dense = weights.linear("cls", config.dim, config.dim, bias=None) if weights.has("cls.weight") else None
         self.activation = activation
-        self.norm: LayerNorm | None = w.layer_norm("cls.norm", c.dim, c.eps) if w.has("cls.norm.weight") else None
-        self.out = w.linear("cls.output", c.dim, c.n_class, bias=None)
+        self.norm: LayerNorm | None = (
+            weights.layer_norm("cls.norm", config.dim, config.eps) if weights.has("cls.norm.weight") else None
+        )
+        self.out = weights.linear("cls.output", config.dim, config.n_class, bias=None)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.dense is not None:
@@ -185,23 +191,23 @@ class DenseHeads:
     one is not linear, the pooling is of a single token.
     """
 
-    def __init__(self, m: Keys, w: Weights, dim: int) -> None:
+    def __init__(self, keys: Keys, weights: Weights, dim: int) -> None:
         self.layers: list[Layer] = []
         for name in DENSE:
-            kind = m.text(f"{name}_activation", "identity")
+            kind = keys.text(f"{name}_activation", "identity")
             if kind not in ("identity", "tanh"):
-                raise UnsupportedError(f"[{m.arch}] {name}_activation must be identity or tanh but is '{kind}'")
-            if kind != "identity" and m.integer("pooling_type", 0) not in ONE_TOKEN:
-                raise UnsupportedError(f"[{m.arch}] the pooling must be of one token for {name}_activation {kind}")
-            n_in, n_out = m.integer(f"{name}_feat_in", 0), m.integer(f"{name}_feat_out", 0)
-            if not w.has(f"{name}.weight"):
+                raise UnsupportedError(f"[{keys.arch}] {name}_activation must be identity or tanh but is '{kind}'")
+            if kind != "identity" and keys.integer("pooling_type", 0) not in ONE_TOKEN:
+                raise UnsupportedError(f"[{keys.arch}] the pooling must be of one token for {name}_activation {kind}")
+            n_in, n_out = keys.integer(f"{name}_feat_in", 0), keys.integer(f"{name}_feat_out", 0)
+            if not weights.has(f"{name}.weight"):
                 continue
-            rows = w.n_rows(f"{name}.weight")
+            rows = weights.n_rows(f"{name}.weight")
             if n_in not in (0, dim) or n_out not in (0, rows):
                 raise LoadError(
-                    f"[{m.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
+                    f"[{keys.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
                 )
-            self.layers.append(w.linear(name, dim, rows, bias=None))
+            self.layers.append(weights.linear(name, dim, rows, bias=None))
             if kind == "tanh":
                 self.layers.append(tanh)
             dim = rows
@@ -215,9 +221,11 @@ class DenseHeads:
 class Encoder:
     """Embeddings, blocks and, where the file has one, a classifier, or matrices on the vectors."""
 
-    def __init__(self, c: EncoderConfig, m: Keys, w: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]) -> None:
-        self.config, self.embeddings, self.blocks = c, embeddings, blocks
-        self.head = Classifier(c, w) if c.n_class else DenseHeads(m, w, c.dim)
+    def __init__(
+        self, config: EncoderConfig, keys: Keys, weights: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]
+    ) -> None:
+        self.config, self.embeddings, self.blocks = config, embeddings, blocks
+        self.head = Classifier(config, weights) if config.n_class else DenseHeads(keys, weights, config.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -226,6 +234,9 @@ class Encoder:
         x = self.embeddings(step)
         x = step.run_layers(self.blocks, x)
         return Vectors(self.head(select_rows(x, step.logit_rows)))
+
+
+# --- checkpoint ---
 
 
 def labels(config: Fields) -> list[str]:

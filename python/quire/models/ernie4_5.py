@@ -14,17 +14,19 @@ ARCHES = ("ernie4_5",)
 
 
 class Ernie45(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Ernie45
+
+# --- checkpoint ---
 
 
 def _head_dim(config: Fields) -> int:

@@ -26,25 +26,30 @@ ARCHES = ("ernie4_5-moe",)
 
 
 class Ernie45Moe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer)
-        n_dense = m.integer("leading_dense_block_count", 0)
-        period = m.integer("interleave_moe_layer_step", low=1)
-        shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
-        m.without_effect("expert_shared_count")  # the size of all of them is the key above
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer)
+        n_dense = keys.integer("leading_dense_block_count", 0)
+        period = keys.integer("interleave_moe_layer_step", low=1)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+        keys.without_effect("expert_shared_count")  # the size of all of them is the key above
 
-        def mlp(i: int, b: Weights) -> Layer:
+        def mlp(i: int, block: Weights) -> Layer:
             if i < n_dense or (i + 1) % period:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return experts_of(b, c.dim, e, shared_dim)
+                return GatedMLP(block, config.dim, config.ffn_dim)
+            return experts_of(block, config.dim, experts, shared_dim)
 
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Ernie45Moe
+
+# --- checkpoint ---
 
 
 def _experts_to_the_end(config: Fields) -> None:

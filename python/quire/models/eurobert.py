@@ -39,12 +39,15 @@ ARCHES = ("eurobert",)
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, rotation: RopeSpec) -> None:
-        self.n_head, self.n_kv_head, self.scale, self.rotation = c.n_head, c.n_kv_head, c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(self, config: DenseConfig, weights: Weights, rotation: RopeSpec) -> None:
+        self.n_head = config.n_head
+        self.n_kv_head = config.n_kv_head
+        self.scale = config.head_dim**-0.5
+        self.rotation = rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -56,14 +59,18 @@ class Attention:
 class EuroBert:
     LAYOUT: ClassVar[Layout] = "half"
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = BothWaysConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout=self.LAYOUT, factors=frequency_factors(w, c.n_rot))
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = BothWaysConfig.read(keys, n_vocab)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout=self.LAYOUT, factors=frequency_factors(weights, config.n_rot)
+        )
+        self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
         self.blocks: Sequence[Block] = [
-            Block(c, b, Attention(c, b, rotation), GatedMLP(b, c.dim, c.ffn_dim)) for b in w.blocks(c.n_layer)
+            Block(config, block, Attention(config, block, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for block in weights.blocks(config.n_layer)
         ]
-        self.norm, self.dense = w.norm("output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
+        self.norm = weights.norm("output_norm", config.dim, config.eps)
+        self.dense = DenseHeads(keys, weights, config.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -75,6 +82,9 @@ class EuroBert:
 
 
 MODEL = EuroBert
+
+# --- checkpoint ---
+
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),

@@ -23,24 +23,28 @@ class WithoutPositions(Attention):
 
 
 class Exaone4(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        window = m.integer("attention.sliding_window", 0)
-        local = locals_of(m, c.n_layer, PERIOD)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        window = keys.integer("attention.sliding_window", 0)
+        local = locals_of(keys, config.n_layer, PERIOD)
         self.windows = [window if is_local else 0 for is_local in local]
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         kinds = [Attention if is_local or not window else WithoutPositions for is_local in local]
         blocks = [
-            PostNormBlock(c, b, kinds[i](c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            PostNormBlock(
+                config, block, kinds[i](config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
 MODEL = Exaone4
+
+# --- checkpoint ---
 
 
 def window_of(config: Fields) -> int | None:

@@ -38,27 +38,34 @@ ARCHES = ("exaone-moe",)
 class ExaoneMoe(Decoder):
     """Layers that see everything do not rotate."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        local = local_layers(m, c.n_layer, exaone4.PERIOD)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
-        n_dense_layers = m.integer("leading_dense_block_count", 0)
-        n_shared = m.integer("expert_shared_count", 1, high=64)
-        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, high=MAX_DIM)
-        window = m.integer("attention.sliding_window", low=1)
-        self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
-        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        local = local_layers(keys, config.n_layer, exaone4.PERIOD)
+        config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer))
+        experts = ExpertConfig.read(
+            keys, config.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING
+        )
+        n_dense_layers = keys.integer("leading_dense_block_count", 0)
+        n_shared = keys.integer("expert_shared_count", 1, high=64)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", n_shared * experts.ffn_dim, high=MAX_DIM)
+        window = keys.integer("attention.sliding_window", low=1)
+        self.windows = [window if local[i] else 0 for i in range(config.n_layer)]
+        mlp = dense_then_experts(config, experts, shared_dim, n_dense_layers)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         kinds = [qwen3.Attention if one else exaone4.WithoutPositions for one in local]
-        blocks = [Block(c, b, kinds[i](c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+        blocks = [
+            Block(config, block, kinds[i](config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
 MODEL = ExaoneMoe
+
+# --- checkpoint ---
 
 
 def _n_dense(config: Fields) -> int:

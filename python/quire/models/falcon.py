@@ -14,24 +14,28 @@ ARCHES = ("falcon",)
 class FalconBlock(ParallelBlock):
     """With two norms (new architecture) the one called ``attn_norm`` is the MLP's."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, mlp: MLP) -> None:
-        super().__init__(c, w, attention, mlp, mlp_norm="attn_norm_2")
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: MLP) -> None:
+        super().__init__(config, weights, attention, mlp, mlp_norm="attn_norm_2")
         if self.ffn_norm is not None:
             self.attn_norm, self.ffn_norm = self.ffn_norm, self.attn_norm
 
 
 class Falcon(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            FalconBlock(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            FalconBlock(
+                config, block, Attention(config, block, i, rotation), MLP(block, config.dim, config.ffn_dim, "gelu")
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Falcon
+
+# --- checkpoint ---
 
 
 def _n_kv_head(config: Fields) -> int:

@@ -33,13 +33,15 @@ ARCHES = ("falcon-h1",)
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, s: StateSpace, rotation: RopeSpec) -> None:
-        self.attn_norm = w.norm("attn_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation)
-        self.mixer = Mamba2Mixer(w, c.dim, layer, s, c.eps)
-        name = "ffn_norm" if w.has("ffn_norm") else "ffn_norm.weight"  # llama.cpp leaves .weight out
-        self.ffn_norm = RMSNorm(w.tensor(name, (c.dim,), vector=True), c.eps)
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dim)
+    def __init__(
+        self, config: DenseConfig, weights: Weights, layer: int, sizes: StateSpace, rotation: RopeSpec
+    ) -> None:
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.attention = Attention(config, weights, layer, rotation)
+        self.mixer = Mamba2Mixer(weights, config.dim, layer, sizes, config.eps)
+        name = "ffn_norm" if weights.has("ffn_norm") else "ffn_norm.weight"  # llama.cpp leaves .weight out
+        self.ffn_norm = RMSNorm(weights.tensor(name, (config.dim,), vector=True), config.eps)
+        self.mlp = GatedMLP(weights, config.dim, config.ffn_dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = self.attn_norm(x)
@@ -48,20 +50,25 @@ class Block:
 
 
 class FalconH1(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        if c.v_head_dim != c.head_dim:
-            raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
-        self.sizes = StateSpace.read(m)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        super().__init__(c, w, [Block(c, b, i, self.sizes, rotation) for i, b in enumerate(w.blocks(c.n_layer))])
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        if config.v_head_dim != config.head_dim:
+            raise UnsupportedError(f"[{keys.arch}] attention.value_length must be attention.key_length but is not")
+        self.sizes = StateSpace.read(keys)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        blocks = [
+            Block(config, block, i, self.sizes, rotation) for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
-        return [self.sizes.cache(n_kv_head=c.n_kv_head, head_dim=c.head_dim)] * c.n_layer
+        config = self.config
+        return [self.sizes.cache(n_kv_head=config.n_kv_head, head_dim=config.head_dim)] * config.n_layer
 
 
 MODEL = FalconH1
+
+# --- checkpoint ---
 
 
 def _times(*names: str) -> Change:

@@ -13,20 +13,28 @@ ARCHES = ("gemma",)
 class Gemma(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                GatedMLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens) * self.config.dim**0.5, step)
 
 
 MODEL = Gemma
+
+# --- checkpoint ---
+
 _NORMS = {
     "output_norm": "model.norm",
     "blk.{i}.attn_norm": "model.layers.{i}.input_layernorm",

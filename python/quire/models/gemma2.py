@@ -21,14 +21,14 @@ def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> fl
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, cap: float) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale = attention_scale_of(c.n_layer, c.dim, c.n_head, c.head_dim) ** -0.5
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, cap: float) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale = attention_scale_of(config.n_layer, config.dim, config.n_head, config.head_dim) ** -0.5
         self.rotation, self.cap = rotation, cap
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -40,20 +40,25 @@ class Attention:
 class Gemma2(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        window = m.integer("attention.sliding_window", 4096)
-        self.windows = [window if local else 0 for local in locals_of(m, c.n_layer, PERIOD)]
-        cap = m.number("attn_logit_softcapping", 50.0)
-        self.cap = m.number("final_logit_softcapping", 30.0)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        window = keys.integer("attention.sliding_window", 4096)
+        self.windows = [window if local else 0 for local in locals_of(keys, config.n_layer, PERIOD)]
+        cap = keys.number("attn_logit_softcapping", 50.0)
+        self.cap = keys.number("final_logit_softcapping", 30.0)
         if cap < 0 or self.cap < 0:
             raise LoadError("[gemma2] attn_logit_softcapping and final_logit_softcapping must not be negative")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
-            SandwichBlock(c, b, Attention(c, b, i, rotation, cap), GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            SandwichBlock(
+                config,
+                block,
+                Attention(config, block, i, rotation, cap),
+                GatedMLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
@@ -65,6 +70,8 @@ class Gemma2(Decoder):
 
 
 MODEL = Gemma2
+
+# --- checkpoint ---
 
 
 def _pattern(config: Fields) -> Sequence[bool] | None:

@@ -49,16 +49,16 @@ def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> fl
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale = attention_scale_of(c.n_layer, c.dim, c.n_head, c.head_dim) ** -0.5
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale = attention_scale_of(config.n_layer, config.dim, config.n_head, config.head_dim) ** -0.5
         self.rotation = rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
-        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps)
+        self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps)
 
     def heads(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
@@ -74,27 +74,29 @@ class Attention:
 class Gemma3(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        self.window = m.integer("attention.sliding_window", 0)  # 0: every layer sees all of the past
-        self.is_local = [self.window > 0 and local for local in local_layers(m, c.n_layer, PERIOD)]
-        self.cap = m.number("final_logit_softcapping", 0.0)
-        local_base = m.number("rope.freq_base_swa", LOCAL_BASE)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        self.window = keys.integer("attention.sliding_window", 0)  # 0: every layer sees all of the past
+        self.is_local = [self.window > 0 and local for local in local_layers(keys, config.n_layer, PERIOD)]
+        self.cap = keys.number("final_logit_softcapping", 0.0)
+        local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
             raise LoadError("[gemma3] rope.freq_base_swa and final_logit_softcapping must not be negative")
-        m.only("rope.dimension_count_swa", c.n_rot)
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
+        keys.only("rope.dimension_count_swa", config.n_rot)
+        everywhere = rope_spec(
+            keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot)
+        )
+        nearby = rope_spec(keys, n_dims=config.n_rot, layout="half", freq_base=local_base)
         blocks = [
             SandwichBlock(
-                c,
-                b,
-                Attention(c, b, i, nearby if self.is_local[i] else everywhere),
-                GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"),
+                config,
+                block,
+                Attention(config, block, i, nearby if self.is_local[i] else everywhere),
+                GatedMLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window if local else 0 for local in self.is_local])
@@ -106,6 +108,8 @@ class Gemma3(Decoder):
 
 
 MODEL = Gemma3
+
+# --- checkpoint ---
 
 
 def _pattern(config: Fields) -> Sequence[bool] | None:

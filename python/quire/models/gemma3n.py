@@ -48,22 +48,22 @@ class Gemma3nConfig(DenseConfig):
     cutoffs: list[float]  # of gates, in standard deviations above their mean; -inf: none
 
     @classmethod
-    def read_file(cls, m: Keys, n_vocab: int) -> Gemma3nConfig:
-        n = m.integer("block_count", low=1)
-        ffn_dims = m.integers("feed_forward_length", Config.read(m, n_vocab).n_layer, low=1, high=MAX_DIM)
-        base = DenseConfig.read(m, n_vocab, ffn_dim=max(ffn_dims))
-        n_stream = m.integer("altup.num_inputs", low=2, high=16)
+    def read_file(cls, keys: Keys, n_vocab: int) -> Gemma3nConfig:
+        n = keys.integer("block_count", low=1)
+        ffn_dims = keys.integers("feed_forward_length", Config.read(keys, n_vocab).n_layer, low=1, high=MAX_DIM)
+        base = DenseConfig.read(keys, n_vocab, ffn_dim=max(ffn_dims))
+        n_stream = keys.integer("altup.num_inputs", low=2, high=16)
         scale = "activation_sparsity_scale"
         usual = [NormalDist().inv_cdf(SPARSITY) if i < N_SPARSE else -math.inf for i in range(n)]
         return cls(
             **vars(base),
             ffn_dims=ffn_dims,
-            is_local=locals_of(m, n, PERIOD),
-            n_shared=m.integer("attention.shared_kv_layers", max(n - 20, 0), high=n - 1),
-            n_extra=m.integer("embedding_length_per_layer_input", low=1, high=MAX_DIM),
+            is_local=locals_of(keys, n, PERIOD),
+            n_shared=keys.integer("attention.shared_kv_layers", max(n - 20, 0), high=n - 1),
+            n_extra=keys.integer("embedding_length_per_layer_input", low=1, high=MAX_DIM),
             n_stream=n_stream,
-            active=m.integer("altup.active_idx", 0, high=n_stream - 1),
-            cutoffs=m.numbers(scale, n) if m.has(scale) else usual,
+            active=keys.integer("altup.active_idx", 0, high=n_stream - 1),
+            cutoffs=keys.numbers(scale, n) if keys.has(scale) else usual,
         )
 
     @property
@@ -84,10 +84,10 @@ class Gemma3nConfig(DenseConfig):
 class Mean:
     """Of each row, ``[tokens, 1]``."""
 
-    def __init__(self, w: Weights, n: int) -> None:
+    def __init__(self, weights: Weights, n: int) -> None:
         import numpy as np
 
-        self.weight = w.made(f"mean of {n}", np.full((1, n), 1 / n, np.float32))
+        self.weight = weights.made(f"mean of {n}", np.full((1, n), 1 / n, np.float32))
 
     def __call__(self, x: Tensor) -> Tensor:
         return graph.linear(x, self.weight)
@@ -100,36 +100,36 @@ class Mean:
 class Attention:
     """``source``: the layer whose K and V are attended to."""
 
-    def __init__(self, c: Gemma3nConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.c, self.layer, self.source, self.rotation = c, layer, c.source_of(layer), rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
-        self.o = w.linear("attn_output", c.n_head * c.head_dim, c.dim, bias=None)
+    def __init__(self, config: Gemma3nConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.config, self.layer, self.source, self.rotation = config, layer, config.source_of(layer), rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps)
+        self.o = weights.linear("attn_output", config.n_head * config.head_dim, config.dim, bias=None)
         if self.source != layer:
             for name in ("attn_k.*", "attn_v.*", "attn_k_norm.*"):
-                w.ignore(name, "the layer attends to the K and V of another")
+                weights.ignore(name, "the layer attends to the K and V of another")
             return
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.head_dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q = rope(self.q_norm(self.q(x).heads(self.c.n_head)), step.positions, self.rotation)
+        q = rope(self.q_norm(self.q(x).heads(self.config.n_head)), step.positions, self.rotation)
         if self.source != self.layer:
             return self.o(step.attend_again(self.source, q, scale=1.0))
-        k = rope(self.k_norm(self.k(x).heads(self.c.n_kv_head)), step.positions, self.rotation)
-        v = graph.rms_norm(self.v(x).heads(self.c.n_kv_head), None, self.c.eps)
+        k = rope(self.k_norm(self.k(x).heads(self.config.n_kv_head)), step.positions, self.rotation)
+        v = graph.rms_norm(self.v(x).heads(self.config.n_kv_head), None, self.config.eps)
         return self.o(step.attend(self.layer, q, k, v, scale=1.0))
 
 
 class SparseMLP:
     """Gates count by how far they are above a cutoff: some standard deviations above the mean of their row."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, cutoff: float) -> None:
-        self.gate, self.up = w.linear("ffn_gate", dim, ffn_dim), w.linear("ffn_up", dim, ffn_dim)
-        self.down = w.linear("ffn_down", ffn_dim, dim)
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int, cutoff: float) -> None:
+        self.gate, self.up = weights.linear("ffn_gate", dim, ffn_dim), weights.linear("ffn_up", dim, ffn_dim)
+        self.down = weights.linear("ffn_down", ffn_dim, dim)
         self.cutoff = cutoff
-        self.mean = Mean(w, ffn_dim)
+        self.mean = Mean(weights, ffn_dim)
 
     def __call__(self, x: Tensor) -> Tensor:
         gate = self.gate(x)
@@ -143,11 +143,12 @@ class SparseMLP:
 class AltUp:
     """Streams ``[tokens, n, dim]``, of which one goes through a layer: the others are predicted, then corrected."""
 
-    def __init__(self, c: Gemma3nConfig, w: Weights) -> None:
-        self.n, self.active, self.dim = c.n_stream, c.active, c.dim
-        self.router, self.norm = w.linear("altup_router", c.dim, self.n), w.norm("altup_router_norm", c.dim, c.eps)
-        self.predictions = w.linear("altup_predict_coef", self.n, self.n**2)
-        self.corrections = w.linear("altup_correct_coef", self.n, self.n)
+    def __init__(self, config: Gemma3nConfig, weights: Weights) -> None:
+        self.n, self.active, self.dim = config.n_stream, config.active, config.dim
+        self.router = weights.linear("altup_router", config.dim, self.n)
+        self.norm = weights.norm("altup_router_norm", config.dim, config.eps)
+        self.predictions = weights.linear("altup_predict_coef", self.n, self.n**2)
+        self.corrections = weights.linear("altup_correct_coef", self.n, self.n)
 
     def one(self, streams: Tensor) -> Tensor:
         return graph.slice(streams, 1, self.active, self.active + 1).merge_heads()
@@ -173,18 +174,24 @@ class AltUp:
 
 
 class Block:
-    def __init__(self, c: Gemma3nConfig, w: Weights, layer: int, attention: Attention, others: Weight) -> None:
-        self.attention, self.c, self.layer, self.others = attention, c, layer, others
-        self.altup = AltUp(c, w)
-        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
-        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
-        self.mlp = SparseMLP(w, c.dim, c.ffn_dims[layer], c.cutoffs[layer])
-        rank = w.n_rows("laurel_l.weight")
-        self.laurel_l, self.laurel_r = w.linear("laurel_l", c.dim, rank), w.linear("laurel_r", rank, c.dim)
-        self.laurel_post = w.norm("laurel_post_norm", c.dim, c.eps)
-        self.extra_scale = w.tensor("altup_correct_scale.weight", (c.dim,), vector=True)
-        self.extra_gate, self.extra_up = w.linear("inp_gate", c.dim, c.n_extra), w.linear("proj", c.n_extra, c.dim)
-        self.extra_post = w.norm("post_norm", c.dim, c.eps)
+    def __init__(
+        self, config: Gemma3nConfig, weights: Weights, layer: int, attention: Attention, others: Weight
+    ) -> None:
+        self.attention, self.config, self.layer, self.others = attention, config, layer, others
+        self.altup = AltUp(config, weights)
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.attn_post = weights.norm("post_attention_norm", config.dim, config.eps)
+        self.ffn_norm = weights.norm("ffn_norm", config.dim, config.eps)
+        self.ffn_post = weights.norm("post_ffw_norm", config.dim, config.eps)
+        self.mlp = SparseMLP(weights, config.dim, config.ffn_dims[layer], config.cutoffs[layer])
+        rank = weights.n_rows("laurel_l.weight")
+        self.laurel_l = weights.linear("laurel_l", config.dim, rank)
+        self.laurel_r = weights.linear("laurel_r", rank, config.dim)
+        self.laurel_post = weights.norm("laurel_post_norm", config.dim, config.eps)
+        self.extra_scale = weights.tensor("altup_correct_scale.weight", (config.dim,), vector=True)
+        self.extra_gate = weights.linear("inp_gate", config.dim, config.n_extra)
+        self.extra_up = weights.linear("proj", config.n_extra, config.dim)
+        self.extra_post = weights.norm("post_norm", config.dim, config.eps)
 
     def __call__(self, streams: Tensor, extra: Tensor, step: Step) -> Tensor:
         """``extra``: the token's embeddings for all layers."""
@@ -196,39 +203,41 @@ class Block:
         x = x + self.ffn_post(self.mlp(self.ffn_norm(x)))
         corrected = self.altup.correct(predicted, x)
         gate = self.extra_gate(graph.multiply_weight(self.altup.one(corrected), self.extra_scale))
-        mine = graph.slice(extra, 0, self.layer * self.c.n_extra, (self.layer + 1) * self.c.n_extra)
+        mine = graph.slice(extra, 0, self.layer * self.config.n_extra, (self.layer + 1) * self.config.n_extra)
         added = self.extra_post(self.extra_up(graph.activate(gate, "gelu_tanh") * mine))
-        repeated = graph.repeat_heads(added.heads(1), self.c.n_stream)
+        repeated = graph.repeat_heads(added.heads(1), self.config.n_stream)
         return corrected + graph.multiply_weight(repeated, self.others)
 
 
 class Gemma3n:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         import numpy as np
 
-        self.config = c = Gemma3nConfig.read_file(m, n_vocab)
-        self.window = m.integer("attention.sliding_window", low=1)
-        self.cap, local_base = m.number("final_logit_softcapping", 30.0), m.number("rope.freq_base_swa", LOCAL_BASE)
+        self.config = config = Gemma3nConfig.read_file(keys, n_vocab)
+        self.window = keys.integer("attention.sliding_window", low=1)
+        self.cap = keys.number("final_logit_softcapping", 30.0)
+        local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
             raise LoadError("[gemma3n] rope.freq_base_swa and final_logit_softcapping must not be negative")
-        m.only("rope.dimension_count_swa", c.n_rot)
-        m.only("attention.value_length", c.head_dim)
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
-        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.extra_embedding = w.embedding("per_layer_token_embd", n_vocab, c.n_extra * c.n_layer)
-        self.extra_proj = w.linear("per_layer_model_proj", c.dim, c.n_extra * c.n_layer)
-        self.extra_norm = w.norm("per_layer_proj_norm", c.n_extra, c.eps)
-        square = (c.n_stream - 1, c.dim, c.dim)
-        self.split, self.joined = w.tensor("altup_proj.weight", square), w.tensor("altup_unembd_proj.weight", square)
-        self.mean = Mean(w, c.dim)
-        others = w.made("all streams but the first", np.array([[0], *[[1]] * (c.n_stream - 1)], np.float32))
+        keys.only("rope.dimension_count_swa", config.n_rot)
+        keys.only("attention.value_length", config.head_dim)
+        everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        nearby = rope_spec(keys, n_dims=config.n_rot, layout="half", freq_base=local_base)
+        self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
+        self.extra_embedding = weights.embedding("per_layer_token_embd", n_vocab, config.n_extra * config.n_layer)
+        self.extra_proj = weights.linear("per_layer_model_proj", config.dim, config.n_extra * config.n_layer)
+        self.extra_norm = weights.norm("per_layer_proj_norm", config.n_extra, config.eps)
+        square = (config.n_stream - 1, config.dim, config.dim)
+        self.split = weights.tensor("altup_proj.weight", square)
+        self.joined = weights.tensor("altup_unembd_proj.weight", square)
+        self.mean = Mean(weights, config.dim)
+        others = weights.made("all streams but the first", np.array([[0], *[[1]] * (config.n_stream - 1)], np.float32))
         self.blocks = [
-            Block(c, b, i, Attention(c, b, i, nearby if c.is_local[i] else everywhere), others)
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, i, Attention(config, block, i, nearby if config.is_local[i] else everywhere), others)
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head = head(w, c, self.embedding)
+        self.norm = weights.norm("output_norm", config.dim, config.eps)
+        self.head = head(weights, config, self.embedding)
 
     def cache(self) -> list[CacheSpec]:
         kept = self.config.cache([self.window if local else 0 for local in self.config.is_local])
@@ -236,17 +245,17 @@ class Gemma3n:
 
     def extras(self, x: Tensor, step: Step) -> Tensor:
         """What every layer adds of the token and of its embedding ``x``: ``[tokens, n_layer * n_extra]``."""
-        c = self.config
-        projected = self.extra_norm((self.extra_proj(x) * c.dim**-0.5).heads(c.n_layer)).merge_heads()
-        return (projected + self.extra_embedding(step.tokens) * math.sqrt(c.n_extra)) * math.sqrt(0.5)
+        config = self.config
+        projected = self.extra_norm((self.extra_proj(x) * config.dim**-0.5).heads(config.n_layer)).merge_heads()
+        return (projected + self.extra_embedding(step.tokens) * math.sqrt(config.n_extra)) * math.sqrt(0.5)
 
     def as_large_as(self, x: Tensor, streams: Tensor) -> Tensor:
         """The streams, each scaled to the size of ``x``."""
         return graph.multiply_broadcast(graph.rms_norm(streams, None, TINY), self.mean.size(x).heads(1))
 
     def __call__(self, step: Step) -> Tensor:
-        c, n = self.config, self.config.n_stream
-        x = self.embedding(step.tokens) * c.dim**0.5
+        config, n = self.config, self.config.n_stream
+        x = self.embedding(step.tokens) * config.dim**0.5
         extra = self.extras(x, step)
         others = graph.head_linear(graph.repeat_heads(x.heads(1), n - 1), self.split)
         streams = graph.concat(x.heads(1), self.as_large_as(x, others), 1)
@@ -262,6 +271,8 @@ class Gemma3n:
 
 
 MODEL = Gemma3n
+
+# --- checkpoint ---
 
 
 def _ffn_dims(config: Fields) -> list[int]:

@@ -61,20 +61,22 @@ class Kind:
 class Attention:
     """``source``: the layer whose K and V are attended to.  Where there is no matrix for V, V is K without rotation."""
 
-    def __init__(self, c: Gemma4Config, w: Weights, layer: int, kind: Kind, source: int) -> None:
-        self.layer, self.source, self.kind, self.eps = layer, source, kind, c.eps
-        self.n_head, self.n_kv_head = c.n_head, c.n_kv_heads[layer]
-        self.q = w.linear("attn_q", c.dim, c.n_head * kind.head_dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", kind.head_dim, c.eps)
-        self.o = w.linear("attn_output", c.n_head * kind.head_dim, c.dim, bias=None)
+    def __init__(self, config: Gemma4Config, weights: Weights, layer: int, kind: Kind, source: int) -> None:
+        self.layer, self.source, self.kind, self.eps = layer, source, kind, config.eps
+        self.n_head, self.n_kv_head = config.n_head, config.n_kv_heads[layer]
+        self.q = weights.linear("attn_q", config.dim, config.n_head * kind.head_dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", kind.head_dim, config.eps)
+        self.o = weights.linear("attn_output", config.n_head * kind.head_dim, config.dim, bias=None)
         if source != layer:
             for name in ("attn_k.*", "attn_v.*", "attn_k_norm.*"):
-                w.ignore(name, "the layer attends to the K and V of another")
+                weights.ignore(name, "the layer attends to the K and V of another")
             return
-        self.k = w.linear("attn_k", c.dim, self.n_kv_head * kind.head_dim, bias=None)
-        self.k_norm = w.norm("attn_k_norm", kind.head_dim, c.eps)
+        self.k = weights.linear("attn_k", config.dim, self.n_kv_head * kind.head_dim, bias=None)
+        self.k_norm = weights.norm("attn_k_norm", kind.head_dim, config.eps)
         self.v = (
-            w.linear("attn_v", c.dim, self.n_kv_head * kind.head_dim, bias=None) if w.has("attn_v.weight") else self.k
+            weights.linear("attn_v", config.dim, self.n_kv_head * kind.head_dim, bias=None)
+            if weights.has("attn_v.weight")
+            else self.k
         )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -89,37 +91,44 @@ class Attention:
 class Experts:
     """Of the rows before the norm: the router has a norm of its own, and its scores a scale for each expert."""
 
-    def __init__(self, c: Gemma4Config, w: Weights) -> None:
-        n, ffn, self.c = c.n_expert, c.expert_dim, c
-        self.router = w.linear("ffn_gate_inp", c.dim, n)
-        self.router_scale = w.tensor("ffn_gate_inp.scale", (c.dim,), vector=True)
-        self.norm = w.norm("pre_ffw_norm_2", c.dim, c.eps)
-        self.gate, self.up = w.gates_and_ups(n, ffn, c.dim)
-        self.down = w.tensor("ffn_down_exps.weight", (n, c.dim, ffn))
-        self.scale = w.tensor("ffn_down_exps.scale", (n,), vector=True)
-        self.spec = MoeSpec(n_used=c.n_expert_used, activation="gelu_tanh")
+    def __init__(self, config: Gemma4Config, weights: Weights) -> None:
+        n, ffn, self.config = config.n_expert, config.expert_dim, config
+        self.router = weights.linear("ffn_gate_inp", config.dim, n)
+        self.router_scale = weights.tensor("ffn_gate_inp.scale", (config.dim,), vector=True)
+        self.norm = weights.norm("pre_ffw_norm_2", config.dim, config.eps)
+        self.gate, self.up = weights.gates_and_ups(n, ffn, config.dim)
+        self.down = weights.tensor("ffn_down_exps.weight", (n, config.dim, ffn))
+        self.scale = weights.tensor("ffn_down_exps.scale", (n,), vector=True)
+        self.spec = MoeSpec(n_used=config.n_expert_used, activation="gelu_tanh")
 
     def __call__(self, x: Tensor) -> Tensor:
-        routed = graph.multiply_weight(graph.rms_norm(x, None, self.c.eps), self.router_scale) * self.c.dim**-0.5
+        routed = (
+            graph.multiply_weight(graph.rms_norm(x, None, self.config.eps), self.router_scale) * self.config.dim**-0.5
+        )
         return graph.moe(
             self.norm(x), self.router(routed), self.gate, self.up, self.down, self.spec, expert_scale=self.scale
         )
 
 
 class Block:
-    def __init__(self, c: Gemma4Config, w: Weights, layer: int, attention: Attention) -> None:
-        self.attention, self.n_extra, self.layer = attention, c.n_extra, layer
-        self.attn_norm, self.attn_post = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
-        self.ffn_norm, self.ffn_post = w.norm("ffn_norm", c.dim, c.eps), w.norm("post_ffw_norm", c.dim, c.eps)
-        self.mlp = GatedMLP(w, c.dim, c.ffn_dims[layer], "gelu_tanh")
-        self.experts = Experts(c, w) if c.n_expert else None
+    def __init__(self, config: Gemma4Config, weights: Weights, layer: int, attention: Attention) -> None:
+        self.attention, self.n_extra, self.layer = attention, config.n_extra, layer
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.attn_post = weights.norm("post_attention_norm", config.dim, config.eps)
+        self.ffn_norm = weights.norm("ffn_norm", config.dim, config.eps)
+        self.ffn_post = weights.norm("post_ffw_norm", config.dim, config.eps)
+        self.mlp = GatedMLP(weights, config.dim, config.ffn_dims[layer], "gelu_tanh")
+        self.experts = Experts(config, weights) if config.n_expert else None
         if self.experts is not None:
-            self.mlp_post, self.experts_post = (w.norm(f"post_ffw_norm_{i}", c.dim, c.eps) for i in (1, 2))
-        if c.n_extra:
-            self.extra_gate, self.extra_up = w.linear("inp_gate", c.dim, c.n_extra), w.linear("proj", c.n_extra, c.dim)
-            self.extra_post = w.norm("post_norm", c.dim, c.eps)
+            self.mlp_post, self.experts_post = (
+                weights.norm(f"post_ffw_norm_{i}", config.dim, config.eps) for i in (1, 2)
+            )
+        if config.n_extra:
+            self.extra_gate = weights.linear("inp_gate", config.dim, config.n_extra)
+            self.extra_up = weights.linear("proj", config.n_extra, config.dim)
+            self.extra_post = weights.norm("post_norm", config.dim, config.eps)
         name = "layer_output_scale.weight"
-        self.scalar: Weight | None = w.tensor(name, (1,), vector=True) if w.has(name) else None
+        self.scalar: Weight | None = weights.tensor(name, (1,), vector=True) if weights.has(name) else None
 
     def __call__(self, x: Tensor, extra: Tensor | None, step: Step) -> Tensor:
         x = x + self.attn_post(self.attention(self.attn_norm(x), step))
@@ -147,27 +156,27 @@ class Gemma4Config(Config):
     expert_dim: int
 
     @classmethod
-    def read(cls, m: Keys, n_vocab: int) -> Gemma4Config:
-        base = Config.read(m, n_vocab)
+    def read(cls, keys: Keys, n_vocab: int) -> Gemma4Config:
+        base = Config.read(keys, n_vocab)
         n = base.n_layer
-        n_head = m.same("attention.head_count", n, low=1, high=MAX_HEADS)
-        n_expert = m.integer("expert_count", 0, high=4096)
+        n_head = keys.same("attention.head_count", n, low=1, high=MAX_HEADS)
+        n_expert = keys.integer("expert_count", 0, high=4096)
         config = cls(
             **vars(base),
             n_head=n_head,
-            n_kv_heads=m.integers("attention.head_count_kv", n, n_head, low=1, high=MAX_HEADS),
-            ffn_dims=m.integers("feed_forward_length", n, low=1, high=MAX_DIM),
-            eps=m.number("attention.layer_norm_rms_epsilon"),
-            is_local=[bool(local) for local in m.integers("attention.sliding_window_pattern", n, high=1)],
-            n_shared=m.integer("attention.shared_kv_layers", 0, high=n - 1),
-            n_extra=m.integer("embedding_length_per_layer_input", 0, high=MAX_DIM),
+            n_kv_heads=keys.integers("attention.head_count_kv", n, n_head, low=1, high=MAX_HEADS),
+            ffn_dims=keys.integers("feed_forward_length", n, low=1, high=MAX_DIM),
+            eps=keys.number("attention.layer_norm_rms_epsilon"),
+            is_local=[bool(local) for local in keys.integers("attention.sliding_window_pattern", n, high=1)],
+            n_shared=keys.integer("attention.shared_kv_layers", 0, high=n - 1),
+            n_extra=keys.integer("embedding_length_per_layer_input", 0, high=MAX_DIM),
             n_expert=n_expert,
-            n_expert_used=m.same("expert_used_count", n, 0, low=min(n_expert, 1), high=n_expert),
-            expert_dim=m.same("expert_feed_forward_length", n, 0, low=min(n_expert, 1), high=MAX_DIM),
+            n_expert_used=keys.same("expert_used_count", n, 0, low=min(n_expert, 1), high=n_expert),
+            expert_dim=keys.same("expert_feed_forward_length", n, 0, low=min(n_expert, 1), high=MAX_DIM),
         )
         if any(n_head % n_kv for n_kv in config.n_kv_heads) or not 0 < config.eps < 1:
             raise LoadError("[gemma4] head_count must be divisible by head_count_kv, and the epsilon within 0 and 1")
-        m.only("attention.causal", True)
+        keys.only("attention.causal", True)
         return config
 
     @property
@@ -185,38 +194,42 @@ class Gemma4Config(Config):
         return sources[-1]
 
 
-def _head_dim(m: Keys, suffix: str) -> int:
+def _head_dim(keys: Keys, suffix: str) -> int:
     """K and V have heads of one size, which is even."""
-    size = m.integer(f"attention.key_length{suffix}", low=2, high=MAX_HEAD_DIM)
-    m.only(f"attention.value_length{suffix}", size)
+    size = keys.integer(f"attention.key_length{suffix}", low=2, high=MAX_HEAD_DIM)
+    keys.only(f"attention.value_length{suffix}", size)
     if size % 2:
         raise LoadError(f"[gemma4] the size of a head must be even but is {size}")
     return size
 
 
 class Gemma4:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = Gemma4Config.read(m, n_vocab)
-        size, local_size = _head_dim(m, ""), _head_dim(m, "_swa")
-        m.only("rope.dimension_count", size)
-        m.only("rope.dimension_count_swa", local_size)
-        self.cap, local_base = m.number("final_logit_softcapping", CAP), m.number("rope.freq_base_swa", LOCAL_BASE)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = Gemma4Config.read(keys, n_vocab)
+        size, local_size = _head_dim(keys, ""), _head_dim(keys, "_swa")
+        keys.only("rope.dimension_count", size)
+        keys.only("rope.dimension_count_swa", local_size)
+        self.cap = keys.number("final_logit_softcapping", CAP)
+        local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
             raise LoadError("[gemma4] rope.freq_base_swa and final_logit_softcapping must not be negative")
-        everywhere = Kind(size, 0, rope_spec(m, n_dims=size, layout="half", factors=frequency_factors(w, size)))
-        window = m.integer("attention.sliding_window", low=1)
-        nearby = Kind(local_size, window, rope_spec(m, n_dims=local_size, layout="half", freq_base=local_base))
-        self.kinds = [nearby if local else everywhere for local in c.is_local]
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        if c.n_extra:
-            self.extra_embedding = w.embedding("per_layer_token_embd", n_vocab, c.n_extra * c.n_layer)
-            self.extra_proj = w.linear("per_layer_model_proj", c.dim, c.n_extra * c.n_layer)
-            self.extra_norm = w.norm("per_layer_proj_norm", c.n_extra, c.eps)
+        everywhere = Kind(
+            size, 0, rope_spec(keys, n_dims=size, layout="half", factors=frequency_factors(weights, size))
+        )
+        window = keys.integer("attention.sliding_window", low=1)
+        nearby = Kind(local_size, window, rope_spec(keys, n_dims=local_size, layout="half", freq_base=local_base))
+        self.kinds = [nearby if local else everywhere for local in config.is_local]
+        self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
+        if config.n_extra:
+            self.extra_embedding = weights.embedding("per_layer_token_embd", n_vocab, config.n_extra * config.n_layer)
+            self.extra_proj = weights.linear("per_layer_model_proj", config.dim, config.n_extra * config.n_layer)
+            self.extra_norm = weights.norm("per_layer_proj_norm", config.n_extra, config.eps)
         self.blocks = [
-            Block(c, b, i, Attention(c, b, i, self.kinds[i], c.source_of(i))) for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, i, Attention(config, block, i, self.kinds[i], config.source_of(i)))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        self.norm = w.norm("output_norm", c.dim, c.eps)
-        self.head = head(w, c, self.embedding)
+        self.norm = weights.norm("output_norm", config.dim, config.eps)
+        self.head = head(weights, config, self.embedding)
 
     def cache(self) -> list[CacheSpec]:
         return [
@@ -228,9 +241,9 @@ class Gemma4:
 
     def extras(self, x: Tensor, step: Step) -> Tensor:
         """What every layer adds of the token and of its embedding ``x``: ``[tokens, n_layer * n_extra]``."""
-        c = self.config
-        projected = self.extra_norm((self.extra_proj(x) * c.dim**-0.5).heads(c.n_layer)).merge_heads()
-        return (projected + self.extra_embedding(step.tokens) * math.sqrt(c.n_extra)) * math.sqrt(0.5)
+        config = self.config
+        projected = self.extra_norm((self.extra_proj(x) * config.dim**-0.5).heads(config.n_layer)).merge_heads()
+        return (projected + self.extra_embedding(step.tokens) * math.sqrt(config.n_extra)) * math.sqrt(0.5)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens) * self.config.dim**0.5
@@ -242,6 +255,8 @@ class Gemma4:
 
 
 MODEL = Gemma4
+
+# --- checkpoint ---
 
 
 def _locals(config: Fields) -> list[bool]:

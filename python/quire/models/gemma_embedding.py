@@ -15,9 +15,9 @@ ARCHES = ("gemma-embedding",)
 class Attention(gemma3.Attention):
     """Both ways, to all or to half of ``window`` on either side."""
 
-    def __init__(self, c: DenseConfig, w: Weights, rotation: RopeSpec, window: int) -> None:
-        super().__init__(c, w, 0, rotation)
-        self.scale, self.window = c.head_dim**-0.5, window
+    def __init__(self, config: DenseConfig, weights: Weights, rotation: RopeSpec, window: int) -> None:
+        super().__init__(config, weights, 0, rotation)
+        self.scale, self.window = config.head_dim**-0.5, window
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = self.heads(x, step)
@@ -25,29 +25,32 @@ class Attention(gemma3.Attention):
 
 
 class GemmaEmbedding:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = BothWaysConfig.read(m, n_vocab)
-        window = m.integer("attention.sliding_window", low=1)
-        local = local_layers(m, c.n_layer, gemma3.PERIOD)
-        local_base = m.number("rope.freq_base_swa", gemma3.LOCAL_BASE)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = BothWaysConfig.read(keys, n_vocab)
+        window = keys.integer("attention.sliding_window", low=1)
+        local = local_layers(keys, config.n_layer, gemma3.PERIOD)
+        local_base = keys.number("rope.freq_base_swa", gemma3.LOCAL_BASE)
         if local_base <= 0:
-            raise LoadError(f"[{m.arch}] rope.freq_base_swa must be above 0 but is {local_base}")
-        m.only("rope.dimension_count_swa", c.n_rot)
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
-        m.without_effect("final_logit_softcapping")  # there are no logits
-        w.ignore("output.weight", "vectors need no head")
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
+            raise LoadError(f"[{keys.arch}] rope.freq_base_swa must be above 0 but is {local_base}")
+        keys.only("rope.dimension_count_swa", config.n_rot)
+        everywhere = rope_spec(
+            keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot)
+        )
+        nearby = rope_spec(keys, n_dims=config.n_rot, layout="half", freq_base=local_base)
+        keys.without_effect("final_logit_softcapping")  # there are no logits
+        weights.ignore("output.weight", "vectors need no head")
+        self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
         self.blocks = [
             SandwichBlock(
-                c,
-                b,
-                Attention(c, b, nearby if local[i] else everywhere, window if local[i] else 0),
-                GatedMLP(b, c.dim, c.ffn_dim, "gelu_tanh"),
+                config,
+                block,
+                Attention(config, block, nearby if local[i] else everywhere, window if local[i] else 0),
+                GatedMLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        self.norm, self.dense = w.norm("output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
+        self.norm = weights.norm("output_norm", config.dim, config.eps)
+        self.dense = DenseHeads(keys, weights, config.dim)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -59,6 +62,8 @@ class GemmaEmbedding:
 
 
 MODEL = GemmaEmbedding
+
+# --- checkpoint ---
 
 
 def _attends_both_ways(config: Fields) -> None:

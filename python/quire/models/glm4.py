@@ -13,17 +13,21 @@ ARCHES = ("glm4",)
 
 
 class Glm4(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
         blocks = [
-            SandwichBlock(c, b, Attention(c, b, i, rotation), FusedGatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            SandwichBlock(
+                config, block, Attention(config, block, i, rotation), FusedGatedMLP(block, config.dim, config.ffn_dim)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Glm4
+
+# --- checkpoint ---
 
 
 def n_rot_of(config: Fields) -> int:

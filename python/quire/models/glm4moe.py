@@ -42,16 +42,16 @@ ARCHES = ("glm4moe",)
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim)
-        has_norms = w.has("attn_q_norm.weight")  # the smaller models have none
-        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps) if has_norms else None
-        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps) if has_norms else None
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim)
+        has_norms = weights.has("attn_q_norm.weight")  # the smaller models have none
+        self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps) if has_norms else None
+        self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps) if has_norms else None
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head)
@@ -62,9 +62,9 @@ class Attention:
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.mlp = w.norm("post_attention_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.mlp = weights.norm("post_attention_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -72,20 +72,30 @@ class Block:
 
 
 class Glm4Moe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer, n_used=1))
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING)
-        n_dense = m.integer("leading_dense_block_count", 0, high=c.n_layer)
-        n_shared = m.integer("expert_shared_count", high=64)
-        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
-        self.add_predictor(w, lambda b: Block(c, b, Attention(c, b, 0, rotation), mlp(c.n_layer, b)))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer, n_used=1))
+        experts = ExpertConfig.read(
+            keys, config.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING
+        )
+        n_dense = keys.integer("leading_dense_block_count", 0, high=config.n_layer)
+        n_shared = keys.integer("expert_shared_count", high=64)
+        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
+        self.add_predictor(
+            weights,
+            lambda block: Block(config, block, Attention(config, block, 0, rotation), mlp(config.n_layer, block)),
+        )
 
 
 MODEL = Glm4Moe
+
+# --- checkpoint ---
 
 
 def _n_rot(config: Fields) -> int:

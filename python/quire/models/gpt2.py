@@ -11,23 +11,22 @@ ARCHES = ("gpt2",)
 
 
 class GPT2(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        self.positions = PositionTable(c, w)
-        super().__init__(
-            c,
-            w,
-            [
-                Block(c, b, Attention(c, b, i), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-                for i, b in enumerate(w.blocks(c.n_layer))
-            ],
-        )
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        self.positions = PositionTable(config, weights)
+        blocks = [
+            Block(config, block, Attention(config, block, i), MLP(block, config.dim, config.ffn_dim, "gelu_tanh"))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens) + self.positions(step), step)
 
 
 MODEL = GPT2
+
+# --- checkpoint ---
 
 
 def _ffn_dim(config: Fields) -> int:

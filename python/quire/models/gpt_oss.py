@@ -32,57 +32,57 @@ ARCHES = ("gpt-oss",)
 PERIOD = 2  # every second layer sees all of the past
 
 
-def base_of(m: Keys) -> float:
-    base = m.number("rope.freq_base", 10000.0)
+def base_of(keys: Keys) -> float:
+    base = keys.number("rope.freq_base", 10000.0)
     if base <= 1:
         raise LoadError(f"[gpt-oss] rope.freq_base must be above 1 but is {base}")
     return base
 
 
-def yarn_factors(m: Keys, c: DenseConfig, base: float, factor: float) -> Array:
+def yarn_factors(keys: Keys, config: DenseConfig, base: float, factor: float) -> Array:
     """What each frequency is divided by: YaRN (Peng et al. 2023) whose ramp has no whole numbers as ends."""
     import numpy as np
 
-    context = m.integer("rope.scaling.original_context_length", c.n_ctx_train, low=1)
+    context = keys.integer("rope.scaling.original_context_length", config.n_ctx_train, low=1)
 
     def dimension(n_turns: float) -> float:
         """That which turns so often within the context."""
         if n_turns <= 0:
             raise LoadError(f"[gpt-oss] rope.scaling.yarn_beta_* must be above 0 but is {n_turns}")
-        return c.n_rot * math.log(context / (n_turns * 2 * math.pi)) / (2 * math.log(base))
+        return config.n_rot * math.log(context / (n_turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(dimension(m.number("rope.scaling.yarn_beta_fast", 32.0)), 0)
-    high = min(dimension(m.number("rope.scaling.yarn_beta_slow", 1.0)), c.n_rot - 1)
-    ramp = np.clip((np.arange(c.n_rot // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
+    low = max(dimension(keys.number("rope.scaling.yarn_beta_fast", 32.0)), 0)
+    high = min(dimension(keys.number("rope.scaling.yarn_beta_slow", 1.0)), config.n_rot - 1)
+    ramp = np.clip((np.arange(config.n_rot // 2) - low) / (high - low if high != low else 1e-3), 0, 1)
     factors: Array = (1 / (ramp / factor + 1 - ramp)).astype(np.float32)
     return factors
 
 
-def rotation(m: Keys, w: Weights, c: DenseConfig) -> RopeSpec:
-    scaling = Scaling.read(m)
+def rotation(keys: Keys, weights: Weights, config: DenseConfig) -> RopeSpec:
+    scaling = Scaling.read(keys)
     if scaling.kind != "yarn":
-        return rope_spec(m, n_dims=c.n_rot, layout="half")
-    m.only("rope.scaling.yarn_log_multiplier", 0.0)
-    m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
-    base = base_of(m)
+        return rope_spec(keys, n_dims=config.n_rot, layout="half")
+    keys.only("rope.scaling.yarn_log_multiplier", 0.0)
+    keys.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
+    base = base_of(keys)
     return RopeSpec(
-        n_dims=c.n_rot,
+        n_dims=config.n_rot,
         layout="half",
         freq_base=base,
         attn_factor=scaling.attention * (1.0 + 0.1 * math.log(scaling.factor)),
-        factors=w.made("rope_factors", yarn_factors(m, c, base, scaling.factor)),
+        factors=weights.made("rope_factors", yarn_factors(keys, config, base, scaling.factor)),
     )
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
-        self.sinks = w.tensor("attn_sinks.weight", (c.n_head,), vector=True)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
+        self.sinks = weights.tensor("attn_sinks.weight", (config.n_head,), vector=True)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -92,11 +92,20 @@ class Attention:
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, e: ExpertConfig) -> None:
-        self.attn_norm, self.ffn_norm = w.norm("attn_norm", c.dim, c.eps), w.norm("post_attention_norm", c.dim, c.eps)
-        self.attention = Attention(c, w, layer, rotation)
-        spec = MoeSpec(n_used=e.n_used, gating=e.gating, normalize=e.normalize, scale=e.scale, unit="clamped_swiglu")
-        self.mlp = MoE(w, c.dim, e.ffn_dim, e.n, spec, biases=True)
+    def __init__(
+        self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, experts: ExpertConfig
+    ) -> None:
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.ffn_norm = weights.norm("post_attention_norm", config.dim, config.eps)
+        self.attention = Attention(config, weights, layer, rotation)
+        spec = MoeSpec(
+            n_used=experts.n_used,
+            gating=experts.gating,
+            normalize=experts.normalize,
+            scale=experts.scale,
+            unit="clamped_swiglu",
+        )
+        self.mlp = MoE(weights, config.dim, experts.ffn_dim, experts.n, spec, biases=True)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -104,20 +113,23 @@ class Block:
 
 
 class GptOss(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="softmax_of_chosen", normalize=False)
-        self.window = m.integer("attention.sliding_window", low=1)
-        self.is_local = local_layers(m, c.n_layer, PERIOD)
-        turn = rotation(m, w, c)
-        m.only("rope.freq_base_swa", base_of(m))
-        super().__init__(c, w, [Block(c, b, i, turn, e) for i, b in enumerate(w.blocks(c.n_layer))])
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, gating="softmax_of_chosen", normalize=False)
+        self.window = keys.integer("attention.sliding_window", low=1)
+        self.is_local = local_layers(keys, config.n_layer, PERIOD)
+        turn = rotation(keys, weights, config)
+        keys.only("rope.freq_base_swa", base_of(keys))
+        blocks = [Block(config, block, i, turn, experts) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window if local else 0 for local in self.is_local])
 
 
 MODEL = GptOss
+
+# --- checkpoint ---
 
 
 def _window(config: Fields) -> int:

@@ -13,17 +13,24 @@ ARCHES = ("gptj",)
 class GPTJ(LayerNormDecoder):
     """Checkpoints, too, store q and k interleaved."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
         blocks = [
-            ParallelBlock(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, "gelu_tanh"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            ParallelBlock(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                MLP(block, config.dim, config.ffn_dim, "gelu_tanh"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = GPTJ
+
+# --- checkpoint ---
 
 
 def _ffn_dim(config: Fields) -> int:

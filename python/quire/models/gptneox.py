@@ -31,21 +31,25 @@ _ACTIVATIONS: Mapping[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tan
 
 
 class GPTNeoX(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        block = ParallelBlock if m.flag("use_parallel_residual") else Block
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        activation = _ACTIVATIONS.get(kind := m.text("hidden_activation", "gelu"))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        block_type = ParallelBlock if keys.flag("use_parallel_residual") else Block
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        activation = _ACTIVATIONS.get(kind := keys.text("hidden_activation", "gelu"))
         if activation is None:
-            raise UnsupportedError(f"[{m.arch}] unsupported hidden_activation '{kind}': expected gelu or gelu_tanh")
+            raise UnsupportedError(f"[{keys.arch}] unsupported hidden_activation '{kind}': expected gelu or gelu_tanh")
         blocks = [
-            block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, activation))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            block_type(
+                config, block, Attention(config, block, i, rotation), MLP(block, config.dim, config.ffn_dim, activation)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = GPTNeoX
+
+# --- checkpoint ---
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

@@ -14,16 +14,18 @@ ARCHES = ("granite",)
 
 
 class Attention(llama.Attention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, scale: float) -> None:
-        super().__init__(c, w, layer, rotation)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, scale: float) -> None:
+        super().__init__(config, weights, layer, rotation)
         self.scale = scale or self.scale
 
 
 class ScaledBlock(Block):
     """What each part adds is multiplied by a number."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, mlp: GatedMLP, scale: float) -> None:
-        super().__init__(c, w, attention, mlp)
+    def __init__(
+        self, config: DenseConfig, weights: Weights, attention: Attention, mlp: GatedMLP, scale: float
+    ) -> None:
+        super().__init__(config, weights, attention, mlp)
         self.scale = scale
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -44,29 +46,35 @@ class Multipliers:
 class Granite(Decoder):
     """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        m.only("expert_count", 0)
-        m.only("rope.scaling.finetuned", True)  # false: no rotation
-        self.scales = scales = self.multipliers(m, c)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        keys.only("expert_count", 0)
+        keys.only("rope.scaling.finetuned", True)  # false: no rotation
+        self.scales = scales = self.multipliers(keys, config)
         if scales.logit == 0:
-            raise LoadError(f"[{m.arch}] logit_scale must not be 0")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+            raise LoadError(f"[{keys.arch}] logit_scale must not be 0")
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
         blocks = [
             ScaledBlock(
-                c, b, Attention(c, b, i, rotation, scales.attention), GatedMLP(b, c.dim, c.ffn_dim), scales.residual
+                config,
+                block,
+                Attention(config, block, i, rotation, scales.attention),
+                GatedMLP(block, config.dim, config.ffn_dim),
+                scales.residual,
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     @staticmethod
-    def multipliers(m: Keys, c: DenseConfig) -> Multipliers:
+    def multipliers(keys: Keys, config: DenseConfig) -> Multipliers:
         return Multipliers(
-            embedding=m.number("embedding_scale", 0.0) or 1.0,
-            residual=m.number("residual_scale", 0.0) or 1.0,
-            attention=m.number("attention.scale", 0.0),
-            logit=m.number("logit_scale", 1.0),
+            embedding=keys.number("embedding_scale", 0.0) or 1.0,
+            residual=keys.number("residual_scale", 0.0) or 1.0,
+            attention=keys.number("attention.scale", 0.0),
+            logit=keys.number("logit_scale", 1.0),
         )
 
     def __call__(self, step: Step) -> Tensor:
@@ -74,6 +82,9 @@ class Granite(Decoder):
 
 
 MODEL = Granite
+
+# --- checkpoint ---
+
 MULTIPLIERS = {
     "attention.scale": f32("attention_multiplier", default=1.0),
     "embedding_scale": f32("embedding_multiplier", default=1.0),

@@ -19,11 +19,11 @@ class Attention(granite.Attention):
     """``is_rotated``: whether the layer knows positions."""
 
     def __init__(
-        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, scale: float, *, is_rotated: bool
+        self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, scale: float, *, is_rotated: bool
     ) -> None:
-        super().__init__(c, w, layer, rotation, scale)
+        super().__init__(config, weights, layer, rotation, scale)
         self.is_rotated = is_rotated
-        self.sinks = w.tensor("attn_sinks.weight", (c.n_head,), vector=True)
+        self.sinks = weights.tensor("attn_sinks.weight", (config.n_head,), vector=True)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head)
@@ -35,33 +35,35 @@ class Attention(granite.Attention):
 class GraniteSwa(Decoder):
     """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        m.only("expert_count", 0)
-        self.embedding_scale = m.number("embedding_scale", 0.0) or 1.0
-        self.logit_scale = m.number("logit_scale", 1.0)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        keys.only("expert_count", 0)
+        self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0
+        self.logit_scale = keys.number("logit_scale", 1.0)
         if self.logit_scale == 0:
             raise LoadError("[granite_swa] logit_scale must not be 0")
-        residual_scale = m.number("residual_scale", 0.0) or 1.0
-        attention_scale = m.number("attention.scale", 0.0)
-        window = m.integer("attention.sliding_window", low=1)
-        is_local = m.integers("attention.sliding_window_pattern", c.n_layer, high=1)
+        residual_scale = keys.number("residual_scale", 0.0) or 1.0
+        attention_scale = keys.number("attention.scale", 0.0)
+        window = keys.integer("attention.sliding_window", low=1)
+        is_local = keys.integers("attention.sliding_window_pattern", config.n_layer, high=1)
         self.windows = [window if local else 0 for local in is_local]
-        if m.has("attention.rope_pattern") and not m.is_array("attention.rope_pattern"):
+        if keys.has("attention.rope_pattern") and not keys.is_array("attention.rope_pattern"):
             raise LoadError("[granite_swa] attention.rope_pattern must be one for each layer but is one for all")
-        is_rotated = m.integers("attention.rope_pattern", c.n_layer, 1, high=1)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        is_rotated = keys.integers("attention.rope_pattern", config.n_layer, 1, high=1)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
         blocks = [
             ScaledBlock(
-                c,
-                b,
-                Attention(c, b, i, rotation, attention_scale, is_rotated=bool(is_rotated[i])),
-                GatedMLP(b, c.dim, c.ffn_dim),
+                config,
+                block,
+                Attention(config, block, i, rotation, attention_scale, is_rotated=bool(is_rotated[i])),
+                GatedMLP(block, config.dim, config.ffn_dim),
                 residual_scale,
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
@@ -71,6 +73,8 @@ class GraniteSwa(Decoder):
 
 
 MODEL = GraniteSwa
+
+# --- checkpoint ---
 
 
 def _pattern(config: Fields) -> Sequence[bool]:

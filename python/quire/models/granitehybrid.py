@@ -43,20 +43,20 @@ ARCHES = ("granitehybrid",)
 class Experts:
     """Those that are chosen, and one that every token goes through."""
 
-    def __init__(self, w: Weights, c: DenseConfig, n_expert: int, spec: MoeSpec, shared_dim: int) -> None:
-        self.chosen = MoE(w, c.dim, c.ffn_dim, n_expert, spec)
-        self.gate = w.linear("ffn_gate_shexp", c.dim, shared_dim)
-        self.up = w.linear("ffn_up_shexp", c.dim, shared_dim)
-        self.down = w.linear("ffn_down_shexp", shared_dim, c.dim)
+    def __init__(self, weights: Weights, config: DenseConfig, n_expert: int, spec: MoeSpec, shared_dim: int) -> None:
+        self.chosen = MoE(weights, config.dim, config.ffn_dim, n_expert, spec)
+        self.gate = weights.linear("ffn_gate_shexp", config.dim, shared_dim)
+        self.up = weights.linear("ffn_up_shexp", config.dim, shared_dim)
+        self.down = weights.linear("ffn_down_shexp", shared_dim, config.dim)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.chosen(x) + self.down(graph.glu(self.gate(x), self.up(x), "silu"))
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, mixer: Mixer, mlp: Layer, residual: float) -> None:
-        self.attn_norm, self.mixer = w.norm("attn_norm", c.dim, c.eps), mixer
-        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, mixer: Mixer, mlp: Layer, residual: float) -> None:
+        self.attn_norm, self.mixer = weights.norm("attn_norm", config.dim, config.eps), mixer
+        self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp
         self.residual = residual
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -67,46 +67,50 @@ class Block:
 class GraniteHybrid(Decoder):
     """The number of heads of k and v is 0 in layers with a state.  A scale of 0 says nothing."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
-        c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
-        self.sizes = StateSpace.read(m)
-        self.embedding_scale = m.number("embedding_scale", 1.0) or 1.0
-        self.logit_scale = m.number("logit_scale", 1.0) or 1.0
-        residual = m.number("residual_scale", 1.0) or 1.0
-        scale = m.number("attention.scale", 0.0)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
+        config = DenseConfig.read(keys, n_vocab, n_kv_head=n_kv_head)
+        self.sizes = StateSpace.read(keys)
+        self.embedding_scale = keys.number("embedding_scale", 1.0) or 1.0
+        self.logit_scale = keys.number("logit_scale", 1.0) or 1.0
+        residual = keys.number("residual_scale", 1.0) or 1.0
+        scale = keys.number("attention.scale", 0.0)
         rotation = None
-        if m.flag("rope.scaling.finetuned", True):  # whether heads are rotated
-            rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        if keys.flag("rope.scaling.finetuned", True):  # whether heads are rotated
+            rotation = rope_spec(
+                keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+            )
         else:
-            m.without_effect("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
-        n_expert = m.integer("expert_count", 0, high=4096)
-        n_used = m.integer("expert_used_count", 0, low=min(n_expert, 1), high=4096)
-        shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+            keys.without_effect("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
+        n_expert = keys.integer("expert_count", 0, high=4096)
+        n_used = keys.integer("expert_used_count", 0, low=min(n_expert, 1), high=4096)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
         blocks = []
-        for i, b in enumerate(w.blocks(c.n_layer)):
+        for i, block in enumerate(weights.blocks(config.n_layer)):
             mixer = (
-                Attention(c, b, i, scale, rotation=rotation)
+                Attention(config, block, i, scale, rotation=rotation)
                 if self.attends[i]
-                else Mamba2Mixer(b, c.dim, i, self.sizes, c.eps)
+                else Mamba2Mixer(block, config.dim, i, self.sizes, config.eps)
             )
             mlp: Layer = (
-                Experts(b, c, n_expert, MoeSpec(n_used=n_used), shared_dim)
+                Experts(block, config, n_expert, MoeSpec(n_used=n_used), shared_dim)
                 if n_expert
-                else GatedMLP(b, c.dim, c.ffn_dim)
+                else GatedMLP(block, config.dim, config.ffn_dim)
             )
-            blocks.append(Block(c, b, mixer, mlp, residual))
-        super().__init__(c, w, blocks)
+            blocks.append(Block(config, block, mixer, mlp, residual))
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         attention = self.config.cache()
-        return [spec if a else self.sizes.cache() for a, spec in zip(self.attends, attention, strict=True)]
+        return [spec if attends else self.sizes.cache() for attends, spec in zip(self.attends, attention, strict=True)]
 
     def __call__(self, step: Step) -> Tensor:
         return self.logits(self.embedding(step.tokens) * self.embedding_scale, step) * (1 / self.logit_scale)
 
 
 MODEL = GraniteHybrid
+
+# --- checkpoint ---
 
 
 def _kv_heads(config: Fields) -> list[int]:

@@ -33,17 +33,17 @@ ARCHES = ("granitemoe",)
 
 
 class ScaledAttention(Attention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, scale: float) -> None:
-        super().__init__(c, w, layer, rotation)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, scale: float) -> None:
+        super().__init__(config, weights, layer, rotation)
         self.scale = scale or self.scale
 
 
 class Block:
     """What is added is multiplied by ``scale``."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
+        self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp
         self.scale = scale
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -52,26 +52,28 @@ class Block:
 
 
 class GraniteMoe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
-        shared_dim = m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
-        self.embedding_scale = m.number("embedding_scale", 0.0) or 1.0  # 0 says nothing
-        self.logit_scale = m.number("logit_scale")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+        self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0  # 0 says nothing
+        self.logit_scale = keys.number("logit_scale")
         if self.logit_scale == 0:
             raise LoadError("[granitemoe] logit_scale must not be 0 but is")
-        attention_scale = m.number("attention.scale", 0.0)
-        scale = m.number("residual_scale", 0.0) or 1.0
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        attention_scale = keys.number("attention.scale", 0.0)
+        scale = keys.number("residual_scale", 0.0) or 1.0
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
 
-        def mlp(b: Weights) -> Layer:
-            return experts_of(b, c.dim, e, shared_dim)
+        def mlp(block: Weights) -> Layer:
+            return experts_of(block, config.dim, experts, shared_dim)
 
         blocks = [
-            Block(c, b, ScaledAttention(c, b, i, rotation, attention_scale), mlp(b), scale)
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, ScaledAttention(config, block, i, rotation, attention_scale), mlp(block), scale)
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens) * self.embedding_scale
@@ -80,6 +82,7 @@ class GraniteMoe(Decoder):
 
 MODEL = GraniteMoe
 
+# --- checkpoint ---
 
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,

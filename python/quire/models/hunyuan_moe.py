@@ -34,25 +34,27 @@ class RotatedFirst(Attention):
 
 
 class HunyuanMoe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer)
-        shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
-        m.without_effect("expert_shared_count")  # the size of all of them is the key above
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", config.ffn_dim, low=1, high=MAX_DIM)
+        keys.without_effect("expert_shared_count")  # the size of all of them is the key above
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
             Block(
-                c,
-                b,
-                RotatedFirst(c, b, i, rotation),
-                experts_of(b, c.dim, e, shared_dim),
+                config,
+                block,
+                RotatedFirst(config, block, i, rotation),
+                experts_of(block, config.dim, experts, shared_dim),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = HunyuanMoe
+
+# --- checkpoint ---
 
 
 def _n_used(config: Fields) -> int:

@@ -30,23 +30,34 @@ ARCHES = ("hy_v3",)
 class HunyuanV3(Decoder):
     """A layer has experts where the file has their router."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer, n_used=1))
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
-        shared_dim = m.integer("expert_shared_feed_forward_length", e.ffn_dim, low=1, high=MAX_DIM)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer, n_used=1))
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", experts.ffn_dim, low=1, high=MAX_DIM)
 
-        def mlp(b: Weights) -> Layer:
-            routed = b.has("ffn_gate_inp.weight")
-            return experts_of(b, c.dim, e, shared_dim) if routed else GatedMLP(b, c.dim, c.ffn_dim)
+        def mlp(block: Weights) -> Layer:
+            routed = block.has("ffn_gate_inp.weight")
+            return (
+                experts_of(block, config.dim, experts, shared_dim)
+                if routed
+                else GatedMLP(block, config.dim, config.ffn_dim)
+            )
 
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
-        self.add_predictor(w, lambda b: Block(c, b, Attention(c, b, 0, rotation), mlp(b)))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
+        self.add_predictor(
+            weights, lambda block: Block(config, block, Attention(config, block, 0, rotation), mlp(block))
+        )
 
 
 MODEL = HunyuanV3
+
+# --- checkpoint ---
 
 
 def _shared_dim(config: Fields) -> int:

@@ -20,6 +20,8 @@ from . import llama
 ARCHES = ("internlm2",)
 MODEL = llama.Windowless
 
+# --- checkpoint ---
+
 
 def _part(which: str) -> Change:
     """The rows of q, k or v: each head of k is stored after the heads of q that share it, and before its v."""

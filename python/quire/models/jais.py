@@ -12,25 +12,27 @@ ARCHES = ("jais",)
 
 
 class Attention(AlibiAttention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None) -> None:
-        super().__init__(c, w, layer, biases)
-        self.scale = 1.0 / c.head_dim
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, biases: LinearBiases | None) -> None:
+        super().__init__(config, weights, layer, biases)
+        self.scale = 1.0 / config.head_dim
 
 
 class Jais(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        if (max_bias := m.number("attention.max_alibi_bias", 0.0)) < 0:
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        if (max_bias := keys.number("attention.max_alibi_bias", 0.0)) < 0:
             raise LoadError(f"[jais] attention.max_alibi_bias must not be negative but is {max_bias}")
-        biases = LinearBiases(w, c.n_head, max_bias) if max_bias else None
+        biases = LinearBiases(weights, config.n_head, max_bias) if max_bias else None
         blocks = [
-            Block(c, b, Attention(c, b, i, biases), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, Attention(config, block, i, biases), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Jais
+
+# --- checkpoint ---
 
 
 def _embedding_scale(config: Fields) -> float:

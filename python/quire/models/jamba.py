@@ -14,31 +14,47 @@ ARCHES = ("jamba",)
 class Jamba(Decoder):
     """The number of heads of k and v is 0 in layers with a state.  Layers have experts where the file has a router."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
-        c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
-        self.selection = s = Selection.read(m)
-        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
+        config = DenseConfig.read(keys, n_vocab, n_kv_head=n_kv_head)
+        self.selection = selection = Selection.read(keys)
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=False, ffn_dim=config.ffn_dim)
         blocks = []
-        for i, b in enumerate(w.blocks(c.n_layer)):
-            mixer: Mixer = Attention(c, b, i) if self.attends[i] else MambaMixer(b, c.dim, i, s, c.eps)
-            routes = b.has("ffn_gate_inp.weight")
-            mlp: Layer = MoE(b, c.dim, e.ffn_dim, e.n, e.spec()) if routes else GatedMLP(b, c.dim, c.ffn_dim)
-            blocks.append(Block(c, b, mixer, mlp))
-        super().__init__(c, w, blocks)
+        for i, block in enumerate(weights.blocks(config.n_layer)):
+            mixer: Mixer = (
+                Attention(config, block, i)
+                if self.attends[i]
+                else MambaMixer(block, config.dim, i, selection, config.eps)
+            )
+            routes = block.has("ffn_gate_inp.weight")
+            mlp: Layer = (
+                MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec())
+                if routes
+                else GatedMLP(block, config.dim, config.ffn_dim)
+            )
+            blocks.append(Block(config, block, mixer, mlp))
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         attention = self.config.cache()
-        return [spec if a else self.selection.cache() for a, spec in zip(self.attends, attention, strict=True)]
+        return [
+            spec if attends else self.selection.cache() for attends, spec in zip(self.attends, attention, strict=True)
+        ]
 
 
 MODEL = Jamba
+
+# --- checkpoint ---
 
 
 def _kv_heads(config: Fields) -> list[int]:
     n_kv_head = config.integer("num_key_value_heads", config.integer("num_attention_heads"), low=1)
     period, offset = config.integer("attn_layer_period", 8, low=1), config.integer("attn_layer_offset", 4)
     return [n_kv_head if i % period == offset else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _inner_size(config: Fields) -> int:
+    return config.integer("mamba_expand", 2) * config.integer("hidden_size")
 
 
 def _dt_rank(config: Fields) -> int:
@@ -59,7 +75,7 @@ HF = {
             "expert_count": u32("num_local_experts", "num_experts", default=16),
             "expert_used_count": u32("num_experts_per_tok", default=2),
             "ssm.conv_kernel": u32("mamba_d_conv", default=4),
-            "ssm.inner_size": made("u32", lambda c: c.integer("mamba_expand", 2) * c.integer("hidden_size")),
+            "ssm.inner_size": made("u32", _inner_size),
             "ssm.state_size": u32("mamba_d_state", default=16),
             "ssm.time_step_rank": made("u32", _dt_rank),
         },

@@ -16,8 +16,8 @@ ARCHES = ("jina-bert-v2",)
 class LinearBiases:
     """ALiBi (Press, Smith and Lewis 2021) both ways: scores fall with the distance, whichever token comes first."""
 
-    def __init__(self, w: Weights, n_head: int) -> None:
-        self.w, self.slopes = w, alibi_slopes(n_head, 8.0)
+    def __init__(self, weights: Weights, n_head: int) -> None:
+        self.weights, self.slopes = weights, alibi_slopes(n_head, 8.0)
         self.made: dict[int, Weight] = {}  # by n_ctx
 
     def of(self, step: Step) -> Weight:
@@ -25,19 +25,21 @@ class LinearBiases:
 
         if step.n_ctx not in self.made:
             distances = np.abs(np.arange(1 - step.n_ctx, step.n_ctx, dtype=np.float32))
-            self.made[step.n_ctx] = self.w.made("alibi", -np.array(self.slopes, np.float32)[:, None] * distances)
+            self.made[step.n_ctx] = self.weights.made("alibi", -np.array(self.slopes, np.float32)[:, None] * distances)
         return self.made[step.n_ctx]
 
 
 class Attention(encoding.Attention):
     """With norms of all of q and k where the file has them."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, biases: LinearBiases) -> None:
-        super().__init__(c, w)
+    def __init__(self, config: EncoderConfig, weights: Weights, biases: LinearBiases) -> None:
+        super().__init__(config, weights)
         self.biases = biases
         names = ("attn_q_norm", "attn_k_norm")
-        has_norms = w.has("attn_q_norm.weight")
-        self.norms: list[LayerNorm] = [w.layer_norm(name, c.dim, c.eps) for name in names] if has_norms else []
+        has_norms = weights.has("attn_q_norm.weight")
+        self.norms: list[LayerNorm] = (
+            [weights.layer_norm(name, config.dim, config.eps) for name in names] if has_norms else []
+        )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (linear(x) for linear in (self.q, self.k, self.v))
@@ -48,19 +50,28 @@ class Attention(encoding.Attention):
 
 
 class JinaBertV2(Encoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = EncoderConfig.read_file(m, w, n_vocab)
-        biases = LinearBiases(w, c.n_head)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = EncoderConfig.read_file(keys, weights, n_vocab)
+        biases = LinearBiases(weights, config.n_head)
 
-        def mlp(b: Weights) -> Layer:
-            is_gated = b.n_rows("ffn_up.weight") == 2 * c.ffn_dim
-            return FusedGatedMLP(b, c.dim, c.ffn_dim, "gelu") if is_gated else MLP(b, c.dim, c.ffn_dim, "gelu")
+        def mlp(block: Weights) -> Layer:
+            is_gated = block.n_rows("ffn_up.weight") == 2 * config.ffn_dim
+            return (
+                FusedGatedMLP(block, config.dim, config.ffn_dim, "gelu")
+                if is_gated
+                else MLP(block, config.dim, config.ffn_dim, "gelu")
+            )
 
-        blocks = [encoding.Block(c, b, Attention(c, b, biases), mlp(b)) for b in w.blocks(c.n_layer)]
-        super().__init__(c, m, w, Embeddings(c, w), blocks)
+        blocks = [
+            encoding.Block(config, block, Attention(config, block, biases), mlp(block))
+            for block in weights.blocks(config.n_layer)
+        ]
+        super().__init__(config, keys, weights, Embeddings(config, weights), blocks)
 
 
 MODEL = JinaBertV2
+
+# --- checkpoint ---
 
 
 def _no_classes(config: Fields) -> None:

@@ -19,18 +19,24 @@ from .encoding import (
 from .nomic_bert import TENSORS, fused_tensors
 
 ARCHES = ("jina-bert-v3",)
-BASE = 20000.0
 
 
 class JinaBertV3(Encoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = EncoderConfig.read_file(m, w, n_vocab)
-        rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
-        blocks = [Block(c, b, Attention(c, b, rotation), MLP(b, c.dim, c.ffn_dim, "gelu")) for b in w.blocks(c.n_layer)]
-        super().__init__(c, m, w, Embeddings(c, w), blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = EncoderConfig.read_file(keys, weights, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.head_dim, layout="half")
+        blocks = [
+            Block(config, block, Attention(config, block, rotation), MLP(block, config.dim, config.ffn_dim, "gelu"))
+            for block in weights.blocks(config.n_layer)
+        ]
+        super().__init__(config, keys, weights, Embeddings(config, weights), blocks)
 
 
 MODEL = JinaBertV3
+
+# --- checkpoint ---
+
+BASE = 20000.0
 _KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": u32("max_position_embeddings", default=8194),

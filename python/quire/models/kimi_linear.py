@@ -27,17 +27,19 @@ READS = ("expert_gating_func", "expert_weights_scale")
 class DeltaAttention:
     """Queries, keys and values go through short convolutions; what comes out is normed by head, times a sigmoid."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, *, size: int, kernel: int) -> None:
-        self.layer, self.n_head, self.size = layer, c.n_head, size
-        inner = c.n_head * size
-        self.qkv = [w.linear(f"attn_{one}", c.dim, inner) for one in "qkv"]
-        self.convs = [_squeezed(w, f"ssm_conv1d_{one}.weight", (inner, kernel), (inner, 1, kernel)) for one in "qkv"]
-        self.f_a, self.f_b = w.linear("ssm_f_a", c.dim, size), w.linear("ssm_f_b", size, inner)
-        self.g_a, self.g_b = w.linear("ssm_g_a", c.dim, size), w.linear("ssm_g_b", size, inner)
-        self.beta = w.linear("ssm_beta", c.dim, c.n_head)
-        self.dt_bias = w.tensor("ssm_dt.bias", (inner,), vector=True)
-        self.a = _squeezed(w, "ssm_a", (c.n_head, 1), (c.n_head, 1))
-        self.norm, self.o = w.norm("ssm_norm", size, c.eps), w.linear("attn_output", inner, c.dim)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, *, size: int, kernel: int) -> None:
+        self.layer, self.n_head, self.size = layer, config.n_head, size
+        inner = config.n_head * size
+        self.qkv = [weights.linear(f"attn_{one}", config.dim, inner) for one in "qkv"]
+        self.convs = [
+            _squeezed(weights, f"ssm_conv1d_{one}.weight", (inner, kernel), (inner, 1, kernel)) for one in "qkv"
+        ]
+        self.f_a, self.f_b = weights.linear("ssm_f_a", config.dim, size), weights.linear("ssm_f_b", size, inner)
+        self.g_a, self.g_b = weights.linear("ssm_g_a", config.dim, size), weights.linear("ssm_g_b", size, inner)
+        self.beta = weights.linear("ssm_beta", config.dim, config.n_head)
+        self.dt_bias = weights.tensor("ssm_dt.bias", (inner,), vector=True)
+        self.a = _squeezed(weights, "ssm_a", (config.n_head, 1), (config.n_head, 1))
+        self.norm, self.o = weights.norm("ssm_norm", size, config.eps), weights.linear("attn_output", inner, config.dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (
@@ -51,41 +53,45 @@ class DeltaAttention:
         return self.o(y * graph.sigmoid(self.g_b(self.g_a(x))))
 
 
-def _squeezed(w: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
+def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
     """A vector that files hold with dimensions of 1, some with one more before them."""
-    has_more = w.n_rows(name) == 1 and stored[0] != 1
+    has_more = weights.n_rows(name) == 1 and stored[0] != 1
     before = (1,) * (4 - len(stored)) if has_more else ()
-    return w.tensor(name, shape, vector=True, stored=(*before, *stored))
+    return weights.tensor(name, shape, vector=True, stored=(*before, *stored))
 
 
 class KimiLinear(Decoder):
     """Layers without heads of k and v have the delta rule."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        n_layer = m.integer("block_count", low=1, high=MAX_LAYERS)
-        self.has_attention = [n > 0 for n in m.integers("attention.head_count_kv", n_layer, high=1)]
-        c = DenseConfig.read(m, n_vocab, n_kv_head=1)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        n_layer = keys.integer("block_count", low=1, high=MAX_LAYERS)
+        self.has_attention = [n > 0 for n in keys.integers("attention.head_count_kv", n_layer, high=1)]
+        config = DenseConfig.read(keys, n_vocab, n_kv_head=1)
         head_dim, v_dim = (
-            m.integer(f"attention.{one}_length_mla", low=1, high=MAX_HEAD_DIM) for one in ("key", "value")
+            keys.integer(f"attention.{one}_length_mla", low=1, high=MAX_HEAD_DIM) for one in ("key", "value")
         )
-        self.sizes = s = LatentSizes.read(m, c.n_head, head_dim, v_dim)
-        self.kernel, self.size = (
-            m.integer("ssm.conv_kernel", low=2, high=32),
-            m.integer("kda.head_dim", low=1, high=256),
-        )
-        if c.head_dim != s.rank + s.n_rot:
-            raise LoadError(f"[kimi-linear] key_length must be {s.rank + s.n_rot} but is {c.head_dim}")
-        m.without_effect("rope.freq_base")
-        e = ExpertConfig.read(m, n_layer, gating="sigmoid", grouped=True, reads=READS)
-        n_dense_layers, n_shared = m.integer("leading_dense_block_count", 0), m.integer("expert_shared_count", high=64)
+        self.sizes = sizes = LatentSizes.read(keys, config.n_head, head_dim, v_dim)
+        self.kernel = keys.integer("ssm.conv_kernel", low=2, high=32)
+        self.size = keys.integer("kda.head_dim", low=1, high=256)
+        if config.head_dim != sizes.rank + sizes.n_rot:
+            raise LoadError(f"[kimi-linear] key_length must be {sizes.rank + sizes.n_rot} but is {config.head_dim}")
+        keys.without_effect("rope.freq_base")
+        experts = ExpertConfig.read(keys, n_layer, gating="sigmoid", grouped=True, reads=READS)
+        n_dense_layers = keys.integer("leading_dense_block_count", 0)
+        n_shared = keys.integer("expert_shared_count", high=64)
 
-        def mixer(i: int, b: Weights) -> Mixer:
+        def mixer(i: int, block: Weights) -> Mixer:
             if self.has_attention[i]:
-                return LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=None, scale=s.head_dim**-0.5)
-            return DeltaAttention(c, b, i, size=self.size, kernel=self.kernel)
+                return LatentAttention(
+                    block, config.dim, sizes, i, eps=config.eps, rotation=None, scale=sizes.head_dim**-0.5
+                )
+            return DeltaAttention(config, block, i, size=self.size, kernel=self.kernel)
 
-        mlp = dense_then_experts(c, e, n_shared * e.ffn_dim, n_dense_layers)
-        super().__init__(c, w, [Block(c, b, mixer(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(n_layer))])
+        mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense_layers)
+        blocks = [
+            Block(config, block, mixer(i, block), mlp(i, block)) for i, block in enumerate(weights.blocks(n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         inner = self.config.n_head * self.size
@@ -96,6 +102,8 @@ class KimiLinear(Decoder):
 
 MODEL = KimiLinear
 
+# --- checkpoint ---
+
 
 def _linear(config: Fields, name: str, old: str, default: int) -> int:
     """Of the layers with the delta rule, wherever the configuration has it."""
@@ -104,11 +112,9 @@ def _linear(config: Fields, name: str, old: str, default: int) -> int:
 
 def _full_layers(config: Fields) -> list[bool]:
     """Which layers have attention: as ``layer_types`` says, or by numbers from 1, or every fourth but the first."""
-    n_layer, kinds, old = (
-        config.integer("num_hidden_layers"),
-        config.items("layer_types"),
-        config.inner("linear_attn_config"),
-    )
+    n_layer = config.integer("num_hidden_layers")
+    kinds = config.items("layer_types")
+    old = config.inner("linear_attn_config")
     numbers, others = old.items("full_attn_layers"), old.items("kda_layers")
     if kinds:
         if len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}:

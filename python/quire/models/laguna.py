@@ -44,11 +44,11 @@ PERIOD = 4  # every fourth layer, the first one too, sees all of the past
 class Attention(qwen3.Attention):
     """What heads give is multiplied by the softplus of a product with the input: each head, or each number."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        super().__init__(c, w, layer, rotation)
-        n = w.n_rows("attn_gate.weight")
-        self.by_head = n == c.n_head
-        self.gate = w.linear("attn_gate", c.dim, n if self.by_head else c.n_head * c.v_head_dim)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(config, weights, layer, rotation)
+        n = weights.n_rows("attn_gate.weight")
+        self.by_head = n == config.n_head
+        self.gate = weights.linear("attn_gate", config.dim, n if self.by_head else config.n_head * config.v_head_dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y, gate = self.attended(x, step), softplus(self.gate(x))
@@ -60,41 +60,45 @@ class Attention(qwen3.Attention):
 class Laguna(Decoder):
     """Scaling of the rotation is that of the layers that see everything."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        n_heads = m.integers("attention.head_count", m.integer("block_count", high=MAX_LAYERS), low=1, high=MAX_HEADS)
-        c = DenseConfig.read(m, n_vocab, n_head=max(n_heads, default=1))
-        sizes = [replace(c, n_head=n) for n in n_heads]
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        n_heads = keys.integers(
+            "attention.head_count", keys.integer("block_count", high=MAX_LAYERS), low=1, high=MAX_HEADS
+        )
+        config = DenseConfig.read(keys, n_vocab, n_head=max(n_heads, default=1))
+        sizes = [replace(config, n_head=n) for n in n_heads]
         for each in sizes:
             each.check()
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
-        n_shared = m.integer("expert_shared_count", 1, low=1, high=64)
-        shared_dim = m.integer("expert_shared_feed_forward_length", n_shared * e.ffn_dim, low=1, high=MAX_DIM)
-        n_dense_layers = m.integer("leading_dense_block_count")
-        window = m.integer("attention.sliding_window", 0)
-        local = [window > 0 and one for one in local_layers(m, c.n_layer, PERIOD, last=False)]
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        n_shared = keys.integer("expert_shared_count", 1, low=1, high=64)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", n_shared * experts.ffn_dim, low=1, high=MAX_DIM)
+        n_dense_layers = keys.integer("leading_dense_block_count")
+        window = keys.integer("attention.sliding_window", 0)
+        local = [window > 0 and one for one in local_layers(keys, config.n_layer, PERIOD, last=False)]
         self.windows = [window if one else 0 for one in local]
-        rotations = [rope_spec(m, n_dims=c.n_rot, layout="half"), _nearby(m, c)]
-        mlp = dense_then_experts(c, e, shared_dim, n_dense_layers)
+        rotations = [rope_spec(keys, n_dims=config.n_rot, layout="half"), _nearby(keys, config)]
+        mlp = dense_then_experts(config, experts, shared_dim, n_dense_layers)
         blocks = [
-            Block(c, b, Attention(sizes[i], b, i, rotations[local[i]]), mlp(i, b))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, Attention(sizes[i], block, i, rotations[local[i]]), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
-def _nearby(m: Keys, c: DenseConfig) -> RopeSpec:
+def _nearby(keys: Keys, config: DenseConfig) -> RopeSpec:
     """The rotation within windows."""
-    base = m.number("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
-    n_rot = m.integer("rope.dimension_count_swa", c.n_rot, low=2, high=c.head_dim)
+    base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
+    n_rot = keys.integer("rope.dimension_count_swa", config.n_rot, low=2, high=config.head_dim)
     if base <= 0 or n_rot % 2:
         raise LoadError(f"[laguna] rope.freq_base_swa and dimension_count_swa cannot be {base} and {n_rot}")
     return RopeSpec(n_dims=n_rot, layout="half", freq_base=base)
 
 
 MODEL = Laguna
+
+# --- checkpoint ---
 
 
 def _n_heads(config: Fields) -> list[int]:

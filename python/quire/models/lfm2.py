@@ -18,13 +18,13 @@ ARCHES = ("lfm2",)
 class ShortConvolution:
     """``out(c * conv(b * x))``, with b, c and x of one projection."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, kernel: int) -> None:
-        self.layer, self.dim = layer, c.dim
-        self.b, self.c, self.x = w.linears("shortconv.in_proj", c.dim, [c.dim] * 3, bias=None)
-        self.conv = w.tensor("shortconv.conv.weight", (c.dim, kernel), vector=True)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, kernel: int) -> None:
+        self.layer, self.dim = layer, config.dim
+        self.b, self.c, self.x = weights.linears("shortconv.in_proj", config.dim, [config.dim] * 3, bias=None)
+        self.conv = weights.tensor("shortconv.conv.weight", (config.dim, kernel), vector=True)
         bias = "shortconv.conv.bias"
-        self.conv_bias = w.tensor(bias, (c.dim,), vector=True) if w.has(bias) else None
-        self.out = w.linear("shortconv.out_proj", c.dim, c.dim, bias=None)
+        self.conv_bias = weights.tensor(bias, (config.dim,), vector=True) if weights.has(bias) else None
+        self.out = weights.linear("shortconv.out_proj", config.dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = graph.conv_state(self.b(x) * self.x(x), self.conv, self.conv_bias, layer=self.layer, state=0)
@@ -34,28 +34,35 @@ class ShortConvolution:
 class Lfm2(Decoder):
     """The number of heads of k and v is 0 in layers that are convolutions."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.attends, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
-        self.config = c = DenseConfig.read(m, n_vocab, n_kv_head=n_kv_head)
-        self.kernel = m.integer("shortconv.l_cache", low=2, high=32)
-        self.window = self.window_of(m)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        mlps = self.mlps(m, [*w.blocks(c.n_layer)])
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
+        self.config = config = DenseConfig.read(keys, n_vocab, n_kv_head=n_kv_head)
+        self.kernel = keys.integer("shortconv.l_cache", low=2, high=32)
+        self.window = self.window_of(keys)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        mlps = self.mlps(keys, [*weights.blocks(config.n_layer)])
         self.blocks = [
-            Block(c, b, Attention(c, b, i, rotation) if attends else ShortConvolution(c, b, i, self.kernel), mlp)
-            for i, (b, attends, mlp) in enumerate(zip(w.blocks(c.n_layer), self.attends, mlps, strict=True))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation) if attends else ShortConvolution(config, block, i, self.kernel),
+                mlp,
+            )
+            for i, (block, attends, mlp) in enumerate(
+                zip(weights.blocks(config.n_layer), self.attends, mlps, strict=True)
+            )
         ]
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.norm = w.norm("token_embd_norm", c.dim, c.eps)  # in spite of its name it is the last one
-        self.head = head(w, c, self.embedding)
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.norm = weights.norm("token_embd_norm", config.dim, config.eps)  # in spite of its name it is the last one
+        self.head = head(weights, config, self.embedding)
 
     @staticmethod
-    def window_of(m: Keys) -> int:
-        return m.integer("attention.sliding_window", 0)
+    def window_of(keys: Keys) -> int:
+        return keys.integer("attention.sliding_window", 0)
 
-    def mlps(self, m: Keys, blocks: Sequence[Weights]) -> list[Layer]:
-        m.without_effect("leading_dense_block_count", "expert_count", "expert_used_count")
-        return [GatedMLP(b, self.config.dim, self.config.ffn_dim) for b in blocks]
+    def mlps(self, keys: Keys, blocks: Sequence[Weights]) -> list[Layer]:
+        keys.without_effect("leading_dense_block_count", "expert_count", "expert_used_count")
+        return [GatedMLP(block, self.config.dim, self.config.ffn_dim) for block in blocks]
 
     def cache(self) -> list[CacheSpec]:
         attention = self.config.cache([self.window] * self.config.n_layer)
@@ -64,6 +71,8 @@ class Lfm2(Decoder):
 
 
 MODEL = Lfm2
+
+# --- checkpoint ---
 
 
 def _attends(config: Fields) -> list[bool]:

@@ -15,32 +15,36 @@ SIGMOID = 2  # of expert_gating_func
 
 class Lfm2Moe(Lfm2):
     @staticmethod
-    def window_of(m: Keys) -> int:
-        m.only("attention.sliding_window", 0)
+    def window_of(keys: Keys) -> int:
+        keys.only("attention.sliding_window", 0)
         return 0
 
-    def mlps(self, m: Keys, blocks: Sequence[Weights]) -> list[Layer]:
-        c = self.config
-        n_dense = m.integer("leading_dense_block_count", 0, high=MAX_LAYERS)
-        n_expert = m.integer("expert_count", low=1, high=4096)
-        n_used = m.same("expert_used_count", c.n_layer, low=1, high=n_expert)
-        expert_dim = m.same("expert_feed_forward_length", c.n_layer, low=1, high=MAX_DIM)
-        m.only("expert_gating_func", SIGMOID)
-        m.only("expert_group_count", 0, 1)
-        m.without_effect("expert_group_used_count")
+    def mlps(self, keys: Keys, blocks: Sequence[Weights]) -> list[Layer]:
+        config = self.config
+        n_dense = keys.integer("leading_dense_block_count", 0, high=MAX_LAYERS)
+        n_expert = keys.integer("expert_count", low=1, high=4096)
+        n_used = keys.same("expert_used_count", config.n_layer, low=1, high=n_expert)
+        expert_dim = keys.same("expert_feed_forward_length", config.n_layer, low=1, high=MAX_DIM)
+        keys.only("expert_gating_func", SIGMOID)
+        keys.only("expert_group_count", 0, 1)
+        keys.without_effect("expert_group_used_count")
         spec = MoeSpec(
             n_used=n_used,
             gating="sigmoid",
-            normalize=m.flag("expert_weights_norm", True),
-            scale=m.number("expert_weights_scale", 1.0) or 1.0,  # 0 says nothing
+            normalize=keys.flag("expert_weights_norm", True),
+            scale=keys.number("expert_weights_scale", 1.0) or 1.0,  # 0 says nothing
         )
         return [
-            GatedMLP(b, c.dim, c.ffn_dim) if i < n_dense else MoE(b, c.dim, expert_dim, n_expert, spec)
-            for i, b in enumerate(blocks)
+            GatedMLP(block, config.dim, config.ffn_dim)
+            if i < n_dense
+            else MoE(block, config.dim, expert_dim, n_expert, spec)
+            for i, block in enumerate(blocks)
         ]
 
 
 MODEL = Lfm2Moe
+
+# --- checkpoint ---
 
 
 def _unless_normalized(config: Fields) -> bool | None:

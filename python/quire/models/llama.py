@@ -45,13 +45,15 @@ ARCHES = ("llama",)
 class Attention:
     """``bias``: whether q, k and v have one; None: as the file has it, of the output too."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, bias: bool | None = None) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=bias)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=bias)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=bias)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(
+        self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, bias: bool | None = None
+    ) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=bias)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=bias)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=bias)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -63,43 +65,50 @@ class Attention:
 class Llama(Decoder):
     """Files store q and k with the halves of each head interleaved, as the original checkpoints did."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        mlp = self.mlps(m, c)
-        self.window = self.window_of(m)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        blocks = [Block(c, b, Attention(c, b, i, rotation), mlp(b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, w, blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        mlp = self.mlps(keys, config)
+        self.window = self.window_of(keys)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), mlp(block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     @staticmethod
-    def window_of(m: Keys) -> int:
+    def window_of(keys: Keys) -> int:
         """Mistral's, in every layer; 0: there is none."""
-        return m.integer("attention.sliding_window", 0)
+        return keys.integer("attention.sliding_window", 0)
 
     @staticmethod
-    def mlps(m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
+    def mlps(keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
         """What makes each layer's MLP, or its mixture where the file has experts."""
-        if m.integer("expert_count", 0) == 0:
-            m.only("expert_count", 0)
-            m.only("expert_used_count", 0)
-            return lambda w: GatedMLP(w, c.dim, c.ffn_dim)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
-        return lambda w: MoE(w, c.dim, e.ffn_dim, e.n, e.spec())
+        if keys.integer("expert_count", 0) == 0:
+            keys.only("expert_count", 0)
+            keys.only("expert_used_count", 0)
+            return lambda weights: GatedMLP(weights, config.dim, config.ffn_dim)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
+        return lambda weights: MoE(weights, config.dim, experts.ffn_dim, experts.n, experts.spec())
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window] * self.config.n_layer)
-
-
-MODEL = Llama
 
 
 class Windowless(Llama):
     """For siblings none of which has windows."""
 
     @staticmethod
-    def window_of(m: Keys) -> int:
-        m.only("attention.sliding_window", 0)
+    def window_of(keys: Keys) -> int:
+        keys.only("attention.sliding_window", 0)
         return 0
+
+
+MODEL = Llama
+
+# --- checkpoint ---
 
 
 def head_dim_of(config: Fields) -> int:

@@ -50,13 +50,13 @@ WITHOUT_NORMS = 128  # experts of the model whose q and k are not normalized
 
 
 class Attention(ABC):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale = c.head_dim**-0.5
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale = config.head_dim**-0.5
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     @abstractmethod
     def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -70,8 +70,8 @@ class Attention(ABC):
 class ChunkAttention(Attention):
     """``eps`` 0: without norms, which have no weights."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, eps: float) -> None:
-        super().__init__(c, w, layer)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, eps: float) -> None:
+        super().__init__(config, weights, layer)
         self.rotation, self.eps = rotation, eps
 
     def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -82,8 +82,8 @@ class ChunkAttention(Attention):
 class GlobalAttention(Attention):
     """``beta`` and ``length``: of the temperature."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, beta: float, length: int) -> None:
-        super().__init__(c, w, layer)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, beta: float, length: int) -> None:
+        super().__init__(config, weights, layer)
         self.beta, self.length = beta, length
 
     def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
@@ -91,43 +91,63 @@ class GlobalAttention(Attention):
 
 
 class Llama4(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False)
-        spec = MoeSpec(n_used=e.n_used, gating=e.gating, normalize=e.normalize, scale=e.scale, weighs_input=True)
-        period = m.integer("interleave_moe_layer_step", low=1)
-        self.chunk = m.integer("attention.chunk_size", LENGTH, low=1)
-        beta = m.number("attention.temperature_scale", 0.1)
-        length = m.integer("attention.temperature_length", LENGTH, low=1)
-        self.is_local = [(i + 1) % PERIOD != 0 for i in range(c.n_layer)]
-        if local_layers(m, c.n_layer, PERIOD) != self.is_local:
-            key = m.full("attention.sliding_window_pattern")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False)
+        spec = MoeSpec(
+            n_used=experts.n_used,
+            gating=experts.gating,
+            normalize=experts.normalize,
+            scale=experts.scale,
+            weighs_input=True,
+        )
+        period = keys.integer("interleave_moe_layer_step", low=1)
+        self.chunk = keys.integer("attention.chunk_size", LENGTH, low=1)
+        beta = keys.number("attention.temperature_scale", 0.1)
+        length = keys.integer("attention.temperature_length", LENGTH, low=1)
+        self.is_local = [(i + 1) % PERIOD != 0 for i in range(config.n_layer)]
+        if local_layers(keys, config.n_layer, PERIOD) != self.is_local:
+            key = keys.full("attention.sliding_window_pattern")
             raise UnsupportedError(f"[llama4] '{key}' must be {PERIOD}, which layers turn by too, but is not")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
 
-        def attention(i: int, b: Weights) -> Attention:
+        def attention(i: int, block: Weights) -> Attention:
             if self.is_local[i]:
-                return ChunkAttention(c, b, i, rotation, 0.0 if e.n == WITHOUT_NORMS else c.eps)
-            return GlobalAttention(c, b, i, beta, length)
+                return ChunkAttention(config, block, i, rotation, 0.0 if experts.n == WITHOUT_NORMS else config.eps)
+            return GlobalAttention(config, block, i, beta, length)
 
-        def mlp(i: int, b: Weights) -> Layer:
+        def mlp(i: int, block: Weights) -> Layer:
             if (i + 1) % period:
-                return GatedMLP(b, c.dim, c.ffn_dim)
-            return Together(MoE(b, c.dim, e.ffn_dim, e.n, spec), SharedExpert(b, c.dim, e.ffn_dim))
+                return GatedMLP(block, config.dim, config.ffn_dim)
+            return Together(
+                MoE(block, config.dim, experts.ffn_dim, experts.n, spec),
+                SharedExpert(block, config.dim, experts.ffn_dim),
+            )
 
-        super().__init__(c, w, [Block(c, b, attention(i, b), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [
+            Block(config, block, attention(i, block), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
+        config = self.config
         return [
             CacheSpec(
-                n_kv_head=c.n_kv_head, head_dim=c.head_dim, v_head_dim=c.v_head_dim, chunk=self.chunk if local else 0
+                n_kv_head=config.n_kv_head,
+                head_dim=config.head_dim,
+                v_head_dim=config.v_head_dim,
+                chunk=self.chunk if local else 0,
             )
             for local in self.is_local
         ]
 
 
 MODEL = Llama4
+
+# --- checkpoint ---
 
 
 def _layers_are_usual(config: Fields) -> None:

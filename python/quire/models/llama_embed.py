@@ -19,6 +19,9 @@ class LlamaEmbed(EuroBert):
 
 
 MODEL = LlamaEmbed
+
+# --- checkpoint ---
+
 HF = {
     "LlamaBidirectionalModel": Checkpoint(
         "llama-embed",

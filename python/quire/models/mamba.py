@@ -28,12 +28,12 @@ class Selection:
     dt_rank: int  # of the product that gives time steps
 
     @classmethod
-    def read(cls, m: Keys) -> Selection:
+    def read(cls, keys: Keys) -> Selection:
         return cls(
-            kernel=m.integer("ssm.conv_kernel", low=2, high=32),
-            inner=m.integer("ssm.inner_size", low=1, high=MAX_DIM),
-            n_state=m.integer("ssm.state_size", low=1, high=256),
-            dt_rank=m.integer("ssm.time_step_rank", low=1, high=MAX_DIM),
+            kernel=keys.integer("ssm.conv_kernel", low=2, high=32),
+            inner=keys.integer("ssm.inner_size", low=1, high=MAX_DIM),
+            n_state=keys.integer("ssm.state_size", low=1, high=256),
+            dt_rank=keys.integer("ssm.time_step_rank", low=1, high=MAX_DIM),
         )
 
     def cache(self) -> CacheSpec:
@@ -43,21 +43,26 @@ class Selection:
 class MambaMixer:
     """Norms of time steps, b and c are there where the file has their weights (Jamba), or where ``unit_eps`` is set."""
 
-    def __init__(self, w: Weights, dim: int, layer: int, s: Selection, eps: float, *, unit_eps: float = 0.0) -> None:
-        self.layer, self.sizes = layer, s
-        self.x, self.z = w.linears("ssm_in", dim, [s.inner, s.inner], bias=None)
-        self.conv = w.tensor("ssm_conv1d.weight", (s.inner, s.kernel), vector=True)
+    def __init__(
+        self, weights: Weights, dim: int, layer: int, selection: Selection, eps: float, *, unit_eps: float = 0.0
+    ) -> None:
+        self.layer, self.sizes = layer, selection
+        self.x, self.z = weights.linears("ssm_in", dim, [selection.inner, selection.inner], bias=None)
+        self.conv = weights.tensor("ssm_conv1d.weight", (selection.inner, selection.kernel), vector=True)
         bias = "ssm_conv1d.bias"
-        self.conv_bias = w.tensor(bias, (s.inner,), vector=True) if w.has(bias) else None
-        self.select = w.linears("ssm_x", s.inner, [s.dt_rank, s.n_state, s.n_state])
-        names, sizes = ("ssm_dt_norm", "ssm_b_norm", "ssm_c_norm"), (s.dt_rank, s.n_state, s.n_state)
+        self.conv_bias = weights.tensor(bias, (selection.inner,), vector=True) if weights.has(bias) else None
+        self.select = weights.linears(
+            "ssm_x", selection.inner, [selection.dt_rank, selection.n_state, selection.n_state]
+        )
+        names = ("ssm_dt_norm", "ssm_b_norm", "ssm_c_norm")
+        sizes = (selection.dt_rank, selection.n_state, selection.n_state)
         self.norms: list[Layer] = [
-            w.norm(name, n, eps) for name, n in zip(names, sizes, strict=True) if w.has(f"{name}.weight")
+            weights.norm(name, n, eps) for name, n in zip(names, sizes, strict=True) if weights.has(f"{name}.weight")
         ] or [lambda x: unit_norm(x, unit_eps)] * (3 if unit_eps else 0)
-        self.dt = w.linear("ssm_dt", s.dt_rank, s.inner, bias=True)
-        self.a = w.tensor("ssm_a", (s.inner, s.n_state), vector=True)
-        self.d = w.tensor("ssm_d", (s.inner,), vector=True)
-        self.out = w.linear("ssm_out", s.inner, dim, bias=None)
+        self.dt = weights.linear("ssm_dt", selection.dt_rank, selection.inner, bias=True)
+        self.a = weights.tensor("ssm_a", (selection.inner, selection.n_state), vector=True)
+        self.d = weights.tensor("ssm_d", (selection.inner,), vector=True)
+        self.out = weights.linear("ssm_out", selection.inner, dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = graph.conv_state(self.x(x), self.conv, self.conv_bias, layer=self.layer, state=0, silu=True)
@@ -72,19 +77,23 @@ class MambaMixer:
 class Mamba(Mamba2):
     """Mamba 2's layers, with another mixer."""
 
-    def mixers(self, m: Keys, blocks: Sequence[Weights], eps: float) -> list[MambaMixer]:  # type: ignore[override]
-        self.selection = s = Selection.read(m)
-        unit_eps = m.number("ssm.dt_b_c_rms_epsilon", eps)  # a key of ours: llama.cpp takes that of the other norms
+    def mixers(self, keys: Keys, blocks: Sequence[Weights], eps: float) -> list[MambaMixer]:  # type: ignore[override]
+        self.selection = selection = Selection.read(keys)
+        unit_eps = keys.number("ssm.dt_b_c_rms_epsilon", eps)  # a key of ours: llama.cpp takes that of the other norms
         if not 0 < unit_eps < 1:
-            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {unit_eps}")
-        unit_eps = unit_eps if m.flag("ssm.dt_b_c_rms", False) else 0.0
-        return [MambaMixer(b, self.config.dim, i, s, eps, unit_eps=unit_eps) for i, b in enumerate(blocks)]
+            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {unit_eps}")
+        unit_eps = unit_eps if keys.flag("ssm.dt_b_c_rms", False) else 0.0
+        return [
+            MambaMixer(block, self.config.dim, i, selection, eps, unit_eps=unit_eps) for i, block in enumerate(blocks)
+        ]
 
     def cache(self) -> list[CacheSpec]:
         return [self.selection.cache()] * self.config.n_layer
 
 
 MODEL = Mamba
+
+# --- checkpoint ---
 
 
 def _dt_rank(config: Fields) -> int:

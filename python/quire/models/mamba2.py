@@ -30,16 +30,18 @@ class StateSpace:
     n_group: int  # heads of a group read and write by the same vectors
 
     @classmethod
-    def read(cls, m: Keys) -> StateSpace:
+    def read(cls, keys: Keys) -> StateSpace:
         sizes = cls(
-            kernel=m.integer("ssm.conv_kernel", low=2, high=32),
-            inner=m.integer("ssm.inner_size", low=1, high=MAX_DIM),
-            n_state=m.integer("ssm.state_size", low=1, high=256),
-            n_head=m.integer("ssm.time_step_rank", low=1, high=MAX_HEADS),
-            n_group=m.integer("ssm.group_count", low=1, high=MAX_HEADS),
+            kernel=keys.integer("ssm.conv_kernel", low=2, high=32),
+            inner=keys.integer("ssm.inner_size", low=1, high=MAX_DIM),
+            n_state=keys.integer("ssm.state_size", low=1, high=256),
+            n_head=keys.integer("ssm.time_step_rank", low=1, high=MAX_HEADS),
+            n_group=keys.integer("ssm.group_count", low=1, high=MAX_HEADS),
         )
         if sizes.inner % sizes.n_head or sizes.n_head % sizes.n_group:
-            raise LoadError(f"[{m.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other")
+            raise LoadError(
+                f"[{keys.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other"
+            )
         return sizes
 
     @property
@@ -56,31 +58,33 @@ class StateSpace:
 class Mamba2Mixer:
     """``eps``: of the norm by group, which some models leave out."""
 
-    def __init__(self, w: Weights, dim: int, layer: int, s: StateSpace, eps: float) -> None:
-        self.layer, self.sizes, self.eps = layer, s, eps
-        self.z, self.xbc, self.dt = w.linears("ssm_in", dim, [s.inner, s.n_channels, s.n_head], bias=None)
-        self.conv = w.tensor("ssm_conv1d.weight", (s.n_channels, s.kernel), vector=True)
+    def __init__(self, weights: Weights, dim: int, layer: int, sizes: StateSpace, eps: float) -> None:
+        self.layer, self.sizes, self.eps = layer, sizes, eps
+        self.z, self.xbc, self.dt = weights.linears(
+            "ssm_in", dim, [sizes.inner, sizes.n_channels, sizes.n_head], bias=None
+        )
+        self.conv = weights.tensor("ssm_conv1d.weight", (sizes.n_channels, sizes.kernel), vector=True)
         bias, norm = "ssm_conv1d.bias", "ssm_norm.weight"
-        self.conv_bias = w.tensor(bias, (s.n_channels,), vector=True) if w.has(bias) else None
-        self.dt_bias = w.tensor("ssm_dt.bias", (s.n_head,), vector=True)
-        self.a = w.tensor("ssm_a", (s.n_head,), vector=True, stored=(s.n_head, 1))
-        self.d = w.tensor("ssm_d", (s.n_head,), vector=True, stored=(s.n_head, 1))
-        groups = (s.n_group, s.inner // s.n_group)
-        self.norm = w.tensor(norm, (s.inner,), vector=True, stored=groups) if w.has(norm) else None
-        self.out = w.linear("ssm_out", s.inner, dim, bias=None)
+        self.conv_bias = weights.tensor(bias, (sizes.n_channels,), vector=True) if weights.has(bias) else None
+        self.dt_bias = weights.tensor("ssm_dt.bias", (sizes.n_head,), vector=True)
+        self.a = weights.tensor("ssm_a", (sizes.n_head,), vector=True, stored=(sizes.n_head, 1))
+        self.d = weights.tensor("ssm_d", (sizes.n_head,), vector=True, stored=(sizes.n_head, 1))
+        groups = (sizes.n_group, sizes.inner // sizes.n_group)
+        self.norm = weights.tensor(norm, (sizes.inner,), vector=True, stored=groups) if weights.has(norm) else None
+        self.out = weights.linear("ssm_out", sizes.inner, dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        s = self.sizes
+        sizes = self.sizes
         xbc = graph.conv_state(self.xbc(x), self.conv, self.conv_bias, layer=self.layer, state=0, silu=True)
-        end = s.inner + s.n_group * s.n_state
-        b = graph.slice(xbc, 0, s.inner, end).heads(s.n_group)
-        c = graph.slice(xbc, 0, end, s.n_channels).heads(s.n_group)
+        end = sizes.inner + sizes.n_group * sizes.n_state
+        b = graph.slice(xbc, 0, sizes.inner, end).heads(sizes.n_group)
+        c = graph.slice(xbc, 0, end, sizes.n_channels).heads(sizes.n_group)
         dt = graph.softplus(graph.add_weight(self.dt(x), self.dt_bias))
-        heads = graph.slice(xbc, 0, 0, s.inner).heads(s.n_head)
+        heads = graph.slice(xbc, 0, 0, sizes.inner).heads(sizes.n_head)
         y = graph.state_space_dual(heads, dt, b, c, self.a, self.d, layer=self.layer, state=1)
         y = graph.glu(self.z(x), y.merge_heads(), "silu")
         if self.norm is not None:
-            y = graph.group_norm(y, s.n_group, self.norm, self.eps)
+            y = graph.group_norm(y, sizes.n_group, self.norm, self.eps)
         return self.out(y)
 
 
@@ -88,16 +92,16 @@ class Attention:
     """Of models that mix both: most are without rotation, as the states tell the order."""
 
     def __init__(
-        self, c: DenseConfig, w: Weights, layer: int, scale: float = 0.0, *, rotation: RopeSpec | None = None
+        self, config: DenseConfig, weights: Weights, layer: int, scale: float = 0.0, *, rotation: RopeSpec | None = None
     ) -> None:
         """``scale``: of scores; 0: by the size of a head."""
         self.rotation = rotation
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale = scale or c.head_dim**-0.5
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale = scale or config.head_dim**-0.5
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head)
@@ -109,21 +113,21 @@ class Attention:
 class Mamba2:
     """Norm and mixer in each layer; nothing else."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = Config.read(m, n_vocab)
-        eps = m.number("attention.layer_norm_rms_epsilon")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = Config.read(keys, n_vocab)
+        eps = keys.number("attention.layer_norm_rms_epsilon")
         if not 0 < eps < 1:
-            raise LoadError(f"[{m.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        m.without_effect("attention.head_count", "feed_forward_length")  # 0 in files, as llama.cpp wants them
-        self.layers = self.mixers(m, [*w.blocks(c.n_layer)], eps)
-        self.norms = [b.norm("attn_norm", c.dim, eps) for b in w.blocks(c.n_layer)]
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.norm = w.norm("output_norm", c.dim, eps)
-        self.head = head(w, c, self.embedding)
+            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
+        keys.without_effect("attention.head_count", "feed_forward_length")  # 0 in files, as llama.cpp wants them
+        self.layers = self.mixers(keys, [*weights.blocks(config.n_layer)], eps)
+        self.norms = [block.norm("attn_norm", config.dim, eps) for block in weights.blocks(config.n_layer)]
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.norm = weights.norm("output_norm", config.dim, eps)
+        self.head = head(weights, config, self.embedding)
 
-    def mixers(self, m: Keys, blocks: Sequence[Weights], eps: float) -> list[Mamba2Mixer]:
-        self.sizes = StateSpace.read(m)
-        return [Mamba2Mixer(b, self.config.dim, i, self.sizes, eps) for i, b in enumerate(blocks)]
+    def mixers(self, keys: Keys, blocks: Sequence[Weights], eps: float) -> list[Mamba2Mixer]:
+        self.sizes = StateSpace.read(keys)
+        return [Mamba2Mixer(block, self.config.dim, i, self.sizes, eps) for i, block in enumerate(blocks)]
 
     def cache(self) -> list[CacheSpec]:
         return [self.sizes.cache()] * self.config.n_layer
@@ -136,6 +140,8 @@ class Mamba2:
 
 
 MODEL = Mamba2
+
+# --- checkpoint ---
 
 
 def decay(x: Array, config: Fields) -> Array:

@@ -31,28 +31,35 @@ PERIOD = 4  # every fourth layer sees all of the past
 class Mellum(Decoder):
     """Scaling of the rotation is that of the layers that see everything."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, normalize=True, reads=("expert_weights_norm",))
-        window = m.integer("attention.sliding_window", 0)
-        is_local = [window > 0 and local for local in local_layers(m, c.n_layer, PERIOD)]
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=True, reads=("expert_weights_norm",))
+        window = keys.integer("attention.sliding_window", 0)
+        is_local = [window > 0 and local for local in local_layers(keys, config.n_layer, PERIOD)]
         self.windows = [window if local else 0 for local in is_local]
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
-        local_base = m.number("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
+        everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        local_base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
         if local_base <= 0:
             raise LoadError(f"[mellum] rope.freq_base_swa must be above 0 but is {local_base}")
-        nearby = RopeSpec(n_dims=c.n_rot, layout="half", freq_base=local_base)
+        nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=local_base)
         blocks = [
-            Block(c, b, Attention(c, b, i, nearby if is_local[i] else everywhere), experts_of(b, c.dim, e, 0))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, nearby if is_local[i] else everywhere),
+                experts_of(block, config.dim, experts, 0),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
 MODEL = Mellum
+
+# --- checkpoint ---
 
 
 def pattern_of(config: Fields) -> list[bool]:

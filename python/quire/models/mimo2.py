@@ -35,19 +35,28 @@ class Attention:
     """``n_kv_head``: of this layer.  Sinks are there where the file has them."""
 
     def __init__(
-        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, n_kv_head: int, value_scale: float
+        self,
+        config: DenseConfig,
+        weights: Weights,
+        layer: int,
+        rotation: RopeSpec,
+        *,
+        n_kv_head: int,
+        value_scale: float,
     ) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, n_kv_head
-        self.scale, self.value_scale, self.rotation = c.head_dim**-0.5, value_scale, rotation
-        sizes = [c.n_head * c.head_dim, n_kv_head * c.head_dim, n_kv_head * c.v_head_dim]
-        if w.has("attn_qkv.weight"):
-            self.q, self.k, self.v = w.linears("attn_qkv", c.dim, sizes, bias=None)
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, n_kv_head
+        self.scale, self.value_scale, self.rotation = config.head_dim**-0.5, value_scale, rotation
+        sizes = [config.n_head * config.head_dim, n_kv_head * config.head_dim, n_kv_head * config.v_head_dim]
+        if weights.has("attn_qkv.weight"):
+            self.q, self.k, self.v = weights.linears("attn_qkv", config.dim, sizes, bias=None)
         else:
             names = ("attn_q", "attn_k", "attn_v")
-            self.q, self.k, self.v = (w.linear(name, c.dim, n, bias=None) for name, n in zip(names, sizes, strict=True))
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim)
+            self.q, self.k, self.v = (
+                weights.linear(name, config.dim, n, bias=None) for name, n in zip(names, sizes, strict=True)
+            )
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim)
         sinks = "attn_sinks.weight"
-        self.sinks = w.tensor(sinks, (c.n_head,), vector=True) if w.has(sinks) else None
+        self.sinks = weights.tensor(sinks, (config.n_head,), vector=True) if weights.has(sinks) else None
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q(x).heads(self.n_head), step.positions, self.rotation)
@@ -60,47 +69,60 @@ class Attention:
 class Mimo2(Decoder):
     """Layers have experts where the file has a router."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        n_layer = m.integer("block_count", low=1, high=MAX_LAYERS)
-        self.n_kv_heads = m.integers("attention.head_count_kv", n_layer, low=1, high=MAX_HEADS)
-        c = DenseConfig.read(m, n_vocab, n_kv_head=max(self.n_kv_heads))
-        if any(c.n_head % n for n in self.n_kv_heads):
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        n_layer = keys.integer("block_count", low=1, high=MAX_LAYERS)
+        self.n_kv_heads = keys.integers("attention.head_count_kv", n_layer, low=1, high=MAX_HEADS)
+        config = DenseConfig.read(keys, n_vocab, n_kv_head=max(self.n_kv_heads))
+        if any(config.n_head % n for n in self.n_kv_heads):
             raise LoadError(f"[mimo2] head_count must be divisible by head_count_kv but they are {self.n_kv_heads}")
-        n_next = layers_left_out(m, w, n_layer, n_used=1)
-        c = replace(c, n_layer=n_layer - n_next)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", grouped=True, reads=READS)
-        window = m.integer("attention.sliding_window", low=1)
-        local = m.integers("attention.sliding_window_pattern", n_layer, high=1)
-        self.windows = [window if local[i] else 0 for i in range(c.n_layer)]
-        local_base, value_scale = m.number("rope.freq_base_swa", LOCAL_BASE), m.number("attention.value_scale", 1.0)
+        n_next = layers_left_out(keys, weights, n_layer, n_used=1)
+        config = replace(config, n_layer=n_layer - n_next)
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", grouped=True, reads=READS)
+        window = keys.integer("attention.sliding_window", low=1)
+        local = keys.integers("attention.sliding_window_pattern", n_layer, high=1)
+        self.windows = [window if local[i] else 0 for i in range(config.n_layer)]
+        local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
+        value_scale = keys.number("attention.value_scale", 1.0)
         if local_base <= 0:
             raise LoadError(f"[mimo2] rope.freq_base_swa must be above 0 but is {local_base}")
-        m.only("rope.dimension_count_swa", c.n_rot)
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
-        nearby = rope_spec(m, n_dims=c.n_rot, layout="half", freq_base=local_base)
+        keys.only("rope.dimension_count_swa", config.n_rot)
+        everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        nearby = rope_spec(keys, n_dims=config.n_rot, layout="half", freq_base=local_base)
 
-        def block(i: int, b: Weights, layer: int) -> Block:
-            routes = b.has("ffn_gate_inp.weight")
-            mlp: Layer = MoE(b, c.dim, e.ffn_dim, e.n, e.spec()) if routes else GatedMLP(b, c.dim, c.ffn_dim)
+        def make_block(i: int, block: Weights, layer: int) -> Block:
+            routes = block.has("ffn_gate_inp.weight")
+            mlp: Layer = (
+                MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec())
+                if routes
+                else GatedMLP(block, config.dim, config.ffn_dim)
+            )
             rotation = nearby if local[i] else everywhere
             scale = value_scale or 1.0  # 0 says nothing
-            return Block(c, b, Attention(c, b, layer, rotation, n_kv_head=self.n_kv_heads[i], value_scale=scale), mlp)
+            return Block(
+                config,
+                block,
+                Attention(config, block, layer, rotation, n_kv_head=self.n_kv_heads[i], value_scale=scale),
+                mlp,
+            )
 
-        super().__init__(c, w, [block(i, b, i) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block, i) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
         if n_next:
-            kept = rows_of(c, self.n_kv_heads[c.n_layer], window if local[c.n_layer] else 0)
-            self.add_predictor(w, lambda b: block(c.n_layer, b, 0), kept, is_normed=False)
+            kept = rows_of(config, self.n_kv_heads[config.n_layer], window if local[config.n_layer] else 0)
+            self.add_predictor(weights, lambda block: make_block(config.n_layer, block, 0), kept, is_normed=False)
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
-        return [rows_of(c, n, window) for n, window in zip(self.n_kv_heads, self.windows, strict=False)]
+        config = self.config
+        return [rows_of(config, n, window) for n, window in zip(self.n_kv_heads, self.windows, strict=False)]
+
+
+def rows_of(config: DenseConfig, n_kv_head: int, window: int) -> CacheSpec:
+    return CacheSpec(n_kv_head=n_kv_head, head_dim=config.head_dim, v_head_dim=config.v_head_dim, window=window)
 
 
 MODEL = Mimo2
 
-
-def rows_of(c: DenseConfig, n_kv_head: int, window: int) -> CacheSpec:
-    return CacheSpec(n_kv_head=n_kv_head, head_dim=c.head_dim, v_head_dim=c.v_head_dim, window=window)
+# --- checkpoint ---
 
 
 def _locals(config: Fields) -> list[bool]:

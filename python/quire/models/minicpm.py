@@ -15,17 +15,19 @@ BASE_DIM = 256  # of the small model that widths are compared with, where files 
 
 class MiniCPM(Granite):
     @staticmethod
-    def multipliers(m: Keys, c: DenseConfig) -> Multipliers:
+    def multipliers(keys: Keys, config: DenseConfig) -> Multipliers:
         """Old files have no keys for them; a multiplier of 0 says nothing."""
         return Multipliers(
-            embedding=m.number("embedding_scale", 12.0) or 1.0,
-            residual=m.number("residual_scale", 1.4 / c.n_layer**0.5) or 1.0,
+            embedding=keys.number("embedding_scale", 12.0) or 1.0,
+            residual=keys.number("residual_scale", 1.4 / config.n_layer**0.5) or 1.0,
             attention=0.0,
-            logit=m.number("logit_scale", c.dim / BASE_DIM),
+            logit=keys.number("logit_scale", config.dim / BASE_DIM),
         )
 
 
 MODEL = MiniCPM
+
+# --- checkpoint ---
 
 
 def _not_zero(config: Fields, name: str) -> float:

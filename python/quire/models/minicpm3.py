@@ -18,9 +18,9 @@ EMBEDDING_SCALE, DEPTH_SCALE, BASE_DIM = 12.0, 1.4, 256
 
 
 class ScaledBlock(Block):
-    def __init__(self, c: DenseConfig, w: Weights, attention: LatentAttention, mlp: GatedMLP) -> None:
-        super().__init__(c, w, attention, mlp)
-        self.scale: float = DEPTH_SCALE / c.n_layer**0.5
+    def __init__(self, config: DenseConfig, weights: Weights, attention: LatentAttention, mlp: GatedMLP) -> None:
+        super().__init__(config, weights, attention, mlp)
+        self.scale: float = DEPTH_SCALE / config.n_layer**0.5
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step) * self.scale
@@ -28,22 +28,22 @@ class ScaledBlock(Block):
 
 
 class MiniCPM3(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        v_dim = c.v_head_dim if m.has("attention.value_length") else c.dim // c.n_head
-        self.sizes = s = LatentSizes.read(m, c.n_head, c.head_dim, v_dim)
-        c = replace(c, n_kv_head=1, head_dim=s.rank + s.n_rot, v_head_dim=s.rank)
-        rotation, scale = LongRope(m, w, s.n_rot), s.head_dim**-0.5
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        v_dim = config.v_head_dim if keys.has("attention.value_length") else config.dim // config.n_head
+        self.sizes = sizes = LatentSizes.read(keys, config.n_head, config.head_dim, v_dim)
+        config = replace(config, n_kv_head=1, head_dim=sizes.rank + sizes.n_rot, v_head_dim=sizes.rank)
+        rotation, scale = LongRope(keys, weights, sizes.n_rot), sizes.head_dim**-0.5
         blocks = [
             ScaledBlock(
-                c,
-                b,
-                LatentAttention(b, c.dim, s, i, eps=c.eps, rotation=rotation, scale=scale),
-                GatedMLP(b, c.dim, c.ffn_dim),
+                config,
+                block,
+                LatentAttention(block, config.dim, sizes, i, eps=config.eps, rotation=rotation, scale=scale),
+                GatedMLP(block, config.dim, config.ffn_dim),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.sizes.cache(self.config.n_layer)
@@ -54,6 +54,8 @@ class MiniCPM3(Decoder):
 
 
 MODEL = MiniCPM3
+
+# --- checkpoint ---
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

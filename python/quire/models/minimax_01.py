@@ -20,16 +20,18 @@ LINEAR_EPS = 1e-6  # of the norms of linear attention, which nothing changes
 class LinearAttention:
     """Heads of q, k and v lie in turn in one tensor.  The past of a head fades faster in the first layers."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int) -> None:
         import numpy as np
 
-        self.layer, self.n_head, self.head_dim = layer, c.n_head, c.head_dim
-        width = c.n_head * c.head_dim
-        self.qkv, self.gate = w.linear("attn_qkv", c.dim, 3 * width), w.linear("attn_gate", c.dim, width)
-        self.norm, self.o = w.norm("attn_norm_2", width, LINEAR_EPS), w.linear("attn_output", width, c.dim)
-        slopes = 2.0 ** (-8.0 / c.n_head * np.arange(1, c.n_head + 1))
-        of_layer = 1 - layer / (c.n_layer - 1 + 1e-5) + 1e-5
-        self.decay = w.made("decay", -(slopes * of_layer).astype(np.float32))
+        self.layer, self.n_head, self.head_dim = layer, config.n_head, config.head_dim
+        width = config.n_head * config.head_dim
+        self.qkv = weights.linear("attn_qkv", config.dim, 3 * width)
+        self.gate = weights.linear("attn_gate", config.dim, width)
+        self.norm = weights.norm("attn_norm_2", width, LINEAR_EPS)
+        self.o = weights.linear("attn_output", width, config.dim)
+        slopes = 2.0 ** (-8.0 / config.n_head * np.arange(1, config.n_head + 1))
+        of_layer = 1 - layer / (config.n_layer - 1 + 1e-5) + 1e-5
+        self.decay = weights.made("decay", -(slopes * of_layer).astype(np.float32))
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         n, qkv = self.head_dim, graph.activate(self.qkv(x), "silu").heads(self.n_head)
@@ -41,9 +43,9 @@ class LinearAttention:
 class Block:
     """What went in is added to each part behind the norm, and scaled."""
 
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, experts: MoE, scale: float) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.experts, self.scale = w.norm("ffn_norm", c.dim, c.eps), experts, scale
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, experts: MoE, scale: float) -> None:
+        self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.experts, self.scale = weights.norm("ffn_norm", config.dim, config.eps), experts, scale
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = self.attn_norm(x)
@@ -52,30 +54,39 @@ class Block:
 
 
 class MiniMax01(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim)
-        scale, rotation = m.number("residual_scale"), rope_spec(m, n_dims=c.n_rot, layout="half")
-        if scale == 0 or c.v_head_dim != c.head_dim:
-            raise LoadError(f"[{m.arch}] residual_scale must not be 0, and heads of k and v must be alike, but are not")
-        period = m.integer("full_attention_interval", PERIOD, low=1)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
+        scale, rotation = keys.number("residual_scale"), rope_spec(keys, n_dims=config.n_rot, layout="half")
+        if scale == 0 or config.v_head_dim != config.head_dim:
+            raise LoadError(
+                f"[{keys.arch}] residual_scale must not be 0, and heads of k and v must be alike, but are not"
+            )
+        period = keys.integer("full_attention_interval", PERIOD, low=1)
         names = "attention.recurrent_layers"
-        is_linear = m.integers(names, c.n_layer, high=1) if m.has(names) else None
-        self.is_linear = is_linear or [(i + 1) % period != 0 for i in range(c.n_layer)]
+        is_linear = keys.integers(names, config.n_layer, high=1) if keys.has(names) else None
+        self.is_linear = is_linear or [(i + 1) % period != 0 for i in range(config.n_layer)]
 
-        def block(i: int, b: Weights) -> Block:
-            attention: Mixer = LinearAttention(c, b, i) if self.is_linear[i] else Attention(c, b, i, rotation)
-            return Block(c, b, attention, MoE(b, c.dim, e.ffn_dim, e.n, e.spec()), scale)
+        def make_block(i: int, block: Weights) -> Block:
+            attention: Mixer = (
+                LinearAttention(config, block, i) if self.is_linear[i] else Attention(config, block, i, rotation)
+            )
+            return Block(
+                config, block, attention, MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec()), scale
+            )
 
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        c = self.config
-        linear, full = CacheSpec(states=[("linear", c.n_head * c.head_dim**2)]), c.cache()[0]
+        config = self.config
+        linear, full = CacheSpec(states=[("linear", config.n_head * config.head_dim**2)]), config.cache()[0]
         return [linear if one else full for one in self.is_linear]
 
 
 MODEL = MiniMax01
+
+# --- checkpoint ---
 
 
 def _is_linear(config: Fields) -> Sequence[bool]:

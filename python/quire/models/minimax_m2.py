@@ -21,18 +21,25 @@ ARCHES = ("minimax-m2",)
 
 
 class MiniMaxM2(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", reads=("expert_gating_func",))
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", reads=("expert_gating_func",))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, e.spec()))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec()),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = MiniMaxM2
+
+# --- checkpoint ---
 
 
 def _n_rot(config: Fields) -> int:

@@ -19,9 +19,9 @@ class Attention(llama.Attention):
     """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
 
     def __init__(
-        self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, *, beta: float, n_ctx_orig: int
+        self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, beta: float, n_ctx_orig: int
     ) -> None:
-        super().__init__(c, w, layer, rotation)
+        super().__init__(config, weights, layer, rotation)
         self.beta, self.n_ctx_orig = beta, n_ctx_orig
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -36,24 +36,33 @@ class Attention(llama.Attention):
 class Mistral3(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        m.only("expert_count", 0)
-        self.window = m.integer("attention.sliding_window", 0)
-        beta = m.number("attention.temperature_scale", 0.0)
-        n_ctx_orig = m.integer("rope.scaling.original_context_length", c.n_ctx_train, low=1)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        keys.only("expert_count", 0)
+        self.window = keys.integer("attention.sliding_window", 0)
+        beta = keys.number("attention.temperature_scale", 0.0)
+        n_ctx_orig = keys.integer("rope.scaling.original_context_length", config.n_ctx_train, low=1)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation, beta=beta, n_ctx_orig=n_ctx_orig), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation, beta=beta, n_ctx_orig=n_ctx_orig),
+                GatedMLP(block, config.dim, config.ffn_dim),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window] * self.config.n_layer)
 
 
 MODEL = Mistral3
+
+# --- checkpoint ---
 
 
 def _beta(config: Fields) -> float:

@@ -9,6 +9,8 @@ from . import deepseek2
 ARCHES = ("mistral4",)
 MODEL = deepseek2.DeepSeek2
 
+# --- checkpoint ---
+
 
 def _beta(config: Fields) -> float:
     return rope_of(config).number("llama_4_scaling_beta")

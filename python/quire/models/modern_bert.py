@@ -30,23 +30,25 @@ CLS = 2  # the value of classifier.pooling_type for the first token
 UNITS = {"gelu": "gelu", "silu": "silu", "swish": "silu"}
 
 
-def local_layers(m: Keys, n_layer: int) -> list[bool]:
+def local_layers(keys: Keys, n_layer: int) -> list[bool]:
     """Which layers have a window: all but every third, or of another period, or as an array says."""
-    if m.is_array("attention.sliding_window_pattern"):
-        return [bool(local) for local in m.integers("attention.sliding_window_pattern", n_layer, high=1)]
-    period = m.integer("attention.sliding_window_pattern", PERIOD)
+    if keys.is_array("attention.sliding_window_pattern"):
+        return [bool(local) for local in keys.integers("attention.sliding_window_pattern", n_layer, high=1)]
+    period = keys.integer("attention.sliding_window_pattern", PERIOD)
     return [period == 0 or i % period != 0 for i in range(n_layer)]
 
 
 class Block:
     """The first layer's attention has no norm: that of the embeddings is before it."""
 
-    def __init__(self, c: EncoderConfig, w: Weights, rotation: RopeSpec, window: int, activation: str) -> None:
-        has_norm = w.has("attn_norm.weight")
-        self.attn_norm: LayerNorm | None = w.layer_norm("attn_norm", c.dim, c.eps) if has_norm else None
-        self.attention = Attention(c, w, rotation, window)
-        self.mlp_norm = w.layer_norm("ffn_norm", c.dim, c.eps)
-        self.mlp = FusedGatedMLP(w, c.dim, c.ffn_dim, "silu" if activation == "silu" else "gelu")
+    def __init__(
+        self, config: EncoderConfig, weights: Weights, rotation: RopeSpec, window: int, activation: str
+    ) -> None:
+        has_norm = weights.has("attn_norm.weight")
+        self.attn_norm: LayerNorm | None = weights.layer_norm("attn_norm", config.dim, config.eps) if has_norm else None
+        self.attention = Attention(config, weights, rotation, window)
+        self.mlp_norm = weights.layer_norm("ffn_norm", config.dim, config.eps)
+        self.mlp = FusedGatedMLP(weights, config.dim, config.ffn_dim, "silu" if activation == "silu" else "gelu")
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(x if self.attn_norm is None else self.attn_norm(x), step)
@@ -54,25 +56,29 @@ class Block:
 
 
 class ModernBert:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = EncoderConfig.read_file(m, w, n_vocab)
-        window = m.integer("attention.sliding_window", 0)  # 0: every layer sees everything
-        local = [window > 0 and one for one in local_layers(m, c.n_layer)]
-        base = m.number("rope.freq_base_swa", LOCAL_BASE)
-        everywhere = rope_spec(m, n_dims=c.head_dim, layout="half")
-        nearby = rope_spec(m, n_dims=c.head_dim, layout="half", freq_base=base)
-        unit = m.text("hidden_activation", "gelu")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = EncoderConfig.read_file(keys, weights, n_vocab)
+        window = keys.integer("attention.sliding_window", 0)  # 0: every layer sees everything
+        local = [window > 0 and one for one in local_layers(keys, config.n_layer)]
+        base = keys.number("rope.freq_base_swa", LOCAL_BASE)
+        everywhere = rope_spec(keys, n_dims=config.head_dim, layout="half")
+        nearby = rope_spec(keys, n_dims=config.head_dim, layout="half", freq_base=base)
+        unit = keys.text("hidden_activation", "gelu")
         if unit not in UNITS:
-            raise UnsupportedError(f"[{m.arch}] hidden_activation must be one of {', '.join(UNITS)} but is '{unit}'")
-        self.tokens = w.embedding("token_embd", n_vocab, c.dim)
-        self.norm = w.layer_norm("token_embd_norm", c.dim, c.eps)
+            raise UnsupportedError(f"[{keys.arch}] hidden_activation must be one of {', '.join(UNITS)} but is '{unit}'")
+        self.tokens = weights.embedding("token_embd", n_vocab, config.dim)
+        self.norm = weights.layer_norm("token_embd_norm", config.dim, config.eps)
         self.blocks = [
-            Block(c, b, nearby if local[i] else everywhere, window if local[i] else 0, UNITS[unit])
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, nearby if local[i] else everywhere, window if local[i] else 0, UNITS[unit])
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        self.output_norm = w.layer_norm("output_norm", c.dim, c.eps)
-        self.head = Classifier(c, w, lambda x: activate(x, "gelu")) if c.n_class else DenseHeads(m, w, c.dim)
-        _check_classifier(m, c)
+        self.output_norm = weights.layer_norm("output_norm", config.dim, config.eps)
+        self.head = (
+            Classifier(config, weights, lambda x: activate(x, "gelu"))
+            if config.n_class
+            else DenseHeads(keys, weights, config.dim)
+        )
+        _check_classifier(keys, config)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -83,16 +89,18 @@ class ModernBert:
         return Vectors(self.head(self.output_norm(select_rows(x, step.logit_rows))))
 
 
-def _check_classifier(m: Keys, c: EncoderConfig) -> None:
+def _check_classifier(keys: Keys, config: EncoderConfig) -> None:
     """Files that do not name the classifier's pooling mean that of all tokens."""
-    if c.n_class == 0:
-        m.without_effect("classifier.pooling_type")
-    elif m.integer("classifier.pooling_type", 1) != CLS:
-        key = m.full("classifier.pooling_type")
-        raise UnsupportedError(f"[{m.arch}] '{key}' must be {CLS}, the first token's vector, but is not")
+    if config.n_class == 0:
+        keys.without_effect("classifier.pooling_type")
+    elif keys.integer("classifier.pooling_type", 1) != CLS:
+        key = keys.full("classifier.pooling_type")
+        raise UnsupportedError(f"[{keys.arch}] '{key}' must be {CLS}, the first token's vector, but is not")
 
 
 MODEL = ModernBert
+
+# --- checkpoint ---
 
 
 def _pattern(config: Fields) -> list[bool]:

@@ -15,14 +15,16 @@ ARCHES = ("mpt",)
 class Attention(AlibiAttention):
     """``limit``: of the magnitude of q, k and v; 0: none.  Files may have norms of all of q and k."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, biases: LinearBiases | None, limit: float) -> None:
-        super().__init__(c, w, layer, biases)
+    def __init__(
+        self, config: DenseConfig, weights: Weights, layer: int, biases: LinearBiases | None, limit: float
+    ) -> None:
+        super().__init__(config, weights, layer, biases)
         self.limit = limit
-        has_norms = w.has("attn_q_norm.weight")
+        has_norms = weights.has("attn_q_norm.weight")
         self.norms: list[LayerNorm] | None = None
         if has_norms:
-            sizes = {"q": c.n_head * c.head_dim, "k": c.n_kv_head * c.head_dim}
-            self.norms = [w.layer_norm(f"attn_{one}_norm", n, c.eps) for one, n in sizes.items()]
+            sizes = {"q": config.n_head * config.head_dim, "k": config.n_kv_head * config.head_dim}
+            self.norms = [weights.layer_norm(f"attn_{one}_norm", n, config.eps) for one, n in sizes.items()]
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (clamp(y, -self.limit, self.limit) if self.limit else y for y in (self.q(x), self.k(x), self.v(x)))
@@ -32,18 +34,23 @@ class Attention(AlibiAttention):
 
 
 class MPT(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        limit, max_bias = m.number("attention.clamp_kqv", 0.0), m.number("attention.max_alibi_bias", 0.0)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        limit, max_bias = keys.number("attention.clamp_kqv", 0.0), keys.number("attention.max_alibi_bias", 0.0)
         if limit < 0 or max_bias < 0:
             raise LoadError("[mpt] attention.clamp_kqv and attention.max_alibi_bias must not be negative")
-        self.positions = PositionTable(c, w) if w.has("position_embd.weight") else None
-        biases = LinearBiases(w, c.n_head, max_bias) if max_bias else None
+        self.positions = PositionTable(config, weights) if weights.has("position_embd.weight") else None
+        biases = LinearBiases(weights, config.n_head, max_bias) if max_bias else None
         blocks = [
-            Block(c, b, Attention(c, b, i, biases, limit), MLP(b, c.dim, c.ffn_dim, "gelu"))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, biases, limit),
+                MLP(block, config.dim, config.ffn_dim, "gelu"),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def __call__(self, step: Step) -> Tensor:
         x = self.embedding(step.tokens)
@@ -51,6 +58,8 @@ class MPT(LayerNormDecoder):
 
 
 MODEL = MPT
+
+# --- checkpoint ---
 
 
 def _ffn_dim(config: Fields) -> int:

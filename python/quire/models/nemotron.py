@@ -13,9 +13,9 @@ ARCHES = ("nemotron",)
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, attention: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.attention = w.layer_norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.mlp = w.layer_norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.attention = weights.layer_norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.mlp = weights.layer_norm("ffn_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
@@ -25,19 +25,26 @@ class Block:
 class Nemotron(Decoder):
     """Norm weights are stored with the 1 added that checkpoints leave out."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = DenseConfig.read(m, n_vocab, eps="attention.layer_norm_epsilon")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = DenseConfig.read(keys, n_vocab, eps="attention.layer_norm_epsilon")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = [
-            Block(c, b, Attention(c, b, i, rotation), MLP(b, c.dim, c.ffn_dim, relu_squared))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                MLP(block, config.dim, config.ffn_dim, relu_squared),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        self.norm = w.layer_norm("output_norm", c.dim, c.eps)
-        self.head = head(w, c, self.embedding)
+        self.norm = weights.layer_norm("output_norm", config.dim, config.eps)
+        self.head = head(weights, config, self.embedding)
 
 
 MODEL = Nemotron
+
+# --- checkpoint ---
 
 
 def _n_rot(config: Fields) -> int:

@@ -30,20 +30,20 @@ class ExpertSizes:
     n_group_used: int
 
     @classmethod
-    def read(cls, m: Keys, n_layer: int) -> ExpertSizes:
-        n = m.integer("expert_count", 0, high=4096)
+    def read(cls, keys: Keys, n_layer: int) -> ExpertSizes:
+        n = keys.integer("expert_count", 0, high=4096)
         if n == 0:
-            m.only("expert_group_count", 0, 1)
+            keys.only("expert_group_count", 0, 1)
         return cls(
             n=n,
-            n_used=m.integers("expert_used_count", n_layer, 0, high=n),
-            ffn_dims=m.integers("expert_feed_forward_length", n_layer, 0, high=MAX_DIM),
-            shared_dim=m.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM),
-            latent=m.integer("moe_latent_size", 0, high=MAX_DIM),
-            normalize=m.flag("expert_weights_norm", False),
-            scale=m.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
-            n_group=m.integer("expert_group_count", 0, high=max(n, 1)) or 1,
-            n_group_used=m.integer("expert_group_used_count", 0, high=max(n, 1)) or 1,
+            n_used=keys.integers("expert_used_count", n_layer, 0, high=n),
+            ffn_dims=keys.integers("expert_feed_forward_length", n_layer, 0, high=MAX_DIM),
+            shared_dim=keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM),
+            latent=keys.integer("moe_latent_size", 0, high=MAX_DIM),
+            normalize=keys.flag("expert_weights_norm", False),
+            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
+            n_group=keys.integer("expert_group_count", 0, high=max(n, 1)) or 1,
+            n_group_used=keys.integer("expert_group_used_count", 0, high=max(n, 1)) or 1,
         )
 
     def spec(self, layer: int) -> MoeSpec:
@@ -63,17 +63,17 @@ class ExpertSizes:
 class Experts:
     """Units of squared ReLUs, beside one that every token takes."""
 
-    def __init__(self, w: Weights, dim: int, e: ExpertSizes, layer: int) -> None:
-        width, ffn_dim = e.latent or dim, e.ffn_dims[layer]
-        self.router = w.linear("ffn_gate_inp", dim, e.n)
-        self.selection_bias = w.tensor("exp_probs_b.bias", (e.n,), vector=True)
-        self.down_latent = w.linear("ffn_latent_down", dim, width, bias=None) if e.latent else None
-        self.up_latent = w.linear("ffn_latent_up", width, dim, bias=None) if e.latent else None
-        self.up = w.tensor("ffn_up_exps.weight", (e.n, ffn_dim, width))
-        self.down = w.tensor("ffn_down_exps.weight", (e.n, width, ffn_dim))
-        self.shared_up = w.linear("ffn_up_shexp", dim, e.shared_dim, bias=None)
-        self.shared_down = w.linear("ffn_down_shexp", e.shared_dim, dim, bias=None)
-        self.spec = e.spec(layer)
+    def __init__(self, weights: Weights, dim: int, experts: ExpertSizes, layer: int) -> None:
+        width, ffn_dim = experts.latent or dim, experts.ffn_dims[layer]
+        self.router = weights.linear("ffn_gate_inp", dim, experts.n)
+        self.selection_bias = weights.tensor("exp_probs_b.bias", (experts.n,), vector=True)
+        self.down_latent = weights.linear("ffn_latent_down", dim, width, bias=None) if experts.latent else None
+        self.up_latent = weights.linear("ffn_latent_up", width, dim, bias=None) if experts.latent else None
+        self.up = weights.tensor("ffn_up_exps.weight", (experts.n, ffn_dim, width))
+        self.down = weights.tensor("ffn_down_exps.weight", (experts.n, width, ffn_dim))
+        self.shared_up = weights.linear("ffn_up_shexp", dim, experts.shared_dim, bias=None)
+        self.shared_down = weights.linear("ffn_down_shexp", experts.shared_dim, dim, bias=None)
+        self.spec = experts.spec(layer)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.down_latent(x) if self.down_latent else x
@@ -83,8 +83,10 @@ class Experts:
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, mixer: Callable[..., Tensor], *, sees_others: bool) -> None:
-        self.norm, self.mixer, self.sees_others = w.norm("attn_norm", c.dim, c.eps), mixer, sees_others
+    def __init__(
+        self, config: DenseConfig, weights: Weights, mixer: Callable[..., Tensor], *, sees_others: bool
+    ) -> None:
+        self.norm, self.mixer, self.sees_others = weights.norm("attn_norm", config.dim, config.eps), mixer, sees_others
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = self.norm(x)
@@ -94,28 +96,37 @@ class Block:
 class NemotronH(Decoder):
     """A layer with neither heads of k and v nor an MLP has a state; one with an MLP has nothing else."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        heads, n_kv_head = by_layer(m, "attention.head_count_kv", high=MAX_HEADS)
-        ffn_dims = m.integers("feed_forward_length", len(heads), high=MAX_DIM)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        heads, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
+        ffn_dims = keys.integers("feed_forward_length", len(heads), high=MAX_DIM)
         rms, plain = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
-        eps = rms if m.has(rms) else plain
-        c = DenseConfig.read(m, n_vocab, eps=eps, n_kv_head=n_kv_head, ffn_dim=max(*ffn_dims, 1))
-        c = replace(c, n_layer=c.n_layer - layers_left_out(m, w, c.n_layer))
-        m.without_effect(plain, "rope.freq_base", "expert_shared_count")
-        m.only("rope.scaling.finetuned", False)  # whether heads are rotated
-        self.sizes, experts = StateSpace.read(m), ExpertSizes.read(m, len(heads))
-        self.attends = [heads[i] and not ffn_dims[i] for i in range(c.n_layer)]
+        eps = rms if keys.has(rms) else plain
+        config = DenseConfig.read(keys, n_vocab, eps=eps, n_kv_head=n_kv_head, ffn_dim=max(*ffn_dims, 1))
+        config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer))
+        keys.without_effect(plain, "rope.freq_base", "expert_shared_count")
+        keys.only("rope.scaling.finetuned", False)  # whether heads are rotated
+        self.sizes, experts = StateSpace.read(keys), ExpertSizes.read(keys, len(heads))
+        self.attends = [heads[i] and not ffn_dims[i] for i in range(config.n_layer)]
 
-        def block(i: int, b: Weights) -> Block:
+        def make_block(i: int, block: Weights) -> Block:
             if not ffn_dims[i]:
-                mixer: Mixer = Attention(c, b, i) if heads[i] else Mamba2Mixer(b, c.dim, i, self.sizes, c.eps)
-                return Block(c, b, mixer, sees_others=True)
-            routes = b.has("ffn_gate_inp.weight")
-            mlp: Layer = Experts(b, c.dim, experts, i) if routes else MLP(b, c.dim, ffn_dims[i], graph.relu_squared)
-            return Block(c, b, mlp, sees_others=False)
+                mixer: Mixer = (
+                    Attention(config, block, i)
+                    if heads[i]
+                    else Mamba2Mixer(block, config.dim, i, self.sizes, config.eps)
+                )
+                return Block(config, block, mixer, sees_others=True)
+            routes = block.has("ffn_gate_inp.weight")
+            mlp: Layer = (
+                Experts(block, config.dim, experts, i)
+                if routes
+                else MLP(block, config.dim, ffn_dims[i], graph.relu_squared)
+            )
+            return Block(config, block, mlp, sees_others=False)
 
         self.has_mlp = [n > 0 for n in ffn_dims]
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         attention, state, nothing = self.config.cache()[0], self.sizes.cache(), CacheSpec()
@@ -124,6 +135,8 @@ class NemotronH(Decoder):
 
 
 MODEL = NemotronH
+
+# --- checkpoint ---
 
 _LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 _OLD = {"linear_attention": "mamba", "full_attention": "attention"}

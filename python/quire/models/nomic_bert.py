@@ -22,15 +22,14 @@ from .encoding import (
 )
 
 ARCHES = ("nomic-bert", "nomic-bert-moe")
-BASE = 1000.0
 
 
 class BiasedSum:
     """Experts, and a bias that is added to their sum, which files of llama.cpp leave out."""
 
-    def __init__(self, w: Weights, dim: int, experts: MoE) -> None:
+    def __init__(self, weights: Weights, dim: int, experts: MoE) -> None:
         name = "ffn_down_exps.bias"
-        self.experts, self.bias = experts, w.tensor(name, (dim,), vector=True) if w.has(name) else None
+        self.experts, self.bias = experts, weights.tensor(name, (dim,), vector=True) if weights.has(name) else None
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.experts(x)
@@ -38,34 +37,43 @@ class BiasedSum:
 
 
 class NomicBert(Encoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = EncoderConfig.read_file(m, w, n_vocab)
-        rotation = rope_spec(m, n_dims=c.head_dim, layout="half")
-        mlp = self.experts(m, c) if m.arch == "nomic-bert-moe" else self.gated(c)
-        blocks = [Block(c, b, Attention(c, b, rotation), mlp(i, b)) for i, b in enumerate(w.blocks(c.n_layer))]
-        super().__init__(c, m, w, Embeddings(c, w), blocks)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = EncoderConfig.read_file(keys, weights, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.head_dim, layout="half")
+        mlp = self.experts(keys, config) if keys.arch == "nomic-bert-moe" else self.gated(config)
+        blocks = [
+            Block(config, block, Attention(config, block, rotation), mlp(i, block))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, keys, weights, Embeddings(config, weights), blocks)
 
     @staticmethod
-    def gated(c: EncoderConfig) -> Callable[[int, Weights], Layer]:
+    def gated(config: EncoderConfig) -> Callable[[int, Weights], Layer]:
         """What makes each layer's MLP."""
-        return lambda i, w: GatedMLP(w, c.dim, c.ffn_dim, "silu")
+        return lambda i, weights: GatedMLP(weights, config.dim, config.ffn_dim, "silu")
 
     @staticmethod
-    def experts(m: Keys, c: EncoderConfig) -> Callable[[int, Weights], Layer]:
+    def experts(keys: Keys, config: EncoderConfig) -> Callable[[int, Weights], Layer]:
         """The same where every few layers have experts, without gates."""
-        e = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim)
-        spec = MoeSpec(n_used=e.n_used, activation="gelu", normalize=False, unit="ungated")
-        period = m.integer("moe_every_n_layers", 0, high=MAX_LAYERS)
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=False, ffn_dim=config.ffn_dim)
+        spec = MoeSpec(n_used=experts.n_used, activation="gelu", normalize=False, unit="ungated")
+        period = keys.integer("moe_every_n_layers", 0, high=MAX_LAYERS)
 
-        def mlp(i: int, w: Weights) -> Layer:
+        def mlp(i: int, weights: Weights) -> Layer:
             if period == 0 or i % period != 1:
-                return MLP(w, c.dim, c.ffn_dim, "gelu")
-            return BiasedSum(w, c.dim, MoE(w, c.dim, e.ffn_dim, e.n, spec, gated=False))
+                return MLP(weights, config.dim, config.ffn_dim, "gelu")
+            return BiasedSum(
+                weights, config.dim, MoE(weights, config.dim, experts.ffn_dim, experts.n, spec, gated=False)
+            )
 
         return mlp
 
 
 MODEL = NomicBert
+
+# --- checkpoint ---
+
+BASE = 1000.0
 
 
 def _n_positions(config: Fields) -> int:

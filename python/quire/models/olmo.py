@@ -15,8 +15,8 @@ ARCHES = ("olmo",)
 class Attention(llama.Attention):
     """``limit``: of the magnitude of q, k and v; 0: none."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec, limit: float) -> None:
-        super().__init__(c, w, layer, rotation)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, limit: float) -> None:
+        super().__init__(config, weights, layer, rotation)
         self.limit = limit
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -38,23 +38,25 @@ class Block:
 class Olmo(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = DenseConfig.read(m, n_vocab, eps="attention.layer_norm_epsilon")
-        limit = m.number("attention.clamp_kqv", 0.0)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = DenseConfig.read(keys, n_vocab, eps="attention.layer_norm_epsilon")
+        limit = keys.number("attention.clamp_kqv", 0.0)
         if limit < 0:
             raise LoadError(f"[olmo] attention.clamp_kqv must not be negative but is {limit}")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved")
-        norm = LayerNorm(None, None, c.eps)
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
+        norm = LayerNorm(None, None, config.eps)
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = [
-            Block(norm, Attention(c, b, i, rotation, limit), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(norm, Attention(config, block, i, rotation, limit), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         self.norm = norm
-        self.head = head(w, c, self.embedding)
+        self.head = head(weights, config, self.embedding)
 
 
 MODEL = Olmo
+
+# --- checkpoint ---
 
 
 def _limit(config: Fields) -> float | None:

@@ -28,15 +28,15 @@ PERIOD = 4  # every fourth layer sees all of the past
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.n_head * c.head_dim, c.eps)
-        self.k_norm = w.norm("attn_k_norm", c.n_kv_head * c.head_dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", config.n_head * config.head_dim, config.eps)
+        self.k_norm = weights.norm("attn_k_norm", config.n_kv_head * config.head_dim, config.eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = rope(self.q_norm(self.q(x)).heads(self.n_head), step.positions, self.rotation)
@@ -48,26 +48,31 @@ class Attention:
 class Olmo2(Decoder):
     """Scaling of the rotation is that of the layers that see everything."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        window = m.integer("attention.sliding_window", 0)
-        is_local = [window > 0 and local for local in locals_of(m, c.n_layer, PERIOD)]
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        window = keys.integer("attention.sliding_window", 0)
+        is_local = [window > 0 and local for local in locals_of(keys, config.n_layer, PERIOD)]
         self.windows = [window if local else 0 for local in is_local]
-        everywhere = rope_spec(m, n_dims=c.n_rot, layout="half")
-        nearby = RopeSpec(n_dims=c.n_rot, layout="half", freq_base=m.number("rope.freq_base", 10000.0))
+        everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=keys.number("rope.freq_base", 10000.0))
         blocks = [
             PostNormBlock(
-                c, b, Attention(c, b, i, nearby if is_local[i] else everywhere), GatedMLP(b, c.dim, c.ffn_dim)
+                config,
+                block,
+                Attention(config, block, i, nearby if is_local[i] else everywhere),
+                GatedMLP(block, config.dim, config.ffn_dim),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
 MODEL = Olmo2
+
+# --- checkpoint ---
 
 
 def _window(config: Fields) -> int:

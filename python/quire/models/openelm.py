@@ -15,9 +15,9 @@ ARCHES = ("openelm",)
 
 
 class Attention(classic.Attention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.q_norm, self.k_norm = (w.norm(f"attn_{one}_norm", c.head_dim, c.eps) for one in "qk")
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(config, weights, layer, rotation)
+        self.q_norm, self.k_norm = (weights.norm(f"attn_{one}_norm", config.head_dim, config.eps) for one in "qk")
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q = self.placed(self.q_norm(self.q(x).heads(self.n_head)), step)
@@ -26,16 +26,16 @@ class Attention(classic.Attention):
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale))
 
 
-def sizes(m: Keys, base: Config) -> list[DenseConfig]:
+def sizes(keys: Keys, base: Config) -> list[DenseConfig]:
     """Those of each layer."""
-    n, head_dim = base.n_layer, m.integer("attention.key_length", low=1, high=MAX_HEAD_DIM)
-    v_head_dim = m.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM)
-    n_rot = m.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
-    eps = m.number("attention.layer_norm_rms_epsilon")
+    n, head_dim = base.n_layer, keys.integer("attention.key_length", low=1, high=MAX_HEAD_DIM)
+    v_head_dim = keys.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM)
+    n_rot = keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
+    eps = keys.number("attention.layer_norm_rms_epsilon")
     by_layer = zip(
-        m.integers("attention.head_count", n, low=1, high=MAX_HEADS),
-        m.integers("attention.head_count_kv", n, low=1, high=MAX_HEADS),
-        m.integers("feed_forward_length", n, low=1, high=MAX_DIM),
+        keys.integers("attention.head_count", n, low=1, high=MAX_HEADS),
+        keys.integers("attention.head_count_kv", n, low=1, high=MAX_HEADS),
+        keys.integers("feed_forward_length", n, low=1, high=MAX_DIM),
         strict=True,
     )
     layers = [
@@ -51,23 +51,29 @@ def sizes(m: Keys, base: Config) -> list[DenseConfig]:
 
 
 class OpenELM(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        base = Config.read(m, n_vocab)
-        m.only("attention.causal", True)
-        self.layers = layers = sizes(m, base)
-        rotation = rope_spec(m, n_dims=layers[0].n_rot, layout="half", factors=frequency_factors(w, layers[0].n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        base = Config.read(keys, n_vocab)
+        keys.only("attention.causal", True)
+        self.layers = layers = sizes(keys, base)
+        rotation = rope_spec(
+            keys, n_dims=layers[0].n_rot, layout="half", factors=frequency_factors(weights, layers[0].n_rot)
+        )
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, (c, b) in enumerate(zip(layers, w.blocks(base.n_layer), strict=True))
+            Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, (config, block) in enumerate(zip(layers, weights.blocks(base.n_layer), strict=True))
         ]
-        widest = replace(layers[0], n_head=max(c.n_head for c in layers), ffn_dim=max(c.ffn_dim for c in layers))
-        super().__init__(widest, w, blocks)
+        widest = replace(
+            layers[0], n_head=max(config.n_head for config in layers), ffn_dim=max(config.ffn_dim for config in layers)
+        )
+        super().__init__(widest, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        return [spec for c in self.layers for spec in replace(c, n_layer=1).cache()]
+        return [spec for config in self.layers for spec in replace(config, n_layer=1).cache()]
 
 
 MODEL = OpenELM
+
+# --- checkpoint ---
 
 
 def _numbers(config: Fields, name: str) -> list[float]:

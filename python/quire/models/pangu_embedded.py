@@ -8,6 +8,9 @@ from .llama import head_dim_of
 
 ARCHES = ("pangu-embedded",)
 MODEL = Exaone
+
+# --- checkpoint ---
+
 _LAYER = "model.layers.{i}.self_attn"
 _BIASES = only_with("bias", default=True, biases=True)
 HF = {

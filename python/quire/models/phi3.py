@@ -13,12 +13,16 @@ ARCHES = ("phi3",)
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: LongRope) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        widths = [c.n_head * c.head_dim, c.n_kv_head * c.head_dim, c.n_kv_head * c.v_head_dim]
-        self.q, self.k, self.v = w.linears("attn_qkv", c.dim, widths, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: LongRope) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        widths = [
+            config.n_head * config.head_dim,
+            config.n_kv_head * config.head_dim,
+            config.n_kv_head * config.v_head_dim,
+        ]
+        self.q, self.k, self.v = weights.linears("attn_qkv", config.dim, widths, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         rotation = self.rotation.of(step.n_ctx)
@@ -29,21 +33,25 @@ class Attention:
 
 
 class Phi3(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        self.window = m.integer("attention.sliding_window", 0)
-        rotation = LongRope(m, w, c.n_rot)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        self.window = keys.integer("attention.sliding_window", 0)
+        rotation = LongRope(keys, weights, config.n_rot)
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), FusedGatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config, block, Attention(config, block, i, rotation), FusedGatedMLP(block, config.dim, config.ffn_dim)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window] * self.config.n_layer)
 
 
 MODEL = Phi3
+
+# --- checkpoint ---
 
 
 def _n_rot(config: Fields) -> int:

@@ -25,13 +25,11 @@ from .base import DenseConfig
 from .classic import Block, LayerNormDecoder, unless_unbiased
 
 ARCHES = ("phimoe",)
-THETA = 1e6
-N_USED = 2  # of what models are trained with; transformers does not read another number
 
 
 class Attention(classic.Attention):
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: LongRope) -> None:
-        super().__init__(c, w, layer)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: LongRope) -> None:
+        super().__init__(config, weights, layer)
         self.long_rope = rotation
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
@@ -39,22 +37,33 @@ class Attention(classic.Attention):
 
 
 class PhiMoe(LayerNormDecoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        self.window = m.integer("attention.sliding_window", 0)
-        e, rotation = ExpertConfig.read(m, c.n_layer, normalize=False, ffn_dim=c.ffn_dim), LongRope(m, w, c.n_rot)
-        spec = MoeSpec(n_used=e.n_used, gating="sparse_mixer", normalize=False)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        self.window = keys.integer("attention.sliding_window", 0)
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=False, ffn_dim=config.ffn_dim)
+        rotation = LongRope(keys, weights, config.n_rot)
+        spec = MoeSpec(n_used=experts.n_used, gating="sparse_mixer", normalize=False)
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, e.ffn_dim, e.n, spec))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                MoE(block, config.dim, experts.ffn_dim, experts.n, spec),
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache([self.window] * self.config.n_layer)
 
 
 MODEL = PhiMoe
+
+# --- checkpoint ---
+
+THETA = 1e6
+N_USED = 2  # of what models are trained with; transformers does not read another number
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

@@ -14,19 +14,23 @@ ARCHES = ("qwen",)
 class Qwen(Decoder):
     """``feed_forward_length`` counts gate and up together."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        if c.ffn_dim % 2:
-            raise LoadError(f"[qwen] feed_forward_length must be even but is {c.ffn_dim}")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        if config.ffn_dim % 2:
+            raise LoadError(f"[qwen] feed_forward_length must be even but is {config.ffn_dim}")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim // 2))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim // 2)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Qwen
+
+# --- checkpoint ---
 
 
 def _n_ctx(config: Fields) -> int:

@@ -24,25 +24,30 @@ ARCHES = ("qwen2moe",)
 
 
 class Qwen2Moe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
         # The weights of the chosen are their probabilities as they are.
-        e = ExpertConfig.read(m, c.n_layer, normalize=False, reads=("expert_weights_norm",))
-        shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        experts = ExpertConfig.read(keys, config.n_layer, normalize=False, reads=("expert_weights_norm",))
+        shared_dim = keys.integer("expert_shared_feed_forward_length", config.ffn_dim, low=1, high=MAX_DIM)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
             Block(
-                c,
-                b,
-                Attention(c, b, i, rotation),
-                Together(MoE(b, c.dim, e.ffn_dim, e.n, e.spec()), SharedExpert(b, c.dim, shared_dim, is_weighed=True)),
+                config,
+                block,
+                Attention(config, block, i, rotation),
+                Together(
+                    MoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec()),
+                    SharedExpert(block, config.dim, shared_dim, is_weighed=True),
+                ),
             )
-            for i, b in enumerate(w.blocks(c.n_layer))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Qwen2Moe
+
+# --- checkpoint ---
 
 
 def _experts_everywhere(config: Fields) -> None:

@@ -14,12 +14,15 @@ ARCHES = ("qwen2vl",)
 
 
 class Qwen2VL(Qwen2):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        m.without_effect("rope.dimension_sections")  # of pictures
-        super().__init__(m, w, n_vocab)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        keys.without_effect("rope.dimension_sections")  # of pictures
+        super().__init__(keys, weights, n_vocab)
 
 
 MODEL = Qwen2VL
+
+# --- checkpoint ---
+
 _CHECKPOINT = Checkpoint(
     "qwen2vl",
     DECODER_KEYS,

@@ -11,18 +11,18 @@ ARCHES = ("qwen3",)
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head = layer, c.n_head, c.n_kv_head
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.v_head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.v_head_dim, c.dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
-        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps)
+        self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps)
 
     def attended(self, x: Tensor, step: Step) -> Tensor:
-        """What heads give."""
+        """Return the heads' outputs, before the output projection."""
         q = rope(self.q_norm(self.q(x).heads(self.n_head)), step.positions, self.rotation)
         k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
         v = self.v(x).heads(self.n_kv_head)
@@ -33,17 +33,20 @@ class Attention:
 
 
 class Qwen3(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Qwen3
+
+# --- checkpoint ---
+
 HEADS = {
     "attention.key_length": u32("head_dim", default=128),
     "attention.value_length": u32("head_dim", default=128),

@@ -47,16 +47,18 @@ class DeltaConfig:
     n_value: int
 
     @classmethod
-    def read(cls, m: Keys) -> DeltaConfig:
-        n_head = m.integer("ssm.time_step_rank", low=1, high=MAX_HEADS)
-        inner = m.integer("ssm.inner_size", low=1, high=MAX_DIM)
-        n_key_head = m.integer("ssm.group_count", low=1, high=MAX_HEADS)
+    def read(cls, keys: Keys) -> DeltaConfig:
+        n_head = keys.integer("ssm.time_step_rank", low=1, high=MAX_HEADS)
+        inner = keys.integer("ssm.inner_size", low=1, high=MAX_DIM)
+        n_key_head = keys.integer("ssm.group_count", low=1, high=MAX_HEADS)
         if inner % n_head or n_head % n_key_head:
-            raise LoadError(f"[{m.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other")
+            raise LoadError(
+                f"[{keys.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other"
+            )
         return cls(
-            kernel=m.integer("ssm.conv_kernel", low=2, high=32),
+            kernel=keys.integer("ssm.conv_kernel", low=2, high=32),
             n_key_head=n_key_head,
-            n_key=m.integer("ssm.state_size", low=1, high=256),
+            n_key=keys.integer("ssm.state_size", low=1, high=256),
             n_head=n_head,
             n_value=inner // n_head,
         )
@@ -90,20 +92,20 @@ class GatedDelta:
     Files have the heads in another order than checkpoints: head h reads key ``h % n_key_head``.
     """
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, delta: DeltaConfig) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, delta: DeltaConfig) -> None:
         self.layer, self.delta = layer, delta
-        self.qkv = w.linear("attn_qkv", c.dim, delta.n_channels)
-        self.z = w.linear("attn_gate", c.dim, delta.n_values)
-        self.conv = w.tensor("ssm_conv1d.weight", (delta.n_channels, delta.kernel), vector=True)
-        self.dt_bias = w.tensor("ssm_dt.bias", (delta.n_head,), vector=True)
-        self.a = w.tensor("ssm_a", (delta.n_head,), vector=True)
-        self.norm = w.norm("ssm_norm", delta.n_value, c.eps)
-        self.out = w.linear("ssm_out", delta.n_values, c.dim)
-        self.gates(c, w)
+        self.qkv = weights.linear("attn_qkv", config.dim, delta.n_channels)
+        self.z = weights.linear("attn_gate", config.dim, delta.n_values)
+        self.conv = weights.tensor("ssm_conv1d.weight", (delta.n_channels, delta.kernel), vector=True)
+        self.dt_bias = weights.tensor("ssm_dt.bias", (delta.n_head,), vector=True)
+        self.a = weights.tensor("ssm_a", (delta.n_head,), vector=True)
+        self.norm = weights.norm("ssm_norm", delta.n_value, config.eps)
+        self.out = weights.linear("ssm_out", delta.n_values, config.dim)
+        self.gates(config, weights)
 
-    def gates(self, c: DenseConfig, w: Weights) -> None:
-        self.beta = w.linear("ssm_beta", c.dim, self.delta.n_head)
-        self.alpha = w.linear("ssm_alpha", c.dim, self.delta.n_head)
+    def gates(self, config: DenseConfig, weights: Weights) -> None:
+        self.beta = weights.linear("ssm_beta", config.dim, self.delta.n_head)
+        self.alpha = weights.linear("ssm_alpha", config.dim, self.delta.n_head)
 
     def beta_alpha(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """How much is written, and how much is forgotten, before their activations."""
@@ -112,11 +114,11 @@ class GatedDelta:
     tiled = True
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        d = self.delta
+        delta = self.delta
         qkv = graph.conv_state(self.qkv(x), self.conv, None, layer=self.layer, state=0, silu=True)
-        q = unit(graph.slice(qkv, 0, 0, d.n_keys).heads(d.n_key_head), d.n_key) * d.n_key**-0.5
-        k = unit(graph.slice(qkv, 0, d.n_keys, 2 * d.n_keys).heads(d.n_key_head), d.n_key)
-        v = graph.slice(qkv, 0, 2 * d.n_keys, d.n_channels).heads(d.n_head)
+        q = unit(graph.slice(qkv, 0, 0, delta.n_keys).heads(delta.n_key_head), delta.n_key) * delta.n_key**-0.5
+        k = unit(graph.slice(qkv, 0, delta.n_keys, 2 * delta.n_keys).heads(delta.n_key_head), delta.n_key)
+        v = graph.slice(qkv, 0, 2 * delta.n_keys, delta.n_channels).heads(delta.n_head)
         beta, alpha = self.beta_alpha(x)
         g = graph.multiply_weight(graph.softplus(graph.add_weight(alpha, self.dt_bias)), self.a)
         y = graph.gated_delta(q, k, v, g, graph.sigmoid(beta), layer=self.layer, state=1, tiled=self.tiled)
@@ -126,29 +128,29 @@ class GatedDelta:
 class GatedAttention:
     """The projection of q holds a gate beside each head; the sigmoid of it multiplies what attention gives."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        self.layer, self.n_head, self.n_kv_head, self.head_dim = layer, c.n_head, c.n_kv_head, c.head_dim
-        self.scale, self.rotation = c.head_dim**-0.5, rotation
-        self.q = w.linear("attn_q", c.dim, c.n_head * c.head_dim * 2, bias=None)
-        self.k = w.linear("attn_k", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.v = w.linear("attn_v", c.dim, c.n_kv_head * c.head_dim, bias=None)
-        self.o = w.linear("attn_output", c.n_head * c.head_dim, c.dim, bias=None)
-        self.q_norm = w.norm("attn_q_norm", c.head_dim, c.eps)
-        self.k_norm = w.norm("attn_k_norm", c.head_dim, c.eps)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        self.layer, self.n_head, self.n_kv_head, self.head_dim = layer, config.n_head, config.n_kv_head, config.head_dim
+        self.scale, self.rotation = config.head_dim**-0.5, rotation
+        self.q = weights.linear("attn_q", config.dim, config.n_head * config.head_dim * 2, bias=None)
+        self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.head_dim, bias=None)
+        self.o = weights.linear("attn_output", config.n_head * config.head_dim, config.dim, bias=None)
+        self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps)
+        self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q_and_gate, d = self.q(x).heads(self.n_head), self.head_dim
-        q = rope(self.q_norm(graph.slice(q_and_gate, 0, 0, d)), step.positions, self.rotation)
+        q_and_gate, head_dim = self.q(x).heads(self.n_head), self.head_dim
+        q = rope(self.q_norm(graph.slice(q_and_gate, 0, 0, head_dim)), step.positions, self.rotation)
         k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
         v = self.v(x).heads(self.n_kv_head)
         y = step.attend(self.layer, q, k, v, scale=self.scale)
-        return self.o(y * graph.sigmoid(graph.slice(q_and_gate, 0, d, 2 * d).merge_heads()))
+        return self.o(y * graph.sigmoid(graph.slice(q_and_gate, 0, head_dim, 2 * head_dim).merge_heads()))
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, mixer: Mixer, mlp: Layer) -> None:
-        self.attn_norm, self.mixer = w.norm("attn_norm", c.dim, c.eps), mixer
-        self.ffn_norm, self.mlp = w.norm("post_attention_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, mixer: Mixer, mlp: Layer) -> None:
+        self.attn_norm, self.mixer = weights.norm("attn_norm", config.dim, config.eps), mixer
+        self.ffn_norm, self.mlp = weights.norm("post_attention_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.mixer(self.attn_norm(x), step)
@@ -160,42 +162,55 @@ class Qwen35(Decoder):
 
     delta_rule: type[GatedDelta] = GatedDelta
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        n_more = layers_left_out(m, w, c.n_layer, n_used=1)
-        if c.v_head_dim != c.head_dim:
-            raise UnsupportedError(f"[{m.arch}] attention.value_length must be attention.key_length but is not")
-        self.is_recurrent = self.recurrent(m, c.n_layer)[: c.n_layer - n_more]
-        c = replace(c, n_layer=c.n_layer - n_more)
-        self.delta = DeltaConfig.read(m)
-        m.without_effect("rope.dimension_sections")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        mlp = self.mlp(m, c)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        n_more = layers_left_out(keys, weights, config.n_layer, n_used=1)
+        if config.v_head_dim != config.head_dim:
+            raise UnsupportedError(f"[{keys.arch}] attention.value_length must be attention.key_length but is not")
+        self.is_recurrent = self.recurrent(keys, config.n_layer)[: config.n_layer - n_more]
+        config = replace(config, n_layer=config.n_layer - n_more)
+        self.delta = DeltaConfig.read(keys)
+        keys.without_effect("rope.dimension_sections")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        mlp = self.mlp(keys, config)
         blocks = []
-        for i, b in enumerate(w.blocks(c.n_layer)):
+        for i, block in enumerate(weights.blocks(config.n_layer)):
             recurrent = self.is_recurrent[i]
-            mixer = self.delta_rule(c, b, i, self.delta) if recurrent else GatedAttention(c, b, i, rotation)
-            blocks.append(Block(c, b, mixer, mlp(b)))
-        super().__init__(c, w, blocks)
-        self.add_predictor(w, lambda b: Block(c, b, GatedAttention(c, b, 0, rotation), mlp(b)), c.cache()[0])
+            mixer = (
+                self.delta_rule(config, block, i, self.delta)
+                if recurrent
+                else GatedAttention(config, block, i, rotation)
+            )
+            blocks.append(Block(config, block, mixer, mlp(block)))
+        super().__init__(config, weights, blocks)
+        self.add_predictor(
+            weights,
+            lambda block: Block(config, block, GatedAttention(config, block, 0, rotation), mlp(block)),
+            config.cache()[0],
+        )
 
     @staticmethod
-    def recurrent(m: Keys, n_layer: int) -> list[bool]:
+    def recurrent(keys: Keys, n_layer: int) -> list[bool]:
         """Which layers have the delta rule: as an array says, or all but every n-th."""
-        interval = m.integer("full_attention_interval", 4, low=1)
-        if m.is_array("attention.recurrent_layers"):
-            return [bool(one) for one in m.integers("attention.recurrent_layers", n_layer, high=1)]
+        interval = keys.integer("full_attention_interval", 4, low=1)
+        if keys.is_array("attention.recurrent_layers"):
+            return [bool(one) for one in keys.integers("attention.recurrent_layers", n_layer, high=1)]
         return [(i + 1) % interval != 0 for i in range(n_layer)]
 
-    def mlp(self, m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
-        return lambda b: GatedMLP(b, c.dim, c.ffn_dim)
+    def mlp(self, keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
+        return lambda block: GatedMLP(block, config.dim, config.ffn_dim)
 
     def cache(self) -> list[CacheSpec]:
         attention = self.config.cache()
-        return [self.delta.cache() if r else spec for r, spec in zip(self.is_recurrent, attention, strict=True)]
+        return [
+            self.delta.cache() if recurrent else spec
+            for recurrent, spec in zip(self.is_recurrent, attention, strict=True)
+        ]
 
 
 MODEL = Qwen35
+
+# --- checkpoint ---
 
 
 def recurrent_layers(config: Fields) -> list[bool]:

@@ -16,11 +16,11 @@ ARCHES = ("qwen35moe",)
 class SharedExpert:
     """A unit that every token goes through, times the sigmoid of a gate of its own."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int) -> None:
-        self.gate = w.linear("ffn_gate_shexp", dim, ffn_dim)
-        self.up = w.linear("ffn_up_shexp", dim, ffn_dim)
-        self.down = w.linear("ffn_down_shexp", ffn_dim, dim)
-        self.weight = Linear(w.tensor("ffn_gate_inp_shexp.weight", (1, dim), vector=True, stored=(dim,)))
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int) -> None:
+        self.gate = weights.linear("ffn_gate_shexp", dim, ffn_dim)
+        self.up = weights.linear("ffn_up_shexp", dim, ffn_dim)
+        self.down = weights.linear("ffn_down_shexp", ffn_dim, dim)
+        self.weight = Linear(weights.tensor("ffn_gate_inp_shexp.weight", (1, dim), vector=True, stored=(dim,)))
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self.down(graph.glu(self.gate(x), self.up(x), "silu"))
@@ -36,19 +36,24 @@ class Experts:
 
 
 class Qwen35Moe(Qwen35):
-    def mlp(self, m: Keys, c: DenseConfig) -> Callable[[Weights], Layer]:
-        n_expert = m.integer("expert_count", low=1, high=4096)
-        n_used = m.same("expert_used_count", c.n_layer, low=1, high=n_expert)
-        expert_dim = m.same("expert_feed_forward_length", c.n_layer, c.ffn_dim // n_used, low=1, high=MAX_DIM)
-        shared_dim = m.integer("expert_shared_feed_forward_length", c.ffn_dim, low=1, high=MAX_DIM)
-        m.only("expert_group_count", 0, 1)
-        m.without_effect("expert_group_used_count")
-        spec = MoeSpec(n_used=n_used, normalize=m.flag("expert_weights_norm", True))
-        return lambda b: Experts(MoE(b, c.dim, expert_dim, n_expert, spec), SharedExpert(b, c.dim, shared_dim))
+    def mlp(self, keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
+        n_expert = keys.integer("expert_count", low=1, high=4096)
+        n_used = keys.same("expert_used_count", config.n_layer, low=1, high=n_expert)
+        expert_dim = keys.same(
+            "expert_feed_forward_length", config.n_layer, config.ffn_dim // n_used, low=1, high=MAX_DIM
+        )
+        shared_dim = keys.integer("expert_shared_feed_forward_length", config.ffn_dim, low=1, high=MAX_DIM)
+        keys.only("expert_group_count", 0, 1)
+        keys.without_effect("expert_group_used_count")
+        spec = MoeSpec(n_used=n_used, normalize=keys.flag("expert_weights_norm", True))
+        return lambda block: Experts(
+            MoE(block, config.dim, expert_dim, n_expert, spec), SharedExpert(block, config.dim, shared_dim)
+        )
 
 
 MODEL = Qwen35Moe
 
+# --- checkpoint ---
 
 _MLP = "model.layers.{i}.mlp"
 MOE_KEYS = {

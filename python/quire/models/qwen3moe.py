@@ -22,24 +22,30 @@ ARCHES = ("qwen3moe",)
 
 
 class Qwen3Moe(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        n_expert = m.integer("expert_count", low=1, high=4096)
-        n_used = m.same("expert_used_count", c.n_layer, low=1, high=n_expert)
-        expert_dim = m.same("expert_feed_forward_length", c.n_layer, c.ffn_dim // n_used, low=1, high=MAX_DIM)
-        m.only("expert_group_count", 0, 1)
-        m.without_effect("expert_group_used_count")
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        n_expert = keys.integer("expert_count", low=1, high=4096)
+        n_used = keys.same("expert_used_count", config.n_layer, low=1, high=n_expert)
+        expert_dim = keys.same(
+            "expert_feed_forward_length", config.n_layer, config.ffn_dim // n_used, low=1, high=MAX_DIM
+        )
+        keys.only("expert_group_count", 0, 1)
+        keys.without_effect("expert_group_used_count")
         # The probabilities of the chosen experts are divided by their sum; files say so only where they do not.
-        spec = MoeSpec(n_used=n_used, activation="silu", normalize=m.flag("expert_weights_norm", True))
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
+        spec = MoeSpec(n_used=n_used, activation="silu", normalize=keys.flag("expert_weights_norm", True))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
-            Block(c, b, Attention(c, b, i, rotation), MoE(b, c.dim, expert_dim, n_expert, spec))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(
+                config, block, Attention(config, block, i, rotation), MoE(block, config.dim, expert_dim, n_expert, spec)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Qwen3Moe
+
+# --- checkpoint ---
 
 
 def _experts_everywhere(config: Fields) -> None:

@@ -23,12 +23,12 @@ class Delta(GatedDelta):
 
     tiled = False
 
-    def gates(self, c: DenseConfig, w: Weights) -> None:
-        self.both = w.linear("ssm_ba", c.dim, 2 * self.delta.n_head)
+    def gates(self, config: DenseConfig, weights: Weights) -> None:
+        self.both = weights.linear("ssm_ba", config.dim, 2 * self.delta.n_head)
 
     def beta_alpha(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        d, n = self.delta, self.delta.n_head // self.delta.n_key_head
-        by_key = self.both(x).heads(d.n_key_head)
+        delta, n = self.delta, self.delta.n_head // self.delta.n_key_head
+        by_key = self.both(x).heads(delta.n_key_head)
         return graph.slice(by_key, 0, 0, n).merge_heads(), graph.slice(by_key, 0, n, 2 * n).merge_heads()
 
 
@@ -37,6 +37,8 @@ class Qwen3Next(Qwen35Moe):
 
 
 MODEL = Qwen3Next
+
+# --- checkpoint ---
 
 
 def _experts_everywhere(config: Fields) -> None:

@@ -14,12 +14,15 @@ ARCHES = ("qwen3vl",)
 
 
 class Qwen3VL(Qwen3):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        m.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
-        super().__init__(m, w, n_vocab)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        super().__init__(keys, weights, n_vocab)
 
 
 MODEL = Qwen3VL
+
+# --- checkpoint ---
+
 _TENSORS = {
     ours: taken(str(theirs).replace("model.", "model.language_model.", 1))
     for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()

@@ -13,12 +13,14 @@ ARCHES = ("qwen3vlmoe",)
 
 
 class Qwen3VLMoe(Qwen3Moe):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        m.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
-        super().__init__(m, w, n_vocab)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        super().__init__(keys, weights, n_vocab)
 
 
 MODEL = Qwen3VLMoe
+
+# --- checkpoint ---
 
 
 def _experts_everywhere(config: Fields) -> None:

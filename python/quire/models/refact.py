@@ -12,17 +12,20 @@ ARCHES = ("refact",)
 
 
 class Refact(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        biases = LinearBiases(w, c.n_head)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        biases = LinearBiases(weights, config.n_head)
         blocks = [
-            Block(c, b, AlibiAttention(c, b, i, biases), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, AlibiAttention(config, block, i, biases), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Refact
+
+# --- checkpoint ---
+
 STEP = 256  # the units of an MLP are a multiple of
 
 

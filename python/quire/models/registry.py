@@ -147,8 +147,8 @@ def n_vocab_of(reader: GGUFReader) -> int:
     if len(shape) != 2:
         raise LoadError(f"[weights] tensor 'token_embd.weight' must have 2 dimensions but is {list(shape)}")
     n_vocab = shape[0]
-    m = reader.metadata
-    if "tokenizer.ggml.tokens" in m and (n := len(m.strings("tokenizer.ggml.tokens"))) != n_vocab:
+    metadata = reader.metadata
+    if "tokenizer.ggml.tokens" in metadata and (n := len(metadata.strings("tokenizer.ggml.tokens"))) != n_vocab:
         raise LoadError(f"[gguf] the vocabulary must have as many tokens as the embedding, {n_vocab}, but has {n}")
     return n_vocab
 
@@ -164,9 +164,11 @@ def load_head(reader: GGUFReader, model: LoadedModel) -> LoadedHead:
     LoadError for keys and tensors that do not fit, UnsupportedError for a head of another model, by its sizes, and for
     what is not known.
     """
-    c = model.config
-    if not isinstance(model.model, Decoder) or c.decoder_start is not None or c.is_encoder:
-        raise UnsupportedError(f"[draft] a head must be for a decoder of the usual frame but the model is {c.arch}")
+    config = model.config
+    if not isinstance(model.model, Decoder) or config.decoder_start is not None or config.is_encoder:
+        raise UnsupportedError(
+            f"[draft] a head must be for a decoder of the usual frame but the model is {config.arch}"
+        )
     module = import_module(f".{_index('HEADS')[reader.metadata.text('general.architecture')]}", __package__)
     return cast("Callable[[GGUFReader, Decoder], LoadedHead]", vars(module)["load_head"])(reader, model.model)
 

@@ -21,34 +21,38 @@ class Sizes(HeadSizes):
     decay_rank: int
 
     @classmethod
-    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
-        mix_rank, decay_rank = (m.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay"))
-        return cls(**vars(cls.read_heads(m, n_vocab)), mix_rank=mix_rank, decay_rank=decay_rank)
+    def read_file(cls, keys: Keys, n_vocab: int) -> Sizes:
+        mix_rank, decay_rank = (keys.integer(f"time_{one}_extra_dim", low=1, high=MAX_DIM) for one in ("mix", "decay"))
+        return cls(**vars(cls.read_heads(keys, n_vocab)), mix_rank=mix_rank, decay_rank=decay_rank)
 
 
-def vector(w: Weights, name: str, dim: int) -> Weight:
-    return w.tensor(f"{name}.weight", (dim,), vector=True)
+def vector(weights: Weights, name: str, dim: int) -> Weight:
+    return weights.tensor(f"{name}.weight", (dim,), vector=True)
 
 
 class TimeMix:
-    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
-        self.c, self.layer, n = c, layer, len(MIXED)
-        self.start, self.down = vector(w, "time_mix_lerp_x", c.dim), w.linear("time_mix_w1", c.dim, n * c.mix_rank)
-        self.up = w.tensor("time_mix_w2.weight", (n, c.dim, c.mix_rank))
-        lerp = w.numbers("time_mix_lerp_fused.weight", (n, 1, 1, c.dim)).reshape(n, c.dim)
-        self.lerps = {one: w.made(f"time_mix_lerp_{one}", lerp[i]) for i, one in enumerate(MIXED)}
+    def __init__(self, config: Sizes, weights: Weights, layer: int) -> None:
+        self.config, self.layer, n = config, layer, len(MIXED)
+        self.start = vector(weights, "time_mix_lerp_x", config.dim)
+        self.down = weights.linear("time_mix_w1", config.dim, n * config.mix_rank)
+        self.up = weights.tensor("time_mix_w2.weight", (n, config.dim, config.mix_rank))
+        lerp = weights.numbers("time_mix_lerp_fused.weight", (n, 1, 1, config.dim)).reshape(n, config.dim)
+        self.lerps = {one: weights.made(f"time_mix_lerp_{one}", lerp[i]) for i, one in enumerate(MIXED)}
         names = {"k": "key", "v": "value", "r": "receptance", "g": "gate", "o": "output"}
         self.linears: dict[str, Linear] = {
-            one: w.linear(f"time_mix_{name}", c.dim, c.dim) for one, name in names.items()
+            one: weights.linear(f"time_mix_{name}", config.dim, config.dim) for one, name in names.items()
         }
-        self.decay = vector(w, "time_mix_decay", c.dim)
-        self.decay_down = w.linear("time_mix_decay_w1", c.dim, c.decay_rank)
-        self.decay_up = w.linear("time_mix_decay_w2", c.decay_rank, c.dim)
-        self.first = w.tensor("time_mix_first.weight", (c.n_head, c.size), vector=True)
-        self.ln = vector(w, "time_mix_ln", c.dim), w.tensor("time_mix_ln.bias", (c.dim,), vector=True)
+        self.decay = vector(weights, "time_mix_decay", config.dim)
+        self.decay_down = weights.linear("time_mix_decay_w1", config.dim, config.decay_rank)
+        self.decay_up = weights.linear("time_mix_decay_w2", config.decay_rank, config.dim)
+        self.first = weights.tensor("time_mix_first.weight", (config.n_head, config.size), vector=True)
+        self.ln = (
+            vector(weights, "time_mix_ln", config.dim),
+            weights.tensor("time_mix_ln.bias", (config.dim,), vector=True),
+        )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        c = self.c
+        config = self.config
         change = graph.token_shift(x, layer=self.layer, state=0) + x * -1.0
         low = graph.tanh(self.down(x + graph.multiply_weight(change, self.start))).heads(len(MIXED))
         shares = graph.head_linear(low, self.up)
@@ -58,19 +62,20 @@ class TimeMix:
             mixed[one] = x + change * share
         r, k, v, g = (self.linears[one](mixed[one]) for one in "rkvg")
         decay = graph.add_weight(self.decay_up(graph.tanh(self.decay_down(mixed["w"]))), self.decay)
-        r, w, k, v = (y.heads(c.n_head) for y in (r, graph.exp(decay) * -1.0, k, v))
-        y = graph.wkv6(r, w, k, v, self.first, layer=self.layer, state=1)
+        r, weights, k, v = (y.heads(config.n_head) for y in (r, graph.exp(decay) * -1.0, k, v))
+        y = graph.wkv6(r, weights, k, v, self.first, layer=self.layer, state=1)
         y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
         y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
         return self.linears["o"](graph.glu(g, y, "silu"))
 
 
 class ChannelMix:
-    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
+    def __init__(self, config: Sizes, weights: Weights, layer: int) -> None:
         self.layer, name = layer, "channel_mix"
-        self.lerp_k, self.lerp_r = (vector(w, f"{name}_lerp_{one}", c.dim) for one in "kr")
-        self.key, self.value = w.linear(f"{name}_key", c.dim, c.ffn_dim), w.linear(f"{name}_value", c.ffn_dim, c.dim)
-        self.receptance = w.linear(f"{name}_receptance", c.dim, c.dim)
+        self.lerp_k, self.lerp_r = (vector(weights, f"{name}_lerp_{one}", config.dim) for one in "kr")
+        self.key = weights.linear(f"{name}_key", config.dim, config.ffn_dim)
+        self.value = weights.linear(f"{name}_value", config.ffn_dim, config.dim)
+        self.receptance = weights.linear(f"{name}_receptance", config.dim, config.dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         change = graph.token_shift(x, layer=self.layer, state=2) + x * -1.0
@@ -81,9 +86,11 @@ class ChannelMix:
 class Block:
     """``halves``: what comes out is halved, so that large models fit half precision; weights of later layers are."""
 
-    def __init__(self, c: Sizes, w: Weights, layer: int, *, halves: bool) -> None:
-        self.norms = [w.layer_norm(name, c.dim, c.eps) for name in ("attn_norm", "attn_norm_2")]
-        self.time, self.channel, self.halves = TimeMix(c, w, layer), ChannelMix(c, w, layer), halves
+    def __init__(self, config: Sizes, weights: Weights, layer: int, *, halves: bool) -> None:
+        self.norms = [weights.layer_norm(name, config.dim, config.eps) for name in ("attn_norm", "attn_norm_2")]
+        self.time = TimeMix(config, weights, layer)
+        self.channel = ChannelMix(config, weights, layer)
+        self.halves = halves
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.time(self.norms[0](x), step)
@@ -92,15 +99,18 @@ class Block:
 
 
 class Rwkv6(Rwkv):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c, period = Sizes.read_file(m, n_vocab), m.integer("rescale_every_n_layers", 0, high=MAX_LAYERS)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config, period = Sizes.read_file(keys, n_vocab), keys.integer("rescale_every_n_layers", 0, high=MAX_LAYERS)
         blocks = [
-            Block(c, b, i, halves=period > 0 and (i + 1) % period == 0) for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, i, halves=period > 0 and (i + 1) % period == 0)
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, n_vocab, blocks)
+        super().__init__(config, weights, n_vocab, blocks)
 
 
 MODEL = Rwkv6
+
+# --- checkpoint ---
 
 
 def _size(config: Fields) -> int:

@@ -35,17 +35,17 @@ class HeadSizes(Config):
         return max(self.ffn_dim, self.dim)
 
     @classmethod
-    def read_heads(cls, m: Keys, n_vocab: int) -> HeadSizes:
-        base = Config.read(m, n_vocab)
-        m.only("attention.head_count", 0)
-        m.only("token_shift_count", 2)
-        m.only("attention.causal", True)
-        size, eps = m.integer("wkv.head_size", low=1, high=256), m.number("attention.layer_norm_epsilon")
+    def read_heads(cls, keys: Keys, n_vocab: int) -> HeadSizes:
+        base = Config.read(keys, n_vocab)
+        keys.only("attention.head_count", 0)
+        keys.only("token_shift_count", 2)
+        keys.only("attention.causal", True)
+        size, eps = keys.integer("wkv.head_size", low=1, high=256), keys.number("attention.layer_norm_epsilon")
         if base.dim % size or not 0 < eps < 1:
             raise LoadError(
-                f"[{m.arch}] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1"
+                f"[{keys.arch}] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1"
             )
-        ffn_dim = m.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
+        ffn_dim = keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
         return HeadSizes(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps)
 
 
@@ -54,18 +54,18 @@ class Sizes(HeadSizes):
     ranks: dict[str, int]
 
     @classmethod
-    def read_file(cls, m: Keys, n_vocab: int) -> Sizes:
-        ranks = {one: m.integer(f"attention.{name}_lora_rank", low=1, high=MAX_DIM) for one, name in RANKS.items()}
-        return cls(**vars(cls.read_heads(m, n_vocab)), ranks=ranks)
+    def read_file(cls, keys: Keys, n_vocab: int) -> Sizes:
+        ranks = {one: keys.integer(f"attention.{name}_lora_rank", low=1, high=MAX_DIM) for one, name in RANKS.items()}
+        return cls(**vars(cls.read_heads(keys, n_vocab)), ranks=ranks)
 
 
 class LowRank:
     """``w0 + w2 activation(w1 x)``; the gate's has no first part."""
 
-    def __init__(self, c: Sizes, w: Weights, one: str) -> None:
-        rank, names = c.ranks[one], [f"time_mix_{one}{i}" for i in range(3)]
-        self.start = w.tensor(f"{names[0]}.weight", (c.dim,), vector=True) if one != "g" else None
-        self.down, self.up = w.linear(names[1], c.dim, rank), w.linear(names[2], rank, c.dim)
+    def __init__(self, config: Sizes, weights: Weights, one: str) -> None:
+        rank, names = config.ranks[one], [f"time_mix_{one}{i}" for i in range(3)]
+        self.start = weights.tensor(f"{names[0]}.weight", (config.dim,), vector=True) if one != "g" else None
+        self.down, self.up = weights.linear(names[1], config.dim, rank), weights.linear(names[2], rank, config.dim)
         activations: dict[str, Layer] = {"w": graph.tanh, "g": graph.sigmoid}
         self.activation = activations.get(one)
 
@@ -83,27 +83,31 @@ class First:
 
 
 class TimeMix:
-    def __init__(self, c: Sizes, w: Weights, layer: int, first: First) -> None:
-        self.c, self.layer, self.first = c, layer, first
-        lerps = w.numbers("time_mix_lerp_fused.weight", (len(MIXED), 1, 1, c.dim)).reshape(len(MIXED), c.dim)
-        self.lerps = {one: w.made(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
+    def __init__(self, config: Sizes, weights: Weights, layer: int, first: First) -> None:
+        self.config, self.layer, self.first = config, layer, first
+        lerps = weights.numbers("time_mix_lerp_fused.weight", (len(MIXED), 1, 1, config.dim)).reshape(
+            len(MIXED), config.dim
+        )
+        self.lerps = {one: weights.made(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
         names = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
         self.linears: dict[str, Linear] = {
-            one: w.linear(f"time_mix_{name}", c.dim, c.dim) for one, name in names.items()
+            one: weights.linear(f"time_mix_{name}", config.dim, config.dim) for one, name in names.items()
         }
-        self.lows = {one: LowRank(c, w, one) for one in ("wag" if layer == 0 else "wavg")}
+        self.lows = {one: LowRank(config, weights, one) for one in ("wag" if layer == 0 else "wavg")}
         if layer == 0:
-            w.ignore("time_mix_v[012].weight", "the first layer's values are what others are mixed with")
-        self.k_k, self.k_a = (w.tensor(f"time_mix_{one}.weight", (c.dim,), vector=True) for one in ("k_k", "k_a"))
-        r_k = w.numbers("time_mix_r_k.weight", (c.dim,)).reshape(c.n_head, 1, c.size)
-        self.r_k = w.made("time_mix_r_k_heads", r_k)
+            weights.ignore("time_mix_v[012].weight", "the first layer's values are what others are mixed with")
+        self.k_k, self.k_a = (
+            weights.tensor(f"time_mix_{one}.weight", (config.dim,), vector=True) for one in ("k_k", "k_a")
+        )
+        r_k = weights.numbers("time_mix_r_k.weight", (config.dim,)).reshape(config.n_head, 1, config.size)
+        self.r_k = weights.made("time_mix_r_k_heads", r_k)
         self.ln: tuple[Weight, Weight] = (
-            w.tensor("time_mix_ln.weight", (c.dim,), vector=True),
-            w.tensor("time_mix_ln.bias", (c.dim,), vector=True),
+            weights.tensor("time_mix_ln.weight", (config.dim,), vector=True),
+            weights.tensor("time_mix_ln.bias", (config.dim,), vector=True),
         )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        c = self.c
+        config = self.config
         change = graph.token_shift(x, layer=self.layer, state=0) + x * -1.0
         mixed = {one: x + graph.multiply_weight(change, lerp) for one, lerp in self.lerps.items()}
         r, k, v = (self.linears[one](mixed[one]) for one in "rkv")
@@ -113,10 +117,10 @@ class TimeMix:
             self.first.values = [v]
         else:
             v = v + (self.first.values[0] + v * -1.0) * graph.sigmoid(low["v"])
-        unit = graph.l2_norm(graph.multiply_weight(k, self.k_k).heads(c.n_head), 1e-12)
+        unit = graph.l2_norm(graph.multiply_weight(k, self.k_k).heads(config.n_head), 1e-12)
         part = graph.multiply_weight(k, self.k_a)
         k = k + rate * part + part * -1.0
-        r, k, v, decay, rate = (y.heads(c.n_head) for y in (r, k, v, decay, rate))
+        r, k, v, decay, rate = (y.heads(config.n_head) for y in (r, k, v, decay, rate))
         y = graph.wkv7(r, decay, k, v, unit * -1.0, unit * rate, layer=self.layer, state=1)
         y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
         y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
@@ -125,12 +129,10 @@ class TimeMix:
 
 
 class ChannelMix:
-    def __init__(self, c: Sizes, w: Weights, layer: int) -> None:
-        self.layer, self.lerp = layer, w.tensor("channel_mix_lerp_k.weight", (c.dim,), vector=True)
-        self.key, self.value = (
-            w.linear("channel_mix_key", c.dim, c.ffn_dim),
-            w.linear("channel_mix_value", c.ffn_dim, c.dim),
-        )
+    def __init__(self, config: Sizes, weights: Weights, layer: int) -> None:
+        self.layer, self.lerp = layer, weights.tensor("channel_mix_lerp_k.weight", (config.dim,), vector=True)
+        self.key = weights.linear("channel_mix_key", config.dim, config.ffn_dim)
+        self.value = weights.linear("channel_mix_value", config.ffn_dim, config.dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         change = graph.token_shift(x, layer=self.layer, state=2) + x * -1.0
@@ -138,9 +140,9 @@ class ChannelMix:
 
 
 class Block:
-    def __init__(self, c: Sizes, w: Weights, layer: int, first: First) -> None:
-        self.norms = [w.layer_norm(name, c.dim, c.eps) for name in ("attn_norm", "attn_norm_2")]
-        self.time, self.channel = TimeMix(c, w, layer, first), ChannelMix(c, w, layer)
+    def __init__(self, config: Sizes, weights: Weights, layer: int, first: First) -> None:
+        self.norms = [weights.layer_norm(name, config.dim, config.eps) for name in ("attn_norm", "attn_norm_2")]
+        self.time, self.channel = TimeMix(config, weights, layer, first), ChannelMix(config, weights, layer)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.time(self.norms[0](x), step)
@@ -151,17 +153,19 @@ class Rwkv:
     """What is around the blocks, of RWKV-6 as well."""
 
     def __init__(
-        self, c: HeadSizes, w: Weights, n_vocab: int, blocks: Sequence[Callable[[Tensor, Step], Tensor]]
+        self, config: HeadSizes, weights: Weights, n_vocab: int, blocks: Sequence[Callable[[Tensor, Step], Tensor]]
     ) -> None:
-        self.config, self.blocks = c, blocks
-        self.embedding = w.embedding("token_embd", n_vocab, c.dim)
-        self.first_norm, self.norm = (w.layer_norm(name, c.dim, c.eps) for name in ("token_embd_norm", "output_norm"))
-        self.head = w.linear("output", c.dim, n_vocab)
+        self.config, self.blocks = config, blocks
+        self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
+        self.first_norm, self.norm = (
+            weights.layer_norm(name, config.dim, config.eps) for name in ("token_embd_norm", "output_norm")
+        )
+        self.head = weights.linear("output", config.dim, n_vocab)
 
     def cache(self) -> Sequence[CacheSpec]:
-        c = self.config
-        states = [("time_shift", c.dim), ("wkv", c.dim * c.size), ("channel_shift", c.dim)]
-        return [CacheSpec(states=states)] * c.n_layer
+        config = self.config
+        states = [("time_shift", config.dim), ("wkv", config.dim * config.size), ("channel_shift", config.dim)]
+        return [CacheSpec(states=states)] * config.n_layer
 
     def __call__(self, step: Step) -> Tensor:
         x = step.run_layers(self.blocks, self.first_norm(self.embedding(step.tokens)))
@@ -169,12 +173,19 @@ class Rwkv:
 
 
 class Rwkv7(Rwkv):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c, first = Sizes.read_file(m, n_vocab), First()
-        super().__init__(c, w, n_vocab, [Block(c, b, i, first) for i, b in enumerate(w.blocks(c.n_layer))])
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config, first = Sizes.read_file(keys, n_vocab), First()
+        blocks = [Block(config, block, i, first) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, n_vocab, blocks)
+
+
+def lerps(x: Array, config: Fields) -> Array:
+    return x.reshape(1, 1, 1, -1)
 
 
 MODEL = Rwkv7
+
+# --- checkpoint ---
 
 
 def _epsilons_agree(config: Fields) -> None:
@@ -182,10 +193,6 @@ def _epsilons_agree(config: Fields) -> None:
     eps = config.integer("head_dim", 64, low=1) * config.number("norm_eps", 1e-5)
     if abs(eps - HEAD_EPS) > 1e-9:
         raise UnsupportedError(f"[convert] 'head_dim' times 'norm_eps' must be {HEAD_EPS} but is {eps}")
-
-
-def lerps(x: Array, config: Fields) -> Array:
-    return x.reshape(1, 1, 1, -1)
 
 
 def flat(x: Array, config: Fields) -> Array:

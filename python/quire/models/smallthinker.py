@@ -24,9 +24,9 @@ class EarlyMoE(MoE):
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, attention: Attention, experts: EarlyMoE) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), attention
-        self.ffn_norm, self.experts = w.norm("ffn_norm", c.dim, c.eps), experts
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, experts: EarlyMoE) -> None:
+        self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
+        self.ffn_norm, self.experts = weights.norm("ffn_norm", config.dim, config.eps), experts
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         y = x + self.attention(self.attn_norm(x), step)
@@ -34,26 +34,31 @@ class Block:
 
 
 class SmallThinker(Decoder):
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        e = ExpertConfig.read(m, c.n_layer, ffn_dim=c.ffn_dim, reads=("expert_gating_func",))
-        window = m.integer("attention.sliding_window", 0)
-        local = [window > 0 and one for one in local_layers(m, c.n_layer, PERIOD, last=False)]
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim, reads=("expert_gating_func",))
+        window = keys.integer("attention.sliding_window", 0)
+        local = [window > 0 and one for one in local_layers(keys, config.n_layer, PERIOD, last=False)]
         self.windows = [window if one else 0 for one in local]
-        m.only("rope.freq_base_swa", m.number("rope.freq_base", 10000.0))
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half")
+        keys.only("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
 
-        def block(i: int, b: Weights) -> Block:
-            attention = Attention(c, b, i, rotation if local[i] or window == 0 else None)
-            return Block(c, b, attention, EarlyMoE(b, c.dim, e.ffn_dim, e.n, e.spec("relu")))
+        def make_block(i: int, block: Weights) -> Block:
+            attention = Attention(config, block, i, rotation if local[i] or window == 0 else None)
+            return Block(
+                config, block, attention, EarlyMoE(block, config.dim, experts.ffn_dim, experts.n, experts.spec("relu"))
+            )
 
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
 MODEL = SmallThinker
+
+# --- checkpoint ---
 
 
 def _layout(config: Fields, name: str) -> list[object]:

@@ -24,18 +24,22 @@ class WithoutPositions(llama.Attention):
 class SmolLM3(Decoder):
     """Files store q and k interleaved, as llama's."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab)
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="interleaved", factors=frequency_factors(w, c.n_rot))
-        kinds = [llama.Attention if (i + 1) % PERIOD else WithoutPositions for i in range(c.n_layer)]
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+        )
+        kinds = [llama.Attention if (i + 1) % PERIOD else WithoutPositions for i in range(config.n_layer)]
         blocks = [
-            Block(c, b, kinds[i](c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            Block(config, block, kinds[i](config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = SmolLM3
+
+# --- checkpoint ---
 
 
 def _rotated_as_known(config: Fields) -> None:

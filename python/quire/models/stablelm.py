@@ -14,19 +14,23 @@ ARCHES = ("stablelm",)
 class StableLM(LayerNormDecoder):
     """Attention and MLP are side by side where the file has no norm between them, whatever its key says."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        c = DenseConfig.read(m, n_vocab, eps=EPS)
-        m.without_effect("use_parallel_residual")
-        rotation = rope_spec(m, n_dims=c.n_rot, layout="half", factors=frequency_factors(w, c.n_rot))
-        block = Block if w.has("blk.0.ffn_norm.weight") else ParallelBlock
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        config = DenseConfig.read(keys, n_vocab, eps=EPS)
+        keys.without_effect("use_parallel_residual")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        block_type = Block if weights.has("blk.0.ffn_norm.weight") else ParallelBlock
         blocks = [
-            block(c, b, HeadNorms(c, b, i, rotation), GatedMLP(b, c.dim, c.ffn_dim))
-            for i, b in enumerate(w.blocks(c.n_layer))
+            block_type(
+                config, block, HeadNorms(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim)
+            )
+            for i, block in enumerate(weights.blocks(config.n_layer))
         ]
-        super().__init__(c, w, blocks)
+        super().__init__(config, weights, blocks)
 
 
 MODEL = StableLM
+
+# --- checkpoint ---
 
 
 def _between(x: Array, config: Fields) -> Array:

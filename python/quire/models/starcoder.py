@@ -8,6 +8,9 @@ from .gpt2 import HF as GPT2_HF
 
 ARCHES = ("starcoder",)
 MODEL = GPT2
+
+# --- checkpoint ---
+
 _GPT2 = GPT2_HF["GPT2LMHeadModel"]
 _LAYER = "transformer.h.{i}"
 # What changes how transformers computes, and not what.

@@ -51,9 +51,9 @@ THETA, LEAST = 10000.0, 1e-6  # a limit below the second says nothing
 class LimitedMLP:
     """``down(min(silu(gate(x)), limit) * clamp(up(x), -limit, limit))``; ``ending``: of the names of weights."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, limit: float, ending: str) -> None:
-        self.gate, self.up = (w.linear(f"ffn_{one}{ending}", dim, ffn_dim) for one in ("gate", "up"))
-        self.down, self.limit = w.linear(f"ffn_down{ending}", ffn_dim, dim), limit
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int, limit: float, ending: str) -> None:
+        self.gate, self.up = (weights.linear(f"ffn_{one}{ending}", dim, ffn_dim) for one in ("gate", "up"))
+        self.down, self.limit = weights.linear(f"ffn_down{ending}", ffn_dim, dim), limit
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.limit == math.inf:
@@ -65,9 +65,9 @@ class LimitedMLP:
 class Attention(qwen3.Attention):
     """What each head gives is multiplied by the sigmoid of a product with the input."""
 
-    def __init__(self, c: DenseConfig, w: Weights, layer: int, rotation: RopeSpec) -> None:
-        super().__init__(c, w, layer, rotation)
-        self.gate = w.linear("attn_gate", c.dim, c.n_head)
+    def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
+        super().__init__(config, weights, layer, rotation)
+        self.gate = weights.linear("attn_gate", config.dim, config.n_head)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         gate = graph.sigmoid(self.gate(x)).heads(self.n_head)
@@ -77,57 +77,69 @@ class Attention(qwen3.Attention):
 class Step35(Decoder):
     """Half of a head is rotated where layers see everything, all of it within windows."""
 
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        n_all = m.integer("block_count", low=1, high=MAX_LAYERS)
-        n_heads = m.integers("attention.head_count", n_all, low=1, high=MAX_HEADS)
-        c = DenseConfig.read(m, n_vocab, n_head=max(n_heads))
-        c = replace(c, n_layer=n_all - layers_left_out(m, w, n_all))
-        if c.n_rot % 4 or c.head_dim != c.v_head_dim:
-            raise LoadError(f"[step35] rope.dimension_count must be divisible by 4 but is {c.n_rot}")
-        e = ExpertConfig.read(m, c.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
-        shared_dim = m.integer("expert_shared_feed_forward_length", low=1, high=MAX_DIM)
-        n_dense_layers = m.integer("leading_dense_block_count", 0)
-        m.only("moe_every_n_layers", 1)
-        limits, shared_limits = (_limits(m, f"swiglu_clamp_{one}", n_all) for one in ("exp", "shexp"))
-        window = m.integer("attention.sliding_window", low=1)
-        local = locals_of(m, c.n_layer, 1)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        n_all = keys.integer("block_count", low=1, high=MAX_LAYERS)
+        n_heads = keys.integers("attention.head_count", n_all, low=1, high=MAX_HEADS)
+        config = DenseConfig.read(keys, n_vocab, n_head=max(n_heads))
+        config = replace(config, n_layer=n_all - layers_left_out(keys, weights, n_all))
+        if config.n_rot % 4 or config.head_dim != config.v_head_dim:
+            raise LoadError(f"[step35] rope.dimension_count must be divisible by 4 but is {config.n_rot}")
+        experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", low=1, high=MAX_DIM)
+        n_dense_layers = keys.integer("leading_dense_block_count", 0)
+        keys.only("moe_every_n_layers", 1)
+        limits, shared_limits = (_limits(keys, f"swiglu_clamp_{one}", n_all) for one in ("exp", "shexp"))
+        window = keys.integer("attention.sliding_window", low=1)
+        local = locals_of(keys, config.n_layer, 1)
         self.windows = [window if one else 0 for one in local]
-        if (base := m.number("rope.freq_base_swa", m.number("rope.freq_base", THETA))) <= 0:
+        if (base := keys.number("rope.freq_base_swa", keys.number("rope.freq_base", THETA))) <= 0:
             raise LoadError(f"[step35] rope.freq_base_swa must be above 0 but is {base}")
-        nearby = RopeSpec(n_dims=c.n_rot, layout="half", freq_base=base)
+        nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=base)
         factors = None
-        if w.has("rope_freqs.weight"):  # for whole heads, of which the first ones count
-            factors = w.made("rope_freqs", w.numbers("rope_freqs.weight", (c.n_rot // 2,))[: c.n_rot // 4])
-        rotations = [rope_spec(m, n_dims=c.n_rot // 2, layout="half", factors=factors), nearby]
+        if weights.has("rope_freqs.weight"):  # for whole heads, of which the first ones count
+            factors = weights.made(
+                "rope_freqs", weights.numbers("rope_freqs.weight", (config.n_rot // 2,))[: config.n_rot // 4]
+            )
+        rotations = [rope_spec(keys, n_dims=config.n_rot // 2, layout="half", factors=factors), nearby]
 
-        def mlp(i: int, b: Weights) -> Layer:
+        def mlp(i: int, block: Weights) -> Layer:
             if i < n_dense_layers:
-                return LimitedMLP(b, c.dim, c.ffn_dim, shared_limits[i], "")
-            spec = e.spec() if limits[i] == math.inf else _limited(e, limits[i])
-            shared = LimitedMLP(b, c.dim, shared_dim, shared_limits[i], "_shexp")
-            return Together(MoE(b, c.dim, e.ffn_dim, e.n, spec), shared)
+                return LimitedMLP(block, config.dim, config.ffn_dim, shared_limits[i], "")
+            spec = experts.spec() if limits[i] == math.inf else _limited(experts, limits[i])
+            shared = LimitedMLP(block, config.dim, shared_dim, shared_limits[i], "_shexp")
+            return Together(MoE(block, config.dim, experts.ffn_dim, experts.n, spec), shared)
 
-        def block(i: int, b: Weights) -> Block:
-            own = replace(c, n_head=n_heads[i])
+        def make_block(i: int, block: Weights) -> Block:
+            own = replace(config, n_head=n_heads[i])
             own.check()
-            return Block(c, b, Attention(own, b, i, rotations[local[i]]), mlp(i, b))
+            return Block(config, block, Attention(own, block, i, rotations[local[i]]), mlp(i, block))
 
-        super().__init__(c, w, [block(i, b) for i, b in enumerate(w.blocks(c.n_layer))])
+        blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(config.n_layer))]
+        super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
 
 
-def _limits(m: Keys, name: str, n_layer: int) -> list[float]:
-    limits = m.numbers(name, n_layer) if m.has(name) else [0.0] * n_layer
+def _limits(keys: Keys, name: str, n_layer: int) -> list[float]:
+    limits = keys.numbers(name, n_layer) if keys.has(name) else [0.0] * n_layer
     return [limit if limit > LEAST else math.inf for limit in limits]
 
 
-def _limited(e: ExpertConfig, limit: float) -> MoeSpec:
-    return MoeSpec(n_used=e.n_used, gating=e.gating, normalize=e.normalize, scale=e.scale, unit="clipped", limit=limit)
+def _limited(experts: ExpertConfig, limit: float) -> MoeSpec:
+    return MoeSpec(
+        n_used=experts.n_used,
+        gating=experts.gating,
+        normalize=experts.normalize,
+        scale=experts.scale,
+        unit="clipped",
+        limit=limit,
+    )
 
 
 MODEL = Step35
+
+# --- checkpoint ---
 
 
 def _n_next(config: Fields) -> int:

@@ -50,15 +50,19 @@ class T5Config(DenseConfig):
 class DecoderBlock:
     """Layer ``i`` of the cache is its own text's, and layer ``source`` is the source's."""
 
-    def __init__(self, c: T5Config, w: Weights, i: int, bias: Weight) -> None:
-        self.n_head, self.i, self.source, self.bias = c.n_head, i, c.n_decoder_layer + i, bias
-        inner = c.n_head * c.head_dim
-        self.norm, self.cross_norm = (w.norm(f"{name}_norm", c.dim, c.eps) for name in ("attn", "cross_attn"))
-        self.q, self.k, self.v = (w.linear(f"attn_{one}", c.dim, inner) for one in "qkv")
-        self.cross_q, self.cross_k, self.cross_v = (w.linear(f"cross_attn_{one}", c.dim, inner) for one in "qkv")
-        self.o, self.cross_o = (w.linear(f"{name}_o", inner, c.dim) for name in ("attn", "cross_attn"))
-        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp_of(c, w)
-        w.ignore("cross_attn_rel_b.weight", "scores of the source have no bias")
+    def __init__(self, config: T5Config, weights: Weights, i: int, bias: Weight) -> None:
+        self.n_head, self.i, self.source, self.bias = config.n_head, i, config.n_decoder_layer + i, bias
+        inner = config.n_head * config.head_dim
+        self.norm, self.cross_norm = (
+            weights.norm(f"{name}_norm", config.dim, config.eps) for name in ("attn", "cross_attn")
+        )
+        self.q, self.k, self.v = (weights.linear(f"attn_{one}", config.dim, inner) for one in "qkv")
+        self.cross_q, self.cross_k, self.cross_v = (
+            weights.linear(f"cross_attn_{one}", config.dim, inner) for one in "qkv"
+        )
+        self.o, self.cross_o = (weights.linear(f"{name}_o", inner, config.dim) for name in ("attn", "cross_attn"))
+        self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp_of(config, weights)
+        weights.ignore("cross_attn_rel_b.weight", "scores of the source have no bias")
 
     def write_source(self, encoded: Tensor, step: Step) -> None:
         k, v = (linear(encoded).heads(self.n_head) for linear in (self.cross_k, self.cross_v))
@@ -74,23 +78,25 @@ class DecoderBlock:
 
 
 class T5:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        sizes = DenseConfig.read(m, n_vocab)
-        n_buckets = n_buckets_of(m, sizes)
-        self.config = c = T5Config(
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        sizes = DenseConfig.read(keys, n_vocab)
+        n_buckets = n_buckets_of(keys, sizes)
+        self.config = config = T5Config(
             **vars(sizes),
-            n_decoder_layer=m.integer("decoder_block_count", sizes.n_layer, low=1, high=MAX_LAYERS),
-            start=m.integer("decoder_start_token_id", low=0, high=n_vocab - 1),
+            n_decoder_layer=keys.integer("decoder_block_count", sizes.n_layer, low=1, high=MAX_LAYERS),
+            start=keys.integer("decoder_start_token_id", low=0, high=n_vocab - 1),
         )
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.encoder, self.encoder_norm = encoder_blocks(c, w, n_buckets), w.norm("enc.output_norm", c.dim, c.eps)
-        layers = [w.scope(f"dec.blk.{i}") for i in range(c.n_decoder_layer)]
-        biases = enumerate(with_biases(c, layers, n_buckets, before))
-        self.decoder = [DecoderBlock(c, b, i, bias) for i, (b, bias) in biases]
-        self.norm, self.head = w.norm("dec.output_norm", c.dim, c.eps), head(w, c, self.embedding)
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.encoder = encoder_blocks(config, weights, n_buckets)
+        self.encoder_norm = weights.norm("enc.output_norm", config.dim, config.eps)
+        layers = [weights.scope(f"dec.blk.{i}") for i in range(config.n_decoder_layer)]
+        biases = enumerate(with_biases(config, layers, n_buckets, before))
+        self.decoder = [DecoderBlock(config, block, i, bias) for i, (block, bias) in biases]
+        self.norm = weights.norm("dec.output_norm", config.dim, config.eps)
+        self.head = head(weights, config, self.embedding)
         # Version 1.0, which has no gates, shares one matrix and scales what comes of it; later ones do neither.
-        is_first = not (w.has("output.weight") and w.has("dec.blk.0.ffn_gate.weight"))
-        self.scale = m.number("logit_scale", c.dim**-0.5 if is_first else 1.0)
+        is_first = not (weights.has("output.weight") and weights.has("dec.blk.0.ffn_gate.weight"))
+        self.scale = keys.number("logit_scale", config.dim**-0.5 if is_first else 1.0)
         if not 0 < self.scale < 1e6:
             raise LoadError(f"[t5] logit_scale must be positive but is {self.scale}")
 
@@ -110,6 +116,8 @@ class T5:
 
 
 MODEL = T5
+
+# --- checkpoint ---
 
 
 def _n_decoder_layer(default: int) -> Key:

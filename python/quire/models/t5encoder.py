@@ -52,10 +52,12 @@ def both_ways(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 class Attention:
-    def __init__(self, c: DenseConfig, w: Weights, bias: Weight) -> None:
-        self.n_head, self.bias = c.n_head, bias
-        self.q, self.k, self.v = (w.linear(f"attn_{one}", c.dim, c.n_head * c.head_dim) for one in "qkv")
-        self.o = w.linear("attn_o", c.n_head * c.head_dim, c.dim)
+    def __init__(self, config: DenseConfig, weights: Weights, bias: Weight) -> None:
+        self.n_head, self.bias = config.n_head, bias
+        self.q, self.k, self.v = (
+            weights.linear(f"attn_{one}", config.dim, config.n_head * config.head_dim) for one in "qkv"
+        )
+        self.o = weights.linear("attn_o", config.n_head * config.head_dim, config.dim)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
@@ -63,54 +65,59 @@ class Attention:
 
 
 class Block:
-    def __init__(self, c: DenseConfig, w: Weights, bias: Weight, mlp: Layer) -> None:
-        self.attn_norm, self.attention = w.norm("attn_norm", c.dim, c.eps), Attention(c, w, bias)
-        self.ffn_norm, self.mlp = w.norm("ffn_norm", c.dim, c.eps), mlp
+    def __init__(self, config: DenseConfig, weights: Weights, bias: Weight, mlp: Layer) -> None:
+        self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
+        self.attention = Attention(config, weights, bias)
+        self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         x = x + self.attention(self.attn_norm(x), step)
         return x + self.mlp(self.ffn_norm(x))
 
 
-def n_buckets_of(m: Keys, c: DenseConfig) -> int:
+def n_buckets_of(keys: Keys, config: DenseConfig) -> int:
     """Rows of a table of biases; also that heads are as T5 has them."""
-    m.without_effect("attention.layer_norm_epsilon")
-    if c.n_kv_head != c.n_head or c.v_head_dim != c.head_dim:
-        raise LoadError(f"[{c.arch}] heads of q, k and v must be as many and as large but are not")
-    n_buckets = m.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
+    keys.without_effect("attention.layer_norm_epsilon")
+    if config.n_kv_head != config.n_head or config.v_head_dim != config.head_dim:
+        raise LoadError(f"[{config.arch}] heads of q, k and v must be as many and as large but are not")
+    n_buckets = keys.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
     if n_buckets % 4:
-        raise LoadError(f"[{c.arch}] relative_buckets_count must be divisible by 4 but is {n_buckets}")
+        raise LoadError(f"[{config.arch}] relative_buckets_count must be divisible by 4 but is {n_buckets}")
     return n_buckets
 
 
-def mlp_of(c: DenseConfig, w: Weights) -> Layer:
+def mlp_of(config: DenseConfig, weights: Weights) -> Layer:
     """Gated since version 1.1."""
-    if w.has("ffn_gate.weight"):
-        return GatedMLP(w, c.dim, c.ffn_dim, "gelu_tanh")
-    return MLP(w, c.dim, c.ffn_dim, "relu")
+    if weights.has("ffn_gate.weight"):
+        return GatedMLP(weights, config.dim, config.ffn_dim, "gelu_tanh")
+    return MLP(weights, config.dim, config.ffn_dim, "relu")
 
 
 def with_biases(
-    c: DenseConfig, layers: Iterable[Weights], n_buckets: int, by_distance: Callable[[Table], Table]
+    config: DenseConfig, layers: Iterable[Weights], n_buckets: int, by_distance: Callable[[Table], Table]
 ) -> Iterator[tuple[Weights, Weight]]:
     """The weights of each layer with its biases; those without a table of their own have the first one's."""
-    for i, b in enumerate(layers):
-        if i == 0 or b.has("attn_rel_b.weight"):
-            bias = b.made("attn_rel_b", by_distance(b.numbers("attn_rel_b.weight", (n_buckets, c.n_head))))
-        yield b, bias
+    for i, block in enumerate(layers):
+        if i == 0 or block.has("attn_rel_b.weight"):
+            bias = block.made("attn_rel_b", by_distance(block.numbers("attn_rel_b.weight", (n_buckets, config.n_head))))
+        yield block, bias
 
 
-def encoder_blocks(c: DenseConfig, w: Weights, n_buckets: int) -> list[Block]:
-    layers = [w.scope(f"enc.blk.{i}") for i in range(c.n_layer)]
-    return [Block(c, b, bias, mlp_of(c, b)) for b, bias in with_biases(c, layers, n_buckets, both_ways)]
+def encoder_blocks(config: DenseConfig, weights: Weights, n_buckets: int) -> list[Block]:
+    layers = [weights.scope(f"enc.blk.{i}") for i in range(config.n_layer)]
+    return [
+        Block(config, block, bias, mlp_of(config, block))
+        for block, bias in with_biases(config, layers, n_buckets, both_ways)
+    ]
 
 
 class T5Encoder:
-    def __init__(self, m: Keys, w: Weights, n_vocab: int) -> None:
-        self.config = c = BothWaysConfig.read(m, n_vocab)
-        self.embedding = w.embedding("token_embd", c.n_vocab, c.dim)
-        self.blocks = encoder_blocks(c, w, n_buckets_of(m, c))
-        self.norm, self.dense = w.norm("enc.output_norm", c.dim, c.eps), DenseHeads(m, w, c.dim)
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+        self.config = config = BothWaysConfig.read(keys, n_vocab)
+        self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
+        self.blocks = encoder_blocks(config, weights, n_buckets_of(keys, config))
+        self.norm = weights.norm("enc.output_norm", config.dim, config.eps)
+        self.dense = DenseHeads(keys, weights, config.dim)
 
     def cache(self) -> Sequence[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -122,6 +129,8 @@ class T5Encoder:
 
 
 MODEL = T5Encoder
+
+# --- checkpoint ---
 
 
 def activation_is_known(config: Fields, default: str = "relu") -> None:

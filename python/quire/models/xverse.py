@@ -7,6 +7,9 @@ from . import llama
 
 ARCHES = ("xverse",)
 MODEL = llama.Windowless
+
+# --- checkpoint ---
+
 _LLAMA = llama.HF["LlamaForCausalLM"]
 HF = {
     "XverseForCausalLM": Checkpoint(

@@ -32,21 +32,21 @@ class Adapter:
     @property
     def alpha(self) -> float:
         """The numerator of the factor; 0: there is none."""
-        m = self.reader.metadata
-        return m.number("adapter.lora.alpha") if "adapter.lora.alpha" in m else 0.0
+        metadata = self.reader.metadata
+        return metadata.number("adapter.lora.alpha") if "adapter.lora.alpha" in metadata else 0.0
 
     def check(self, arch: str) -> None:
         """LoadError or UnsupportedError for a file that is no adapter of that architecture, or that asks for more."""
-        m = self.reader.metadata
+        metadata = self.reader.metadata
         for key, expected in (
             ("general.type", "adapter"),
             ("adapter.type", "lora"),
             ("general.architecture", arch),
         ):
-            found = m.text(key) if key in m else "missing"
+            found = metadata.text(key) if key in metadata else "missing"
             if found != expected:
                 raise LoadError(f"[adapter] {key} must be '{expected}' but is {found!r}")
-        for key in m:
+        for key in metadata:
             if key.startswith("adapter.") and key not in _KEYS:
                 raise UnsupportedError(f"[adapter] the key '{key}' must not be there: it is not supported")
         if not isfinite(self.scale):

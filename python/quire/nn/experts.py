@@ -39,7 +39,7 @@ class ExpertConfig:
     @classmethod
     def read(
         cls,
-        m: Keys,
+        keys: Keys,
         n_layer: int,
         *,
         gating: Gating = "softmax",
@@ -53,7 +53,7 @@ class ExpertConfig:
         ``grouped``: whether the model chooses groups of experts first.  ``reads``: those of ROUTING that the model has
         a choice of; the others are refused where they say something else.
         """
-        n = m.integer("expert_count", low=1, high=MAX_EXPERTS)
+        n = keys.integer("expert_count", low=1, high=MAX_EXPERTS)
         number = next(i for i, name in GATINGS.items() if name == gating)
         fixed: dict[str, tuple[bool | float, ...]] = {
             "expert_gating_func": (number,),
@@ -62,27 +62,29 @@ class ExpertConfig:
         }
         for key in ROUTING:
             if key not in reads:
-                m.only(key, *fixed[key])
-        number = m.integer("expert_gating_func", number)
+                keys.only(key, *fixed[key])
+        number = keys.integer("expert_gating_func", number)
         if number not in GATINGS:
-            raise UnsupportedError(f"[{m.arch}] key '{m.full('expert_gating_func')}' must be 1 to 3 but is {number}")
+            raise UnsupportedError(
+                f"[{keys.arch}] key '{keys.full('expert_gating_func')}' must be 1 to 3 but is {number}"
+            )
         sizes = {"default": ffn_dim} if ffn_dim else {}
         if not grouped:
-            m.only("expert_group_count", 0, 1)
-            m.without_effect("expert_group_used_count")
+            keys.only("expert_group_count", 0, 1)
+            keys.without_effect("expert_group_used_count")
         config = cls(
             n=n,
-            n_used=m.same("expert_used_count", n_layer, low=1, high=n),
-            ffn_dim=m.same("expert_feed_forward_length", n_layer, low=1, high=MAX_FFN_DIM, **sizes),
+            n_used=keys.same("expert_used_count", n_layer, low=1, high=n),
+            ffn_dim=keys.same("expert_feed_forward_length", n_layer, low=1, high=MAX_FFN_DIM, **sizes),
             gating=GATINGS[number],
-            normalize=m.flag("expert_weights_norm", normalize),
-            scale=m.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
-            n_group=(m.integer("expert_group_count", 0, high=n) or 1) if grouped else 1,
-            n_group_used=(m.integer("expert_group_used_count", 0, high=n) or 1) if grouped else 1,
+            normalize=keys.flag("expert_weights_norm", normalize),
+            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
+            n_group=(keys.integer("expert_group_count", 0, high=n) or 1) if grouped else 1,
+            n_group_used=(keys.integer("expert_group_used_count", 0, high=n) or 1) if grouped else 1,
         )
         if n % config.n_group or config.n_group_used > config.n_group:
             groups = f"{config.n_group_used} of {config.n_group} groups of {n}"
-            raise LoadError(f"[{m.arch}] expert_group_count must divide expert_count and be used but is {groups}")
+            raise LoadError(f"[{keys.arch}] expert_group_count must divide expert_count and be used but is {groups}")
         return config
 
     def spec(self, activation: Activation = "silu") -> MoeSpec:
@@ -110,12 +112,12 @@ class SharedExpert:
     """
 
     def __init__(
-        self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu", *, is_weighed: bool = False
+        self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu", *, is_weighed: bool = False
     ) -> None:
-        self.gate = w.linear("ffn_gate_shexp", dim, ffn_dim)
-        self.up = w.linear("ffn_up_shexp", dim, ffn_dim)
-        self.down = w.linear("ffn_down_shexp", ffn_dim, dim)
-        self.weight = w.row("ffn_gate_inp_shexp.weight", dim) if is_weighed else None
+        self.gate = weights.linear("ffn_gate_shexp", dim, ffn_dim)
+        self.up = weights.linear("ffn_up_shexp", dim, ffn_dim)
+        self.down = weights.linear("ffn_down_shexp", ffn_dim, dim)
+        self.weight = weights.row("ffn_gate_inp_shexp.weight", dim) if is_weighed else None
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -125,10 +127,10 @@ class SharedExpert:
         return graph.multiply_broadcast(y, graph.sigmoid(graph.linear(x, self.weight)))
 
 
-def experts_of(w: Weights, dim: int, e: ExpertConfig, shared_dim: int) -> Callable[[Tensor], Tensor]:
+def experts_of(weights: Weights, dim: int, experts: ExpertConfig, shared_dim: int) -> Callable[[Tensor], Tensor]:
     """A mixture of gated experts, and beside it a shared one of ``shared_dim`` units, where that is not 0."""
-    experts = MoE(w, dim, e.ffn_dim, e.n, e.spec())
-    return Together(experts, SharedExpert(w, dim, shared_dim)) if shared_dim else experts
+    routed = MoE(weights, dim, experts.ffn_dim, experts.n, experts.spec())
+    return Together(routed, SharedExpert(weights, dim, shared_dim)) if shared_dim else routed
 
 
 class Together:

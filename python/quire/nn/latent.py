@@ -30,21 +30,21 @@ class LatentSizes:
     eps: float  # of the norms of latent rows, where files say another than that of the others; else 0
 
     @classmethod
-    def read(cls, m: Keys, n_head: int, head_dim: int, v_dim: int) -> LatentSizes:
+    def read(cls, keys: Keys, n_head: int, head_dim: int, v_dim: int) -> LatentSizes:
         """``head_dim``, ``v_dim``: of a head as if it had its own keys and values."""
-        n_rot = m.integer("rope.dimension_count", low=2, high=max(2, head_dim - 1))
+        n_rot = keys.integer("rope.dimension_count", low=2, high=max(2, head_dim - 1))
         if n_rot % 2 or head_dim <= n_rot:
             raise LoadError(
-                f"[{m.arch}] rope.dimension_count must be even and below the head's {head_dim} but is {n_rot}"
+                f"[{keys.arch}] rope.dimension_count must be even and below the head's {head_dim} but is {n_rot}"
             )
         return cls(
             n_head=n_head,
-            q_rank=m.integer("attention.q_lora_rank", 0, high=MAX_RANK),
-            rank=m.integer("attention.kv_lora_rank", low=1, high=MAX_RANK),
+            q_rank=keys.integer("attention.q_lora_rank", 0, high=MAX_RANK),
+            rank=keys.integer("attention.kv_lora_rank", low=1, high=MAX_RANK),
             n_nope=head_dim - n_rot,
             n_rot=n_rot,
             v_dim=v_dim,
-            eps=_latent_eps(m),
+            eps=_latent_eps(keys),
         )
 
     @property
@@ -69,9 +69,9 @@ class LatentAttention:
 
     def __init__(
         self,
-        w: Weights,
+        weights: Weights,
         dim: int,
-        s: LatentSizes,
+        sizes: LatentSizes,
         layer: int,
         *,
         eps: float,
@@ -84,17 +84,17 @@ class LatentAttention:
 
         ``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm.
         """
-        self.sizes, self.layer, self.rotation, self.scale = s, layer, rotation, scale
-        eps = s.eps or eps
+        self.sizes, self.layer, self.rotation, self.scale = sizes, layer, rotation, scale
+        eps = sizes.eps or eps
         self.beta, self.n_ctx_orig = beta, n_ctx_orig
-        n_q = s.n_head * s.head_dim
-        self.q_a = w.linear("attn_q_a", dim, s.q_rank) if s.q_rank else None
-        self.q_a_norm = w.norm("attn_q_a_norm", s.q_rank, eps) if s.q_rank else None
-        self.q = w.linear("attn_q_b", s.q_rank, n_q) if s.q_rank else w.linear("attn_q", dim, n_q)
-        self.kv_a = w.linear("attn_kv_a_mqa", dim, s.rank + s.n_rot)
-        self.kv_a_norm = w.norm("attn_kv_a_norm", s.rank, eps)
-        self.k_b, self.v_b = _halves(w, s)
-        self.o = w.linear("attn_output", s.n_head * s.v_dim, dim)
+        n_q = sizes.n_head * sizes.head_dim
+        self.q_a = weights.linear("attn_q_a", dim, sizes.q_rank) if sizes.q_rank else None
+        self.q_a_norm = weights.norm("attn_q_a_norm", sizes.q_rank, eps) if sizes.q_rank else None
+        self.q = weights.linear("attn_q_b", sizes.q_rank, n_q) if sizes.q_rank else weights.linear("attn_q", dim, n_q)
+        self.kv_a = weights.linear("attn_kv_a_mqa", dim, sizes.rank + sizes.n_rot)
+        self.kv_a_norm = weights.norm("attn_kv_a_norm", sizes.rank, eps)
+        self.k_b, self.v_b = _halves(weights, sizes)
+        self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
 
     def queries(self, x: Tensor) -> Tensor:
         """``[tokens, n_head, head_dim]``."""
@@ -108,54 +108,54 @@ class LatentAttention:
         return x if rotation is None else graph.rope(x, step.positions, rotation)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        s, q, kv = self.sizes, self.queries(x), self.kv_a(x)
-        q_rot = self.placed(graph.slice(q, 0, s.n_nope, s.head_dim), step)
-        k_rot = self.placed(graph.slice(kv, 0, s.rank, s.rank + s.n_rot).heads(1), step)
-        latent = self.kv_a_norm(graph.slice(kv, 0, 0, s.rank))
-        q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, s.n_nope), self.k_b), q_rot, 0)
+        sizes, q, kv = self.sizes, self.queries(x), self.kv_a(x)
+        q_rot = self.placed(graph.slice(q, 0, sizes.n_nope, sizes.head_dim), step)
+        k_rot = self.placed(graph.slice(kv, 0, sizes.rank, sizes.rank + sizes.n_rot).heads(1), step)
+        latent = self.kv_a_norm(graph.slice(kv, 0, 0, sizes.rank))
+        q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, sizes.n_nope), self.k_b), q_rot, 0)
         if self.beta:
             q = graph.scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
         y = step.attend_latent(self.layer, q, graph.concat(latent.heads(1), k_rot, 0), scale=self.scale)
         return self.o(graph.head_linear(y, self.v_b).merge_heads())
 
 
-def _latent_eps(m: Keys) -> float:
+def _latent_eps(keys: Keys) -> float:
     """A key of ours: transformers has 1e-6 there whatever the other norms have, llama.cpp what they have."""
     name = "attention.latent_norm_rms_epsilon"
-    if not m.has(name):
+    if not keys.has(name):
         return 0.0
-    if not 0 < (eps := m.number(name)) < 1:
-        raise LoadError(f"[{m.arch}] {name} must be between 0 and 1 but is {eps}")
+    if not 0 < (eps := keys.number(name)) < 1:
+        raise LoadError(f"[{keys.arch}] {name} must be between 0 and 1 but is {eps}")
     return eps
 
 
-def _halves(w: Weights, s: LatentSizes) -> tuple[Weight, Weight]:
+def _halves(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
     """``k_b [n_head, rank, n_nope]`` and ``v_b [n_head, v_dim, rank]``, which older files have in one tensor."""
-    if w.has("attn_k_b.weight"):
-        k_b = w.tensor("attn_k_b.weight", (s.n_head, s.rank, s.n_nope))
-        return k_b, w.tensor("attn_v_b.weight", (s.n_head, s.v_dim, s.rank))
-    both = w.dequantized("attn_kv_b.weight", (s.n_head * (s.n_nope + s.v_dim), s.rank))
-    both = both.reshape(s.n_head, s.n_nope + s.v_dim, s.rank)
+    if weights.has("attn_k_b.weight"):
+        k_b = weights.tensor("attn_k_b.weight", (sizes.n_head, sizes.rank, sizes.n_nope))
+        return k_b, weights.tensor("attn_v_b.weight", (sizes.n_head, sizes.v_dim, sizes.rank))
+    both = weights.dequantized("attn_kv_b.weight", (sizes.n_head * (sizes.n_nope + sizes.v_dim), sizes.rank))
+    both = both.reshape(sizes.n_head, sizes.n_nope + sizes.v_dim, sizes.rank)
     return (
-        w.made("attn_k_b.weight", both[:, : s.n_nope].swapaxes(1, 2)),
-        w.made("attn_v_b.weight", both[:, s.n_nope :]),
+        weights.made("attn_k_b.weight", both[:, : sizes.n_nope].swapaxes(1, 2)),
+        weights.made("attn_v_b.weight", both[:, sizes.n_nope :]),
     )
 
 
-def latent_rope(m: Keys, *, n_dims: int, layout: Layout) -> tuple[RopeSpec, float]:
+def latent_rope(keys: Keys, *, n_dims: int, layout: Layout) -> tuple[RopeSpec, float]:
     """The rotation, and what scores are multiplied by beside ``head_dim ** -0.5``.
 
     With YaRN, files say by ``yarn_log_multiplier`` (0.1 times DeepSeek's ``mscale_all_dim``) how much longer contexts
     sharpen attention.  Rotations have no factor of their own then, but for ``attn_factor``.
     """
-    m.only("rope.scaling.yarn_attn_factor")
-    scaling = Scaling.read(m)
+    keys.only("rope.scaling.yarn_attn_factor")
+    scaling = Scaling.read(keys)
     if scaling.kind != "yarn":
-        m.only("rope.scaling.attn_factor", 1.0)
-        m.only("rope.scaling.factor", 0.0, 1.0)
-        m.only("rope.scale_linear", 0.0, 1.0)
-        return rope_spec(m, n_dims=n_dims, layout=layout), 1.0
-    own, multiplier = 1.0 + 0.1 * math.log(scaling.factor), m.number("rope.scaling.yarn_log_multiplier", 0.0)
+        keys.only("rope.scaling.attn_factor", 1.0)
+        keys.only("rope.scaling.factor", 0.0, 1.0)
+        keys.only("rope.scale_linear", 0.0, 1.0)
+        return rope_spec(keys, n_dims=n_dims, layout=layout), 1.0
+    own, multiplier = 1.0 + 0.1 * math.log(scaling.factor), keys.number("rope.scaling.yarn_log_multiplier", 0.0)
     factor = scaling.attention * (1.0 if multiplier else own)
-    rotation = rope_spec(m, n_dims=n_dims, layout=layout, attn_factor=factor / own)
+    rotation = rope_spec(keys, n_dims=n_dims, layout=layout, attn_factor=factor / own)
     return rotation, (factor * (1.0 + multiplier * math.log(scaling.factor))) ** 2

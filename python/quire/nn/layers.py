@@ -43,7 +43,9 @@ class Linear:
     def part(self, begin: int, end: int) -> Linear:
         """Results ``begin:end``."""
         bias = self.bias.part(begin, end) if self.bias else None
-        return Linear(self.weight.part(begin, end), bias, self.scale, tuple(a.part(begin, end) for a in self.added))
+        return Linear(
+            self.weight.part(begin, end), bias, self.scale, tuple(low_rank.part(begin, end) for low_rank in self.added)
+        )
 
     def _product(self, x: Tensor) -> Tensor:
         if self.scale == 1.0:

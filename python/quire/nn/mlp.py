@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class GatedMLP:
     """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with the biases that the file has."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
-        self.gate = w.linear("ffn_gate", dim, ffn_dim, bias=None)
-        self.up = w.linear("ffn_up", dim, ffn_dim, bias=None)
-        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
+        self.gate = weights.linear("ffn_gate", dim, ffn_dim, bias=None)
+        self.up = weights.linear("ffn_up", dim, ffn_dim, bias=None)
+        self.down = weights.linear("ffn_down", ffn_dim, dim, bias=None)
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -30,9 +30,9 @@ class GatedMLP:
 class FusedGatedMLP:
     """``GatedMLP`` with gate and up in one tensor, the gate first."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
-        self.gate, self.up = w.linears("ffn_up", dim, [ffn_dim, ffn_dim], bias=None)
-        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
+        self.gate, self.up = weights.linears("ffn_up", dim, [ffn_dim, ffn_dim], bias=None)
+        self.down = weights.linear("ffn_down", ffn_dim, dim, bias=None)
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -42,9 +42,11 @@ class FusedGatedMLP:
 class MLP:
     """``down(activation(up(x)))``, with the biases that the file has."""
 
-    def __init__(self, w: Weights, dim: int, ffn_dim: int, activation: Activation | Callable[[Tensor], Tensor]) -> None:
-        self.up = w.linear("ffn_up", dim, ffn_dim, bias=None)
-        self.down = w.linear("ffn_down", ffn_dim, dim, bias=None)
+    def __init__(
+        self, weights: Weights, dim: int, ffn_dim: int, activation: Activation | Callable[[Tensor], Tensor]
+    ) -> None:
+        self.up = weights.linear("ffn_up", dim, ffn_dim, bias=None)
+        self.down = weights.linear("ffn_down", ffn_dim, dim, bias=None)
         self.activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ class MoE:
 
     def __init__(
         self,
-        w: Weights,
+        weights: Weights,
         dim: int,
         ffn_dim: int,
         n_expert: int,
@@ -69,19 +71,21 @@ class MoE:
         gated: bool = True,
         biases: bool = False,
     ) -> None:
-        self.router = w.linear("ffn_gate_inp", dim, n_expert, bias=biases)
+        self.router = weights.linear("ffn_gate_inp", dim, n_expert, bias=biases)
         self.gate: Weight | None
         if gated:
-            self.gate, self.up = w.gates_and_ups(n_expert, ffn_dim, dim)
+            self.gate, self.up = weights.gates_and_ups(n_expert, ffn_dim, dim)
         else:
-            self.gate, self.up = None, w.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
-        self.down = w.tensor("ffn_down_exps.weight", (n_expert, dim, ffn_dim))
-        self.gate_bias = w.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
-        self.up_bias = w.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
-        self.down_bias = w.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
+            self.gate, self.up = None, weights.tensor("ffn_up_exps.weight", (n_expert, ffn_dim, dim))
+        self.down = weights.tensor("ffn_down_exps.weight", (n_expert, dim, ffn_dim))
+        self.gate_bias = (
+            weights.tensor("ffn_gate_exps.bias", (n_expert, ffn_dim), vector=True) if gated and biases else None
+        )
+        self.up_bias = weights.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
+        self.down_bias = weights.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
         # What the choice of experts is corrected by (Wang et al. 2024); a few files name it without an ending.
-        bias = "exp_probs_b" if w.has("exp_probs_b") else "exp_probs_b.bias"
-        self.selection_bias = w.tensor(bias, (n_expert,), vector=True) if w.has(bias) else None
+        bias = "exp_probs_b" if weights.has("exp_probs_b") else "exp_probs_b.bias"
+        self.selection_bias = weights.tensor(bias, (n_expert,), vector=True) if weights.has(bias) else None
         self.spec = spec
 
     def __call__(self, x: Tensor) -> Tensor:

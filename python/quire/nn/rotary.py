@@ -25,34 +25,36 @@ class Scaling:
     attention: float  # what queries and keys are multiplied by, beyond what YaRN itself does
 
     @classmethod
-    def read(cls, m: Keys) -> Scaling:
+    def read(cls, keys: Keys) -> Scaling:
         """A factor without a type is linear; ``rope.scale_linear`` is its name in old files."""
-        kind = m.text("rope.scaling.type", "linear")
+        kind = keys.text("rope.scaling.type", "linear")
         if kind not in KINDS:
             raise UnsupportedError(
-                f"[rope] '{m.full('rope.scaling.type')}' must be one of {', '.join(KINDS)} but is '{kind}'"
+                f"[rope] '{keys.full('rope.scaling.type')}' must be one of {', '.join(KINDS)} but is '{kind}'"
             )
-        factor = m.number("rope.scaling.factor", m.number("rope.scale_linear", 0.0)) or 1.0  # 0 says nothing
+        factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0  # 0 says nothing
         if factor < 1e-6 or (kind == "yarn" and factor < 1):
             least = "1 or above for YaRN" if kind == "yarn" else "above 0"
-            raise LoadError(f"[rope] '{m.full('rope.scaling.factor')}' must be {least} but is {factor}")
-        attention = m.number("rope.scaling.attn_factor", 1.0)
-        m.without_effect("rope.scaling.finetuned")
+            raise LoadError(f"[rope] '{keys.full('rope.scaling.factor')}' must be {least} but is {factor}")
+        attention = keys.number("rope.scaling.attn_factor", 1.0)
+        keys.without_effect("rope.scaling.finetuned")
         if kind != "yarn":
-            m.without_effect(*(f"rope.scaling.{name}" for name in YARN_KEYS))
-        elif m.has("rope.scaling.yarn_attn_factor"):
+            keys.without_effect(*(f"rope.scaling.{name}" for name in YARN_KEYS))
+        elif keys.has("rope.scaling.yarn_attn_factor"):
             # YaRN multiplies by 1 + 0.1 ln(factor); the key holds what replaces that.
-            attention *= m.number("rope.scaling.yarn_attn_factor") / (1.0 + 0.1 * math.log(factor))
+            attention *= keys.number("rope.scaling.yarn_attn_factor") / (1.0 + 0.1 * math.log(factor))
         return cls(kind, 1.0 if kind == "none" else factor, attention)
 
 
-def frequency_factors(w: Weights, n_dims: int) -> Weight | None:
+def frequency_factors(weights: Weights, n_dims: int) -> Weight | None:
     """What the frequencies are divided by (llama 3), where the file holds it."""
-    return w.tensor("rope_freqs.weight", (n_dims // 2,), vector=True) if w.has("rope_freqs.weight") else None
+    return (
+        weights.tensor("rope_freqs.weight", (n_dims // 2,), vector=True) if weights.has("rope_freqs.weight") else None
+    )
 
 
 def rope_spec(
-    m: Keys,
+    keys: Keys,
     *,
     n_dims: int,
     layout: Layout,
@@ -66,8 +68,8 @@ def rope_spec(
     3's local layers).  ``attn_factor`` overrides what queries and keys are multiplied by beyond what YaRN does itself.
     Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
     """
-    scaling = Scaling.read(m)
-    base = m.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
+    scaling = Scaling.read(keys)
+    base = keys.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
     if base <= 0:
         raise LoadError(f"[rope] the base of the frequencies must be above 0 but is {base}")
     if freq_base is not None:
@@ -81,10 +83,10 @@ def rope_spec(
             attn_factor=scaling.attention,
             factors=factors,
         )
-    log_multiplier = m.number("rope.scaling.yarn_log_multiplier", 0.0)
+    log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
     if attn_factor is None:
         attn_factor = scaling.attention / (1.0 + 0.1 * log_multiplier * math.log(scaling.factor))
-    m.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
+    keys.only("rope.scaling.yarn_ext_factor", -1.0, 1.0)
     return RopeSpec(
         n_dims=n_dims,
         layout=layout,
@@ -92,9 +94,9 @@ def rope_spec(
         freq_scale=1.0 / scaling.factor,
         ext_factor=1.0,
         attn_factor=attn_factor,
-        beta_fast=m.number("rope.scaling.yarn_beta_fast", 32.0),
-        beta_slow=m.number("rope.scaling.yarn_beta_slow", 1.0),
-        n_ctx_orig=m.integer("rope.scaling.original_context_length", m.integer("context_length"), low=1),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        n_ctx_orig=keys.integer("rope.scaling.original_context_length", keys.integer("context_length"), low=1),
         factors=factors,
     )
 
@@ -102,15 +104,15 @@ def rope_spec(
 class LongRope:
     """The rotation for contexts of up to the original length, and the one for longer ones (Ding et al. 2024)."""
 
-    def __init__(self, m: Keys, w: Weights, n_rot: int) -> None:
-        self.n_ctx_orig = m.integer("rope.scaling.original_context_length", m.integer("context_length"))
-        self.short, self.long = (self._rotation(m, w, n_rot, name) for name in ("short", "long"))
+    def __init__(self, keys: Keys, weights: Weights, n_rot: int) -> None:
+        self.n_ctx_orig = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
+        self.short, self.long = (self._rotation(keys, weights, n_rot, name) for name in ("short", "long"))
 
     @staticmethod
-    def _rotation(m: Keys, w: Weights, n_rot: int, name: str) -> RopeSpec:
+    def _rotation(keys: Keys, weights: Weights, n_rot: int, name: str) -> RopeSpec:
         tensor = f"rope_factors_{name}.weight"
-        factors = w.tensor(tensor, (n_rot // 2,), vector=True) if w.has(tensor) else None
-        return rope_spec(m, n_dims=n_rot, layout="half", factors=factors)
+        factors = weights.tensor(tensor, (n_rot // 2,), vector=True) if weights.has(tensor) else None
+        return rope_spec(keys, n_dims=n_rot, layout="half", factors=factors)
 
     def of(self, n_ctx: int) -> RopeSpec:
         return self.long if n_ctx > self.n_ctx_orig else self.short
