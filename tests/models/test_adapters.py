@@ -112,17 +112,17 @@ def pair(name: str, n_in: int = 64, n_out: int = 64, ranks: tuple[int, int] = (2
 
 Q = "blk.0.attn_q.weight"
 REFUSED = {
-    "kind": (pair(Q), {"general.type": "model"}, LoadError, "general.type must be 'adapter' but is 'model'"),
-    "no kind": (pair(Q), {"adapter.type": None}, LoadError, "adapter.type must be 'lora' but is 'missing'"),
-    "architecture": (pair(Q), {"general.architecture": "qwen2"}, LoadError, "must be 'llama' but is 'qwen2'"),
-    "key": (pair(Q), {"adapter.lora.prompt_prefix": "x"}, UnsupportedError, "'adapter.lora.prompt_prefix' must not be"),
-    "empty": ({}, {}, LoadError, "must hold tensors"),
+    "kind": (pair(Q), {"general.type": "model"}, LoadError, "general.type is 'model'"),
+    "no kind": (pair(Q), {"adapter.type": None}, LoadError, "adapter.type is 'missing'"),
+    "architecture": (pair(Q), {"general.architecture": "qwen2"}, LoadError, "general.architecture is 'qwen2'"),
+    "key": (pair(Q), {"adapter.lora.prompt_prefix": "x"}, UnsupportedError, "'adapter.lora.prompt_prefix'"),
+    "empty": ({}, {}, LoadError, "no tensors"),
     "half": ({f"{Q}.lora_b": np.ones((64, 2), np.float32)}, {}, LoadError, f"'{Q}.lora_a' is missing"),
-    "shape": (pair(Q, n_in=32), {}, LoadError, r"lora_a \[rank, 64\] and lora_b \[64, rank\] but has \[2, 32\]"),
-    "ranks": (pair(Q, ranks=(2, 3)), {}, LoadError, r"but has \[2, 64\] and \[64, 3\]"),
-    "norm": ({"blk.0.attn_norm.weight": np.ones(64, np.float32)}, {}, UnsupportedError, "must be one of a pair"),
-    "embedding": (pair("token_embd.weight", 64, 272), {}, UnsupportedError, "but 1 are not: token_embd.weight"),
-    "layer": (pair("blk.9.attn_q.weight") | pair(Q), {}, UnsupportedError, "1 are not: blk.9.attn_q.weight"),
+    "shape": (pair(Q, n_in=32), {}, LoadError, r"have shapes \[2, 32\]"),
+    "ranks": (pair(Q, ranks=(2, 3)), {}, LoadError, r"have shapes \[2, 64\] and \[64, 3\]"),
+    "norm": ({"blk.0.attn_norm.weight": np.ones(64, np.float32)}, {}, UnsupportedError, "'blk.0.attn_norm.weight'"),
+    "embedding": (pair("token_embd.weight", 64, 272), {}, UnsupportedError, r"\(1\): token_embd.weight"),
+    "layer": (pair("blk.9.attn_q.weight") | pair(Q), {}, UnsupportedError, r"\(1\): blk.9.attn_q.weight"),
 }  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             load_model(reader, adapters=[Adapter(adapter)])
     good = GGUFReader(write_gguf_adapter(tmp_path / "good.gguf", pair(Q)))
     load_model(reader, adapters=[Adapter(good)])
-    with pytest.raises(LoadError, match=r"^\[adapter\] the scale must be finite but is inf"):
+    with pytest.raises(LoadError, match=r"^\[adapter\] scale inf"):
         load_model(reader, adapters=[Adapter(good, float("inf"))])
 
 

@@ -161,9 +161,7 @@ def test_a_head_of_another_width_has_an_embedding_of_its_own(tmp_path: Path, lla
     head = write_head(tmp_path / "head", config, tensors)
     expect_equal(Pair(tmp_path, llama, head), HeadOracle(tmp_path / "oracle", "llama", config, tensors))
     without = {name: values for name, values in tensors.items() if name != "embed_tokens.weight"}
-    with pytest.raises(
-        UnsupportedError, match=r"hidden size 48 .* 64"
-    ):
+    with pytest.raises(UnsupportedError, match=r"hidden size 48 .* 64"):
         Pair(tmp_path, llama, write_head(tmp_path / "bare", config, without))
 
 
@@ -241,8 +239,8 @@ def expect_same(
 
 
 BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
-    "vocabulary": ({"vocab_size": 300}, {"t2d": None}, "vocab_size' must be 272 but is 300"),
-    "hidden size": ({"target_hidden_size": 80}, {}, "target_hidden_size' must be 64 but is 80"),
+    "vocabulary": ({"vocab_size": 300}, {"t2d": None}, "vocab_size': 300 .*272"),
+    "hidden size": ({"target_hidden_size": 80}, {}, "target_hidden_size': 80 .*64"),
     "layers": ({"num_hidden_layers": 2}, {}, "'num_hidden_layers' must be 1 but is 2"),
     "layer ids": ({"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}, {}, "target_layers 0, 1, 3"),
     "order": ({"eagle_aux_hidden_state_layer_ids": [1, 0, 2]}, {}, "target_layers"),
@@ -261,8 +259,8 @@ BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
     "map beyond": ({}, {**maps_of(known_tokens()), "d2t": np.full(200, 100), "t2d": None}, "'d2t' must lead to tokens of the model that differ"),
     "two maps": ({}, {"t2d": np.zeros(272, bool)}, "'t2d' must tell the tokens that 'd2t' leads to but does not"),
     "unknown tensor": ({}, {"midlayer.mystery.weight": np.ones(4, np.float32)}, "'midlayer.mystery.weight'"),
-    "narrow": ({}, {"midlayer.self_attn.q_proj.weight": np.ones((64, 64), np.float32)}, r"attn_q.weight' must be \[64, 128\] but is \[64, 64\]"),
-    "two states": ({}, {"fc.weight": np.ones((64, 128), np.float32)}, r"fc.weight' must be \[64, 192\] but is \[64, 128\]"),
+    "narrow": ({}, {"midlayer.self_attn.q_proj.weight": np.ones((64, 64), np.float32)}, r"attn_q.weight' has shape \[64, 64\]"),
+    "two states": ({}, {"fc.weight": np.ones((64, 128), np.float32)}, r"fc.weight' has shape \[64, 128\]"),
     "unsaid norm": ({}, {"input_norm.weight": np.ones(192, np.float32)}, "enc.output_norm.weight"),
     "eagle 2": ({}, {"midlayer.hidden_norm.weight": None}, "as heads of EAGLE-1 and 2 have not"),
     "eagle class": ({"architectures": ["EagleLlamaForCausalLM"]}, {}, "must be one of EAGLE-3 of llama's kind .* but is .*EagleLlamaForCausalLM"),
@@ -286,16 +284,16 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "as it is": ({}, {}, None),
     "short numbers": ({}, {"d2t": (known_tokens().astype(np.int32), "i32")}, None),
     "unknown key": ({"eagle3.mystery": (1, "u32")}, {}, None),
-    "vocabulary": ({"eagle3.vocab_size": (300, "u32")}, {}, "'eagle3.vocab_size' must be 272 but is 300"),
-    "width": ({"eagle3.target_hidden_size": (80, "u32")}, {}, "'eagle3.target_hidden_size' must be 64 but is 80"),
-    "layers": ({"eagle3.block_count": (2, "u32")}, {}, "'eagle3.block_count' must be 1 but is 2"),
-    "negative layer": ({"eagle3.target_layers": ([-1, 0, 1], "i32[]")}, {}, "must hold numbers from 0"),
+    "vocabulary": ({"eagle3.vocab_size": (300, "u32")}, {}, "'eagle3.vocab_size': 300"),
+    "width": ({"eagle3.target_hidden_size": (80, "u32")}, {}, "'eagle3.target_hidden_size': 80"),
+    "layers": ({"eagle3.block_count": (2, "u32")}, {}, "'eagle3.block_count': 2"),
+    "negative layer": ({"eagle3.target_layers": ([-1, 0, 1], "i32[]")}, {}, "target_layers' holds -1"),
     "many layers": ({"eagle3.target_layers": ([*range(99)], "i32[]")}, {}, "target_layers"),
     "one layer": ({"eagle3.target_layers": (1, "i32")}, {}, "'eagle3.target_layers' must be an array of numbers"),
-    "map of numbers": ({}, {"d2t": (np.ones(200, np.float32), "f32")}, r"'d2t' must be \[200\] of whole numbers but is \[200\] of f32"),
-    "long map": ({}, {"d2t": (known_tokens(201), "i64")}, r"'d2t' must be \[200\] of whole numbers but is \[201\] of i64"),
+    "map of numbers": ({}, {"d2t": (np.ones(200, np.float32), "f32")}, r"'d2t' is \[200\] of f32"),
+    "long map": ({}, {"d2t": (known_tokens(201), "i64")}, r"'d2t' is \[201\] of i64"),
     "map below": ({}, {"d2t": (known_tokens() - 1, "i64")}, "'d2t' must lead to tokens of the model that differ, below 272"),
-    "unknown tensor": ({}, {"mystery": (np.ones(4, np.float32), "f32")}, "every tensor of the file must be used but 1 are not: mystery"),
+    "unknown tensor": ({}, {"mystery": (np.ones(4, np.float32), "f32")}, "unused .*mystery"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Shared leaves of model files: weights and the layers that several architectures use."""
+"""Building blocks of model files: weights, keys, and the layers that several architectures use."""
 
 from .._native.graph import (
     CacheSpec,

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021, "LoRA") in GGUF files: what they add to the products of a model's matrices."""
+"""Low-rank adapters (Hu et al. 2021, "LoRA") in GGUF files, which add to the products of a model's matrices."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from ..gguf import GGUFReader
 
 _HALVES = (".lora_a", ".lora_b")
-_DTYPES = ("f32", "f16", "bf16", "q8_0")  # what adapters are written in
-# Of the keys "adapter.*", those that change nothing or that are read here.
+_DTYPES = ("f32", "f16", "bf16", "q8_0")  # types of an adapter's tensors
+# Keys "adapter.*" that are read here or have no effect; others are rejected.
 _KEYS = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name")
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's file, and what its products are multiplied by.
+    """An adapter's file and its scale.
 
-    To the product of a matrix ``W [n_out, n_in]`` it adds ``scale * alpha / rank * B (A x)``, where ``A [rank, n_in]``
-    is the tensor ``W.lora_a`` and ``B [n_out, rank]`` is ``W.lora_b``.  Without alpha, or where it is 0, the factor is
+    It adds ``scale * alpha / rank * B (A x)`` to the product of a matrix ``W [n_out, n_in]``, where ``A [rank, n_in]``
+    is the tensor ``W.lora_a`` and ``B [n_out, rank]`` is ``W.lora_b``.  If alpha is absent or 0, the factor is
     ``scale``.
     """
 
@@ -31,12 +31,17 @@ class Adapter:
 
     @property
     def alpha(self) -> float:
-        """The numerator of the factor; 0: there is none."""
+        """The numerator of the factor; 0 if the file has none."""
         metadata = self.reader.metadata
         return metadata.number("adapter.lora.alpha") if "adapter.lora.alpha" in metadata else 0.0
 
     def check(self, arch: str) -> None:
-        """LoadError or UnsupportedError for a file that is no adapter of that architecture, or that asks for more."""
+        """Check that the file is an adapter for ``arch``.
+
+        Raises:
+            LoadError: It is not, or its tensors do not come in pairs.
+            UnsupportedError: It has keys or tensors that Quire does not apply.
+        """
         metadata = self.reader.metadata
         for key, expected in (
             ("general.type", "adapter"),
@@ -45,49 +50,50 @@ class Adapter:
         ):
             found = metadata.text(key) if key in metadata else "missing"
             if found != expected:
-                raise LoadError(f"[adapter] {key} must be '{expected}' but is {found!r}")
+                raise LoadError(f"[adapter] {key} is {found!r}: expected '{expected}'")
         for key in metadata:
             if key.startswith("adapter.") and key not in _KEYS:
-                raise UnsupportedError(f"[adapter] the key '{key}' must not be there: it is not supported")
+                raise UnsupportedError(f"[adapter] unsupported key '{key}'")
         if not isfinite(self.scale):
-            raise LoadError(f"[adapter] the scale must be finite but is {self.scale}")
+            raise LoadError(f"[adapter] scale {self.scale} is not finite")
         names = {info.name: info for info in self.reader.tensors}
         if not names:
-            raise LoadError("[adapter] the file must hold tensors but has none")
+            raise LoadError("[adapter] the file has no tensors")
         for name, info in names.items():
             base, dot, half = name.rpartition(".")
             if dot + half not in _HALVES:
-                raise UnsupportedError(
-                    f"[adapter] tensor '{name}' must be one of a pair .lora_a and .lora_b but is not"
-                )
+                raise UnsupportedError(f"[adapter] unsupported tensor '{name}': expected pairs .lora_a and .lora_b")
             other = base + _HALVES[dot + half == _HALVES[0]]
             if other not in names:
-                raise LoadError(f"[adapter] tensor '{name}' must have its other half but '{other}' is missing")
+                raise LoadError(f"[adapter] tensor '{other}' is missing, the other half of '{name}'")
             if str(info.dtype) not in _DTYPES:
-                raise UnsupportedError(f"[adapter] tensor '{name}' must be {', '.join(_DTYPES)} but is {info.dtype}")
+                expected = ", ".join(_DTYPES)
+                raise UnsupportedError(f"[adapter] tensor '{name}' has type {info.dtype}: expected one of {expected}")
 
     def rank_of(self, name: str, n_in: int, n_out: int) -> int:
-        """Rank of the pair for the matrix ``name [n_out, n_in]``; 0: there is none.  LoadError for other shapes."""
+        """Return the rank of the pair for the matrix ``name [n_out, n_in]``, or 0 if there is none.
+
+        Raises:
+            LoadError: The pair does not fit the matrix.
+        """
         if name + _HALVES[0] not in self.reader:
             return 0
         a, b = (list(self.reader.tensor_info(name + half).shape) for half in _HALVES)
         rank = a[0]
         if a != [rank, n_in] or b != [n_out, rank]:
             raise LoadError(
-                f"[adapter] '{name}' must have lora_a [rank, {n_in}] and lora_b [{n_out}, rank] but has {a} and {b}"
+                f"[adapter] lora_a and lora_b of '{name}' have shapes {a} and {b}: expected [rank, {n_in}] and "
+                f"[{n_out}, rank]"
             )
         return rank
 
     def factor(self, rank: int) -> float:
-        """What ``B (A x)`` is multiplied by."""
+        """Return the factor of ``B (A x)``."""
         return self.scale * self.alpha / rank if self.alpha else self.scale
 
     def finish(self, taken: set[str]) -> None:
-        """UnsupportedError when a pair is of a tensor that is not among the matrices ``taken``."""
+        """Raise UnsupportedError if a pair belongs to a tensor that is not among the matrices ``taken``."""
         left = sorted({info.name.rpartition(".")[0] for info in self.reader.tensors} - taken)
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
-            raise UnsupportedError(
-                f"[adapter] every pair must be of a matrix that the model multiplies by itself (no embedding, norm or"
-                f" expert) but {len(left)} are not: {names}"
-            )
+            raise UnsupportedError(f"[adapter] no matrices of the model for adapter pairs ({len(left)}): {names}")

@@ -1,8 +1,8 @@
 """EAGLE-3 (Li et al. 2025): a head that predicts later tokens from hidden states of several of a model's layers.
 
-The model makes features of them, one row of the head's width.  Row i of the head reads the token after position i and
-the features of position i, and predicts the token after that one.  Further tokens follow from the features that the
-head leaves itself.
+A fusion combines these states into features, one row of the head's width.  Row i of the head reads the token after
+position i and the features of position i, and predicts the token after that one.  Further tokens are predicted from the
+head's own features.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["EagleHead", "Fusion"]
 
 @dataclass(frozen=True)
 class Fusion:
-    """What makes features of the states that go into ``layers``; the number of all stands for what the last leaves."""
+    """Combines the inputs of ``layers`` into features; the number of all layers stands for the last one's output."""
 
     layers: tuple[int, ...]
-    norms: tuple[RMSNorm, ...]  # one for each of the states; empty: none
-    norm: RMSNorm | None  # of all of them side by side
+    norms: tuple[RMSNorm, ...]  # one for each state; empty: none
+    norm: RMSNorm | None  # applied to the concatenated states
     projection: Linear
 
     def __call__(self, states: Sequence[Tensor]) -> Tensor:
-        """``[tokens, dim]`` of states ``[tokens, n]``."""
+        """Return features ``[tokens, dim]`` of states ``[tokens, n]``."""
         if self.norms:
             states = [norm(state) for norm, state in zip(self.norms, states, strict=True)]
         together = reduce(lambda left, right: graph.concat(left, right, 0), states)
@@ -41,12 +41,12 @@ class Fusion:
 class EagleHead:
     """One layer, whose attention reads ``[embedding_norm(embedding); feature_norm(features)]``.
 
-    ``adds_normed``: what attention is added to are the features behind their norm; else before it.  ``leaves_normed``:
-    the features that it leaves are behind the norm that comes before the head; else before it.
+    ``adds_normed``: the residual stream starts with the features after their norm, else before it.  ``leaves_normed``:
+    its own features are the hidden states after the norm that precedes the head, else before it.
     """
 
     dim: int
-    cache: CacheSpec  # of its layer, number 0 of a cache of its own
+    cache: CacheSpec  # for its only layer, which has a cache of its own
     embedding: Embedding
     embedding_norm: RMSNorm
     feature_norm: RMSNorm
@@ -59,7 +59,7 @@ class EagleHead:
     leaves_normed: bool
 
     def __call__(self, step: Step) -> Tensor:
-        """Logits ``["rows", n]`` of the tokens that the head knows."""
+        """Return logits ``["rows", n]`` of the tokens in the head's vocabulary."""
         features = step.features(self.dim)
         normed = self.feature_norm(features)
         token = self.embedding_norm(self.embedding(step.tokens))

@@ -1,4 +1,4 @@
-"""Mixtures of experts from a file's keys, and experts that every token goes through."""
+"""Mixtures of experts from a file's keys, and shared experts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from .._native.graph import Activation
 
 Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
-GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}  # numbers of expert_gating_func
-ROUTING = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")  # keys of how tokens are routed
+GATINGS: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}  # values of expert_gating_func
+ROUTING = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 MAX_EXPERTS, MAX_FFN_DIM = 4096, 1 << 20
 
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """The keys ``expert_*`` of a model whose layers route alike."""
+    """The keys ``expert_*``, for models whose layers all route the same way."""
 
     n: int
     n_used: int
-    ffn_dim: int  # of one expert
+    ffn_dim: int  # the width of one expert
     gating: Gating
-    normalize: bool  # the weights of the chosen are divided by their sum
+    normalize: bool  # divide the weights of the chosen experts by their sum
     scale: float
     n_group: int
     n_group_used: int
@@ -48,10 +48,16 @@ class ExpertConfig:
         grouped: bool = False,
         reads: Collection[str] = (),
     ) -> ExpertConfig:
-        """``gating``, ``normalize``: what files mean that do not say so; ``ffn_dim`` 0: they must.
+        """Read the keys.
 
-        ``grouped``: whether the model chooses groups of experts first.  ``reads``: those of ROUTING that the model has
-        a choice of; the others are refused where they say something else.
+        Args:
+            keys: The file's keys.
+            n_layer: The number of layers.
+            gating: The default of ``expert_gating_func``.
+            normalize: The default of ``expert_weights_norm``.
+            ffn_dim: The default of ``expert_feed_forward_length``; 0: the key is required.
+            grouped: The model chooses groups of experts first.
+            reads: The keys of ROUTING that may differ from the defaults; for others, another value is an error.
         """
         n = keys.integer("expert_count", low=1, high=MAX_EXPERTS)
         number = next(i for i, name in GATINGS.items() if name == gating)
@@ -65,9 +71,7 @@ class ExpertConfig:
                 keys.only(key, *fixed[key])
         number = keys.integer("expert_gating_func", number)
         if number not in GATINGS:
-            raise UnsupportedError(
-                f"[{keys.arch}] key '{keys.full('expert_gating_func')}' must be 1 to 3 but is {number}"
-            )
+            raise UnsupportedError(f"[{keys.arch}] unsupported expert_gating_func {number}: expected 1 to 3")
         sizes = {"default": ffn_dim} if ffn_dim else {}
         if not grouped:
             keys.only("expert_group_count", 0, 1)
@@ -78,20 +82,20 @@ class ExpertConfig:
             ffn_dim=keys.same("expert_feed_forward_length", n_layer, low=1, high=MAX_FFN_DIM, **sizes),
             gating=GATINGS[number],
             normalize=keys.flag("expert_weights_norm", normalize),
-            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
+            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0: not set
             n_group=(keys.integer("expert_group_count", 0, high=n) or 1) if grouped else 1,
             n_group_used=(keys.integer("expert_group_used_count", 0, high=n) or 1) if grouped else 1,
         )
         if n % config.n_group or config.n_group_used > config.n_group:
-            groups = f"{config.n_group_used} of {config.n_group} groups of {n}"
-            raise LoadError(f"[{keys.arch}] expert_group_count must divide expert_count and be used but is {groups}")
+            groups = f"{config.n_group_used} of {config.n_group} groups of {n} experts"
+            raise LoadError(f"[{keys.arch}] invalid expert_group_count: cannot choose {groups}")
         return config
 
     def spec(self, activation: Activation = "silu") -> MoeSpec:
-        """Of gated units.
+        """Return the parameters of the operation.
 
-        Groups count as their two best experts where scores are corrected sigmoids (DeepSeek-V3), and as their best one
-        where scores are a softmax (DeepSeek-V2).
+        A group's score is that of its two best experts if scores are bias-corrected sigmoids (DeepSeek-V3), and that of
+        its best one if they are a softmax (DeepSeek-V2).
         """
         return MoeSpec(
             n_used=self.n_used,
@@ -106,9 +110,9 @@ class ExpertConfig:
 
 
 class SharedExpert:
-    """A gated unit that every token goes through, beside those it is routed to.
+    """A gated MLP that every token goes through, beside its routed experts.
 
-    ``is_weighed``: times the sigmoid of a score.
+    ``is_weighed``: multiply its output by the sigmoid of a score.
     """
 
     def __init__(
@@ -128,13 +132,13 @@ class SharedExpert:
 
 
 def experts_of(weights: Weights, dim: int, experts: ExpertConfig, shared_dim: int) -> Callable[[Tensor], Tensor]:
-    """A mixture of gated experts, and beside it a shared one of ``shared_dim`` units, where that is not 0."""
+    """Return a mixture of gated experts, with a shared expert of width ``shared_dim`` beside it unless that is 0."""
     routed = MoE(weights, dim, experts.ffn_dim, experts.n, experts.spec())
     return Together(routed, SharedExpert(weights, dim, shared_dim)) if shared_dim else routed
 
 
 class Together:
-    """The sum of what several layers make of the same rows."""
+    """The sum of several layers' outputs for the same rows."""
 
     def __init__(self, *layers: Callable[[Tensor], Tensor]) -> None:
         self.layers = layers

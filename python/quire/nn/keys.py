@@ -1,4 +1,4 @@
-"""The keys of a model file, handed out to the model that reads them."""
+"""Hand out the metadata keys of a model file to the model that reads them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LOG = logging.getLogger("quire")
 class Keys:
     """The keys below one architecture's name: ``keys.integer("block_count")`` reads ``llama.block_count``.
 
-    Every key that llama.cpp reads is read, or listed as without effect, or refused by name (``finish``), so that
-    nothing that would change the answer is ignored.  Others are named in a warning.
-    A key that is absent (without a default), of another type or out of range is a LoadError that names it.
+    Every key that llama.cpp reads must be read, listed as without effect or rejected by name (``finish``), so that
+    no key that changes the answer is ignored.  Other keys are named in a warning.  A key that is missing (and has no
+    default), has another type or is out of range raises a LoadError that names it.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -29,11 +29,11 @@ class Keys:
         self._without_effect: list[str] = []
 
     def full(self, name: str) -> str:
-        """The key as the file has it."""
+        """Return the key's whole name."""
         return f"{self.arch}.{name}"
 
     def has(self, name: str) -> bool:
-        """Whether the file has the key.  Asking is not reading."""
+        """Return whether the file has the key.  This does not count as reading it."""
         return self.full(name) in self._metadata
 
     def _reading(self, name: str) -> str:
@@ -41,11 +41,11 @@ class Keys:
         return self.full(name)
 
     def integer(self, name: str, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
-        """A whole number within ``[low, high]``."""
+        """Read an integer within ``[low, high]``."""
         return self._metadata.integer(self._reading(name), default, low=low, high=high)
 
     def number(self, name: str, default: float | Required = REQUIRED) -> float:
-        """A finite number."""
+        """Read a finite number."""
         return self._metadata.number(self._reading(name), default)
 
     def text(self, name: str, default: str | Required = REQUIRED) -> str:
@@ -55,75 +55,80 @@ class Keys:
         return self._metadata.flag(self._reading(name), default)
 
     def is_array(self, name: str) -> bool:
-        """Whether the key holds an array.  Asking is not reading."""
+        """Return whether the key holds an array.  This does not count as reading it."""
         return self.has(name) and self._metadata.type_of(self.full(name)).endswith("[]")
 
     def integers(
         self, name: str, n: int, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1
     ) -> list[int]:
-        """One whole number for each of ``n`` layers: an array, whose entries past ``n`` are cut, or one for all."""
+        """Read an integer for each of ``n`` layers: an array, cut after ``n`` entries, or one number for all layers."""
         if not self.is_array(name):
             return [self.integer(name, default, low=low, high=high)] * n
         full = self._reading(name)
         values = self._metadata.array(full)
         if values.dtype.kind not in "biu" or len(values) < n:
-            raise LoadError(f"[gguf] key '{full}' must hold {n} whole numbers but has {len(values)} {values.dtype}")
+            raise LoadError(f"[gguf] key '{full}' holds {len(values)} values of {values.dtype}: expected {n} integers")
         numbers = [int(value) for value in values[:n]]
         for number in numbers:
             if not low <= number <= high:
-                raise LoadError(f"[gguf] key '{full}' must hold numbers from {low} to {high} but has {number}")
+                raise LoadError(f"[gguf] key '{full}' holds {number}, out of range: expected {low} to {high}")
         return numbers
 
     def some_integers(self, name: str, *, low: int = 0, high: int = 2**31 - 1) -> list[int]:
-        """An array of whole numbers, of any length."""
+        """Read an array of integers of any length."""
         return self.integers(name, len(self._metadata.array(self.full(name))), low=low, high=high)
 
     def numbers(self, name: str, n: int) -> list[float]:
-        """One number (no nan) for each of ``n`` layers: an array, or one for all."""
+        """Read a number (not nan) for each of ``n`` layers: an array, or one number for all layers."""
         if not self.is_array(name):
             return [self.number(name)] * n
         full = self._reading(name)
         values = self._metadata.array(full)
         if values.dtype.kind != "f" or len(values) < n or any(math.isnan(value) for value in values[:n]):
-            raise LoadError(f"[gguf] key '{full}' must hold {n} numbers but has {len(values)} {values.dtype}")
+            raise LoadError(f"[gguf] key '{full}' holds {len(values)} values of {values.dtype}: expected {n} numbers")
         return [float(value) for value in values[:n]]
 
     def numbers_of(self, full: str, n: int) -> list[float]:
-        """Finite numbers, likewise, of a key that does not begin with the architecture's name."""
+        """Read finite numbers as ``numbers`` does, from a key that does not begin with the architecture's name."""
         if full not in self._metadata or not self._metadata.type_of(full).endswith("[]"):
             return [self._metadata.number(full)] * n
         values = self._metadata.array(full)
         if values.dtype.kind != "f" or len(values) < n or not all(math.isfinite(value) for value in values[:n]):
-            raise LoadError(f"[gguf] key '{full}' must hold {n} finite numbers but has {len(values)} {values.dtype}")
+            found = f"{len(values)} values of {values.dtype}"
+            raise LoadError(f"[gguf] key '{full}' holds {found}: expected {n} finite numbers")
         return [float(value) for value in values[:n]]
 
     def same(
         self, name: str, n: int, default: int | Required = REQUIRED, *, low: int = 0, high: int = 2**31 - 1
     ) -> int:
-        """A whole number that ``n`` layers have in common, in an array of such too."""
+        """Read an integer that is the same for all ``n`` layers, from one number or an array."""
         numbers = set(self.integers(name, n, default, low=low, high=high))
         if len(numbers) != 1:
-            raise UnsupportedError(f"[gguf] key '{self.full(name)}' must be the same for all layers but is not")
+            found = ", ".join(str(number) for number in sorted(numbers)[:4])
+            raise UnsupportedError(f"[gguf] key '{self.full(name)}' differs between layers ({found}), unsupported here")
         return numbers.pop()
 
     def only(self, name: str, *allowed: bool | float | str) -> None:
-        """UnsupportedError when the key is there with a value that the model does not compute."""
+        """Raise UnsupportedError if the key has a value other than those ``allowed``; it may be absent."""
         self._read.add(name)
         if not self.has(name):
             return
         value = self._metadata[self.full(name)]
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             words = " or ".join(str(one) for one in allowed)
-            raise UnsupportedError(f"[{self.arch}] key '{self.full(name)}' must be {words} but is {value}")
+            raise UnsupportedError(f"[{self.arch}] unsupported '{self.full(name)}': {value} (expected {words})")
 
     def without_effect(self, *patterns: str) -> None:
-        """List keys that change no answer of this model."""
+        """Declare keys that do not change this model's answers."""
         self._without_effect += patterns
 
     def finish(self, known: Sequence[str] = ()) -> None:
-        """Name keys in a warning that llama.cpp does not read either, whatever the architecture.
+        """Check that every key was read or declared; ``known``: more patterns without effect.
 
-        UnsupportedError for one that it reads, nobody here read, and that is not listed.
+        Keys that llama.cpp does not read for any architecture are only named in a warning.
+
+        Raises:
+            UnsupportedError: A key that llama.cpp reads was neither read nor declared.
         """
         patterns, unknown = [*self._without_effect, *known], []
         for key in self._metadata:

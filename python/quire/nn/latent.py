@@ -19,23 +19,23 @@ MAX_RANK = 1 << 14
 
 @dataclass(frozen=True)
 class LatentSizes:
-    """The sizes of latent attention.  ``q_rank`` 0: queries are made in one product."""
+    """The sizes of latent attention.  ``q_rank`` 0: queries come from a single product."""
 
     n_head: int
     q_rank: int
     rank: int
-    n_nope: int  # of a head's query and key, those that are not rotated
-    n_rot: int  # and those that are
+    n_nope: int  # dimensions of a head's query and key that are not rotated
+    n_rot: int  # dimensions that are rotated
     v_dim: int
-    eps: float  # of the norms of latent rows, where files say another than that of the others; else 0
+    eps: float  # for the norms of latent rows, if files give it separately; else 0
 
     @classmethod
     def read(cls, keys: Keys, n_head: int, head_dim: int, v_dim: int) -> LatentSizes:
-        """``head_dim``, ``v_dim``: of a head as if it had its own keys and values."""
+        """Read the sizes; ``head_dim`` and ``v_dim`` are those of a head with its own (expanded) keys and values."""
         n_rot = keys.integer("rope.dimension_count", low=2, high=max(2, head_dim - 1))
         if n_rot % 2 or head_dim <= n_rot:
             raise LoadError(
-                f"[{keys.arch}] rope.dimension_count must be even and below the head's {head_dim} but is {n_rot}"
+                f"[{keys.arch}] invalid rope.dimension_count {n_rot}: expected an even number below {head_dim}"
             )
         return cls(
             n_head=n_head,
@@ -53,7 +53,7 @@ class LatentSizes:
 
     @property
     def widest(self) -> int:
-        """The numbers of a row's queries in the absorbed form."""
+        """Return the width of a row's queries in the absorbed form."""
         return self.n_head * (self.rank + self.n_rot)
 
     def cache(self, n_layer: int) -> list[CacheSpec]:
@@ -63,8 +63,8 @@ class LatentSizes:
 class LatentAttention:
     """Latent attention in its absorbed form.
 
-    A head's key is ``k_b`` times the latent row, so that ``q . (k_b c)`` is ``(k_b^T q) . c``: queries are brought to
-    the latent space, all heads attend to the cached row itself, and ``v_b`` makes a head's value of the sum.
+    A head's key is ``k_b`` times the latent row c, so ``q . (k_b c)`` equals ``(k_b^T q) . c``: queries are projected
+    to the latent space, all heads attend to the cached row itself, and ``v_b`` turns the result into a head's value.
     """
 
     def __init__(
@@ -80,9 +80,18 @@ class LatentAttention:
         beta: float = 0.0,
         n_ctx_orig: int = 1,
     ) -> None:
-        """``rotation`` None: nothing is rotated.
+        """Declare the weights of a layer.
 
-        ``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm.
+        Args:
+            weights: The layer's weights.
+            dim: The model's width.
+            sizes: The sizes of heads and latent rows.
+            layer: The layer of the cache.
+            eps: The epsilon of norms, unless ``sizes`` has one.
+            rotation: None: without rotation.
+            scale: The factor of the scores.
+            beta: Queries grow by ``1 + beta * log(1 + floor(position / n_ctx_orig))``.
+            n_ctx_orig: See ``beta``.
         """
         self.sizes, self.layer, self.rotation, self.scale = sizes, layer, rotation, scale
         eps = sizes.eps or eps
@@ -97,13 +106,13 @@ class LatentAttention:
         self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
 
     def queries(self, x: Tensor) -> Tensor:
-        """``[tokens, n_head, head_dim]``."""
+        """Return the queries, ``[tokens, n_head, head_dim]``."""
         if self.q_a is not None and self.q_a_norm is not None:
             x = self.q_a_norm(self.q_a(x))
         return self.q(x).heads(self.sizes.n_head)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
-        """Heads that know where they are."""
+        """Rotate heads by their positions."""
         rotation = self.rotation.of(step.n_ctx) if isinstance(self.rotation, LongRope) else self.rotation
         return x if rotation is None else graph.rope(x, step.positions, rotation)
 
@@ -120,17 +129,17 @@ class LatentAttention:
 
 
 def _latent_eps(keys: Keys) -> float:
-    """A key of ours: transformers has 1e-6 there whatever the other norms have, llama.cpp what they have."""
+    """Read Quire's own key: transformers always uses 1e-6 here, llama.cpp the epsilon of the other norms."""
     name = "attention.latent_norm_rms_epsilon"
     if not keys.has(name):
         return 0.0
     if not 0 < (eps := keys.number(name)) < 1:
-        raise LoadError(f"[{keys.arch}] {name} must be between 0 and 1 but is {eps}")
+        raise LoadError(f"[{keys.arch}] {name} {eps} is out of range: expected between 0 and 1")
     return eps
 
 
 def _halves(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
-    """``k_b [n_head, rank, n_nope]`` and ``v_b [n_head, v_dim, rank]``, which older files have in one tensor."""
+    """Take ``k_b [n_head, rank, n_nope]`` and ``v_b [n_head, v_dim, rank]``; older files have them in one tensor."""
     if weights.has("attn_k_b.weight"):
         k_b = weights.tensor("attn_k_b.weight", (sizes.n_head, sizes.rank, sizes.n_nope))
         return k_b, weights.tensor("attn_v_b.weight", (sizes.n_head, sizes.v_dim, sizes.rank))
@@ -143,10 +152,10 @@ def _halves(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
 
 
 def latent_rope(keys: Keys, *, n_dims: int, layout: Layout) -> tuple[RopeSpec, float]:
-    """The rotation, and what scores are multiplied by beside ``head_dim ** -0.5``.
+    """Return the rotation, and the factor of the scores beside ``head_dim ** -0.5``.
 
-    With YaRN, files say by ``yarn_log_multiplier`` (0.1 times DeepSeek's ``mscale_all_dim``) how much longer contexts
-    sharpen attention.  Rotations have no factor of their own then, but for ``attn_factor``.
+    With YaRN, ``yarn_log_multiplier`` (0.1 times DeepSeek's ``mscale_all_dim``) says how much longer contexts sharpen
+    attention.  Rotations then have no factor except ``attn_factor``.
     """
     keys.only("rope.scaling.yarn_attn_factor")
     scaling = Scaling.read(keys)

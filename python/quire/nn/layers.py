@@ -1,4 +1,4 @@
-"""Linear, norm, embedding: a weight and how it is applied."""
+"""Layers with one weight: linear, norms, embedding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._native.graph import Weight
 
 @dataclass(frozen=True)
 class LowRank:
-    """``x [n, in]`` to ``factor * B (A x)`` ``[n, out]``: what an adapter adds to a product."""
+    """The product that an adapter adds: ``x [n, in]`` to ``factor * B (A x)`` ``[n, out]``."""
 
     a: Weight  # [rank, in]
     b: Weight  # [out, rank]
@@ -21,18 +21,18 @@ class LowRank:
         return graph.linear(graph.linear(x, self.a) * self.factor, self.b)
 
     def part(self, begin: int, end: int) -> LowRank:
-        """Results ``begin:end``."""
+        """Return the layer for outputs ``begin:end``."""
         return LowRank(self.a, self.b.part(begin, end), self.factor)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """``x [n, in]`` to ``[n, out]``."""
+    """A matrix product, ``x [n, in]`` to ``[n, out]``."""
 
     weight: Weight  # [out, in]
     bias: Weight | None = None  # [out]
-    scale: float = 1.0  # of the product, beside the scales within the weight (NVFP4)
-    added: tuple[LowRank, ...] = ()  # by adapters
+    scale: float = 1.0  # a factor of the product, beside the scales in the weight itself (NVFP4)
+    added: tuple[LowRank, ...] = ()  # from adapters
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._product(x)
@@ -41,7 +41,7 @@ class Linear:
         return y
 
     def part(self, begin: int, end: int) -> Linear:
-        """Results ``begin:end``."""
+        """Return the layer for outputs ``begin:end``."""
         bias = self.bias.part(begin, end) if self.bias else None
         return Linear(
             self.weight.part(begin, end), bias, self.scale, tuple(low_rank.part(begin, end) for low_rank in self.added)
@@ -84,7 +84,7 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Ids ``[tokens]`` to vectors ``[tokens, dim]``."""
+    """A table of vectors: ids ``[tokens]`` to ``[tokens, dim]``."""
 
     weight: Weight  # [n_vocab, dim]
 
@@ -92,5 +92,5 @@ class Embedding:
         return graph.embed(tokens, self.weight)
 
     def as_head(self) -> Linear:
-        """The same matrix as output projection (tied embeddings)."""
+        """Return an output projection with this matrix (tied embeddings)."""
         return Linear(self.weight)

@@ -1,6 +1,6 @@
-"""Keys below an architecture's name that llama.cpp reads for some architecture; no others change its answers.
+"""Keys below an architecture's name that llama.cpp reads for some architecture, as of 2026-10.
 
-Facts of llama.cpp's list of names, 2026-10.
+No other key changes llama.cpp's answers.
 """
 
 __all__ = ["LLAMA_CPP_KEYS"]

@@ -1,4 +1,4 @@
-"""Feed-forward parts: gated units, and mixtures of them."""
+"""MLPs, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with the biases that the file has."""
+    """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with biases if the file has them."""
 
     def __init__(self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
         self.gate = weights.linear("ffn_gate", dim, ffn_dim, bias=None)
@@ -28,7 +28,7 @@ class GatedMLP:
 
 
 class FusedGatedMLP:
-    """``GatedMLP`` with gate and up in one tensor, the gate first."""
+    """A ``GatedMLP`` whose gate and up matrix are one tensor, gate first."""
 
     def __init__(self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
         self.gate, self.up = weights.linears("ffn_up", dim, [ffn_dim, ffn_dim], bias=None)
@@ -40,7 +40,7 @@ class FusedGatedMLP:
 
 
 class MLP:
-    """``down(activation(up(x)))``, with the biases that the file has."""
+    """``down(activation(up(x)))``, with biases if the file has them."""
 
     def __init__(
         self, weights: Weights, dim: int, ffn_dim: int, activation: Activation | Callable[[Tensor], Tensor]
@@ -55,9 +55,9 @@ class MLP:
 
 
 class MoE:
-    """Every token through its best few of ``n_expert`` units.
+    """A mixture of experts: each token goes through its best few of ``n_expert`` MLPs.
 
-    ``gated``: whether an expert has a gate.  ``biases``: router and experts have them.
+    ``gated``: experts have a gate.  ``biases``: router and experts have biases.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MoE:
         )
         self.up_bias = weights.tensor("ffn_up_exps.bias", (n_expert, ffn_dim), vector=True) if biases else None
         self.down_bias = weights.tensor("ffn_down_exps.bias", (n_expert, dim), vector=True) if biases else None
-        # What the choice of experts is corrected by (Wang et al. 2024); a few files name it without an ending.
+        # Added to the scores when experts are chosen (Wang et al. 2024); a few files name it without ".bias".
         bias = "exp_probs_b" if weights.has("exp_probs_b") else "exp_probs_b.bias"
         self.selection_bias = weights.tensor(bias, (n_expert,), vector=True) if weights.has(bias) else None
         self.spec = spec

@@ -1,7 +1,7 @@
 """Multi-token prediction (Gloeckle et al. 2024; DeepSeek-AI 2024): a layer of a model that predicts later tokens.
 
-Row i reads the token after position i and the features that the model has left at position i, and predicts the token
-after that one.  Further tokens follow from the features that the predictor leaves itself.
+Row i reads the token after position i and the model's features of position i, and predicts the token after that one.
+Further tokens are predicted from the predictor's own features.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Predictor"]
 class Predictor:
     """``head(norm(block(projection([embedding_norm(embedding); feature_norm(features)]))))``.
 
-    ``is_normed``: features are hidden states behind the norm that comes before a head, the model's or this one's; else
+    ``is_normed``: features are hidden states after the norm that precedes a head (the model's or this one's), else
     before it.
     """
 
     dim: int
-    cache: CacheSpec  # of its layer, number 0 of a cache of its own
+    cache: CacheSpec  # for its only layer, which has a cache of its own
     embedding: Embedding
     embedding_norm: RMSNorm
     feature_norm: RMSNorm
@@ -38,7 +38,7 @@ class Predictor:
     is_normed: bool
 
     def __call__(self, step: Step) -> Tensor:
-        """Logits ``["rows", n_vocab]``."""
+        """Return logits ``["rows", n_vocab]``."""
         token, features = self.embedding(step.tokens), step.features(self.dim)
         both = graph.concat(self.embedding_norm(token), self.feature_norm(features), 0)
         x = self.block(self.projection(both), step)

@@ -1,4 +1,4 @@
-"""Rotary position embedding from a file's keys."""
+"""Read rotary position embeddings from a file's keys."""
 
 from __future__ import annotations
 
@@ -13,41 +13,43 @@ from .weights import Weights
 
 Layout = Literal["half", "interleaved"]
 KINDS = ("none", "linear", "yarn")
-YARN_KEYS = ("original_context_length", "yarn_*")  # below rope.scaling; without effect where the type is another
+YARN_KEYS = ("original_context_length", "yarn_*")  # below rope.scaling; without effect unless the type is yarn
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How ``rope.scaling.*`` stretches positions."""
+    """The keys ``rope.scaling.*``, which stretch positions."""
 
     kind: str
     factor: float
-    attention: float  # what queries and keys are multiplied by, beyond what YaRN itself does
+    attention: float  # factor of queries and keys, beyond YaRN's own
 
     @classmethod
     def read(cls, keys: Keys) -> Scaling:
-        """A factor without a type is linear; ``rope.scale_linear`` is its name in old files."""
+        """Read the keys.  A factor without a type means linear; old files call it ``rope.scale_linear``."""
         kind = keys.text("rope.scaling.type", "linear")
         if kind not in KINDS:
+            expected = ", ".join(KINDS)
             raise UnsupportedError(
-                f"[rope] '{keys.full('rope.scaling.type')}' must be one of {', '.join(KINDS)} but is '{kind}'"
+                f"[rope] unsupported '{keys.full('rope.scaling.type')}': '{kind}' (expected one of {expected})"
             )
-        factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0  # 0 says nothing
+        factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0  # 0: not set
         if factor < 1e-6 or (kind == "yarn" and factor < 1):
-            least = "1 or above for YaRN" if kind == "yarn" else "above 0"
-            raise LoadError(f"[rope] '{keys.full('rope.scaling.factor')}' must be {least} but is {factor}")
+            least = "1 or more for YaRN" if kind == "yarn" else "more than 0"
+            name = keys.full("rope.scaling.factor")
+            raise LoadError(f"[rope] '{name}' {factor} is out of range: expected {least}")
         attention = keys.number("rope.scaling.attn_factor", 1.0)
         keys.without_effect("rope.scaling.finetuned")
         if kind != "yarn":
             keys.without_effect(*(f"rope.scaling.{name}" for name in YARN_KEYS))
         elif keys.has("rope.scaling.yarn_attn_factor"):
-            # YaRN multiplies by 1 + 0.1 ln(factor); the key holds what replaces that.
+            # YaRN multiplies by 1 + 0.1 ln(factor); the key's value replaces that.
             attention *= keys.number("rope.scaling.yarn_attn_factor") / (1.0 + 0.1 * math.log(factor))
         return cls(kind, 1.0 if kind == "none" else factor, attention)
 
 
 def frequency_factors(weights: Weights, n_dims: int) -> Weight | None:
-    """What the frequencies are divided by (llama 3), where the file holds it."""
+    """Return the divisors of the frequencies (Llama 3), or None if the file has none."""
     return (
         weights.tensor("rope_freqs.weight", (n_dims // 2,), vector=True) if weights.has("rope_freqs.weight") else None
     )
@@ -62,16 +64,24 @@ def rope_spec(
     factors: Weight | None = None,
     attn_factor: float | None = None,
 ) -> RopeSpec:
-    """The rotation that ``rope.*`` describes: of the first ``n_dims`` of a head, with no scaling, linear, or YaRN.
+    """Read the rotation that ``rope.*`` describes: without scaling, linear, or YaRN.
 
-    ``factors``: see ``frequency_factors``.  ``freq_base`` overrides the file's, and then scaling does not apply (gemma
-    3's local layers).  ``attn_factor`` overrides what queries and keys are multiplied by beyond what YaRN does itself.
-    Raises LoadError for keys that cannot be, UnsupportedError for a scaling that is not known.
+    Args:
+        keys: The file's keys.
+        n_dims: How many dimensions of a head are rotated; the first ones.
+        layout: "half" rotates dimension i with i + n_dims / 2, "interleaved" 2 i with 2 i + 1.
+        freq_base: Replaces the file's base; scaling then does not apply (Gemma 3's local layers).
+        factors: See ``frequency_factors``.
+        attn_factor: Replaces the file's factor of queries and keys beyond YaRN's own.
+
+    Raises:
+        LoadError: A value is out of range.
+        UnsupportedError: The kind of scaling is unknown.
     """
     scaling = Scaling.read(keys)
     base = keys.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
     if base <= 0:
-        raise LoadError(f"[rope] the base of the frequencies must be above 0 but is {base}")
+        raise LoadError(f"[rope] the base of the frequencies {base} is out of range: expected more than 0")
     if freq_base is not None:
         return RopeSpec(n_dims=n_dims, layout=layout, freq_base=base, attn_factor=scaling.attention)
     if scaling.kind != "yarn":
@@ -102,7 +112,7 @@ def rope_spec(
 
 
 class LongRope:
-    """The rotation for contexts of up to the original length, and the one for longer ones (Ding et al. 2024)."""
+    """Two rotations (Ding et al. 2024): for contexts of up to the original length, and for longer ones."""
 
     def __init__(self, keys: Keys, weights: Weights, n_rot: int) -> None:
         self.n_ctx_orig = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))

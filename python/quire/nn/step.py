@@ -1,4 +1,4 @@
-"""What a forward pass is given: the step."""
+"""The step: the argument of a model's forward pass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from .._native.graph import TraceTensor as Tensor
 class Step:
     """One step of decoding: some tokens of some sequences.
 
-    ``n_ctx``: the longest context that the model will be run with, where that matters (longrope).  ``taps``: layers
-    after which the hidden state is to be read.  ``has_predictor``: a predictor reads what this model shows it.
-    ``kept``: layers whose hidden states are noted in ``states``; -1: what goes into the first layer.
+    Attributes:
+        tracer: Records the operations.
+        n_ctx: The longest context that the model will run with; LongRoPE and position tables depend on it.
+        taps: Layers after which the hidden state can be read.
+        has_predictor: A predictor reads this model's features.
+        kept: Layers whose hidden states are stored in ``states``; -1 is the input of the first layer.
+        states: The hidden states of ``kept`` layers.
     """
 
     tracer: Tracer
@@ -28,33 +32,33 @@ class Step:
 
     @property
     def tokens(self) -> Tensor:
-        """int32 ``[tokens]``: ids."""
+        """Token ids, int32 ``[tokens]``."""
         return self.tracer.tokens
 
     @property
     def positions(self) -> Tensor:
-        """int32 ``[tokens]``: position of each token in its sequence."""
+        """The position of each token in its sequence, int32 ``[tokens]``."""
         return self.tracer.positions
 
     @property
     def token_types(self) -> Tensor:
-        """int32 ``[tokens]``: 1 in the second text of a pair, else 0."""
+        """Token types, int32 ``[tokens]``: 1 in the second text of a pair, else 0."""
         return self.tracer.token_types
 
     @property
     def logit_rows(self) -> Tensor:
-        """int32 ``[rows]``: which tokens need logits."""
+        """The tokens that need logits, int32 ``[rows]``."""
         return self.tracer.logit_rows
 
     def run_layers(self, layers: Iterable[Callable[[Tensor, Step], Tensor]], x: Tensor) -> Tensor:
-        """One layer after the other; what each that is tapped leaves can be read."""
+        """Run the layers in order; the output of tapped layers can be read."""
         self.after_layer(-1, x)
         for i, layer in enumerate(layers):
             x = self.after_layer(i, layer(x, self))
         return x
 
     def after_layer(self, layer: int, x: Tensor) -> Tensor:
-        """``x`` itself, the hidden state ``[tokens, n]`` after a layer, declared where the layer is tapped."""
+        """Return ``x``, the hidden state ``[tokens, n]`` after a layer; record it if the layer is tapped or kept."""
         if layer in self.taps:
             self.tracer.tap(layer, x)
         if layer in self.kept:
@@ -62,7 +66,7 @@ class Step:
         return x
 
     def features(self, n: int) -> Tensor:
-        """Of a predictor: ``[tokens, n]``, what the model has shown one position before each token."""
+        """Return a predictor's input, ``[tokens, n]``: the model's features one position before each token."""
         return self.tracer.features(n)
 
     def show_features(self, x: Tensor) -> None:
@@ -83,29 +87,40 @@ class Step:
     ) -> Tensor:
         """Cache k and v ``[tokens, n_kv_head, head_dim]``, attend q ``[tokens, n_head, head_dim]`` to them.
 
-        Returns ``[tokens, n_head * head_dim]``.  ``bias [n_head, n]``: see ``graph.attend``.
+        Args:
+            layer: The layer of the cache.
+            q: Queries.
+            k: Keys.
+            v: Values.
+            scale: The factor of the scores.
+            soft_cap: Limit of the scores' magnitude, by tanh; 0: none.
+            sinks: ``[n_head]``, an extra logit for each head.
+            bias: ``[n_head, n]``, added to scores by distance (``graph.attend``).
+
+        Returns:
+            ``[tokens, n_head * head_dim]``.
         """
         return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias).merge_heads()
 
     def attend_latent(self, layer: int, q: Tensor, k: Tensor, *, scale: float) -> Tensor:
         """Cache k ``[tokens, 1, rank + n_rot]`` of a latent layer, attend q ``[tokens, n_head, rank + n_rot]`` to it.
 
-        Values are the first ``rank`` numbers of keys.  Returns ``[tokens, n_head, rank]``.
+        The first ``rank`` dimensions of keys are the values.  Returns ``[tokens, n_head, rank]``.
         """
         return graph.attend_latent(layer, q, k, scale=scale)
 
     def attend_again(
         self, layer: int, q: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None
     ) -> Tensor:
-        """Attend q to what ``attend`` has cached for another layer."""
+        """Attend q to the keys and values that ``attend`` cached for another layer."""
         return graph.attend_to_written(layer, q, scale=scale, soft_cap=soft_cap, sinks=sinks).merge_heads()
 
     def write_source(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Of an encoder: keep k and v ``[tokens, n_kv_head, head_dim]`` for ``attend_to_source``."""
+        """Store an encoder's k and v ``[tokens, n_kv_head, head_dim]`` for ``attend_to_source``."""
         graph.write_source(layer, k, v)
 
     def attend_to_source(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
-        """Cross attention: q ``[tokens, n_head, head_dim]`` to all rows of the source that the encoder has written.
+        """Attend q ``[tokens, n_head, head_dim]`` to all rows of the source (cross attention).
 
         Returns ``[tokens, n_head * head_dim]``.
         """
@@ -122,5 +137,5 @@ class Step:
         window: int = 0,
         bias: Weight | None = None,
     ) -> Tensor:
-        """The tokens of a sequence attend to each other, later ones too; nothing is cached."""
+        """Attend in both directions: each token to all tokens of its sequence, later ones too.  Nothing is cached."""
         return graph.attend_rows(q, k, v, scale=scale, soft_cap=soft_cap, window=window, bias=bias).merge_heads()

@@ -1,4 +1,4 @@
-"""The tensors of a model file, handed out one by one to the layers that declare them."""
+"""Hand out the tensors of a model file to the layers that declare them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from .adapter import Adapter
     from .layers import Embedding, LayerNorm, Linear, LowRank, RMSNorm
 
-# What elementwise operations take; matrices may be anything that ggml multiplies.
-_VECTOR_DTYPES = ("f32",)
+_VECTOR_DTYPES = ("f32",)  # for elementwise operations; matrices may have any type that ggml multiplies
 _WHOLE = ("i32", "i64")
 _NOT_MATRICES = ("i8", "i16", "i32", "i64", "f64", "q8_1", "q8_k")
 
 
 class Weights:
-    """Weights below a prefix.  Every declaration checks name, shape and dtype, and takes its tensor exactly once.
+    """Weights below a prefix.  Each declaration checks name, shape and dtype; a tensor can be taken only once.
 
-    The names are GGUF's: ``weights.scope("blk.0").linear("attn_q", 64, 64)`` takes ``blk.0.attn_q.weight``.
+    Names are GGUF's: ``weights.scope("blk.0").linear("attn_q", 64, 64)`` takes ``blk.0.attn_q.weight``.
     """
 
     _adapters: Sequence[Adapter] = ()
@@ -44,54 +43,68 @@ class Weights:
         *,
         predicts: bool = False,
     ) -> None:
-        """``place`` puts a tensor of the file where the model runs.  ``adapters`` add to the linears.
+        """Read weights from ``reader``.
 
-        ``predicts``: layers that predict later tokens are to be used (``nn.Predictor``).
+        Args:
+            reader: The model file.
+            place: Moves a tensor of the file to where the model runs.
+            adapters: Low-rank adapters whose products are added to those of ``linear``.
+            predicts: Use layers that predict later tokens (``nn.Predictor``).
         """
         self._reader = reader
         self.predicts = predicts
         self._adapters = adapters
-        self._adapted = set()  # the matrices that adapters could add to
+        self._adapted = set()  # names of the matrices that adapters can change
         self._place = place
         self._prefix = ""
         self._taken: dict[str, Weight] = {}
         self._ignored: dict[str, str] = {}  # pattern to reason
 
     def scope(self, name: str) -> Weights:
-        """The weights below ``name``."""
+        """Return the weights below ``name``."""
         inner = Weights(self._reader, self._place, self._adapters, predicts=self.predicts)
         inner._prefix = f"{self._prefix}{name}."
         inner._taken, inner._ignored, inner._adapted = self._taken, self._ignored, self._adapted
         return inner
 
     def blocks(self, n: int) -> Iterator[Weights]:
-        """The weights of each of ``n`` layers: ``blk.0``, ``blk.1``, ..."""
+        """Iterate over the weights of ``n`` layers: ``blk.0``, ``blk.1``, ..."""
         return (self.scope(f"blk.{i}") for i in range(n))
 
     def has(self, name: str) -> bool:
-        """Whether the file holds the tensor (``name`` with its ``.weight`` or ``.bias``)."""
+        """Return whether the file holds the tensor; ``name`` includes ``.weight`` or ``.bias``."""
         return self._prefix + name in self._reader
 
     def n_rows(self, name: str) -> int:
-        """The first dimension of a tensor, where nothing but the file tells it."""
+        """Return the first dimension of a tensor, for sizes that no key holds."""
         return int(self._reader.tensor_info(self._prefix + name).shape[0])
 
     def tensor(
         self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
     ) -> Weight:
-        """Take a tensor of that shape.  ``vector``: it must be f32.  ``stored``: a vector's shape in the file."""
+        """Take a tensor.
+
+        Args:
+            name: Its name, with ``.weight`` or ``.bias``.
+            shape: Its expected shape.
+            vector: Require f32, for elementwise operations.
+            stored: A vector's shape in the file, if it differs from ``shape``.
+
+        Raises:
+            LoadError: The tensor is missing, has another shape or was already taken.
+            UnsupportedError: It has a type that operations cannot read.
+        """
         full = self._prefix + name
         if full in self._taken:
-            raise LoadError(f"[weights] tensor '{full}' must be used once but is declared again")
+            raise LoadError(f"[weights] tensor '{full}' is declared twice")
         info = self._reader.tensor_info(full)
         if info.shape != tuple(stored or shape):
-            raise LoadError(f"[weights] tensor '{full}' must be {list(stored or shape)} but is {list(info.shape)}")
+            expected = list(stored or shape)
+            raise LoadError(f"[weights] tensor '{full}' has shape {list(info.shape)}: expected {expected}")
         if vector and str(info.dtype) not in _VECTOR_DTYPES:
-            raise UnsupportedError(f"[weights] tensor '{full}' must be f32 but is {info.dtype}")
+            raise UnsupportedError(f"[weights] tensor '{full}' has type {info.dtype}: expected f32")
         if str(info.dtype) in _NOT_MATRICES:
-            raise UnsupportedError(
-                f"[weights] tensor '{full}' must be of a type that can be multiplied but is {info.dtype}"
-            )
+            raise UnsupportedError(f"[weights] tensor '{full}' has type {info.dtype}, which cannot be multiplied")
         tensor = self._reader.tensor(full)
         if stored is not None:
             tensor = Tensor.from_numpy(tensor.numpy().reshape(shape))
@@ -100,7 +113,7 @@ class Weights:
         return weight
 
     def row(self, name: str, n_in: int) -> Weight:
-        """Take an f32 vector as a matrix ``[1, n_in]``, of a product with one result."""
+        """Take an f32 vector as a matrix ``[1, n_in]``, for a product with one result."""
         import numpy as np
 
         full = self._prefix + name
@@ -110,28 +123,28 @@ class Weights:
         return self.made(name, values) if n_dims == 1 else vector
 
     def numbers(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Take an f32 tensor that the model's weights follow from."""
+        """Take an f32 tensor and return its values, to compute weights from them."""
         import numpy as np
 
         self.tensor(name, shape, vector=True)
         return np.array(self._reader.tensor(self._prefix + name).numpy(), np.float32)
 
     def whole_numbers(self, name: str, n: int) -> npt.NDArray[np.int64]:
-        """Take ``n`` whole numbers."""
+        """Take a tensor of ``n`` integers and return its values."""
         import numpy as np
 
         full = self._prefix + name
         info = self._reader.tensor_info(full)
         if info.shape != (n,) or str(info.dtype) not in _WHOLE:
             raise LoadError(
-                f"[weights] tensor '{full}' must be [{n}] of whole numbers but is {list(info.shape)} of {info.dtype}"
+                f"[weights] tensor '{full}' is {list(info.shape)} of {info.dtype}: expected [{n}] of i32 or i64"
             )
         tensor = self._reader.tensor(full)
         self._taken[full] = Weight(full, tensor)
         return np.array(tensor.numpy(), np.int64)
 
     def dequantized(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32 | np.float16]:
-        """Take a matrix whose numbers are put in another order: as f32 where the file has that, else as f16."""
+        """Take a matrix and return its values, to reorder them: f32 if the file stores f32, else f16."""
         import numpy as np
 
         from .._native.quant import dequantize
@@ -142,7 +155,7 @@ class Weights:
         return values if str(tensor.dtype) == "f32" else values.astype(np.float16)
 
     def made(self, name: str, values: npt.NDArray[np.float32 | np.float16]) -> Weight:
-        """A weight that follows from the file's keys, or from its other weights."""
+        """Return a weight computed from the file's keys or from other weights."""
         import numpy as np
 
         from .._native.core import Tensor
@@ -150,11 +163,14 @@ class Weights:
         return Weight(self._prefix + name, self._place(Tensor.from_numpy(np.ascontiguousarray(values))))
 
     def ignore(self, pattern: str, reason: str) -> None:
-        """Declare tensors below this prefix that files hold and the model does not use; ``*`` stands for any text."""
+        """Declare tensors below this prefix that the model does not use; ``*`` matches any text."""
         self._ignored[self._prefix + pattern] = reason
 
     def linear(self, name: str, n_in: int, n_out: int, *, bias: bool | None = False) -> Linear:
-        """``name.weight [n_out, n_in]`` and, with ``bias``, ``name.bias [n_out]``; None: where the file has one."""
+        """Take ``name.weight [n_out, n_in]`` and perhaps ``name.bias [n_out]``.
+
+        ``bias``: whether there is one; None: if the file has it.
+        """
         from .layers import Linear
 
         if bias is None:
@@ -164,7 +180,7 @@ class Weights:
         return Linear(weight, bias_weight, self._scale(name), self._added(f"{name}.weight", n_in, n_out))
 
     def _added(self, name: str, n_in: int, n_out: int) -> tuple[LowRank, ...]:
-        """What the adapters add to a product, in their order."""
+        """Return the low-rank products that the adapters add to a matrix, in the adapters' order."""
         from .layers import LowRank
 
         if not self._adapters:
@@ -181,24 +197,27 @@ class Weights:
         return tuple(added)
 
     def _scale(self, name: str) -> float:
-        """What a product is multiplied by: one number beside the matrix, in files with NVFP4."""
+        """Return the factor of a product: one number beside the matrix, in files with NVFP4; else 1."""
         full = f"{self._prefix}{name}.scale"
         if full not in self._reader or self._reader.tensor_info(full).shape != (1,):
             return 1.0
         self.tensor(f"{name}.scale", (1,), vector=True)
         scale = float(self._reader.tensor(full).numpy()[0])
         if not isfinite(scale) or scale == 0:
-            raise LoadError(f"[weights] tensor '{full}' must hold a finite number other than 0 but has {scale}")
+            raise LoadError(f"[weights] tensor '{full}' holds {scale}: expected a finite number other than 0")
         return scale
 
     def linears(self, name: str, n_in: int, n_outs: Sequence[int], *, bias: bool | None = False) -> list[Linear]:
-        """Several products in one tensor, one below the other, each a part of it: fused q, k and v, gate and up."""
+        """Take a tensor that stacks the matrices of several products, such as fused q, k and v, or gate and up."""
         whole = self.linear(name, n_in, sum(n_outs), bias=bias)
         ends = list(accumulate(n_outs))
         return [whole.part(end - n, end) for n, end in zip(n_outs, ends, strict=True)]
 
     def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:
-        """Of experts, each ``[n_expert, ffn_dim, dim]``: two tensors, or one with an expert's gate above its up."""
+        """Take the experts' gate and up matrices, each ``[n_expert, ffn_dim, dim]``.
+
+        Files store them as two tensors, or as one with each expert's gate above its up matrix.
+        """
         shape = (n_expert, ffn_dim, dim)
         if not self.has("ffn_gate_up_exps.weight"):
             return self.tensor("ffn_gate_exps.weight", shape), self.tensor("ffn_up_exps.weight", shape)
@@ -214,7 +233,7 @@ class Weights:
         return halves[0], halves[1]
 
     def layer_norm(self, name: str, dim: int, eps: float, *, bias: bool | None = None) -> LayerNorm:
-        """``name.weight [dim]`` of a layer norm and ``name.bias [dim]``; ``bias`` None: where the file has one."""
+        """Take ``name.weight [dim]`` of a layer norm and perhaps ``name.bias [dim]``; ``bias`` as in ``linear``."""
         from .layers import LayerNorm
 
         if bias is None:
@@ -226,31 +245,33 @@ class Weights:
         )
 
     def norm(self, name: str, dim: int, eps: float) -> RMSNorm:
-        """``name.weight [dim]`` of a root-mean-square norm."""
+        """Take ``name.weight [dim]`` of a root-mean-square norm."""
         from .layers import RMSNorm
 
         return RMSNorm(self.tensor(f"{name}.weight", (dim,), vector=True), eps)
 
     def embedding(self, name: str, n_vocab: int, dim: int) -> Embedding:
-        """``name.weight [n_vocab, dim]``."""
+        """Take ``name.weight [n_vocab, dim]``."""
         from .layers import Embedding
 
         return Embedding(self.tensor(f"{name}.weight", (n_vocab, dim)))
 
     def finish(self) -> None:
-        """LoadError when the file holds tensors that no layer declared and that are not ignored by name.
+        """Check that everything was used.
 
-        UnsupportedError when an adapter has a pair that no linear took.
+        Raises:
+            LoadError: The file has tensors that no layer declared and that are not ignored by name.
+            UnsupportedError: An adapter has a pair that no ``linear`` took.
         """
-        # What inputs are scaled by only where they are rounded to NVFP4 as well, which they are not here.
+        # These scales apply only if inputs are rounded to NVFP4 too, which Quire does not do.
         self._ignored["*.input_scale"] = "inputs are not rounded to NVFP4"
         left = [info.name for info in self._reader.tensors if info.name not in self._taken]
         left = [name for name in left if not any(fnmatchcase(name, pattern) for pattern in self._ignored)]
         scales = [name for name in left if name.endswith(".scale")]
         if scales:
-            raise UnsupportedError(f"[weights] tensor '{scales[0]}' must not be there: its product cannot be scaled")
+            raise UnsupportedError(f"[weights] unsupported tensor '{scales[0]}': this product cannot be scaled")
         if left:
             names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
-            raise LoadError(f"[weights] every tensor of the file must be used but {len(left)} are not: {names}")
+            raise LoadError(f"[weights] unused tensors in the file ({len(left)}): {names}")
         for adapter in self._adapters:
             adapter.finish(self._adapted)
