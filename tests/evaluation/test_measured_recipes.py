@@ -150,7 +150,7 @@ def test_divergences_are_interpolated() -> None:
     [
         (["--bits", "5", "--size", "1MB"], "--size"),
         (["--bits", "5", "--pure"], "chooses all types"),
-        (["Q4_0", "--bits", "5", "Q8_0"], "Q4_0"),
+        (["Q4_0", "--bits", "5", "Q8_0"], "replaces TYPE"),
         (["--size", "big"], "'big'"),
         (["--size", "10kB"], "86"),
         (["--bits", "2"], "size must be at least"),
