@@ -18,7 +18,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 from quire._native import kernels
-from quire.engine_options import CacheDType
+from quire.params.engine_options import CacheDType
 
 BLOCK = 32
 POOL_BYTES = 400e6

@@ -204,7 +204,7 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
                 target = targets[TYPES.index(dtype)]
                 cases.append(Case(row, model, dtype, make_file(options, model, dtype), target))
     if "package" in options.rows:
-        from quire.engine.loader import packaged_model
+        from quire.engine.loading.loader import packaged_model
 
         cases.append(Case("package", "tiny-chat", "Q8_0", packaged_model(), PACKAGE_TARGET))
     return cases

@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
 from llama_cpp_peer import Peer  # noqa: E402
-from quire.conversion import convert  # noqa: E402
+from quire.checkpoints.conversion import convert  # noqa: E402
 from quire.errors import QuireError, UnsupportedError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import load_model  # noqa: E402

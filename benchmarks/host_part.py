@@ -39,7 +39,7 @@ def work(streams: int, tokens: int, rounds: int) -> None:
     """The process that is watched."""
     from counting_device import counting_device
     from quire import LLM, SamplingParams
-    from quire.engine.loader import packaged_model
+    from quire.engine.loading.loader import packaged_model
 
     counting_device()
     params = [SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)] * streams

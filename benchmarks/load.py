@@ -25,7 +25,7 @@ import json, sys, time
 from quire import LLM, SamplingParams
 def high_water():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
-from quire.engine.loader import open_model
+from quire.engine.loading.loader import open_model
 before = high_water()
 model, threads, load, cache = sys.argv[1:]
 begin = time.perf_counter()

@@ -23,7 +23,7 @@ import torch
 import transformers
 from quire._native.core import DType
 from quire._native.quant import quantize
-from quire.conversion import CheckpointReader
+from quire.checkpoints.conversion import CheckpointReader
 from quire.gguf import GGUFReader, GGUFWriter
 from transformers.core_model_loading import revert_weight_conversion
 

@@ -26,8 +26,8 @@ import numpy as np
 from quire import LLM, GGUFReader, ShapeError
 from quire._native.kernels import KernelSet, supported_isas
 from quire._native.quant import quantize
-from quire.conversion import convert
-from quire.engine.loader import packaged_model
+from quire.checkpoints.conversion import convert
+from quire.engine.loading.loader import packaged_model
 from quire.gguf import GGUFWriter
 
 TYPES = (

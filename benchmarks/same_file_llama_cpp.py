@@ -29,7 +29,7 @@ TESTS = HERE.parent / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "models")]
 from llama_cpp_peer import Peer  # noqa: E402
 from llama_cpp_variants import VARIANTS  # noqa: E402
-from quire.conversion import convert  # noqa: E402
+from quire.checkpoints.conversion import convert  # noqa: E402
 from quire.errors import QuireError  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from test_models import Runner  # noqa: E402

@@ -44,8 +44,8 @@ from quire._native.engine import (
 )
 from quire._native.engine import SamplingParams as NativeParams
 from quire.engine import EngineConfig
-from quire.engine.loader import open_model
-from quire.engine.opened_model import OpenedModel
+from quire.engine.loading.loader import open_model
+from quire.engine.loading.opened_model import OpenedModel
 
 PARTS = ("rows", "rates", "models", "forms", "peer")
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)

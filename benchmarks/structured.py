@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 from quire import LLM, QuireError, SamplingParams, StructuredOutputsParams
-from quire.engine.answer_forms import token_vocabulary
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
+from quire.engine.requests.answer_forms import token_vocabulary
 from quire.grammar import Compiler, CompilerLimits, grammar_source
 from quire.tokenizer import Tokenizer
 

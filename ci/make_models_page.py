@@ -15,7 +15,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "models")]
-from quire.conversion import convert  # noqa: E402
+from quire.checkpoints.conversion import convert  # noqa: E402
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import supported  # noqa: E402
 from test_models import Runner  # noqa: E402

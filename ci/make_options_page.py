@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import click  # noqa: E402
 from quire.cli.foreign_table import ROWS, ForeignOption  # noqa: E402
 from quire.cli.main import COMMANDS, cli  # noqa: E402
-from quire.engine_options import EngineConfig, engine_options  # noqa: E402
+from quire.params.engine_options import EngineConfig, engine_options  # noqa: E402
 
 PAGE = ROOT / "docs" / "options.md"
 HEAD = """# Options of the engine, and those of other programs

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 
 DEFAULT = Path(__file__).resolve().parent.parent / "python/quire/data/tiny-chat-q8_0.gguf"
 

@@ -65,7 +65,7 @@ def described(name: str, path: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    from quire.conversion import convert
+    from quire.checkpoints.conversion import convert
     from tiny_checkpoints import write_checkpoint
 
     found = {}

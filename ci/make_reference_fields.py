@@ -1,4 +1,4 @@
-"""Write python/quire/checkpoint/reference_fields.json: which fields of config.json transformers knows, by class.
+"""Write checkpoints/reading/reference_fields.json: which fields of config.json transformers knows, by class.
 
     python ci/make_reference_fields.py
 
@@ -22,7 +22,7 @@ from typing import Any
 import transformers
 
 PACKAGE = Path(__file__).resolve().parents[1] / "python" / "quire"
-OUT = PACKAGE / "checkpoint" / "reference_fields.json"
+OUT = PACKAGE / "checkpoints" / "reading" / "reference_fields.json"
 # What the base class makes of every configuration that rotates, and of those of every model.
 ROTATION = ("rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings")
 EVERYWHERE = (

@@ -2,7 +2,7 @@
 
 from quire import EngineConfig, Tokenizer, open_decoder
 from quire._native.engine import Request, SamplingParams
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 
 
 def main() -> None:

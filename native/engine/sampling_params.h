@@ -1,4 +1,4 @@
-// What a request asks of sampling.  python/quire/sampling.py is the public form, with the same names, defaults and
+// What a request asks of sampling.  python/quire/params/sampling.py is the public form, with the same names, defaults and
 // limits.
 #pragma once
 

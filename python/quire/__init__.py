@@ -19,7 +19,7 @@ from .errors import (
     ShapeError,
     UnsupportedError,
 )
-from .interpreter import check_interpreter
+from .runtime.interpreter import check_interpreter
 
 check_interpreter()
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ._native.engine import Decoder
     from ._native.kv import BlockPool, BlockTable
     from .chat import ChatMessage, ChatTemplate
-    from .conversion import convert
+    from .checkpoints.conversion import convert
     from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
-    from .gguf import GGUFReader, GGUFWriter
+    from .files.gguf import GGUFReader, GGUFWriter
     from .hardware import devices
-    from .quant import dequantize, quantize
-    from .sampling import SamplingParams
-    from .structured import StructuredOutputsParams
+    from .params.sampling import SamplingParams
+    from .params.structured import StructuredOutputsParams
+    from .quantization.arrays import dequantize, quantize
     from .tokenizer import Detokenizer, Tokenizer
 
     __version__: str
@@ -53,20 +53,20 @@ _WHERE = {
     "Detokenizer": "tokenizer",
     "Device": "_native.core",
     "EngineConfig": "engine",
-    "GGUFReader": "gguf",
-    "GGUFWriter": "gguf",
+    "GGUFReader": "files.gguf",
+    "GGUFWriter": "files.gguf",
     "GenerationResult": "engine",
     "LLM": "engine",
-    "SamplingParams": "sampling",
-    "StructuredOutputsParams": "structured",
+    "SamplingParams": "params.sampling",
+    "StructuredOutputsParams": "params.structured",
     "Tensor": "_native.core",
     "Tokenizer": "tokenizer",
     "__version__": "_native",
-    "convert": "conversion",
-    "dequantize": "quant",
+    "convert": "checkpoints.conversion",
+    "dequantize": "quantization.arrays",
     "devices": "hardware",
     "open_decoder": "engine",
-    "quantize": "quant",
+    "quantize": "quantization.arrays",
 }
 
 __all__ = [
@@ -114,7 +114,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'quire' has no attribute {name!r}")
     module = importlib.import_module(f"quire.{_WHERE[name]}")
     if module.__name__.startswith("quire._native"):
-        from .native_docs import describe
+        from .runtime.native_docs import describe
 
         describe(module)
     value: object = getattr(module, name)

@@ -20,7 +20,7 @@ from quire.chat import ToolCallDelta
 from quire.cli.chat_options import ChatSettings
 from quire.cli.conversation import MAX_ROUNDS, Conversation
 from quire.cli.demo_tools import DEFINITIONS, answer
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 NOON = datetime(2025, 3, 14, 12, 5, tzinfo=timezone.utc)
 

@@ -20,7 +20,7 @@ from quire.chat.reply import joined
 from quire.engine import LLM, AsyncLLM, ChatDelta
 from quire.errors import RequestError
 from quire.gguf import GGUFReader
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from repackaged import PACKAGED, repackaged
 from weather_tool import ASKED, WEATHER
 

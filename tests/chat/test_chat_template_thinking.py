@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from quire.chat import ChatTemplate
-from quire.engine.chat import ChatOptions, ChatRequest
-from quire.engine.prompts import Prompts, RequestOptions
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.engine.requests.chat import ChatOptions, ChatRequest
+from quire.engine.requests.prompts import Prompts, RequestOptions
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 from quire.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.python_only

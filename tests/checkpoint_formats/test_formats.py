@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 from quantized_checkpoints import CASES, Case, Tensor, fp8, in_type, write_quantized, write_tensors
 from quire._native.quant import dequantize
-from quire.checkpoint import Fields
-from quire.checkpoint_formats import StoredCheckpoint
+from quire.checkpoints.conversion import CheckpointReader, convert
+from quire.checkpoints.formats import StoredCheckpoint
+from quire.checkpoints.reading import Fields
 from quire.cli.main import main
-from quire.conversion import CheckpointReader, convert
 from quire.engine import LLM
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quantized_checkpoints import CASES, Tensor, is_quantized, write_quantized, write_tensors
-from quire.checkpoint import Fields
-from quire.checkpoint_formats import StoredCheckpoint
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.formats import StoredCheckpoint
+from quire.checkpoints.reading import Fields
 from quire.errors import LoadError, QuireError, UnsupportedError
 from tiny_checkpoints import shapes_of
 

@@ -21,7 +21,7 @@ from quire.cli.session import Session, Sizes
 from quire.cli.stats import Stats
 from quire.cli.text import _Wrap
 from quire.errors import CapacityError, LoadError, RequestError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from predictor_models import predictor_tensors, trunk_tensors, write_predicting
+from quire.checkpoints.conversion import convert
 from quire.cli.main import main
-from quire.conversion import convert
 from quire.models import architectures
 from repackaged import PACKAGED, repackaged
 from tiny_adapters import write_gguf_adapter, write_peft_adapter

@@ -18,7 +18,7 @@ from quire.cli.foreign_table import ROWS
 from quire.cli.ollama_host import ollama_address
 from quire.cli.server_call import call
 from quire.errors import RequestError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {

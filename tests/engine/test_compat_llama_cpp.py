@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from quire.compat.llama_cpp import Llama, LlamaGrammar
 from quire.engine import LLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import LoadError, QuireError, UnsupportedError
 from served import environment
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from quire.compat import vllm
 from quire.engine import LLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import QuireError, RequestError, UnsupportedError
 from tiny_checkpoints import write_checkpoint, write_reranker
 from word_pieces import write_word_pieces

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from eagle_heads import head_config, head_tensors, write_agreeing, write_head, write_head_file
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM, EngineConfig
-from quire.engine.draft import opened_draft, wants_predictor
-from quire.engine.results import GenerationResult
+from quire.engine.loading.draft import opened_draft, wants_predictor
+from quire.engine.requests.results import GenerationResult
 from quire.errors import QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.python_only

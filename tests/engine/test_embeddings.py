@@ -16,9 +16,9 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, SamplingParams, VocabInfo
 from quire.engine import LLM, AsyncLLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import RequestError, UnsupportedError
-from quire.sampling import SamplingParams as Params
+from quire.params.sampling import SamplingParams as Params
 
 STORY = "Once upon a time there was a fox"
 LONG = "The capital of France is Paris. " * 100

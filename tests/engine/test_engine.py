@@ -14,7 +14,7 @@ import pytest
 from quire._native.engine import Decoder, DecoderConfig, Event, FakeExecutor, VocabInfo
 from quire.engine.engine import Engine, EngineRequest, Failure, native_params
 from quire.errors import InternalError, QuireError, RequestError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 pytestmark = pytest.mark.pythons
 

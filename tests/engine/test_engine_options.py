@@ -13,8 +13,8 @@ import click
 import pytest
 from quire.cli import bench, chat, run, serve
 from quire.engine import LLM, AsyncLLM
-from quire.engine.loader import open_model
-from quire.engine_options import EngineConfig, engine_options
+from quire.engine.loading.loader import open_model
+from quire.params.engine_options import EngineConfig, engine_options
 
 
 @pytest.mark.parametrize("front_end", [LLM, AsyncLLM])

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 from counting_device import CountingDevice, counting_device
 from quire import LLM, SamplingParams
 from quire._native.graph import Executor
+from quire.checkpoints.conversion import convert
 from quire.cli.info import command as info
-from quire.conversion import convert
-from quire.engine.config import EngineConfig
-from quire.engine.device_choice import device_at_hand
-from quire.engine.fit import Fit
-from quire.engine.loader import fit_of, open_model, packaged_model
-from quire.engine.placement import Placement
+from quire.engine.loading.device_choice import device_at_hand
+from quire.engine.loading.fit import Fit
+from quire.engine.loading.loader import fit_of, open_model, packaged_model
+from quire.engine.loading.placement import Placement
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.hardware.verdicts import Verdict, keep_verdict
+from quire.params.engine_options import EngineConfig
 from quire.parity.models import model_names, tiny_model
 from tiny_checkpoints import write_checkpoint
 

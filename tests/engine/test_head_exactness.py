@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from eagle_heads import write_agreeing
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import AsyncLLM
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 from test_mtp_llm import write_agreeing as write_agreeing_layer
 
 pytestmark = pytest.mark.python_only

@@ -22,7 +22,7 @@ from quire._native import kernels
 from quire.engine import LLM, AsyncLLM, EngineConfig
 from quire.errors import CapacityError, LoadError, QuireError, RequestError, UnsupportedError
 from quire.gguf import GGUFWriter
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.pythons

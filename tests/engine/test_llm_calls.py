@@ -18,7 +18,7 @@ import pytest
 import quire
 from local_hub import local_hub
 from quire import LLM, AsyncLLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import LoadError, RequestError
 from quire.hub.registry import Preset, Registry
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from quire.engine import LLM, AsyncLLM
-from quire.engine.chat import ChatFields, ChatOptions
-from quire.engine.prompts import Prompts, RequestOptions
+from quire.engine.requests.chat import ChatFields, ChatOptions
+from quire.engine.requests.prompts import Prompts, RequestOptions
 from quire.errors import RequestError
-from quire.request_fields import Asked, RequestFields
-from quire.sampling import DEFAULT_SAMPLERS, SamplingParams
-from quire.sampling_defaults import CHAT_DEFAULTS, chat_defaults
+from quire.params.request_fields import Asked, RequestFields
+from quire.params.sampling import DEFAULT_SAMPLERS, SamplingParams
+from quire.params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
 
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 STORY = "Once upon a time"

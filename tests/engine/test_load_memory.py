@@ -20,8 +20,8 @@ pytestmark = [
 N_LAYER, HIDDEN, FFN, N_VOCAB = 8, 1024, 8192, 1024
 CHILD = """
 import sys
-from quire.engine.config import EngineConfig
-from quire.engine.loader import open_model
+from quire.params.engine_options import EngineConfig
+from quire.engine.loading.loader import open_model
 def high_water():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 import quire.models, quire.tokenizer

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from quire.engine import LLM
-from quire.engine.config import EngineConfig
-from quire.engine.loader import packaged_model
-from quire.engine.memory import available_bytes
-from quire.engine.sizes import GroupNeeds, ModelNeeds, Sizes, choose_sizes
+from quire.engine.loading.loader import packaged_model
+from quire.engine.loading.memory import available_bytes
+from quire.engine.loading.sizes import GroupNeeds, ModelNeeds, Sizes, choose_sizes
 from quire.errors import CapacityError
+from quire.params.engine_options import EngineConfig
 
 MIB, GIB = 1 << 20, 1 << 30
 # 1 GiB of weights, 4 MiB for a block (128 KiB for a token), 256 KiB for a token of a step.

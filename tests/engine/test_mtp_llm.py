@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from predictor_models import n_layer_of, predictor_tensors, trunk_tensors, write_predicting
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM, EngineConfig
-from quire.engine.draft import wants_predictor
-from quire.engine.results import GenerationResult
+from quire.engine.loading.draft import wants_predictor
+from quire.engine.requests.results import GenerationResult
 from quire.errors import RequestError, UnsupportedError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.python_only

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from counting_device import CountingDevice, counting_device
 from quire import LLM, SamplingParams
-from quire.engine.device_choice import devices_of
-from quire.engine.placement import Placement
-from quire.engine_options import EngineConfig, read_overrides
+from quire.engine.loading.device_choice import devices_of
+from quire.engine.loading.placement import Placement
 from quire.errors import RequestError, UnsupportedError
-from quire.expressions import Expression
+from quire.files.expressions import Expression
+from quire.params.engine_options import EngineConfig, read_overrides
 
 NAMES = (
     "token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight", "blk.1.attn_q.weight",

@@ -6,6 +6,7 @@ Oracles: the stubs for docstrings, NumPy for DLPack, the model's own requests fo
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import quire
 from quire.engine import LLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 
 ROOT = Path(quire.__path__[0])
 CHAT = [{"role": "user", "content": "Hi <|im_end|>"}]
@@ -50,6 +51,13 @@ def test_every_public_name_says_what_it_is() -> None:
         if isinstance(getattr(quire, name), type) and not inspect.getdoc(getattr(quire, name))
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("name", ["gguf", "safetensors"])
+def test_documented_modules_export_what_their_rooms_have(name: str) -> None:
+    public, source = (importlib.import_module(f"quire.{place}") for place in (name, f"files.{name}"))
+    assert public.__all__ == source.__all__
+    assert all(getattr(public, each) is getattr(source, each) for each in public.__all__)
 
 
 def test_the_reference_has_every_public_name() -> None:

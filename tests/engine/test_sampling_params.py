@@ -8,7 +8,7 @@ import pytest
 from quire import _native
 from quire._native.engine import VocabInfo, default_sampling_order
 from quire.errors import RequestError
-from quire.sampling import DEFAULT_SAMPLERS, SamplingParams
+from quire.params.sampling import DEFAULT_SAMPLERS, SamplingParams
 
 Native = _native.engine.SamplingParams
 ALL_NUMBERS = [math.nan, math.inf, -math.inf, -(2**63), 2**63, 10**400]

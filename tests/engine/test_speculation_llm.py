@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from quire.engine import LLM, EngineConfig
-from quire.engine.results import GenerationResult
+from quire.engine.requests.results import GenerationResult
 from quire.errors import RequestError, UnsupportedError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 OPENINGS = ["Once upon a time", "The fox went to", "Tell me about a bird.", "Why is the sky blue?", "A", "One day, the"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from quire.engine import LLM
 from quire.errors import RequestError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 PROMPT = [(7 * i) % 200 + 30 for i in range(1500)]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire.engine.truncation import cut_ids, without_oldest
+from quire.engine.requests.truncation import cut_ids, without_oldest
 
 Conversation = Sequence[Mapping[str, object]]
 

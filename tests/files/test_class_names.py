@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quire._native.quant import dequantize
-from quire.conversion import convert
-from quire.conversion.class_names import class_of
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.conversion.class_names import class_of
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model

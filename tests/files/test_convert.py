@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 from quire._native.quant import dequantize
-from quire.conversion import CheckpointReader, convert
+from quire.checkpoints.conversion import CheckpointReader, convert
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
 from tiny_checkpoints import (

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from quire.errors import LoadError, RequestError, UnsupportedError
-from quire.expressions import Expression, MatchTime
+from quire.files.expressions import Expression, MatchTime
 
 LETTERS = "aab.1_\n A"
 ATOMS = ("a", "b", ".", r"\.", r"\d", r"\w", r"\s", r"\D", r"\W", "[ab]", "[^a]", "[a-z.]", r"[^\d_]", "1", "_", "A")

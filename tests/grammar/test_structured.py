@@ -18,8 +18,8 @@ import pytest
 from quire.engine import LLM, AsyncLLM
 from quire.errors import InternalError, RequestError, UnsupportedError
 from quire.grammar import Matcher
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 
 PERSON = {
     "type": "object",

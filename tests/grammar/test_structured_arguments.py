@@ -10,9 +10,9 @@ import json
 
 import pytest
 from grammar_texts import allows_source
-from quire.call_syntax import Notation
 from quire.chat import AnswerFormat, parse_answer
 from quire.chat.tools import tool_format
+from quire.chat.tools.call_syntax import Notation
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import ToolUse, answer_source
 from test_structured_tools import CALL_SYNTAXES, CLOCK, ONE_BY_ONE, VARIANTS, layout, tool, walk

@@ -15,8 +15,8 @@ from decoder_client import N_VOCAB, Client, comparable, mask_of, params, prompt
 from mask_rules import MaskThread, greedy_among
 from quire import LLM, SamplingParams, StructuredOutputsParams
 from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter, ScriptedDrafter, Speculator
-from quire.engine.answer_forms import token_vocabulary
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
+from quire.engine.requests.answer_forms import token_vocabulary
 from quire.errors import RequestError
 from quire.grammar import Compiler, grammar_source
 from quire.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar.gbnf import gbnf_to_lark, is_gbnf
-from quire.structured import StructuredOutputsParams
+from quire.params.structured import StructuredOutputsParams
 
 JSON = r"""
 # JSON, written for this test

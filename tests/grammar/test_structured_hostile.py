@@ -18,8 +18,8 @@ from quire.engine import LLM
 from quire.errors import BusyError, QuireError, RequestError, UnsupportedError
 from quire.grammar import Compiler, CompilerLimits, grammar_source
 from quire.grammar.compiler import _Compilation
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 from structured_bombs import BOMBS
 
 # What would run for minutes, or end the process; their errors are those of the trial.

@@ -18,7 +18,7 @@ from grammar_texts import allows
 from quire.errors import QuireError, RequestError, UnsupportedError
 from quire.grammar import check_schema
 from quire.grammar.ecma import whole_text_pattern
-from quire.structured import StructuredOutputsParams
+from quire.params.structured import StructuredOutputsParams
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node, the oracle for ECMA-262's regular expressions, is absent")

@@ -15,7 +15,7 @@ import pytest
 from grammar_texts import EOG, N_VOCAB, allows, bits, compiler
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import grammar_source
-from quire.structured import StructuredOutputsParams
+from quire.params.structured import StructuredOutputsParams
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -15,8 +15,8 @@ from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
 from quire.grammar import check_schema, grammar_source
 from quire.grammar.schema import enforceable
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 
 pytest.importorskip("jsonschema")
 from structured_schemas import MAKERS, complaint, make_schemas

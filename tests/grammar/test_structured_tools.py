@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from grammar_texts import allows_source
-from quire.call_syntax import CallSyntax, Notation
 from quire.chat import AnswerFormat, ChatTemplate, parse_answer
 from quire.chat.tools import TOOL_FORMATS, tool_format
+from quire.chat.tools.call_syntax import CallSyntax, Notation
 from quire.chat.tools.calls import ToolFormat
 from quire.cli.main import main
 from quire.engine import LLM, AsyncLLM
@@ -34,8 +34,8 @@ from quire.grammar import (
     answer_source,
     grammar_source,
 )
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 
 jsonschema = pytest.importorskip("jsonschema")
 

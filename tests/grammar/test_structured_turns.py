@@ -19,11 +19,11 @@ from quire.grammar.deep_thread import PATIENT
 from quire.grammar.refusals import Refusals
 from quire.grammar.trial import Trial
 from quire.grammar.turns import Turns
+from quire.params.structured import StructuredOutputsParams
 from quire.server.failures import of_quire
 from quire.server.fair_pool import FairPool
 from quire.server.worker import protocol as wire
 from quire.server.worker.model_worker import ModelWorker
-from quire.structured import StructuredOutputsParams
 
 BUDGET = Budget(key_s=4.0, key_share=0.25, total_s=6.0, total_share=0.5, key_waiting=3)
 

@@ -14,7 +14,7 @@ from device_steps import BYTES_OF_TOKEN, Sequences, check_steps, filled, tokens_
 from quire import LLM, SamplingParams
 from quire._native.engine import DecoderStats
 from quire._native.kv import CacheLayout
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.models import load_model

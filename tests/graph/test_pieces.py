@@ -13,8 +13,8 @@ import pytest
 from counting_device import CountingDevice, counting_device
 from quire._native.core import find_device
 from quire._native.graph import Executor
-from quire.conversion import convert
-from quire.engine.placement import Placement
+from quire.checkpoints.conversion import convert
+from quire.engine.loading.placement import Placement
 from quire.gguf import GGUFReader
 from quire.models import load_model
 from quire.parity.models import STEPS, TOLERANCE, model_names, run_model

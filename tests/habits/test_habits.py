@@ -34,7 +34,7 @@ from quire.cli.main import main
 from quire.cli.model_options import ModelOptions
 from quire.cli.session import Session, Sizes
 from quire.engine import LLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.server.worker.protocol import Chat, Generate
 from served import Served, environment, served
 

@@ -17,7 +17,7 @@ from quire import LLM, GenerationResult, SamplingParams, Tensor
 from quire._native.core import module_version
 from quire._native.graph import Executor
 from quire._native.quant import dequantize, quantize
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.errors import CapacityError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.hardware import find_device, module_files, modules

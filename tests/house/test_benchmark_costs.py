@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from compare_llama_cpp import runs_of

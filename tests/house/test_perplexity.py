@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from quire import LLM
 from quire._native.kernels import supported_isas
-from quire.conversion import convert
-from quire.engine.loader import packaged_model
+from quire.checkpoints.conversion import convert
+from quire.engine.loading.loader import packaged_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import perplexity

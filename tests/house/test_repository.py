@@ -224,7 +224,7 @@ def test_commands_install_this_distribution(tracked: list[str]) -> None:
 
 
 def test_the_table_of_sampling_parameters_is_complete() -> None:
-    from quire.sampling import SamplingParams
+    from quire.params.sampling import SamplingParams
 
     text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`|see below) \|", text, re.MULTILINE)
@@ -296,7 +296,9 @@ def test_docstring_examples() -> None:
 
 def test_convert_stays_a_function() -> None:
     """A module of that name would replace it in the package when a checkpoint folder is first opened."""
-    program = "import quire, quire.conversion; import quire.engine.loader; assert callable(quire.convert)"
+    program = (
+        "import quire, quire.checkpoints.conversion; import quire.engine.loading.loader; assert callable(quire.convert)"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
     package = importlib.import_module("quire")
     assert package.__file__ is not None

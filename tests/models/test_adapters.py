@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from quire._native import graph
 from quire._native.core import find_device
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader

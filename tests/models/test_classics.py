@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quire.checkpoint import Fields
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.reading import Fields
 from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.models import load_model

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.checkpoint import reference_of
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.reading import reference_of
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import architectures, load_model

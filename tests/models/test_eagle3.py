@@ -12,8 +12,8 @@ import pytest
 from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import find_device
-from quire.checkpoint import checkpoint_dtype, speaks_of_eagle
-from quire.conversion import CheckpointReader, convert
+from quire.checkpoints.conversion import CheckpointReader, convert
+from quire.checkpoints.mapping import checkpoint_dtype, speaks_of_eagle
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import is_head, load_head, load_model, trace_predictor

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_kernels import threads_of
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from served import served
 from test_models import Runner, close
 from tiny_checkpoints import N_VOCAB, REFERENCES, SOURCE, shapes_of, weight_of, write_checkpoint, write_safetensors

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_kernels import threads_of
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM, AsyncLLM
 from quire.errors import CapacityError, RequestError, UnsupportedError
 from served import served

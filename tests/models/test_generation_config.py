@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.conversion.generation import _NOT_FOLLOWED
 from quire.cli.main import cli
-from quire.conversion import convert
-from quire.conversion.generation import _NOT_FOLLOWED
 from quire.engine import LLM
 from quire.errors import LoadError
 from quire.gguf import GGUFReader
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from quire.server.routes.fields import SharedFields
 from quire.server.routes.llama_cpp.fields import CompletionBody, settings_of
 from tiny_checkpoints import config_of, shapes_of, weight_of, write_checkpoint, write_safetensors

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from quire import LLM
 from quire._native.quant import dequantize, quantize
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import load_model

@@ -14,7 +14,7 @@ from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import dequantize
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import architectures, load_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from test_models import Runner, close
 from tiny_checkpoints import CONFIGS, class_of, write_checkpoint
 

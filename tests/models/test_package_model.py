@@ -7,15 +7,15 @@ from typing import Literal
 
 import numpy as np
 import pytest
-import quire.conversion
+import quire
 from quire._native.core import find_device
 from quire._native.graph import Executor
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.gguf import GGUFReader
 from quire.models import load_model
 from quire.tokenizer import Tokenizer
 
-PACKAGED = Path(quire.conversion.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
+PACKAGED = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
 
 
 def test_it_can_be_made_again(shared: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from quire._native.quant import dequantize
-from quire.conversion import convert
-from quire.conversion.run import CheckpointReader
+from quire.checkpoints.conversion import convert
+from quire.checkpoints.conversion.run import CheckpointReader
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader
 from test_models import Runner

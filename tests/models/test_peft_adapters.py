@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quire.conversion import CheckpointReader, convert, opened_adapters
+from quire.checkpoints.conversion import CheckpointReader, convert, opened_adapters
 from quire.engine import LLM
 from quire.errors import LoadError, QuireError
 from quire.gguf import GGUFReader

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from quire._native.quant import dequantize
-from quire.conversion import CheckpointReader, opened_adapters
-from quire.conversion.low_rank import effect_of
+from quire.checkpoints.conversion import CheckpointReader, opened_adapters
+from quire.checkpoints.conversion.low_rank import effect_of
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.safetensors import SafetensorsFile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from tiny_checkpoints import config_of, shapes_of, weight_of, write_checkpoint, write_safetensors

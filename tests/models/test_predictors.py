@@ -12,7 +12,7 @@ import pytest
 from chosen_kernels import threads_of
 from quire._native import graph
 from quire._native.core import find_device
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.errors import LoadError
 from quire.gguf import GGUFReader, GGUFWriter
 from quire.models import load_model

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from published_files import configuration, rows
 from quantized_checkpoints import CASES, write_quantized
-from quire.checkpoint import Fields, reference_of
-from quire.conversion import CheckpointReader, convert, opened_adapters
-from quire.conversion.class_names import class_of
-from quire.conversion.generation import write_sampling
+from quire.checkpoints.conversion import CheckpointReader, convert, opened_adapters
+from quire.checkpoints.conversion.class_names import class_of
+from quire.checkpoints.conversion.generation import write_sampling
+from quire.checkpoints.reading import Fields, reference_of
 from quire.errors import LoadError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model

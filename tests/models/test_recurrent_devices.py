@@ -14,14 +14,14 @@ from counting_device import CountingDevice, counting_device
 from decoder_client import Client
 from decoder_client import params as native_params
 from quire._native.engine import Decoder, DecoderConfig, ScriptedDrafter, VocabInfo
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
-from quire.engine.config import EngineConfig
-from quire.engine.loader import fit_of, open_model
+from quire.engine.loading.loader import fit_of, open_model
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
 from quire.models import load_model
-from quire.sampling import SamplingParams
+from quire.params.engine_options import EngineConfig
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 # Convolutions, delta rules, Mamba 1 and 2 with attention and without, RWKV, linear attention.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from quire.engine import LLM
 from quire.errors import UnsupportedError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
-from quire.engine.ranking import RankTemplate
+from quire.engine.loading.ranking import RankTemplate
 from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader
 from tiny_checkpoints import config_of, shapes_of, tokenizer_json, weight_of, write_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.models import supported
 from test_models import Runner, close
 from tiny_checkpoints import CONFIGS, MADE_TENSORS, class_of, weight_of, write_checkpoint, write_safetensors

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
-from quire.engine.text_advice import text_advice
+from quire.engine.loading.text_advice import text_advice
 from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.gguf import GGUFReader, GGUFWriter
 from served import served

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from chosen_kernels import threads_of
 from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
-from quire.engine.texts import TextOptions, shares
+from quire.engine.requests.texts import TextOptions, shares
 from quire.errors import LoadError, RequestError, UnsupportedError
 from tiny_checkpoints import shapes_of, write_checkpoint
 from word_pieces import write_word_pieces

@@ -14,8 +14,8 @@ from quantize_cases import write_importance, write_source
 from quire.cli.main import main
 from quire.errors import CapacityError, QuireError
 from quire.evaluation.recipe import plan_of, read_recipe
+from quire.files.whole_file import WholeFile
 from quire.gguf import GGUFReader, GGUFWriter
-from quire.whole_file import WholeFile
 
 HARNESS = Path(__file__).resolve().parents[1] / "support" / "interrupted_writes.py"
 KINDS = {"quantized", "imatrix", "older imatrix", "base", "picture"}

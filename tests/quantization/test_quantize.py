@@ -111,7 +111,7 @@ def test_the_command_writes_the_same(source: Source, tmp_path: Path, capsys: pyt
 def test_wrong_wishes_are_refused(
     source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
-    from quire.engine.loader import packaged_model
+    from quire.engine.loading.loader import packaged_model
 
     names = {"in": source("qwen3moe"), "out": tmp_path / "out.gguf", "q8": packaged_model()}
     assert main(["quantize", *(text.format(**names) for text in arguments)]) in (1, 2, 3)

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from quire.engine import LLM
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from served import Served, served
 from weather_tool import ASKED, WEATHER
 

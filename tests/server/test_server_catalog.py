@@ -19,7 +19,7 @@ import httpx
 import pytest
 from fake_engine import FakeEngine
 from one_call import post
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import LoadError
 from quire.server.app import build_app
 from quire.server.service.catalog import Catalog

@@ -13,8 +13,8 @@ import click
 import pytest
 from quire.cli import serve
 from quire.cli.serve_config import from_environment, from_file, read_env_file
-from quire.engine_options import EngineConfig
 from quire.errors import RequestError
+from quire.params.engine_options import EngineConfig
 from quire.server.service.service import Service
 
 

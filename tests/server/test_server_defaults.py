@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine
 from one_call import call, post
-from quire.request_fields import Asked
-from quire.sampling import SamplingParams
+from quire.params.request_fields import Asked
+from quire.params.sampling import SamplingParams
 from quire.server.worker.params import params_of
 from quire.server.worker.protocol import Chat, Generate
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from quire.engine import LLM
 from quire.errors import RequestError
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from served import Served, served
 
 N_CTX = 256

@@ -14,7 +14,7 @@ import pytest
 import quire
 from fake_engine import INFO, FakeEngine
 from one_call import call, post
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import CapacityError, LoadError
 from quire.server.failures import ApiError
 from quire.server.service.library import Library

@@ -20,11 +20,11 @@ import pytest
 from fake_engine import INFO, FakeEngine
 from one_call import call, post
 from quire.engine import LLM
-from quire.engine.infill import FillInTokens, infill_tokens
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
+from quire.engine.requests.infill import FillInTokens, infill_tokens
 from quire.errors import UnsupportedError
 from quire.gguf import GGUFReader
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from quire.server.worker.protocol import Ask, Beat, Failed, Generate
 from quire.tokenizer import Tokenizer
 from served import served

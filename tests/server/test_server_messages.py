@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from quire.engine import LLM
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from quire.server.routes.answers import arguments_object
 from weather_tool import ABOUT, ASKED, PARAMETERS, WEATHER
 

@@ -15,7 +15,7 @@ from fake_engine import FakeEngine
 from one_call import call, post
 from quire.engine import LLM
 from quire.gguf import GGUFReader
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 from quire.server.service.library import Library
 from quire.server.worker.engine_client import Stream
 from quire.server.worker.protocol import Answer, Ask, CallDelta, Chat, Delta, Failed, Finished, Generate, Started, Work
@@ -126,7 +126,7 @@ def test_logprobs_are_the_engines(client: httpx.Client, llm: LLM) -> None:
 
 def test_models_and_version(client: httpx.Client, llm: LLM) -> None:
     import quire
-    from quire.engine.loader import packaged_model
+    from quire.engine.loading.loader import packaged_model
 
     reader = GGUFReader(packaged_model())
     (row,) = client.get("/api/tags").json()["models"]

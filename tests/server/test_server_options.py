@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from quire import LLM
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from served import served
 from tiny_checkpoints import write_checkpoint
 

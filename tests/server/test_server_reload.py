@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from served import Served, served
 
 ASKED: list[tuple[str, dict[str, Any]]] = [

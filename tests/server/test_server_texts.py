@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fake_engine import FakeEngine
 from one_call import expect_refusal, post
-from quire.conversion import convert
+from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.server.worker.protocol import Embed, Score, TextRules
 from served import served

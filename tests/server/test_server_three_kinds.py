@@ -13,8 +13,8 @@ import pytest
 from fake_engine import FakeEngine
 from one_call import post
 from quire.engine import LLM
+from quire.params.structured import StructuredOutputsParams
 from quire.server.worker.protocol import Chat, Generate
-from quire.structured import StructuredOutputsParams
 
 ASKED = [{"role": "user", "content": "Hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

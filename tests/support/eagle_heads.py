@@ -239,7 +239,7 @@ def write_head_file(
 
     ``keys``, ``tensors``: instead of its own or beside them, with their types.
     """
-    from quire.conversion import CheckpointReader
+    from quire.checkpoints.conversion import CheckpointReader
     from quire.gguf import GGUFReader, GGUFWriter
 
     source = GGUFReader(model).metadata

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from quire.chat import ToolCallDelta
-from quire.sampling import SamplingParams
+from quire.params.sampling import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 from quire.grammar import Compiler, CompilerLimits, GrammarSource, TokenVocabulary, grammar_source
-from quire.structured import StructuredOutputsParams
+from quire.params.structured import StructuredOutputsParams
 
 EOG, CONTROL = 256, 257
 N_VOCAB = 258

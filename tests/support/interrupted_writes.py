@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from quire import whole_file
 from quire.cli.curve_picture import write_picture
 from quire.errors import CapacityError
 from quire.evaluation.base_file import BaseWriter
+from quire.files import whole_file
+from quire.files.whole_file import WholeFile
 from quire.gguf import GGUFReader
 from quire.quantization import Importance, plan, quantize_model
-from quire.whole_file import WholeFile
 
 Job = Callable[[Path], None]
 BEFORE = b"what was there before"

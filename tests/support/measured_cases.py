@@ -6,8 +6,8 @@ import random
 import struct
 from pathlib import Path
 
-from quire.conversion import convert
-from quire.engine.loader import packaged_model
+from quire.checkpoints.conversion import convert
+from quire.engine.loading.loader import packaged_model
 from tiny_checkpoints import write_checkpoint
 
 # Dense with q, k and v in one tensor, experts, states.

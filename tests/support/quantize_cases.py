@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from quire.conversion import convert
-from quire.engine.loader import packaged_model
+from quire.checkpoints.conversion import convert
+from quire.engine.loading.loader import packaged_model
 from quire.gguf import GGUFReader
 from quire.quantization import MIXES, Importance, Wishes, plan, quantize_model
 from quire.quantization.importance import Sums

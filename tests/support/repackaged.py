@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import quire
-import quire.conversion
 
-PACKAGED = Path(quire.conversion.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
+PACKAGED = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
 
 
 def repackaged(target: Path, changes: Mapping[str, tuple[object, str]]) -> Path:

@@ -20,11 +20,11 @@ import quire
 from grammar_texts import byte_vocabulary
 from quire.errors import RequestError
 from quire.grammar import Compiler, grammar_source, trial
+from quire.params.structured import StructuredOutputsParams
 from quire.server.worker import launch, supervisor
 from quire.server.worker.engine_client import EngineState
 from quire.server.worker.protocol import Delta, Generate, Open
 from quire.server.worker.supervisor import Watch, WorkerSupervisor
-from quire.structured import StructuredOutputsParams
 from quire.system import Lines, windows
 from windows_paths import ATTRIBUTES, MODULES
 

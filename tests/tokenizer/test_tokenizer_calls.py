@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from quire import Tokenizer
-from quire.engine.loader import packaged_model
+from quire.engine.loading.loader import packaged_model
 from quire.errors import RequestError
 
 TEXTS = ["Once upon a time", "The end"]

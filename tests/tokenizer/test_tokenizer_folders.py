@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from quire.conversion.vocabulary import write_vocabulary
+from quire.checkpoints.conversion.vocabulary import write_vocabulary
 from quire.errors import LoadError, QuireError, UnsupportedError
 from quire.gguf import GGUFWriter
 from quire.tokenizer import Tokenizer, TokenKind

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import tokenizers
 from quire.engine import LLM
-from quire.engine.answer_forms import token_vocabulary
+from quire.engine.requests.answer_forms import token_vocabulary
 from quire.errors import LoadError, RequestError, UnsupportedError
 from quire.grammar.compiler import Compiler
 from quire.grammar.source import grammar_source
-from quire.sampling import SamplingParams
-from quire.structured import StructuredOutputsParams
+from quire.params.sampling import SamplingParams
+from quire.params.structured import StructuredOutputsParams
 from quire.tokenizer import Tokenizer, TokenKind
 from quire.tokenizer.from_gguf import vocabulary_of_metadata
 from test_tokenizer import byte_alphabet, metadata

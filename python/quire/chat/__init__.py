@@ -6,8 +6,9 @@ what a model writes, while it comes.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from quire.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from quire.chat.answer import AnswerFormat, AnswerParser, parse_answer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from quire.chat.template import ChatTemplate
 
 # Reading answers needs no Jinja, and rendering no formats.
-_WHERE = {
+_MODULES = {
     "AnswerFormat": "answer",
     "AnswerParser": "answer",
     "ChatMessage": "reply",
@@ -42,10 +43,5 @@ __all__ = [
     "parse_answer",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'quire.chat' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"quire.chat.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -16,7 +16,7 @@ from .tables import print_table
 from .text import one_line, size_text
 
 if TYPE_CHECKING:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
 __all__ = ["AdapterFacts", "adapter_objects", "is_adapter", "print_adapters", "read_facts", "refusals"]
 
@@ -42,7 +42,7 @@ def is_adapter(path: Path) -> bool:
     """Return True for a LoRA adapter, False for a model.  LoadError for a file that is not GGUF."""
     if path.is_dir():
         return is_adapter_folder(path)
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
     metadata = GGUFReader(path).metadata
     return "general.type" in metadata and metadata["general.type"] == "adapter"
@@ -52,7 +52,7 @@ def read_facts(path: Path) -> AdapterFacts:
     """Read the facts of a GGUF adapter or a PEFT folder.  LoadError or UnsupportedError for one that fits no model."""
     if path.is_dir():
         return _of_folder(path)
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
     from ..nn import Adapter
 
     reader = GGUFReader(path)
@@ -68,7 +68,7 @@ def read_facts(path: Path) -> AdapterFacts:
 
 
 def _of_folder(folder: Path) -> AdapterFacts:
-    from ..conversion import PeftFolder
+    from ..checkpoints.conversion import PeftFolder
 
     peft = PeftFolder(folder)
     halves = [half for product in peft.products.values() for half in (product.left, product.right)]
@@ -84,7 +84,7 @@ def refusals(source: Path, model: GGUFReader, adapters: Sequence[tuple[str, floa
 
     ``model`` is the reader of ``source``, a file or a checkpoint folder.
     """
-    from ..conversion import opened_adapters
+    from ..checkpoints.conversion import opened_adapters
     from ..models import load_model
 
     found = []
@@ -106,8 +106,8 @@ def _base(source: Path, model: GGUFReader) -> Iterator[GGUFReader]:
     if not source.is_dir():
         yield model
         return
-    from ..checkpoint import checkpoint_dtype
-    from ..conversion import CheckpointReader
+    from ..checkpoints.conversion import CheckpointReader
+    from ..checkpoints.reading import checkpoint_dtype
 
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..sampling import SamplingParams
+from ..params.sampling import SamplingParams
 from .foreign_options import ForeignCommand
 from .model_argument import model_argument
 from .model_options import ModelOptions, model_options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import UnsupportedError
-from ..sampling import SamplingParams
+from ..params.sampling import SamplingParams
 from .chat_options import ChatSettings, chat_options
 from .conversation import COMMANDS, LEAVE, Conversation
 from .demo_tools import DEFINITIONS

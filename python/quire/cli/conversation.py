@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import QuireError
-from ..request_fields import ELSEWHERE
-from ..sampling import SamplingParams
+from ..params.request_fields import ELSEWHERE
+from ..params.sampling import SamplingParams
 from .demo_tools import answer
 from .stats import Clock, Stats
 from .text import Writer, note, one_line
@@ -145,7 +145,7 @@ class Conversation:
 
     def _limit(self) -> dict[str, int]:
         """Return the keyword of ``chat_stream`` that lets it drop the oldest turns."""
-        from ..sampling_defaults import most_prompt_tokens
+        from ..params.sampling_defaults import most_prompt_tokens
 
         return {"max_prompt_tokens": most_prompt_tokens(self.llm.n_ctx, self._params.max_tokens)} if self._drops else {}
 

@@ -34,7 +34,7 @@ def command(*, folder: str, out: str | None, out_file: str | None, dtype: str) -
     out = one_output(out, out_file)
     if out is None:
         raise click.UsageError("no output file: use quire convert DIR OUT.gguf")
-    from ..conversion import convert
+    from ..checkpoints.conversion import convert
 
     with progress_bar("converting") as advance:
         convert(folder, out, dtype, progress=advance)

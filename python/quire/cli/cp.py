@@ -65,7 +65,7 @@ def keep_preset(
 ) -> None:  # fmt: skip
     """Store a name for a model in the registry.  UsageError for an unknown field of ``SamplingParams``."""
     from ..hub.registry import Preset, Registry
-    from ..sampling import SamplingParams
+    from ..params.sampling import SamplingParams
 
     names = {key.replace("-", "_"): value for key, value in sampling.items()}
     unknown = set(names) - set(SamplingParams.__dataclass_fields__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LoadError, RequestError
-from ..request_fields import ELSEWHERE
+from ..params.request_fields import ELSEWHERE
 from .cp import keep_preset
 from .foreign_options import ForeignCommand
 from .model_argument import text_of
@@ -80,7 +80,7 @@ def _beside(folder: Path, name: str | None) -> str | None:
 
 def _parameters(given: list[tuple[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split parameters into fields of ``SamplingParams`` and engine options.  RequestError for any other."""
-    from ..sampling import SamplingParams
+    from ..params.sampling import SamplingParams
 
     sampling: dict[str, Any] = {}
     options: dict[str, Any] = {}

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..whole_file import WholeFile
+from ..files.whole_file import WholeFile
 
 __all__ = ["bars_of", "write_picture"]
 

@@ -11,9 +11,9 @@ from .tables import print_table
 from .text import size_text
 
 if TYPE_CHECKING:
-    from ..engine.config import EngineConfig
-    from ..engine.fit import Fit
-    from ..gguf import GGUFReader
+    from ..engine.loading.fit import Fit
+    from ..files.gguf import GGUFReader
+    from ..params.engine_options import EngineConfig
 
 __all__ = ["fit_object", "fit_of_file", "places_of_tensors", "print_fit"]
 
@@ -22,7 +22,7 @@ _PART = re.compile(r"\[\d+:\d+\]$")  # suffix for one of several matrices in a t
 
 def fit_of_file(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
     """Compute the fit of a model file.  Raises the same errors as opening the model."""
-    from ..engine.loader import fit_of
+    from ..engine.loading.loader import fit_of
 
     return fit_of(reader, path, config)
 

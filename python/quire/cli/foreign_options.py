@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..engine_options import cache_dtype_of
+from ..params.engine_options import cache_dtype_of
 from .foreign_values import Values, ours_of
 from .help_page import Command
 from .ollama_host import ollama_address

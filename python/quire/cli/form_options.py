@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..errors import RequestError
-from ..structured import MAX_SOURCE_BYTES, StructuredOutputsParams
+from ..params.structured import MAX_SOURCE_BYTES, StructuredOutputsParams
 
 __all__ = ["FORM_OPTIONS", "grammar_options", "taken_form", "taken_grammar"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..engine_options import EngineConfig, engine_options
 from ..errors import QuireError
+from ..params.engine_options import EngineConfig, engine_options
 from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
 from .fit_report import fit_object, fit_of_file, places_of_tensors, print_fit
 from .foreign_options import ForeignCommand
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .._native.gguf import TensorInfo
     from ..chat.detection import ToolSupport
-    from ..engine.config import KvDType
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
+    from ..params.engine_options import KvDType
 
 __all__ = ["command"]
 
@@ -243,8 +243,8 @@ def _predicting(reader: GGUFReader) -> tuple[int, bool] | None:
 
 def _sampling(reader: GGUFReader) -> dict[str, object] | None:
     """Return the sampling defaults of a chat; None for a model without a chat template."""
-    from ..engine.sampling_advice import advised_sampling
-    from ..sampling_defaults import chat_defaults
+    from ..engine.loading.sampling_advice import advised_sampling
+    from ..params.sampling_defaults import chat_defaults
 
     if "tokenizer.chat_template" not in reader.metadata:
         return None

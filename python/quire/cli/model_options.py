@@ -11,10 +11,17 @@ from typing import Any, Literal, TypeAlias
 import click
 from click.core import ParameterSource
 
-from ..engine_options import EngineConfig, EngineOption, engine_options, read_adapters, read_overrides, read_shares
 from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
+from ..params.engine_options import (
+    EngineConfig,
+    EngineOption,
+    engine_options,
+    read_adapters,
+    read_overrides,
+    read_shares,
+)
 from .model_argument import model_option
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]

@@ -18,7 +18,7 @@ from .tables import print_table
 from .text import note, size_text
 
 if TYPE_CHECKING:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
     from ..quantization import Importance, Plan
 
 __all__ = ["command"]
@@ -227,12 +227,12 @@ def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path
 
 @contextmanager
 def _opened(source: Path) -> Iterator[GGUFReader]:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
     if source.is_file():
         yield GGUFReader(source)
         return
-    from ..conversion import CheckpointReader
+    from ..checkpoints.conversion import CheckpointReader
 
     with tempfile.TemporaryDirectory() as scratch, CheckpointReader(source, Path(scratch), "f32") as reader:
         yield reader

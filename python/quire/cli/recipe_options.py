@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..evaluation.costs import Costs
     from ..evaluation.recipe import Recipe
     from ..evaluation.search import Goal
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
     from ..quantization import Importance
 
 __all__ = ["Made", "RecipeOptions", "make_recipe", "recipe_options"]
@@ -140,7 +140,7 @@ def make_recipe(options: RecipeOptions, reader: GGUFReader, importance: Importan
     from ..evaluation.calibration import calibration_from, calibration_written
     from ..evaluation.recipe import read_recipe
     from ..evaluation.search import Search, importance_over, search
-    from ..gguf import GGUFReader as Reader
+    from ..files.gguf import GGUFReader as Reader
 
     engine = {"threads": threads}
     with progress_bar("calibrating") as advance:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import LoadError, RequestError, UnsupportedError
-from ..sampling import SamplingParams
+from ..params.sampling import SamplingParams
 from .chat_options import ChatSettings, chat_options
 from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt, read_prompt

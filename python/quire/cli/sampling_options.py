@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from ..errors import RequestError
-from ..sampling import DEFAULT_SAMPLERS, SamplingParams
-from ..sampling_defaults import CHAT_DEFAULTS, chat_defaults
+from ..params.sampling import DEFAULT_SAMPLERS, SamplingParams
+from ..params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
 from .form_options import FORM_OPTIONS, taken_form
 from .model_options import PRESET
 

@@ -59,7 +59,7 @@ def model_path(path: str | None) -> Path:
     """Return the model file or folder for a command that reads it without running it."""
     if path is not None:
         return located(path)
-    from ..engine.loader import packaged_model
+    from ..engine.loading.loader import packaged_model
 
     note("no model given: using the small one in the package")
     return packaged_model()

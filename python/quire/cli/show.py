@@ -30,7 +30,7 @@ def command(*, name: str, as_json: bool) -> None:
 
 
 def _described(name: str) -> dict[str, Any]:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
     from ..hub.locate import locate, preset_of
 
     preset = preset_of(name)

@@ -13,8 +13,8 @@ from ..errors import QuireError
 
 if TYPE_CHECKING:
     from .._native.kv import CacheGroup
-    from ..engine.config import CacheDType, KvDType
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
+    from ..params.engine_options import CacheDType, KvDType
 
 __all__ = ["DEFAULT_N_CTX", "Memory", "Verdict", "opened", "verdict_of"]
 
@@ -59,13 +59,13 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
 
     Yields None and the reason for a folder that cannot be converted.  LoadError if there is no model file at all.
     """
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
     if not path.is_dir():
         yield GGUFReader(path), ""
         return
-    from ..checkpoint import checkpoint_dtype
-    from ..conversion import CheckpointReader
+    from ..checkpoints.conversion import CheckpointReader
+    from ..checkpoints.reading import checkpoint_dtype
 
     dtype = checkpoint_dtype(path)
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch:
@@ -80,7 +80,7 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
 
 def verdict_of(reader: GGUFReader, n_ctx: int | None, kv_dtype: KvDType) -> Verdict:
     """Check everything that opening the model checks, except for its weights."""
-    from ..engine.sampling_advice import advised_sampling
+    from ..engine.loading.sampling_advice import advised_sampling
     from ..tokenizer import Tokenizer
 
     reasons, memory = [], None
@@ -117,7 +117,7 @@ def memory_of(reader: GGUFReader, n_ctx: int | None, wanted: KvDType) -> Memory:
     from .._native.graph import Executor
     from .._native.kernels import KernelSet
     from .._native.kv import CacheLayout
-    from ..engine.kernel_choice import cache_dtype
+    from ..engine.loading.kernel_choice import cache_dtype
     from ..models import load_model
 
     model = load_model(reader)

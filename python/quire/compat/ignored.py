@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from ..call_names import unknown_argument
 from ..errors import UnsupportedError
+from ..params.call_names import unknown_argument
 
 __all__ = ["note_ignored", "refuse_set", "refuse_unknown"]
 

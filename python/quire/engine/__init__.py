@@ -4,17 +4,17 @@ Names are imported when first used: asyncio takes longer to import than all the 
 no front end.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
-from .config import EngineConfig
+from ..params.engine_options import EngineConfig
+from ..runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .async_llm import AsyncLLM
-    from .chat import ChatChoice, ChatDelta, ChatResult
     from .llm import LLM
-    from .loader import open_decoder
-    from .results import Choice, Delta, GenerationResult, Timings, TokenLogprob
+    from .loading.loader import open_decoder
+    from .requests.chat import ChatChoice, ChatDelta, ChatResult
+    from .requests.results import Choice, Delta, GenerationResult, Timings, TokenLogprob
 
 __all__ = [
     "LLM",
@@ -31,24 +31,19 @@ __all__ = [
     "open_decoder",
 ]
 
-_WHERE = {
+_MODULES = {
     "AsyncLLM": "async_llm",
-    "ChatChoice": "chat",
-    "ChatDelta": "chat",
-    "ChatResult": "chat",
-    "Choice": "results",
-    "Delta": "results",
-    "GenerationResult": "results",
+    "ChatChoice": "requests.chat",
+    "ChatDelta": "requests.chat",
+    "ChatResult": "requests.chat",
+    "Choice": "requests.results",
+    "Delta": "requests.results",
+    "GenerationResult": "requests.results",
     "LLM": "llm",
-    "Timings": "results",
-    "TokenLogprob": "results",
-    "open_decoder": "loader",
+    "Timings": "requests.results",
+    "TokenLogprob": "requests.results",
+    "open_decoder": "loading.loader",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _MODULES)

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from ..errors import RequestError
-from ..request_fields import asked
+from ..params.request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .forks import forbid_in_children
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
-from .prompts import Prompt, RequestOptions
-from .results import Collector, Delta, GenerationResult
-from .texts import Pair, TextOptions, Truncate
+from .requests.prompts import Prompt, RequestOptions
+from .requests.results import Collector, Delta, GenerationResult
+from .requests.texts import Pair, TextOptions, Truncate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
-    from ..request_fields import RequestFields
-    from ..sampling import SamplingParams
-    from .chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
+    from ..params.request_fields import RequestFields
+    from ..params.sampling import SamplingParams
+    from .requests.chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["AsyncLLM"]
 
@@ -109,7 +109,7 @@ class AsyncLLM(LLMBase):
         **fields: Unpack[RequestFields],
     ) -> ChatResult | list[ChatResult]:
         """Answer a conversation; see ``LLM.chat``."""
-        from .chat import ChatCollector, ChatOptions, conversations
+        from .requests.chat import ChatCollector, ChatOptions, conversations
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat, fields))
         chat = ChatOptions(
@@ -150,7 +150,7 @@ class AsyncLLM(LLMBase):
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[ChatDelta, None]:
         """``chat`` piece by piece; see ``LLM.chat_stream``."""
-        from .chat import ChatOptions
+        from .requests.chat import ChatOptions
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat_stream, fields))
         chat = ChatOptions(
@@ -167,7 +167,7 @@ class AsyncLLM(LLMBase):
         return self._chat_deltas(lambda: self._prompts.chat_request(messages, params, options, chat))
 
     async def _chat_deltas(self, prepare: Callable[[], ChatRequest]) -> AsyncGenerator[ChatDelta, None]:
-        from .chat import ChatCollector
+        from .requests.chat import ChatCollector
 
         request = await asyncio.to_thread(prepare)
         collector = ChatCollector(request, collector_of(request.engine))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
-    from ..sampling import LogitsProcessor, SamplingParams
+    from ..params.sampling import LogitsProcessor, SamplingParams
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
 from ..errors import RequestError
-from ..request_fields import asked
+from ..params.request_fields import asked
 from .engine import EngineRequest, Failure, Pooling
 from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
-from .prompts import Prompt, RequestOptions
-from .results import Collector, Delta, GenerationResult
-from .texts import Pair, TextOptions, Truncate
+from .requests.prompts import Prompt, RequestOptions
+from .requests.results import Collector, Delta, GenerationResult
+from .requests.texts import Pair, TextOptions, Truncate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
-    from ..request_fields import RequestFields
-    from ..sampling import SamplingParams
-    from .chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
+    from ..params.request_fields import RequestFields
+    from ..params.sampling import SamplingParams
+    from .requests.chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
 
 __all__ = ["LLM"]
 
@@ -124,7 +124,7 @@ class LLM(LLMBase):
         ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped; messages of the system and the
         last turn stay.  Raises UnsupportedError for a model without a template.
         """
-        from .chat import ChatCollector, ChatOptions, conversations
+        from .requests.chat import ChatCollector, ChatOptions, conversations
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat, fields))
         chat = ChatOptions(
@@ -165,7 +165,7 @@ class LLM(LLMBase):
         **fields: Unpack[RequestFields],
     ) -> Generator[ChatDelta, None, None]:
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
-        from .chat import ChatOptions
+        from .requests.chat import ChatOptions
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat_stream, fields))
         chat = ChatOptions(
@@ -182,7 +182,7 @@ class LLM(LLMBase):
         return self._chat_deltas(self._prompts.chat_request(messages, params, options, chat))
 
     def _chat_deltas(self, request: ChatRequest) -> Generator[ChatDelta, None, None]:
-        from .chat import ChatCollector
+        from .requests.chat import ChatCollector
 
         collector = ChatCollector(request, collector_of(request.engine))
         for event in self._events(request.engine):

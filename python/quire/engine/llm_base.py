@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..call_names import names_its_call
 from ..errors import RequestError, UnsupportedError
-from .config import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
+from ..params.call_names import names_its_call
+from ..params.engine_options import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
-from .loader import open_model
-from .model_names import model_path, named_model
-from .prompts import Prompt, Prompts, RequestOptions, prompt_list
-from .ranking import is_judged, relevance
-from .results import Collector
-from .texts import Pair, TextOptions, Texts, is_pair, text_list
+from .loading.loader import open_model
+from .loading.model_names import model_path, named_model
+from .loading.ranking import is_judged, relevance
+from .requests.prompts import Prompt, Prompts, RequestOptions, prompt_list
+from .requests.results import Collector
+from .requests.texts import Pair, TextOptions, Texts, is_pair, text_list
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from .._native.engine import DecoderStats, Event
-    from ..structured import StructuredOutputsParams
+    from ..params.structured import StructuredOutputsParams
     from ..tokenizer import Tokenizer
 
 __all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "stacked"]

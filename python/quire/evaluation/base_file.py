@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LoadError
-from ..whole_file import WholeFile
+from ..files.whole_file import WholeFile
 from .losses import log_probs
 
 if TYPE_CHECKING:

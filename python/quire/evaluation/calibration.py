@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .._native.engine import Request, SamplingParams
-from ..engine.loader import open_reader
+from ..engine.loading.loader import open_reader
 from ..errors import RequestError
-from ..gguf import GGUFReader
+from ..files.gguf import GGUFReader
 from .chunks import chunks_of
 from .scorer import Scorer
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .._native.core import DType
 from .._native.quant import needs_importance
 from ..errors import RequestError
-from ..gguf import GGUFReader
+from ..files.gguf import GGUFReader
 from ..quantization import Importance, Planned
 from ..quantization.knapsack import Option
 from ..quantization.roles import is_quantizable

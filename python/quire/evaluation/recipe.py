@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import LoadError, RequestError
-from ..gguf import GGUFReader, Metadata
+from ..files.gguf import GGUFReader, Metadata
 from ..quantization import MIXES, Importance, Mix, Plan, Planned
 from ..quantization.knapsack import Option, cheapest
 from ..quantization.run import place_of

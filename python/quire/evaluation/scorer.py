@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import errors
 from .._native.engine import Request
-from ..engine.config import EngineConfig
-from ..engine.loader import open_model
-from ..engine.opened_model import OpenedModel
-from ..engine.sizes import BLOCK_TOKENS
+from ..engine.loading.loader import open_model
+from ..engine.loading.opened_model import OpenedModel
+from ..engine.loading.sizes import BLOCK_TOKENS
 from ..errors import RequestError, UnsupportedError
+from ..params.engine_options import EngineConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.loader import open_reader
+from ..engine.loading.loader import open_reader
 from ..errors import RequestError
-from ..gguf import GGUFReader
+from ..files.gguf import GGUFReader
 from ..quantization import Importance
 from .calibration import Calibration
 from .costs import Costs, groups_of, measure_costs

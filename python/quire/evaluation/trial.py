@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._native.core import Tensor
 from .._native.quant import dequantize
-from ..conversion import MadeReader
-from ..engine.loader import open_reader
-from ..gguf import GGUFReader, GGUFWriter
+from ..checkpoints.conversion import MadeReader
+from ..engine.loading.loader import open_reader
+from ..files.gguf import GGUFReader, GGUFWriter
 from ..quantization import Importance, Planned, Wishes, plan
 from ..quantization.run import announce, pieces
 from .divergence import divergences

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..call_syntax import CallSyntax, Notation
+from ..chat.tools.call_syntax import CallSyntax, Notation
 from ..errors import RequestError, UnsupportedError
 from .arguments import Argument, Looseness, arguments_of, json_lark
 from .frame import Frame, FrameWriter, lark_string

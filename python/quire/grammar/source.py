@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import RequestError, UnsupportedError
-from ..structured import StructuredOutputsParams
+from ..params.structured import StructuredOutputsParams
 from .frame import ANY_TOKENS, Frame, FrameWriter, lark_string
 from .gbnf import gbnf_to_lark, is_gbnf
 from .schema import enforceable

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files.whole_file import WholeFile
 from ..system import loaded_files
-from ..whole_file import WholeFile
 
 if TYPE_CHECKING:
     from .._native.core import Device

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
 from ..errors import RequestError
+from ..params.engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
 from .registry import Preset
 
 __all__ = ["options_of_preset"]

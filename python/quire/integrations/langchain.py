@@ -9,8 +9,8 @@ from contextlib import aclosing, closing
 from typing import Any
 
 from ..engine import LLM, AsyncLLM, ChatDelta, ChatResult
-from ..engine.chat import ChatChoice
 from ..engine.engine import Pooling
+from ..engine.requests.chat import ChatChoice
 from ..errors import RequestError, UnsupportedError
 from .shared import Model, absent, awaited, check_options, engine_options, opened, single
 

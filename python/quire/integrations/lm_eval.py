@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import RequestError
-from ..sampling import SamplingParams
+from ..params.sampling import SamplingParams
 from .shared import Model, absent, engine_options, opened
 
 try:

@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from ..engine import LLM, AsyncLLM
-from ..engine.chat import ChatOptions
-from ..engine_options import EngineConfig
+from ..engine.requests.chat import ChatOptions
 from ..errors import RequestError
-from ..request_fields import asked
+from ..params.engine_options import EngineConfig
+from ..params.request_fields import asked
 
 __all__ = ["Model", "absent", "awaited", "check_options", "engine_options", "opened", "single"]
 

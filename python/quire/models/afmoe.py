@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from .._native.graph import xielu
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Checkpoint,
@@ -19,7 +19,7 @@ from ..checkpoint import (
     rope_keys,
     taken,
 )
-from ..checkpoint.rope import rope_of
+from ..checkpoints.mapping.rope import rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, Keys, Tensor, Weights, frequency_factors, rope_spec
 from . import qwen3

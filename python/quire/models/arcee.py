@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import relu_squared
-from ..checkpoint import Checkpoint, f32, no_windows
+from ..checkpoints.mapping import Checkpoint, f32, no_windows
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from . import llama
 from .base import Block, Decoder, DenseConfig

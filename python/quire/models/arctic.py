@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import SILU, Checkpoint, f32, no_windows, u32
+from ..checkpoints.mapping import SILU, Checkpoint, f32, no_windows, u32
 from ..nn import ExpertConfig, GatedMLP, Keys, MoE, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import base, llama
 from .base import Decoder, DenseConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     EXPERT_TENSORS,
     SHARED_EXPERT_TENSORS,
     SILU,

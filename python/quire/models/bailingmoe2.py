@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -18,7 +18,7 @@ from ..checkpoint import (
     no_windows,
     u32,
 )
-from ..checkpoint.rope import partial_rotary
+from ..checkpoints.mapping.rope import partial_rotary
 from ..errors import UnsupportedError
 from ..nn import ROUTING, ExpertConfig, Keys, Weights, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig, dense_then_experts, layers_left_out

@@ -5,7 +5,7 @@ Tokens see each other both ways; the answer is a vector for each, or scores of c
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Fields, Key, Source, made, rows, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, made, rows, taken, u32
 from ..nn import MLP, Keys, Weights
 from .encoding import (
     ENCODER_KEYS,

@@ -6,7 +6,7 @@ Weights are taken as they are, be they of three values or not.
 from __future__ import annotations
 
 from .._native.graph import glu
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,

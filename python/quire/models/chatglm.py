@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import SILU, Checkpoint, Fields, f32, made, u32
-from ..checkpoint.decoder import BIASED_TENSORS
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping.decoder import BIASED_TENSORS
 from ..errors import UnsupportedError
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
 from . import glm4

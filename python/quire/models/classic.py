@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native.graph import layer_norm, multiply_weight
-from ..checkpoint import DECODER_KEYS, Array, Change, Fields, Key, made
-from ..checkpoint.rope import rope_of
+from ..checkpoints.mapping import DECODER_KEYS, Array, Change, Fields, Key, made
+from ..checkpoints.mapping.rope import rope_of
 from ..errors import CapacityError, UnsupportedError
 from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weight, Weights, rope, select_rows
 from .base import DenseConfig, Layer, Mixer

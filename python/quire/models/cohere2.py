@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import SILU, Checkpoint, Fields, has_windows, local_layers, made, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, has_windows, local_layers, made, u32
 from ..nn import CacheSpec, Keys, RopeSpec, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .base import local_layers as locals_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import clamp
-from ..checkpoint import Checkpoint, Fields, Key, by_expert, made, taken, u32
-from ..checkpoint.rope import Entry, rope_keys, theta_of
+from ..checkpoints.mapping import Checkpoint, Fields, Key, by_expert, made, taken, u32
+from ..checkpoints.mapping.rope import Entry, rope_keys, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
 from . import classic

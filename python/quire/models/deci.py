@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..checkpoint import SILU, Array, Checkpoint, Fields, interleaved, made, no_windows, taken
+from ..checkpoints.mapping import SILU, Array, Checkpoint, Fields, interleaved, made, no_windows, taken
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, Linear, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama

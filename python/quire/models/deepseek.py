@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..checkpoint import EXPERT_TENSORS, SHARED_EXPERT_TENSORS, SILU, Checkpoint, f32, made, no_windows, u32
+from ..checkpoints.mapping import EXPERT_TENSORS, SHARED_EXPERT_TENSORS, SILU, Checkpoint, f32, made, no_windows, u32
 from ..nn import ExpertConfig, Keys, Weights, frequency_factors, rope_spec
 from . import llama
 from .base import Block, Decoder, DenseConfig, dense_then_experts

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -32,7 +32,7 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.rope import kind_of, rope_of
+from ..checkpoints.mapping.rope import kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     ROUTING,

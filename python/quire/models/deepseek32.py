@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoint import PREDICTING_LAYERS, Fields, Key, factor, made, n_dense, u32
+from ..checkpoints.mapping import PREDICTING_LAYERS, Fields, Key, factor, made, n_dense, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Step, Tensor, Weights
 from . import deepseek2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     SILU,
     Fields,
@@ -40,7 +40,7 @@ from .base import MAX_DIM, Decoder, DenseConfig
 from .llama import head_dim_of
 
 if TYPE_CHECKING:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
 HEADS = ("eagle3",)
 MOST_LAYERS_READ = 16

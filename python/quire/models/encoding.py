@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..checkpoint import Checkpoint, Fields, Key, Source, f32, made, u32
-from ..checkpoint.rope import kind_of, rope_of, theta_of
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, f32, made, u32
+from ..checkpoints.mapping.rope import kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,

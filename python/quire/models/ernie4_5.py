@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, no_windows, rope_keys
-from ..checkpoint.rope import Entry
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    no_windows,
+    rope_keys,
+)
+from ..checkpoints.mapping.rope import Entry
 from ..nn import GatedMLP, Keys, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention, head_dim_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, f32, made, no_windows, rope_keys, u32
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, f32, made, no_windows, rope_keys, u32
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention, head_dim_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -27,7 +27,7 @@ from .llama import Attention
 from .mamba2 import UNLIMITED, Mamba2Mixer, StateSpace, by_group, mixer_tensors
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("falcon-h1",)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, adding, taken, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, adding, taken, u32
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention

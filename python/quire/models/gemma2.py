@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, cap, local_layers, made, u32, window
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Fields,
+    cap,
+    local_layers,
+    made,
+    u32,
+    window,
+)
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
 from .base import Decoder, DenseConfig, SandwichBlock

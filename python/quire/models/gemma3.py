@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Checkpoint,
@@ -20,8 +20,8 @@ from ..checkpoint import (
     u32,
     with_pictures,
 )
-from ..checkpoint import local_layers as locals_of
-from ..checkpoint.rope import Entry, has_new_name, kind_of, rope_of
+from ..checkpoints.mapping import local_layers as locals_of
+from ..checkpoints.mapping.rope import Entry, has_new_name, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Checkpoint,
@@ -29,7 +29,7 @@ from .base import local_layers as locals_of
 from .gemma3 import GELU_TANH, LOCAL_BASE, NORMS, rope_entries
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("gemma3n",)
 PERIOD = 5

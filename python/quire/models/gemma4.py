@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Array,
@@ -24,7 +24,7 @@ from ..checkpoint import (
     u32,
     with_pictures,
 )
-from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,

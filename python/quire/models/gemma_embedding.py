@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_TENSORS, Checkpoint, Fields, Key, Source, made, u32
+from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, Fields, Key, Source, made, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec, select_rows
 from . import gemma3

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, made, u32
-from ..checkpoint.decoder import BIASED_TENSORS
-from ..checkpoint.rope import partial_rotary
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, made, u32
+from ..checkpoints.mapping.decoder import BIASED_TENSORS
+from ..checkpoints.mapping.rope import partial_rotary
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
 from .base import Decoder, DenseConfig, SandwichBlock
 from .llama import Attention

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -24,7 +24,7 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.rope import rope_of
+from ..checkpoints.mapping.rope import rope_of
 from ..nn import (
     ROUTING,
     ExpertConfig,

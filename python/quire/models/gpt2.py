@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Fields, f32, made, taken, transposed, u32
+from ..checkpoints.mapping import Checkpoint, Fields, f32, made, taken, transposed, u32
 from ..nn import MLP, Keys, Step, Tensor, Weights
 from .base import DenseConfig
 from .classic import EPS, Attention, Block, LayerNormDecoder, PositionTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     Array,
@@ -20,9 +20,9 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.packed import MXFP4
-from ..checkpoint.rope import Entry
-from ..checkpoint.windows import window_pattern
+from ..checkpoints.mapping.packed import MXFP4
+from ..checkpoints.mapping.rope import Entry
+from ..checkpoints.mapping.windows import window_pattern
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, MoE, MoeSpec, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from ..nn.rotary import Scaling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
 from ..nn import MLP, Keys, Weights, rope_spec
 from .base import DenseConfig
 from .classic import EPS, GELU_TANH, Attention, LayerNormDecoder, ParallelBlock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..checkpoint import Checkpoint, Fields, f32, flag, made, rope_keys, taken
-from ..checkpoint.rope import Entry, theta_of
+from ..checkpoints.mapping import Checkpoint, Fields, f32, flag, made, rope_keys, taken
+from ..checkpoints.mapping.rope import Entry, theta_of
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..checkpoint import SILU, Checkpoint, Fields, f32, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama

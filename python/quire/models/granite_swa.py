@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import SILU, Checkpoint, Fields, f32, has_windows, local_layers, made, u32
-from ..checkpoint.rope import theta_of
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, has_windows, local_layers, made, u32
+from ..checkpoints.mapping.rope import theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from . import granite, llama

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -27,15 +27,15 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.keys import Value
-from ..checkpoint.rope import Entry, partial_rotary, rope_of
+from ..checkpoints.mapping.keys import Value
+from ..checkpoints.mapping.rope import Entry, partial_rotary, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, MoE, MoeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer
 from .mamba2 import UNLIMITED, Attention, Mamba2Mixer, StateSpace, mixer_tensors
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("granitehybrid",)
 

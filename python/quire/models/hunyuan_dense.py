@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, no_windows, rope_keys
-from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    no_windows,
+    rope_keys,
+)
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of, theta_of
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from . import qwen3
 from .base import Block, Decoder, DenseConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -16,7 +16,7 @@ from ..checkpoint import (
     rope_keys,
     u32,
 )
-from ..checkpoint.rope import Entry, kind_of, rope_of, theta_of
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of, theta_of
 from ..errors import UnsupportedError
 from ..nn import ExpertConfig, Keys, Step, Tensor, Weights, experts_of, rope, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig

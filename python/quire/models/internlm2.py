@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     SILU,
     Array,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, transposed, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, transposed, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, Weights
 from .base import DenseConfig

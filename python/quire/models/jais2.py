@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import relu_squared
-from ..checkpoint import DECODER_TENSORS, Checkpoint, f32, made, no_windows, only_with, taken
+from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, f32, made, no_windows, only_with, taken
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, only_with, taken, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, only_with, taken, u32
 from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, Weights
 from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, Mixer, by_layer
 from .mamba import MambaMixer, Selection

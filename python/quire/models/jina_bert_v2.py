@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Fields, Source
+from ..checkpoints.mapping import Checkpoint, Fields, Source
 from ..errors import UnsupportedError
 from ..nn import MLP, FusedGatedMLP, Keys, LayerNorm, Step, Tensor, Weight, Weights
 from . import encoding

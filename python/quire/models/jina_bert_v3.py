@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Key, Source, f32, u32
+from ..checkpoints.mapping import Checkpoint, Key, Source, f32, u32
 from ..nn import MLP, Keys, Weights, rope_spec
 from .encoding import (
     ENCODER_KEYS,

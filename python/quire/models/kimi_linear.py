@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native import graph
-from ..checkpoint import DECODER_TENSORS, Array, Checkpoint, Fields, f32, factor, made, n_dense, taken, u32
+from ..checkpoints.mapping import DECODER_TENSORS, Array, Checkpoint, Fields, f32, factor, made, n_dense, taken, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,

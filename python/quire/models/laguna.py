@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .._native.graph import multiply_broadcast, softplus
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -20,7 +20,7 @@ from ..checkpoint import (
     rope_keys,
     u32,
 )
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     ROUTING,

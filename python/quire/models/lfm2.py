@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, f32, made, rope_keys, squeezed, taken, u32
-from ..checkpoint.rope import Entry
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Fields,
+    f32,
+    made,
+    rope_keys,
+    squeezed,
+    taken,
+    u32,
+)
+from ..checkpoints.mapping.rope import Entry
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, by_layer, head

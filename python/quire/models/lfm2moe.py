@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoint import Checkpoint, Fields, factor, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, factor, made, u32
 from ..nn import GatedMLP, Keys, MoE, MoeSpec, Weights
 from .base import MAX_DIM, MAX_LAYERS, Layer
 from .lfm2 import KEYS, TENSORS, Lfm2, rope_of_lfm2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..checkpoint import SILU, Checkpoint, made
+from ..checkpoints.mapping import SILU, Checkpoint, made
 from ..nn.rotary import Layout
 from . import llama
 from .eurobert import EuroBert

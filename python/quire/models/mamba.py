@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoint import SILU, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, taken, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weights, unit_norm
 from .base import MAX_DIM, Layer

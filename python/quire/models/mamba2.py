@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, f32, made, only_with, squeezed, taken, u32
+from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, f32, made, only_with, squeezed, taken, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, RopeSpec, Step, Tensor, Weights, rope, select_rows
 from .base import MAX_DIM, MAX_HEADS, Config, DenseConfig, head
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("mamba2",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -17,8 +17,8 @@ from ..checkpoint import (
     rope_keys,
     u32,
 )
-from ..checkpoint import local_layers as locals_of
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoints.mapping import local_layers as locals_of
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, RopeSpec, Weights, experts_of, rope_spec
 from .base import Block, Decoder, DenseConfig, local_layers

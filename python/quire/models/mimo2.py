@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     EXPERT_TENSORS,
@@ -21,7 +21,7 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.rope import Entry, kind_of
+from ..checkpoints.mapping.rope import Entry, kind_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, layers_left_out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows
 from ..errors import UnsupportedError
 from ..nn import Keys
 from . import llama

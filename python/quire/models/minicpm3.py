@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..checkpoint import Checkpoint, Entry, Fields, Source, f32, made, rope_keys, u32
-from ..checkpoint.rope import LONGROPE, kind_of, longrope_keys, rope_of
+from ..checkpoints.mapping import Checkpoint, Entry, Fields, Source, f32, made, rope_keys, u32
+from ..checkpoints.mapping.rope import LONGROPE, kind_of, longrope_keys, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, LatentAttention, LatentSizes, LongRope, Step, Tensor, Weights
 from . import deepseek2

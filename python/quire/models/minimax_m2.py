@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -12,7 +12,7 @@ from ..checkpoint import (
     rope_keys,
     u32,
 )
-from ..checkpoint.rope import rope_of
+from ..checkpoints.mapping.rope import rope_of
 from ..nn import ExpertConfig, Keys, MoE, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .olmo2 import Attention

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import scale_by_position
-from ..checkpoint import SILU, Checkpoint, Fields, made, rope_keys, u32, window, with_pictures
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, rope_keys, u32, window, with_pictures
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from . import llama, mistral4

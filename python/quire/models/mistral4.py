@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, Fields, factor, flag, half, made, taken, u32
-from ..checkpoint.rope import rope_of
+from ..checkpoints.mapping import Checkpoint, Fields, factor, flag, half, made, taken, u32
+from ..checkpoints.mapping.rope import rope_of
 from . import deepseek2
 
 ARCHES = ("mistral4",)

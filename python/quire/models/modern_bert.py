@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import Checkpoint, Fields, Key, Source, f32, made, only_with, taken, u32
-from ..checkpoint.rope import Entry, kind_of, rope_of
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, f32, made, only_with, taken, u32
+from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import (
     CacheSpec,

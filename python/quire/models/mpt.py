@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import clamp
-from ..checkpoint import Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, f32, made, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, Keys, LayerNorm, Step, Tensor, Weights
 from .base import DenseConfig

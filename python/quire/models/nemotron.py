@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from .._native.graph import relu_squared
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, adding, f32, made, no_windows, taken
-from ..checkpoint.rope import partial_rotary
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    Checkpoint,
+    Fields,
+    adding,
+    f32,
+    made,
+    no_windows,
+    taken,
+)
+from ..checkpoints.mapping.rope import partial_rotary
 from ..nn import MLP, Keys, Step, Tensor, Weights, rope_spec
 from .base import Decoder, DenseConfig, Layer, Mixer, head
 from .llama import Attention, head_dim_of

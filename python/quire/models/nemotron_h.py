@@ -6,7 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, factor, flag, made, only_with, taken, u32
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    SILU,
+    Checkpoint,
+    Fields,
+    Key,
+    f32,
+    factor,
+    flag,
+    made,
+    only_with,
+    taken,
+    u32,
+)
 from ..errors import UnsupportedError
 from ..nn import MLP, CacheSpec, Keys, MoeSpec, Step, Tensor, Weights
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, by_layer, layers_left_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .._native.graph import add_weight
-from ..checkpoint import SILU, Checkpoint, Fields, Key, Source, by_expert, f32, rows, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, Key, Source, by_expert, f32, rows, taken, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, ExpertConfig, GatedMLP, Keys, MoE, MoeSpec, Tensor, Weights, rope_spec
 from .base import MAX_LAYERS, Layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import clamp
-from ..checkpoint import SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, LayerNorm, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from . import llama

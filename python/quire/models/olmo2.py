@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -17,7 +17,7 @@ from ..checkpoint import (
     no_windows,
     rope_keys,
 )
-from ..checkpoint.rope import Entry, has_new_name, kind_of, rope_of
+from ..checkpoints.mapping.rope import Entry, has_new_name, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from .base import Decoder, DenseConfig, PostNormBlock

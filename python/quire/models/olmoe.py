@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, f32, made, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, f32, made, u32
 from ..nn import ExpertConfig, Keys, MoE, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .olmo2 import Attention

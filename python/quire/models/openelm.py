@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..checkpoint import SILU, Array, Change, Checkpoint, Fields, Key, f32, made, taken, u32
+from ..checkpoints.mapping import SILU, Array, Change, Checkpoint, Fields, Key, f32, made, taken, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import classic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_TENSORS, SILU, Checkpoint, f32, no_windows, u32
+from ..checkpoints.mapping import DECODER_TENSORS, SILU, Checkpoint, f32, no_windows, u32
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder

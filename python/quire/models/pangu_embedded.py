@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, made, no_windows, only_with, taken, u32
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    made,
+    no_windows,
+    only_with,
+    taken,
+    u32,
+)
 from .exaone import Exaone
 from .llama import head_dim_of
 

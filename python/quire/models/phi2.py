@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, f32
+from ..checkpoints.mapping import Checkpoint, f32
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, GELU_TANH, Attention, LayerNormDecoder, ParallelBlock, n_rotated

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, window
-from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, window
+from ..checkpoints.mapping.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
 from ..nn import CacheSpec, FusedGatedMLP, Keys, LongRope, Step, Tensor, Weights, rope
 from .base import Block, Decoder, DenseConfig
 

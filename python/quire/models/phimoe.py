@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -17,7 +17,7 @@ from ..checkpoint import (
     u32,
     window,
 )
-from ..checkpoint.rope import LONGROPE, Entry, kind_of, longrope_keys, rope_of
+from ..checkpoints.mapping.rope import LONGROPE, Entry, kind_of, longrope_keys, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, LongRope, MoE, MoeSpec, Step, Tensor, Weights, rope
 from . import classic

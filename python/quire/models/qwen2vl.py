@@ -5,8 +5,8 @@ Text has the same position in time, height and width, so that rotation is the pl
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
-from ..checkpoint.rope import mrope_keys
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
+from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, Weights
 from .qwen2 import Qwen2
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -25,13 +25,13 @@ from ..checkpoint import (
     u32,
     with_pictures,
 )
-from ..checkpoint.rope import Entry, rope_of
+from ..checkpoints.mapping.rope import Entry, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
 from .base import MAX_DIM, MAX_HEADS, Decoder, DenseConfig, Layer, Mixer, layers_left_out
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("qwen35",)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._native import graph
-from ..checkpoint import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
+from ..checkpoints.mapping import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
 from .qwen35 import KEYS, PREDICTING, SECTIONS, TENSORS, Qwen35, rope_of_qwen35

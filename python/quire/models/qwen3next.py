@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoint import SILU, Change, Checkpoint, Fields, Source, made, rope_keys, squeezed, taken, u32
+from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, made, rope_keys, squeezed, taken, u32
 from ..errors import UnsupportedError
 from ..nn import Tensor, Weights
 from .base import DenseConfig
@@ -13,7 +13,7 @@ from .qwen35 import ATTENTION_TENSORS, PREDICTING, GatedDelta, decay
 from .qwen35moe import MOE_KEYS, MOE_TENSORS, Qwen35Moe
 
 if TYPE_CHECKING:
-    from ..checkpoint import Array
+    from ..checkpoints.mapping import Array
 
 ARCHES = ("qwen3next",)
 

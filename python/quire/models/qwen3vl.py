@@ -5,8 +5,8 @@ Text has the same position on all three, so that rotation is the plain one; the 
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, taken, u32
-from ..checkpoint.rope import mrope_keys
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, taken, u32
+from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, Weights
 from .qwen3 import HEADS, QK_NORMS, Qwen3
 

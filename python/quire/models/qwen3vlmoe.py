@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, taken, u32
-from ..checkpoint.rope import mrope_keys
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, taken, u32
+from ..checkpoints.mapping.rope import mrope_keys
 from ..errors import UnsupportedError
 from ..nn import Keys, Weights
 from .qwen3 import QK_NORMS

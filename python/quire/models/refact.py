@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import SILU, Checkpoint, Fields, f32, made, rows, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, rows, taken, u32
 from ..nn import GatedMLP, Keys, Weights
 from . import starcoder
 from .base import Block, Decoder, DenseConfig

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import LoadError, UnsupportedError
-from ..gguf import GGUFReader, Metadata
+from ..files.gguf import GGUFReader, Metadata
 from ..nn import Adapter, CacheSpec, Fusion, Keys, Predictor, Trace, Weights
 from .base import WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
-    from ..checkpoint import Checkpoint
+    from ..checkpoints.mapping import Checkpoint
     from .eagle3 import LoadedHead
 
 _Maker = Callable[[Keys, Weights, int], Model]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoint import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Linear, Step, Tensor, Weight, Weights
 from .base import MAX_DIM, MAX_LAYERS

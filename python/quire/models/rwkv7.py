@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .._native import graph
-from ..checkpoint import Array, Checkpoint, Fields, f32, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, taken, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
 from .base import MAX_DIM, Config, Layer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_KEYS, SILU, Checkpoint, Fields, made, no_windows
-from ..checkpoint.decoder import BIASED_TENSORS
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping.decoder import BIASED_TENSORS
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig, Layer, Mixer
 from .llama import Attention, head_dim_of

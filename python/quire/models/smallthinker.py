@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native import graph
-from ..checkpoint import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, made, rope_keys, u32
-from ..checkpoint.rope import Entry
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, made, rope_keys, u32
+from ..checkpoints.mapping.rope import Entry
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
 from .base import Decoder, DenseConfig, local_layers

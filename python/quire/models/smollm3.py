@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoint import SILU, Checkpoint, Fields, made, no_windows, rope_keys
-from ..checkpoint.rope import Entry
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows, rope_keys
+from ..checkpoints.mapping.rope import Entry
 from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, taken, u32
+from ..checkpoints.mapping import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, taken, u32
 from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint, u32
+from ..checkpoints.mapping import Checkpoint, u32
 from .gpt2 import GPT2
 from .gpt2 import HF as GPT2_HF
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from .._native import graph
-from ..checkpoint import (
+from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
     SILU,
@@ -23,8 +23,8 @@ from ..checkpoint import (
     taken,
     u32,
 )
-from ..checkpoint.pictures import with_pictures
-from ..checkpoint.rope import Entry, kind_of, llama3_factors, rope_of
+from ..checkpoints.mapping.pictures import with_pictures
+from ..checkpoints.mapping.rope import Entry, kind_of, llama3_factors, rope_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     ROUTING,

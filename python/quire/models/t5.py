@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..checkpoint import Checkpoint, Fields, Key, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, made, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import MAX_LAYERS, DenseConfig, Vectors, head

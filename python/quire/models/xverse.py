@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoint import Checkpoint
+from ..checkpoints.mapping import Checkpoint
 from . import llama
 
 ARCHES = ("xverse",)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import LoadError, UnsupportedError
 
 if TYPE_CHECKING:
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
 
 _HALVES = (".lora_a", ".lora_b")
 _DTYPES = ("f32", "f16", "bf16", "q8_0")  # types of an adapter's tensors

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import LoadError, UnsupportedError
-from ..gguf import REQUIRED, Metadata, Required
+from ..files.gguf import REQUIRED, Metadata, Required
 from .llama_cpp_keys import LLAMA_CPP_KEYS
 
 _LOG = logging.getLogger("quire")

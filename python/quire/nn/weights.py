@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..gguf import GGUFReader
+    from ..files.gguf import GGUFReader
     from .adapter import Adapter
     from .layers import Embedding, LayerNorm, Linear, LowRank, RMSNorm
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .._native.core import Tensor
 from .._native.graph import Executor, Weight
-from ..gguf import Metadata
+from ..files.gguf import Metadata
 from ..models.registry import LoadedModel, model_of
 from ..nn import Weights
 

@@ -1,9 +1,17 @@
-"""Quantized files: which type each tensor gets, importance matrices, and writing the file."""
+"""Quantized files: which type each tensor gets, importance matrices, and writing the file.
 
-from .importance import Importance
-from .mixes import MIXES, Mix, mix_named
-from .reader import QuantizedReader
-from .run import Plan, Planned, Wishes, plan, quantize_model
+Names are imported when first used: quantizing an array needs no models.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..runtime.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .importance import Importance
+    from .mixes import MIXES, Mix, mix_named
+    from .reader import QuantizedReader
+    from .run import Plan, Planned, Wishes, plan, quantize_model
 
 __all__ = [
     "MIXES",
@@ -17,3 +25,19 @@ __all__ = [
     "plan",
     "quantize_model",
 ]
+
+_MODULES = {
+    "Importance": "importance",
+    "MIXES": "mixes",
+    "Mix": "mixes",
+    "Plan": "run",
+    "Planned": "run",
+    "QuantizedReader": "reader",
+    "Wishes": "run",
+    "mix_named": "mixes",
+    "plan": "run",
+    "quantize_model": "run",
+}
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__, _MODULES)

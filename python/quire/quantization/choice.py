@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .._native.core import DType
 from ..errors import LoadError, RequestError
-from ..gguf import Metadata
+from ..files.gguf import Metadata
 from .mixes import Mix
 from .roles import Role, role_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import LoadError, RequestError
-from ..gguf import GGUFReader, GGUFWriter
-from ..whole_file import WholeFile
+from ..files.gguf import GGUFReader, GGUFWriter
+from ..files.whole_file import WholeFile
 
 if TYPE_CHECKING:
     import numpy as np

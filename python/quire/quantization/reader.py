@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._native.core import Tensor
-from ..conversion import MadeReader, Origin
-from ..gguf import GGUFReader, GGUFWriter
+from ..checkpoints.conversion import MadeReader, Origin
+from ..files.gguf import GGUFReader, GGUFWriter
 from .importance import Importance
 from .run import Planned, Wishes, announce, pieces, plan
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from .._native.core import DType
 from .._native.quant import can_quantize, dequantize, quantize
 from ..errors import RequestError, UnsupportedError
-from ..expressions import Expression
-from ..gguf import GGUFReader, GGUFWriter
+from ..files.expressions import Expression
+from ..files.gguf import GGUFReader, GGUFWriter
 from .choice import Chooser, ModelFacts, exactly, fallback, needs_importance
 from .importance import Importance
 from .mixes import COPY, Mix, mix_named

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
-from quire.gguf import NUMBER_CODES
+from quire.files.gguf import NUMBER_CODES
 from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, checked_name, pending
 from quire.chat.tools.json_calls import checked_arguments, items, members, started_list, started_object
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import JSON_CALL, CallSyntax
+from quire.chat.tools.call_syntax import JSON_CALL, CallSyntax
 from quire.chat.tools.tagged_json import TaggedJson
 
 _START, _END = "<tool_calls>", "</tool_calls>"

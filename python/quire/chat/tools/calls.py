@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
 from quire.chat.tools.schemas import ValueSchema
 

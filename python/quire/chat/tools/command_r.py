@@ -5,7 +5,7 @@ The first Command R models write ``Action:`` and a fenced list, on one line or o
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, pending, stream
 from quire.chat.tools.json_calls import JsonKeys, json_list
 from quire.chat.tools.scanner import Scanner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name, marked_calls, name_of, pending
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Malformed, Scanner, Wait

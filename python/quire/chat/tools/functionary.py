@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import started_arguments
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Kind, Steps, ToolFormat, Tools, Unfinished, name_of, stream
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import CutOff, Scanner

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.call_reader import beginning
+from quire.chat.tools.call_syntax import CallSyntax, Notation
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, name_of
 from quire.chat.tools.literals import LiteralReader
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, held_back

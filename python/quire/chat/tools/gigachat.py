@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import JSON_CALL, CallSyntax
+from quire.chat.tools.call_syntax import JSON_CALL, CallSyntax
 from quire.chat.tools.calls import Steps, ToolFormat, Tools
 from quire.chat.tools.json_calls import json_list
 from quire.chat.tools.scanner import Scanner

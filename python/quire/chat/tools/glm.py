@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Scanner, Wait
 from quire.chat.tools.value_ends import ValueTags

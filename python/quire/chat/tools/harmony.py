@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Kind, Steps, Text, ToolFormat, Tools, checked_name, pending, stream
 from quire.chat.tools.json_calls import json_arguments
 from quire.chat.tools.scanner import Malformed, Scanner

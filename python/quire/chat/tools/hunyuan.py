@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Steps, Tools
 from quire.chat.tools.glm import ArgumentTags
 from quire.chat.tools.scanner import Scanner

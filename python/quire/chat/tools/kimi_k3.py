@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, checked_name
 from quire.chat.tools.scanner import Malformed, Scanner, Wait
 from quire.chat.tools.value_ends import ValueTags

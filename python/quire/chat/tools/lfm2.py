@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from quire.call_syntax import CallSyntax, Notation
+from quire.chat.tools.call_syntax import CallSyntax, Notation
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished
 from quire.chat.tools.json_calls import call_of_json, items, started_calls
 from quire.chat.tools.pythonic import calls_of_python, started_python_calls

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.call_reader import CallReader, python_calls
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Call, Steps, ToolFormat, Tools, Unfinished, checked_name, name_of, pending
 from quire.chat.tools.json_calls import call_of_json, json_arguments, json_value
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import ArgumentList
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.scanner import Scanner
 from quire.chat.tools.value_ends import ValueTags

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.invoke_xml import InvokeXml
 
 FORMAT = InvokeXml(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Steps, ToolFormat, Tools, name_of
 from quire.chat.tools.json_calls import json_arguments, json_list
 from quire.chat.tools.scanner import Malformed, Scanner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from quire.call_syntax import CallSyntax
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, stream
 from quire.chat.tools.invoke_xml import read_invocations
 from quire.chat.tools.scanner import Malformed, Scanner

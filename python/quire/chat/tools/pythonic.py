@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax, Notation
 from quire.chat.tools.arguments import started_arguments
 from quire.chat.tools.call_reader import CallReader, python_calls
+from quire.chat.tools.call_syntax import CallSyntax, Notation
 from quire.chat.tools.calls import NAME_RUN, Call, Steps, ToolFormat, Tools, Unfinished, checked_name
 from quire.chat.tools.scanner import CutOff, Malformed, Scanner, Wait
 from quire.chat.tools.value_ends import read_to_end

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.call_syntax import CallSyntax
 from quire.chat.tools.arguments import Lines
+from quire.chat.tools.call_syntax import CallSyntax
 from quire.chat.tools.qwen3_coder import FunctionTags
 
 _START, _END = "<seed:tool_call>", "</seed:tool_call>"

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from ...structured import StructuredOutputsParams
+from ...params.structured import StructuredOutputsParams
 
 __all__ = ["LlamaGrammar"]
 

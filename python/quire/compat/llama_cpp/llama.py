@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import LLM
-from ...engine.chat import ChatFields
+from ...engine.requests.chat import ChatFields
 from ...errors import LoadError, RequestError, UnsupportedError
-from ...request_fields import RequestFields
-from ...structured import StructuredOutputsParams
+from ...params.request_fields import RequestFields
+from ...params.structured import StructuredOutputsParams
 from .options import engine_options, pretrained
 from .processors import processors_of
 from .shapes import chat_chunks, chat_completion, completion, completion_chunks, usage
@@ -117,7 +117,7 @@ class Llama:
     @property
     def metadata(self) -> dict[str, str]:
         """The keys of the file that have a single value, as text."""
-        from ...gguf import GGUFReader
+        from ...files.gguf import GGUFReader
 
         keys = GGUFReader(self._llm.path or self.model_path).metadata
         return {key: str(keys[key]) for key in keys if not keys.type_of(key).endswith("[]")}

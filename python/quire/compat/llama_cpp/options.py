@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ...engine_options import cache_dtype_of
 from ...errors import UnsupportedError
+from ...params.engine_options import cache_dtype_of
 from ..ignored import note_ignored, refuse_set, refuse_unknown
 
 __all__ = ["engine_options", "pretrained"]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ...sampling import LogitsProcessor
+    from ...params.sampling import LogitsProcessor
 
     Scores = npt.NDArray[np.float32]
     Processor = Callable[[npt.NDArray[np.intc], Scores], Scores]

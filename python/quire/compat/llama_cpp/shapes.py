@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...engine.chat import ChatDelta, ChatResult
-    from ...engine.results import Delta, GenerationResult, TokenLogprob
+    from ...engine.requests.chat import ChatDelta, ChatResult
+    from ...engine.requests.results import Delta, GenerationResult, TokenLogprob
     from ...tokenizer import Tokenizer
 
 __all__ = ["chat_chunks", "chat_completion", "completion", "completion_chunks", "usage"]

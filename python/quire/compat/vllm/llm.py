@@ -9,9 +9,9 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from ... import engine
-from ...engine.chat import conversations
 from ...engine.llm_base import normalized
-from ...engine.ranking import is_judged, relevance
+from ...engine.loading.ranking import is_judged, relevance
+from ...engine.requests.chat import conversations
 from ...errors import RequestError, UnsupportedError
 from ..ignored import note_ignored, refuse_set, refuse_unknown
 from .outputs import (
@@ -29,8 +29,8 @@ from .prompts import Given, prompts_of
 from .sampling_params import SamplingParams, default_params
 
 if TYPE_CHECKING:
-    from ... import sampling
     from ...chat import Messages
+    from ...params import sampling
     from ...tokenizer import Tokenizer
 
 __all__ = ["LLM"]

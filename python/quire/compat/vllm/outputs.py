@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...engine.results import Choice, GenerationResult, TokenLogprob
+    from ...engine.requests.results import Choice, GenerationResult, TokenLogprob
     from ...tokenizer import Tokenizer
 
 __all__ = [

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ... import sampling
 from ...errors import RequestError, UnsupportedError
-from ...structured import SchemaClass
-from ...structured import StructuredOutputsParams as Form
+from ...params import sampling
+from ...params.structured import SchemaClass
+from ...params.structured import StructuredOutputsParams as Form
 from ..ignored import refuse_set
 
 if TYPE_CHECKING:
-    from ...sampling import LogitsProcessor
+    from ...params.sampling import LogitsProcessor
     from ...tokenizer import Tokenizer
 
 __all__ = ["GuidedDecodingParams", "SamplingParams", "StructuredOutputsParams"]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ...sampling import SamplingParams
-from ...sampling_defaults import chat_defaults
-from ...structured import StructuredOutputsParams
+from ...params.sampling import SamplingParams
+from ...params.sampling_defaults import chat_defaults
+from ...params.structured import StructuredOutputsParams
 from ..body_types import Body
 from ..failures import ApiError, Dialect, error_body
 from ..listener import sse

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import Meta
 
 from ...errors import QuireError, RequestError
-from ...sampling import SamplingParams
-from ...structured import StructuredOutputsParams
+from ...params.sampling import SamplingParams
+from ...params.structured import StructuredOutputsParams
 from ..body_types import Body, TimedBody
 from ..failures import ApiError, of_quire
 from ..service.caller import Caller

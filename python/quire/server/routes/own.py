@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ...sampling import SamplingParams
-from ...sampling_defaults import chat_defaults
-from ...structured import StructuredOutputsParams
+from ...params.sampling import SamplingParams
+from ...params.sampling_defaults import chat_defaults
+from ...params.structured import StructuredOutputsParams
 from ...system import process_memory
 from ..body_types import Body
 from ..failures import Dialect, error_body

@@ -10,7 +10,7 @@ from msgspec import Meta
 from ...errors import RequestError
 from ...hub.preset_options import options_of_preset
 from ...hub.registry import Preset
-from ...sampling import SamplingParams
+from ...params.sampling import SamplingParams
 from ..body_types import Body
 from ..failures import ApiError, brief
 from .fields import Name, Text

@@ -14,7 +14,7 @@ from .predict_limit import PredictLimit
 
 if TYPE_CHECKING:
     from ..._native.engine import Event, SampledToken
-    from ...engine.chat import ChatCollector
+    from ...engine.requests.chat import ChatCollector
 
 __all__ = ["Answering", "Emit", "Outlet"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ...structured import StructuredOutputsParams
+from ...params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from ...engine.engine import Pooling
-    from ...engine.prompts import Prompts
-    from ...sampling import SamplingParams
+    from ...engine.requests.prompts import Prompts
+    from ...params.sampling import SamplingParams
     from .protocol import JsonObject
 
 __all__ = ["Defaults"]

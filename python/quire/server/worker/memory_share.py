@@ -26,7 +26,7 @@ def with_share_of_model(config: dict[str, Any]) -> dict[str, Any]:
     share = config.get("memory_bytes")
     if share is None:
         return config
-    from ...engine.memory import available_bytes
+    from ...engine.loading.memory import available_bytes
 
     rest = min(share, available_bytes() or share) - process_memory()[0] - _LATER_BYTES
     if rest <= 0:

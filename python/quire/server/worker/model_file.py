@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...chat import AnswerFormat, ChatTemplate
-from ...engine.infill import FillInTokens
+from ...engine.requests.infill import FillInTokens
 from ...errors import QuireError
-from ...gguf import GGUFReader
+from ...files.gguf import GGUFReader
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..._native import __version__
-from ...engine.chat import ChatCollector, ChatOptions
 from ...engine.llm_base import LLMBase, collector_of
-from ...engine.prompts import RequestOptions
-from ...engine.texts import TextOptions
-from ...engine.truncation import cut_ids
+from ...engine.requests.chat import ChatCollector, ChatOptions
+from ...engine.requests.prompts import RequestOptions
+from ...engine.requests.texts import TextOptions
+from ...engine.requests.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError
 from ...system import process_memory
 from ..fair_pool import FairPool
@@ -32,8 +32,8 @@ from .questions import Questions
 
 if TYPE_CHECKING:
     from ..._native.engine import DrafterStats
-    from ...engine.chat import ChatRequest
     from ...engine.engine import EngineRequest
+    from ...engine.requests.chat import ChatRequest
     from ...grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "ModelWorker"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ...sampling import SamplingParams
-from ...structured import StructuredOutputsParams
+from ...params.sampling import SamplingParams
+from ...params.structured import StructuredOutputsParams
 
 __all__ = ["params_of", "set_fields"]
 

@@ -87,7 +87,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
-    """Answer a conversation.  ``options``: fields of ``quire.engine.chat.ChatOptions``.  ``wants_progress``: deltas
+    """Answer a conversation.  ``options``: fields of ``engine.requests.chat.ChatOptions``.  ``wants_progress``: deltas
     tell how much of the prompt is read."""
 
     id: int
@@ -203,7 +203,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
-    """The engine has taken a request: it waits, or runs.  ``ignored``: see ``quire.engine.chat.ChatRequest``."""
+    """The engine has taken a request: it waits, or runs.  ``ignored``: see ``engine.requests.chat.ChatRequest``."""
 
     id: int
     n_prompt_tokens: int

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engine.loader import packaged_model
+from ...engine.loading.loader import packaged_model
 from ...errors import RequestError
 
 if TYPE_CHECKING:
-    from ...engine.chat import ChatRequest
+    from ...engine.requests.chat import ChatRequest
     from ...tokenizer import Tokenizer
 
 __all__ = ["Questions"]
@@ -79,7 +79,7 @@ class Questions:
         return {"n_tokens": len(chat.engine.token_ids), "ignored": chat.ignored}
 
     def _infill(self, prefix: str, suffix: str, beginning: str, extra: list[tuple[str, str]]) -> object:
-        from ...engine.infill import infill_tokens
+        from ...engine.requests.infill import infill_tokens
 
         return {"tokens": _shown_ids(infill_tokens(self._tokenizer, prefix, suffix, beginning, extra))}
 

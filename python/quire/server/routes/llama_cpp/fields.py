@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ....sampling import SamplingParams
-from ....sampling_defaults import chat_defaults
+from ....params.sampling import SamplingParams
+from ....params.sampling_defaults import chat_defaults
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
-from ....sampling_defaults import chat_defaults
+from ....params.sampling_defaults import chat_defaults
 from ...body_types import Body
 from ...failures import ApiError
 from ...listener.replies import Reply

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
-from ....sampling import SamplingParams
-from ....sampling_defaults import chat_defaults, most_prompt_tokens
-from ....structured import StructuredOutputsParams
+from ....params.sampling import SamplingParams
+from ....params.sampling_defaults import chat_defaults, most_prompt_tokens
+from ....params.structured import StructuredOutputsParams
 from ...body_types import Body
 from ...failures import ApiError, brief
 from ...keep_alive import seconds_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ....sampling_defaults import chat_defaults, most_prompt_tokens
+from ....params.sampling_defaults import chat_defaults, most_prompt_tokens
 from ...failures import ApiError
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ....sampling import SamplingParams
-from ....sampling_defaults import chat_defaults, most_prompt_tokens
+from ....params.sampling import SamplingParams
+from ....params.sampling_defaults import chat_defaults, most_prompt_tokens
 from ...failures import ApiError, brief
 from ...listener import sse
 from ...listener.body_meter import MOST_VALUES

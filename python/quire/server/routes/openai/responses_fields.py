@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ....structured import StructuredOutputsParams
+from ....params.structured import StructuredOutputsParams
 from ...body_types import Body
 from ..fields import ConstrainedBody, Name, Share, Text, Tools
 from ..truncation import Truncation

@@ -1,0 +1,154 @@
+"""A checkpoint's advice on sampling as GGUF keys; what of it is not followed is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import LoadError, UnsupportedError
+from ..reading import Fields, read_json
+
+if TYPE_CHECKING:
+    from ...files.gguf import GGUFWriter
+
+__all__ = ["write_sampling"]
+
+_LOG = logging.getLogger("quire")
+# Fields of generation_config.json that truncate, and the keys of a file for them.
+_TRUNCATION = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "typical_p": "quire.sampling.typical_p",
+}
+# Those that hold for greedy decoding, too.
+_ALWAYS = {"repetition_penalty": "general.sampling.penalty_repeat"}
+_TOP_K, _NEVER = "general.sampling.top_k", "quire.sampling.bad_token_ids"
+_FOLLOWED = {*_TRUNCATION, *_ALWAYS, "top_k", "do_sample", "suppress_tokens", "bad_words_ids", "eos_token_id"}
+# Those that change the answer and are not followed, with the values that change nothing.
+_NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {
+    "max_length": (20,),
+    "max_new_tokens": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "max_time": (),
+    "stop_strings": ([],),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
+    "top_h": (),
+    "epsilon_cutoff": (0, 0.0, 1.0),
+    "eta_cutoff": (0, 0.0, 1.0),
+    "encoder_repetition_penalty": (1, 1.0),
+    "encoder_no_repeat_ngram_size": (0,),
+    "no_repeat_ngram_size": (0,),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "begin_suppress_tokens": ([],),
+    "sequence_bias": ({}, []),
+    "token_healing": (False,),
+    "guidance_scale": (1, 1.0),
+    "watermarking_config": (),
+    "penalty_alpha": (0, 0.0),
+    "dola_layers": (),
+    "diversity_penalty": (0, 0.0),
+    "constraints": ([],),
+    "force_words_ids": ([],),
+}
+# Those that change nothing here: where memory goes, what is handed out beside the answer, speculation (which draws from
+# the same distribution), weights of beams (one answer has none), padding, encoders, and who wrote the file.
+_WITHOUT_EFFECT = {
+    "early_stopping", "length_penalty", "use_mtp", "use_cache", "cache_implementation", "cache_config", "max_cache_len",
+    "renormalize_logits", "remove_invalid_values", "output_attentions", "output_hidden_states", "output_scores",
+    "output_logits", "return_dict_in_generate", "pad_token_id", "bos_token_id", "decoder_start_token_id",
+    "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit",
+    "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "compile_config",
+    "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size", "transformers_version",
+    "_from_model_config", "_commit_hash",
+}  # fmt: skip
+
+
+def write_sampling(writer: GGUFWriter, folder: Path) -> None:
+    """What ``generation_config.json`` says, or ``config.json`` without it; ``do_sample`` false is temperature 0.
+
+    What would change the answer and is not followed is said in a warning that names it.  Raises LoadError for values
+    of another type.
+    """
+    config, path = read_json(folder / "config.json"), folder / "generation_config.json"
+    advice = Fields("generation_config.json", read_json(path)) if path.is_file() else _of_configuration(config)
+    _check_start(advice, config)
+    if advice.has("do_sample") and not advice.flag("do_sample"):
+        writer.set(_TRUNCATION["temperature"], 0.0, "f32")
+    else:
+        for name, key in _TRUNCATION.items():
+            if advice.has(name):
+                writer.set(key, advice.number(name), "f32")
+        if advice.has("top_k"):
+            writer.set(_TOP_K, advice.integer("top_k"), "i32")
+    for name, key in _ALWAYS.items():
+        if advice.has(name):
+            writer.set(key, advice.number(name), "f32")
+    never, whole = _suppressed(advice, config.get("vocab_size"))
+    if never:
+        writer.set(_NEVER, never, "u32[]")
+    left = [name for name in advice.names() if advice.has(name) and not _is_followed(name, advice.value(name))]
+    if left or not whole:
+        names = ", ".join(sorted([*left, *([] if whole else ["bad_words_ids"])]))
+        _LOG.warning("[convert] %s asks for what is not followed: %s", advice.where, names)
+
+
+def _check_start(advice: Fields, config: Mapping[str, object]) -> None:
+    """What answers of an encoder-decoder model begin after is read of config.json (models/t5.py)."""
+    start = advice.value("decoder_start_token_id")
+    known = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
+    if config.get("is_encoder_decoder") is True and start not in (None, known):
+        raise UnsupportedError(
+            f"[convert] 'decoder_start_token_id' of {advice.where} must be that of config.json, {known}, but is {start}"
+        )
+
+
+def _of_configuration(config: Mapping[str, object]) -> Fields:
+    """Older checkpoints have it among the model's own fields, and as transformers reads those, greedy if not said."""
+    known = (_FOLLOWED | set(_NOT_FOLLOWED)) - {"max_length"}
+    if config.get("do_sample") is not True:
+        known -= {*_TRUNCATION, "top_k", "do_sample"}
+    return Fields("config.json", {name: value for name, value in config.items() if name in known})
+
+
+def _is_followed(name: str, value: object) -> bool:
+    if name in _NOT_FOLLOWED:
+        return any(value == neutral and type(value) is type(neutral) for neutral in _NOT_FOLLOWED[name])
+    return name in _FOLLOWED or name in _WITHOUT_EFFECT
+
+
+def _suppressed(advice: Fields, n_vocab: object) -> tuple[list[int], bool]:
+    """Tokens that are never drawn, and whether that is all of what must not come: words of several tokens may not."""
+    ends = advice.value("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    words = [[id] for id in _ids(advice, "suppress_tokens")]
+    listed = advice.value("bad_words_ids") or []
+    if not isinstance(listed, list) or not all(isinstance(word, list) for word in listed):
+        raise LoadError(f"[convert] 'bad_words_ids' of {advice.where} must be a list of lists of ids")
+    words += [_checked(advice, "bad_words_ids", word) for word in listed if word not in [[end] for end in ends]]
+    found = {word[0] for word in words if len(word) == 1}
+    if isinstance(n_vocab, int):
+        found = {id for id in found if id < n_vocab}
+    return sorted(found), all(len(word) == 1 for word in words)
+
+
+def _ids(advice: Fields, name: str) -> list[int]:
+    values = advice.value(name)
+    if values is not None and not isinstance(values, list):
+        raise LoadError(f"[convert] {name!r} of {advice.where} must be a list of ids but is {type(values).__name__}")
+    return _checked(advice, name, values or [])
+
+
+def _checked(advice: Fields, name: str, values: list[object]) -> list[int]:
+    ids = [id for id in values if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < 2**31]
+    if len(ids) != len(values):
+        raise LoadError(f"[convert] {name!r} of {advice.where} must hold ids but has {values!r:.80}")
+    return ids

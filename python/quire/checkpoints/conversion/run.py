@@ -1,0 +1,371 @@
+"""Converting a checkpoint, tensor by tensor."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ..._native.core import DType, Tensor
+from ..._native.quant import quantize
+from ...errors import LoadError, QuireError, UnsupportedError
+from ...files.gguf import GGUFReader, GGUFWriter
+from ...models import checkpoint_of, load_model
+from ..formats import StoredCheckpoint, with_old_quantization
+from ..mapping import Entry, Fields, Target, flattened, head_class, read_json, reference_of, transposed
+from ..reading.qwen3_reranker import TEMPLATE
+from .class_names import class_of
+from .generation import write_sampling
+from .made_reader import MadeReader, Origin
+from .packing import Packer
+from .reranker import is_reranker, reranker_entries, reranker_head
+from .sentence import read_sentences
+from .vocabulary import write_vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..mapping import Array
+
+DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
+_LOG = logging.getLogger("quire")
+_QUANTIZATION = ("quantization_config", "compression_config")  # as config.json has it, and had it
+# What became of matrices that were quantized by another program.
+QUANTIZATION_KEY = "quire.checkpoint.quantization"
+# Fields of config.json that transformers does not know either.
+IGNORED_KEY = "quire.checkpoint.ignored_fields"
+Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+_HALVES = {"f16", "bf16"}
+HEAD, EMBEDDING = "output.weight", "token_embd.weight"
+
+
+@contextmanager
+def possible(what: str) -> Iterator[None]:
+    """What divides by a 0 of the configuration, or has no value at one of its numbers, is an error of ``what``."""
+    try:
+        yield
+    except QuireError:
+        raise
+    except (ArithmeticError, ValueError) as error:
+        raise LoadError(f"[convert] {what} must fit together but do not: {error}") from None
+
+
+class _Conversion:
+    """One checkpoint on its way."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.values = with_old_quantization(flattened(read_json(source / "config.json")), source)
+        head = head_class(self.values)
+        name, self._may_lack_head = class_of(self.values) if head is None else (head, False)
+        # Heads are other programs' models, of which no table says what has no effect.
+        reference = reference_of(name) if head is None else None
+        self.whole = Fields("config.json", self.values, reference=reference)
+        self.mapping = checkpoint_of(name).chosen(self.whole)
+        self.config = self.mapping.config_of(self.whole)
+        self.arch = self.mapping.arch_of(self.config)
+        with possible("the numbers of config.json"):
+            self.entries = list(self.mapping.entries(self.config))
+        self.sentences = read_sentences(source, self.whole)
+        known = {key for key, _, _ in self.entries}
+        self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
+        self.is_reranker = is_reranker(source, self.whole)
+        if self.is_reranker:
+            self.entries += reranker_entries()
+        self.checkpoint = StoredCheckpoint(source, self._quantization())
+        if n := self.mapping.n_predicting(self.config, self.checkpoint):
+            self.entries = self.mapping.with_predicting(self.entries, n)
+        self.numbers = list(self._numbers())
+        with possible("the numbers of config.json"):
+            targets = self.mapping.targets(self.config, self.entries, self.checkpoint)
+        targets = self._without_copies(self._with_head(targets))
+        targets += self.sentences.targets
+        if self.is_reranker:
+            targets.append(reranker_head(source, partial(self._head_rows, targets)))
+        self.ignored = self.mapping.refuse_unread(self.whole)
+        packer = Packer(self.checkpoint, self.config)
+        packed = {target.name: packer.packed(target) for target in targets}
+        self.packed = {name: found for name, found in packed.items() if found is not None}
+        self.factors = list(self._factors())
+        self.targets = [*self.factors, *targets]
+
+    def _quantization(self) -> Fields | None:
+        """What the configuration says of quantization, as a whole or of the text model."""
+        for config in (self.whole, self.config):
+            for name in _QUANTIZATION:
+                if config.has(name):
+                    return config.inner(name)
+        return None
+
+    def _factors(self) -> Iterator[Target]:
+        """Numbers that products with packed matrices are multiplied by."""
+        import numpy as np
+
+        for name, packed in self.packed.items():
+            if packed.factor != 1.0:
+                yield Target(f"{name.removesuffix('.weight')}.scale", (), made=np.array([packed.factor], np.float32))
+
+    def _numbers(self) -> Iterator[Entry]:
+        """Keys whose numbers the checkpoint has as tensors of one number."""
+        n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
+        for key, source in self.mapping.numbers.items():
+            names = [source.replace("{i}", str(i)) for i in range(n_layer)]
+            yield key, "f32[]", [float(self.checkpoint.values(name).item()) for name in names]
+
+    def _with_head(self, targets: list[Target]) -> list[Target]:
+        """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
+        by_name = {target.name: target for target in targets}
+        head = by_name.get(HEAD)
+        if "output" not in self.mapping.tensors or self.mapping.is_head:
+            return targets
+        if head is None:
+            if not self._may_lack_head and not self.mapping.is_tied(self.whole):
+                raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
+            return targets
+        if head.change is not None or not self.mapping.is_tied(self.whole):
+            return targets
+        if EMBEDDING not in by_name:  # a saved copy of the tied pair, under the head's name
+            return [replace(target, name=EMBEDDING) if target is head else target for target in targets]
+        if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
+            return targets
+        return [target for target in targets if target is not head]
+
+    def _without_copies(self, targets: list[Target]) -> list[Target]:
+        """Without what layers that predict later tokens only repeat: the embedding and the head."""
+        by_name = {target.name: target for target in targets}
+        embedding = by_name.get(EMBEDDING)
+        of_model = {"embed_tokens": embedding, "shared_head_head": by_name.get(HEAD, embedding)}
+
+        def is_copy(target: Target) -> bool:
+            _, _, part = target.name.partition(".nextn.")
+            own = of_model.get(part.removesuffix(".weight"))
+            return own is not None and self._equal(target.sources[0], own.sources[0])
+
+        return [target for target in targets if not is_copy(target)]
+
+    def _head_rows(self, targets: list[Target]) -> Array:
+        """The matrix of the output, which may be the embedding's."""
+        by_name = {target.name: target for target in targets}
+        (values,) = self.pieces(by_name.get(HEAD, by_name[EMBEDDING]))
+        return values
+
+    def _equal(self, one: str, other: str) -> bool:
+        if self.checkpoint.shape(one) != self.checkpoint.shape(other):
+            return False
+        if one in self.checkpoint.matrices or other in self.checkpoint.matrices:
+            return bool((self.checkpoint.values(one) == self.checkpoint.values(other)).all())
+        mine, theirs = self.checkpoint[one].numpy(), self.checkpoint[other].numpy()
+        return all((mine[i : i + 1024] == theirs[i : i + 1024]).all() for i in range(0, len(mine), 1024))
+
+    def shape(self, target: Target) -> tuple[int, ...]:
+        """Of the tensor that is written; a change is tried on zeros."""
+        import numpy as np
+
+        if target.made is not None:
+            return tuple(target.made.shape)
+        shapes = [self.checkpoint.shape(source) for source in target.sources]
+        if target.packing is not None:
+            return target.packing.shape(target.name, shapes)
+        if target.change is transposed and any(source in self.checkpoint.matrices for source in target.sources):
+            raise UnsupportedError(
+                f"[convert] '{target.sources[0]}' must not be quantized, as layers of its kind store [in, out], but is"
+            )
+        if target.change is not None:
+            with possible(f"the configuration and '{target.sources[0]}' of {shapes[0]}"):
+                shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
+        if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
+            found = sorted(set(shapes))
+            raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {found}")
+        if target.stacked:
+            return (len(shapes), *shapes[0])
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
+        """The tensor as the file holds it, a part at a time."""
+        if target.packing is not None:
+            blocks, exponents = (self.checkpoint.bytes_of(source) for source in target.sources)
+            if blocks.ndim == 3:
+                yield target.packing.packed(blocks, exponents)
+            else:
+                yield from map(target.packing.packed, blocks, exponents)
+        elif target.name in self.packed:
+            yield from self.packed[target.name].data()
+        elif target.made is not None and target.made.dtype.kind == "i":
+            yield target.made
+        else:
+            for piece in self.pieces(target):
+                yield quantize(piece, dtype).numpy()
+
+    def pieces(self, target: Target) -> Iterator[Array]:
+        if target.made is not None:
+            yield cast("Array", target.made)
+            return
+        for source in target.sources:
+            values = self.checkpoint.values(source)
+            yield target.change(values, self.config) if target.change is not None else values
+
+    def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
+        """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so, and
+        what a library makes numbers of 16 bits of is kept in those."""
+        if target.packing is not None:
+            return DType(target.packing.dtype)
+        if target.name in self.packed:
+            return DType(self.packed[target.name].dtype)
+        if target.made is not None and target.made.dtype.kind == "i":
+            return DType("i64")
+        if target.keep_f32 or len(shape) == 1:
+            return DType("f32")
+        of_library = {
+            self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices
+        }
+        if str(wanted) in _HALVES and len(of_library) == 1 and of_library <= _HALVES:
+            return DType(of_library.pop())
+        return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
+
+    def fate(self, dtypes: dict[str, DType], shapes: dict[str, tuple[int, ...]]) -> str:
+        """What becomes of the quantized matrices, and the memory that this takes; empty where there are none."""
+        if not self.checkpoint.matrices:
+            return ""
+        kept, other, n_bytes = Counter[str](), Counter[str](), 0
+        for target in self.targets:
+            n = sum(source in self.checkpoint.matrices for source in target.sources)
+            if n:
+                dtype, shape = dtypes[target.name], shapes[target.name]
+                (kept if target.name in self.packed else other)[str(dtype)] += n
+                n_bytes += math.prod(shape[:-1]) * dtype.row_bytes(shape[-1])
+        words = [f"{n} kept exactly as {dtype}" for dtype, n in kept.items()]
+        words += [f"{n} dequantized to {dtype}" for dtype, n in other.items()]
+        stored = self.checkpoint.stored_bytes
+        n = len(self.checkpoint.matrices)
+        return f"{self.checkpoint.method}, {n} matrices: {', '.join(words)}; {stored} bytes became {n_bytes}"
+
+
+def shortened(names: Sequence[str], most: int = 8) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"{name!s:.80}" for name in names[:most]) + more
+
+
+def convert(
+    folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "bf16", progress: Progress | None = None
+) -> None:
+    """Write the checkpoint in ``folder`` as the GGUF file ``out``.
+
+    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  What another program quantized stays in few
+    bits where a type of files holds it exactly (docs/quantization.md).  One tensor is in memory at a time, and
+    ``out`` appears when complete.  Before data is written, the model that the file is for has found all its keys and
+    tensors in it.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an architecture, a
+    field, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
+    """
+    if dtype not in DTYPES:
+        raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
+    todo = _Conversion(Path(folder))
+    if todo.mapping.is_head:
+        raise UnsupportedError("[convert] the checkpoint must be of a model but is a head: it opens as a model's draft")
+    with GGUFWriter(out, todo.arch) as writer:
+        dtypes = _announce(writer, todo, dtype)
+        load_model(GGUFReader(writer.reserve()), predicts=True)
+        for done, target in enumerate(todo.targets):
+            if progress is not None:
+                progress(done, len(todo.targets), target.name)
+            if done >= len(todo.factors):
+                for data in todo.data(target, dtypes[target.name]):
+                    writer.write(target.name, data)
+        if progress is not None:
+            progress(len(todo.targets), len(todo.targets), "")
+
+
+def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DType]:
+    """Everything that comes before the data; the dtype of each tensor."""
+    _write_keys(writer, todo, dtype)
+    dtypes, shapes = {}, {}
+    for target in todo.targets:
+        shape = shapes[target.name] = todo.shape(target)
+        dtypes[target.name] = todo.dtype(target, shape, DType(dtype))
+        writer.add_tensor(target.name, dtypes[target.name], shape)
+        if target.name == "token_types.weight":  # without the key llama.cpp opens no encoder
+            writer.set("tokenizer.ggml.token_type_count", shape[0], "u32")
+    if fate := todo.fate(dtypes, shapes):
+        writer.set(QUANTIZATION_KEY, fate)
+        _LOG.warning("[convert] %s", fate)
+    # Models are opened before there is other data, and want to know these.
+    for target in todo.factors:
+        for data in todo.data(target, dtypes[target.name]):
+            writer.write(target.name, data)
+    return dtypes
+
+
+class CheckpointReader(MadeReader):
+    """A checkpoint folder, read as the file that ``convert`` would make of it; its data is never written.
+
+    A tensor is converted when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has
+    no room for data and is removed at the end of ``with``.  Raises as ``convert``.
+    """
+
+    def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
+        self._todo = _Conversion(folder)
+        self._targets = {target.name: target for target in self._todo.targets}
+        writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
+        try:
+            self._dtypes = _announce(writer, self._todo, dtype)
+            super().__init__(writer)
+        except BaseException:
+            writer.abort()
+            raise
+
+    @property
+    def identity(self) -> str:
+        """Empty: nobody can tell whether the checkpoint is the same another time."""
+        return ""
+
+    @property
+    def origin(self) -> Origin:
+        """How it is converted."""
+        return Origin(self._todo.mapping, self._todo.config, self._todo.targets)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
+        info, target = self.tensor_info(name), self._targets[name]
+        if (
+            len(target.sources) == 1
+            and target.packing is None
+            and target.change is None
+            and target.made is None
+            and not target.stacked
+            and target.sources[0] not in self._todo.checkpoint.matrices
+        ):
+            stored = self._todo.checkpoint[target.sources[0]]
+            if stored.dtype == info.dtype and stored.shape == info.shape:
+                return stored
+        return self.made(name, self._todo.data(target, self._dtypes[name]))
+
+
+def _write_keys(writer: GGUFWriter, todo: _Conversion, dtype: str) -> None:
+    writer.set("general.name", todo.source.resolve().name)
+    writer.set("general.file_type", DTYPES[dtype], "u32")
+    writer.set("general.quantization_version", 2, "u32")
+    if todo.ignored:
+        writer.set(IGNORED_KEY, todo.ignored, "string[]")
+        _LOG.warning(
+            "[convert] ignoring fields of config.json that transformers does not know: %s", shortened(todo.ignored)
+        )
+    for key, kind, value in todo.entries:
+        writer.set(f"{todo.arch}.{key}", value, kind)
+    for key, kind, value in todo.numbers:
+        writer.set(key, value, kind)
+    for key, kind, value in todo.sentences.own:
+        writer.set(key, value, kind)
+    if todo.mapping.is_head:
+        return
+    write_vocabulary(writer, todo.source, todo.config.integer("vocab_size"))
+    if todo.is_reranker:
+        writer.set("tokenizer.chat_template.rerank", TEMPLATE)
+    write_sampling(writer, todo.source)

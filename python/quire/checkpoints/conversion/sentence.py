@@ -1,0 +1,183 @@
+"""What sentence-transformers says of a checkpoint: which vectors are an embedding, and what goes before a text.
+
+Source: sentence-transformers' modules (Reimers and Gurevych 2019) and the files that they save.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..._native.quant import dequantize
+from ...errors import LoadError, UnsupportedError
+from ...files.safetensors import SafetensorsFile
+from ..mapping import Entry, Fields, Target, read_json
+
+if TYPE_CHECKING:
+    from ..mapping import Array
+
+__all__ = ["Sentences", "read_sentences"]
+
+# Values of GGUF's key by the modes of 1_Pooling/config.json.
+_MODES = {"mean": 1, "mean_tokens": 1, "cls": 2, "cls_token": 2, "lasttoken": 3}
+_MEAN = 1
+# Modules that leave a vector's direction as it is: embeddings are brought to length 1 on demand.
+_WITHOUT_EFFECT = ("Transformer", "Normalize", "Dropout")
+# Of torch's classes of activations, those that GGUF's key of ours names.
+_ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh"}
+# What brings a cross-encoder's score into the range that it is shown in.
+_SCORE_ACTIVATIONS = {"Identity": "identity", "Sigmoid": "sigmoid"}
+_LENGTHS = "sentence_*_config.json"  # of the module Transformer: bert, roberta and others
+
+
+@dataclass
+class Sentences:
+    """What the modules of a folder say, as GGUF has it; see docs/gguf.md for the keys."""
+
+    keys: list[Entry] = field(default_factory=list)  # below the architecture's name
+    own: list[Entry] = field(default_factory=list)  # whole names
+    targets: list[Target] = field(default_factory=list)  # matrices on the vectors
+
+
+def read_sentences(folder: Path, whole: Fields) -> Sentences:
+    """Of the modules of a folder, and of what its files and ``whole``, config.json, say of texts.
+
+    LoadError for files that are malformed, UnsupportedError for a pooling, a module or a rule that is not known.
+    """
+    found, mode, n_dense = Sentences(), None, 0
+    for kind, path in _modules(folder):
+        place = folder / path
+        if kind == "Pooling":
+            mode = _pooling(Fields(f"{path}/config.json", read_json(place / "config.json")))
+            found.keys.append(("pooling_type", "u32", mode))
+        elif kind == "Dense":
+            _add_dense(found, place, path, f"dense_{n_dense + 2}", mode)
+            n_dense += 1
+        elif kind not in _WITHOUT_EFFECT:
+            raise UnsupportedError(
+                f"[convert] modules.json must have Transformer, Pooling, Dense, Dropout and Normalize but has '{kind}'"
+            )
+        elif kind == "Transformer" and path not in ("", "."):
+            raise UnsupportedError(f"[convert] the transformer of modules.json must lie beside it but is in '{path}'")
+    found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
+    return found
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """The last name of each module's class, and its folder."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"[convert] '{path}' must be JSON: {error}") from None
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise LoadError(f"[convert] '{path}' must hold a list of modules")
+    found = [(str(module.get("type", "")).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
+    for _, below in found:
+        if Path(below).is_absolute() or ".." in Path(below).parts:
+            raise LoadError(f"[convert] '{path}' must name folders below its own but names {below!r:.60}")
+    return found
+
+
+def _pooling(config: Fields) -> int:
+    wanted = [
+        name.removeprefix("pooling_mode_")
+        for name in config.names()
+        if name.startswith("pooling_mode_") and config.flag(name, False)
+    ]
+    if config.has("pooling_mode"):
+        wanted = [config.text("pooling_mode", "")]
+    if len(wanted) != 1 or wanted[0] not in _MODES:
+        raise UnsupportedError(f"[convert] the pooling must be one of mean, cls, lasttoken but is {wanted}")
+    if not config.flag("include_prompt", True):
+        raise UnsupportedError("[convert] 'include_prompt' of the pooling must be true but is false")
+    config.refuse_unread(("word_embedding_dimension", "embedding_dimension"))
+    return _MODES[wanted[0]]
+
+
+def _add_dense(found: Sentences, place: Path, path: str, name: str, mode: int | None) -> None:
+    """A matrix, with what follows it; one that is not linear must follow the pooling of a single token."""
+    config = Fields(f"{path}/config.json", read_json(place / "config.json"))
+    kind = config.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
+    if kind not in _ACTIVATIONS:
+        words = " or ".join(_ACTIVATIONS)
+        raise UnsupportedError(f"[convert] 'activation_function' of '{path}' must be {words} but is '{kind}'")
+    if kind != "Identity" and mode in (None, _MEAN):
+        raise UnsupportedError(f"[convert] the vectors of '{path}' must be of one token for {kind} but are means")
+    if name not in ("dense_2", "dense_3"):
+        raise UnsupportedError("[convert] modules.json must have at most two of Dense but has more")
+    n_in, n_out = config.integer("in_features", low=1), config.integer("out_features", low=1)
+    if not (place / "model.safetensors").is_file():
+        raise LoadError(f"[convert] '{place}' must hold model.safetensors but does not")
+    tensors = SafetensorsFile(place / "model.safetensors")
+    wanted = {"linear.weight": (n_out, n_in), **({"linear.bias": (n_out,)} if config.flag("bias", True) else {})}
+    if {tensor: tensors.shape(tensor) for tensor in tensors} != wanted:
+        raise LoadError(f"[convert] '{place}/model.safetensors' must hold {wanted} but does not")
+    for tensor in wanted:
+        values: Array = dequantize(tensors.tensor(tensor))
+        found.targets.append(Target(tensor.replace("linear", name), (), made=values))
+    found.keys += [(f"{name}_feat_in", "u32", n_in), (f"{name}_feat_out", "u32", n_out)]
+    if kind != "Identity":
+        found.keys.append((f"{name}_activation", "string", _ACTIVATIONS[kind]))
+
+
+def _lengths(folder: Path) -> Iterator[Entry]:
+    """How many tokens are read of a text."""
+    if not (folder / "modules.json").is_file():
+        return
+    for path in sorted(folder.glob(_LENGTHS)):
+        config = Fields(path.name, read_json(path))
+        if config.flag("do_lower_case", False):
+            raise UnsupportedError(f"[convert] 'do_lower_case' of '{path.name}' must be false but is true")
+        if config.has("max_seq_length"):
+            yield "quire.embedding.max_tokens", "u32", config.integer("max_seq_length", low=1)
+        return
+
+
+def _prompts(folder: Path) -> Iterator[Entry]:
+    """What is put before texts, by name."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return
+    config = Fields(path.name, read_json(path))
+    prompts = config.inner("prompts") if config.has("prompts") else None
+    names = prompts.names() if prompts is not None else []
+    if prompts is not None and names:
+        yield "quire.embedding.prompt_names", "string[]", list(names)
+        yield "quire.embedding.prompts", "string[]", [prompts.text(name) for name in names]
+    if config.has("default_prompt_name"):
+        default = config.text("default_prompt_name")
+        if default not in names:
+            raise LoadError(f"[convert] 'default_prompt_name' must be one of the prompts but is '{default}'")
+        yield "quire.embedding.default_prompt", "string", default
+
+
+def _activation(folder: Path, whole: Fields) -> Iterator[Entry]:
+    """What a cross-encoder's score goes through; in which file it is named depends on the version."""
+    named: dict[str, str] = {}
+    path = folder / "config_sentence_transformers.json"
+    places = [(Fields(path.name, read_json(path)), "activation_fn")] if path.is_file() else []
+    if whole.has("sentence_transformers"):
+        inner = whole.inner("sentence_transformers")
+        inner.value("version")
+        places.append((inner, "activation_fn"))
+    places.append((whole, "sbert_ce_default_activation_function"))
+    for fields, name in places:
+        if not fields.has(name):
+            continue
+        kind = fields.text(name)
+        module, _, last = kind.rpartition(".")
+        if last not in _SCORE_ACTIVATIONS or not f"{module}.".startswith("torch.nn."):
+            raise UnsupportedError(
+                f"[convert] '{name}' of {fields.where} must be Identity or Sigmoid of torch.nn but is '{kind}'"
+            )
+        named[fields.where] = _SCORE_ACTIVATIONS[last]
+    if len(set(named.values())) > 1:
+        raise UnsupportedError(f"[convert] a cross-encoder must have one activation but has {named}")
+    if named:
+        yield "quire.score.activation", "string", next(iter(named.values()))

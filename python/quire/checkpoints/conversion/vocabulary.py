@@ -1,0 +1,51 @@
+"""A checkpoint's tokenizer as GGUF keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import LoadError
+from ...tokenizer.from_pretrained import read_pretrained
+from ...tokenizer.vocabulary import TokenKind, Vocabulary
+
+if TYPE_CHECKING:
+    from ...files.gguf import GGUFWriter
+
+__all__ = ["write_vocabulary"]
+
+ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]", "end_ids": "u32[]"}
+
+
+def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
+    """Tokens, merges, special ids, chat templates.
+
+    Raises what ``Tokenizer.from_pretrained`` raises, and LoadError for ids that the model has no row for.
+    """
+    vocabulary = read_pretrained(folder)
+    n_tokens = len(vocabulary.texts)
+    if n_tokens > n_vocab:
+        raise LoadError(f"[convert] token ids must be below vocab_size, {n_vocab}, but one is {n_tokens - 1}")
+    for key, value in _filled(vocabulary, n_vocab - n_tokens).gguf_metadata().items():
+        if isinstance(value, bool | str):
+            writer.set(key, value)
+        elif isinstance(value, int):
+            writer.set(key, value, "u32")
+        elif isinstance(value, bytes):
+            writer.set(key, list(value), "u8[]")
+        elif isinstance(value, Sequence):
+            writer.set(key, value, ARRAY_TYPES.get(key.rpartition(".")[2], "string[]"))
+
+
+def _filled(vocabulary: Vocabulary, n_missing: int) -> Vocabulary:
+    """With rows that no token has, in between and ``n_missing`` behind, as unused tokens with a text of their own."""
+    kinds = [*vocabulary.kinds, *[TokenKind.UNUSED] * n_missing]
+    texts = [*vocabulary.texts, *[""] * n_missing]
+    numbered = enumerate(zip(texts, kinds, strict=True))
+    return replace(
+        vocabulary,
+        texts=[f"[PAD{i}]" if kind == TokenKind.UNUSED else text for i, (text, kind) in numbered],
+        kinds=kinds,
+    )

@@ -1,0 +1,74 @@
+"""How checkpoints of transformers become GGUF files: the words that model files say it in.
+
+``models/README.md`` shows them at work.
+"""
+
+from ..reading.fields import Fields, checkpoint_dtype, read_json
+from ..reading.reference import reference_of
+from .changes import Array, Change, adding, by_expert, half, interleaved, only_with, rows, squeezed, transposed
+from .checkpoint import SILU, Checkpoint
+from .decoder import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    EXPERT_TENSORS,
+    PREDICTING_LAYERS,
+    SHARED_EXPERT_TENSORS,
+    has_windows,
+    kinds_of_mlps,
+    local_layers,
+    n_dense,
+    no_windows,
+)
+from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
+from .keys import Key, cap, f32, factor, flag, made, u32, window
+from .pictures import with_pictures
+from .rope import Entry, rope_keys
+from .tensors import PredictingLayers, Source, Target, taken
+
+__all__ = [
+    "DECODER_KEYS",
+    "DECODER_TENSORS",
+    "EXPERT_TENSORS",
+    "PREDICTING_LAYERS",
+    "SHARED_EXPERT_TENSORS",
+    "SILU",
+    "Array",
+    "Change",
+    "Checkpoint",
+    "Entry",
+    "Fields",
+    "HeadCheckpoint",
+    "Key",
+    "PredictingLayers",
+    "Source",
+    "Target",
+    "adding",
+    "by_expert",
+    "cap",
+    "checkpoint_dtype",
+    "f32",
+    "factor",
+    "flag",
+    "flattened",
+    "half",
+    "has_windows",
+    "head_class",
+    "interleaved",
+    "kinds_of_mlps",
+    "local_layers",
+    "made",
+    "n_dense",
+    "no_windows",
+    "only_with",
+    "read_json",
+    "reference_of",
+    "rope_keys",
+    "rows",
+    "speaks_of_eagle",
+    "squeezed",
+    "taken",
+    "transposed",
+    "u32",
+    "window",
+    "with_pictures",
+]

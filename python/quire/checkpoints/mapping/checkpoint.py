@@ -1,0 +1,220 @@
+"""All that is said about the checkpoints of one of transformers' classes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from ...errors import LoadError, UnsupportedError
+from ..reading.fields import Fields
+from .biases import denying_field
+from .changes import Array, OnlyWith
+from .keys import Key
+from .rope import Entry, llama3_factors, longrope_factors, rope_keys, rope_of
+from .tensors import PredictingLayers, Source, Target, layers_of, planned
+
+_LOG = logging.getLogger("quire")
+# Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
+# configuration says, how another program ran it.
+WITHOUT_EFFECT = (
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_commit_hash",
+    "auto_map", "torchscript", "use_bfloat16", "use_cache", "gradient_checkpointing", "initializer_range",
+    "initializer_factor", "*_dropout", "*_dropout_prob", "*_pdrop", "dropout", "pretraining_tp",
+    "*_attn_implementation*", "_flash_attn_2_enabled", "output_attentions", "output_hidden_states",
+    "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "return_dict*", "chunk_size_feed_forward",
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    "tokenizer_class", "prefix", "unsloth_*", "transformers.js_config", "is_llama_config", "is_decoder", "*_token_id",
+    "tf_legacy_loss",
+    # Of generation, which older versions saved here.
+    "max_length", "min_length", "max_new_tokens", "do_sample", "num_beams", "num_beam_groups", "num_return_sequences",
+    "early_stopping", "temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "repetition_penalty", "length_penalty", "diversity_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
+)  # fmt: skip
+
+# Buffers that older versions saved, and that follow from the configuration.
+IGNORED_TENSORS = ("*.rotary_emb.inv_freq", "*.rotary_emb.original_inv_freq")
+
+Permitted = tuple[object, ...]
+SILU: Permitted = ("silu", "swish")
+# What no model here computes otherwise, null included where it says the same; a class may permit other values.
+FIXED: Mapping[str, Permitted] = {
+    "is_causal": (True,), "is_encoder_decoder": (False,), "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
+    "rope_interleaved": (False,),
+}  # fmt: skip
+
+
+def _is_permitted(value: object, permitted: Permitted) -> bool:
+    """Return whether a value is permitted.  Where only booleans are, null and numbers count by their truth value."""
+    if all(isinstance(one, bool) for one in permitted) and (value is None or isinstance(value, int | float)):
+        return bool(value) in permitted
+    return value in permitted
+
+
+def _without_denied(targets: list[Target], config: Fields) -> list[Target]:
+    """Drop tensors that the model does not have by its configuration; a warning names them."""
+    denied: dict[str, str] = {}
+    for target in targets:
+        for source in target.sources:
+            if isinstance(change := target.change, OnlyWith) and change.denies(source, config):
+                denied[source] = change.name
+            elif field := denying_field(source, config):
+                denied[source] = field
+    if denied:
+        first = min(denied)
+        _LOG.warning(
+            "[convert] ignoring %d tensors that config.json denies: %r by %r ...", len(denied), first, denied[first]
+        )
+    return [target for target in targets if not denied.keys() & set(target.sources)]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How the checkpoints of one of transformers' classes become files of an architecture.
+
+    Every field of config.json is read, or listed as without effect, or refused by name; so is every tensor.
+    """
+
+    arch: str  # general.architecture
+    keys: Mapping[str, Key]  # GGUF's key below the architecture's name, and where its value comes from
+    tensors: Mapping[str, str | Source]  # GGUF's name, and the checkpoint's; see tensors.planned
+    fixed: Mapping[str, Permitted] = field(default_factory=dict)  # fields, and the values that the model computes
+    checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
+    rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
+    tied: bool = False  # transformers' default of tie_word_embeddings
+    numbers: Mapping[str, str] = field(
+        default_factory=dict
+    )  # whole keys of numbers that are tensors, one for each layer {i}
+    unused: tuple[str, ...] = ()  # fields without effect, as patterns
+    ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
+    section: str = ""  # the field that holds the configuration of the text model, where there are several
+    predicting: PredictingLayers | None = None  # layers that predict later tokens
+    has_empty_layers: bool = False  # layers may be without tensors
+    is_head: bool = False  # it proposes tokens for another model, and has no vocabulary of its own
+    base: str = "model."  # what checkpoints of the model without its head leave out of names
+    # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
+    homes: tuple[tuple[str, str], ...] = ()
+    # Transformers' values of fields that the text model's configuration leaves out as part of a larger one.
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def config_of(self, whole: Fields) -> Fields:
+        """The configuration of the text model."""
+        if not self.section or not whole.has(self.section):
+            return whole
+        return whole.inner(self.section).filled(self.defaults)
+
+    def chosen(self, whole: Fields) -> Checkpoint:
+        """The same; a subclass chooses by the text model where one class has several."""
+        return self
+
+    def arch_of(self, config: Fields) -> str:
+        """``general.architecture``; a subclass chooses where one class has several."""
+        return self.arch
+
+    def entries(self, config: Fields) -> Iterator[Entry]:
+        """Every key below the architecture's name; then no field is left that could change an answer."""
+        common = {name: permitted for name, permitted in FIXED.items() if config.knows(name)}
+        for name, permitted in {**common, **self.fixed}.items():
+            value = config.value(name)
+            is_there = value is not None or config.is_null(name)
+            if is_there and not _is_permitted(value, permitted) and not config.is_default(name):
+                words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in permitted)
+                raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
+        for check in self.checks:
+            check(config)
+        for entry in self.tensors.values():  # whether or not the checkpoint has such tensors
+            if isinstance(change := Source.of(entry).change, OnlyWith):
+                config.read((change.name,))
+        for name, key in self.keys.items():
+            if (made := key.read(config)) is not None:
+                yield name, key.kind, made
+        if self.rope is not None:
+            yield from self.rope(config)
+        config.integer("vocab_size")
+        self.is_tied(config)
+
+    def n_predicting(self, config: Fields, there: Collection[str]) -> int:
+        """How many layers of the checkpoint predict later tokens, as far as Quire knows them."""
+        return self.predicting.count(there, self._n_layer(config)) if self.predicting is not None else 0
+
+    def with_predicting(self, entries: Iterable[Entry], n: int) -> list[Entry]:
+        """The keys of a file that has ``n`` layers more."""
+        by_layer = {} if self.predicting is None else self.predicting.by_layer
+        found: list[Entry] = []
+        for name, kind, value in entries:
+            if name == "block_count":
+                assert isinstance(value, int)
+                found.append((name, kind, value + n))
+            elif name in by_layer and isinstance(value, list):
+                found.append((name, kind, value + [by_layer[name]] * n))
+            elif name != "nextn_predict_layers":
+                found.append((name, kind, value))
+        return [*found, ("nextn_predict_layers", "u32", n)]
+
+    def refuse_unread(self, whole: Fields) -> list[str]:
+        """Names of fields that transformers does not know either.
+
+        UnsupportedError for a field that may change an answer, nobody read, and no list has as without effect.
+        """
+        return whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
+
+    def is_tied(self, whole: Fields) -> bool:
+        """Whether the head is the embedding's matrix; the field of the larger configuration decides, where it is."""
+        inner = self.config_of(whole).flag("tie_word_embeddings", self.tied)
+        return whole.flag("tie_word_embeddings", inner)
+
+    def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
+        """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""
+        table = self._named_as(there)
+        n_layer = self._n_layer(config)
+        targets = list(planned(table, there, n_layer))
+        if self.predicting is not None:
+            targets += self.predicting.planned(table, there, n_layer, self.n_predicting(config, there))
+        targets += [Target(name, (), made=values) for name, values in self._factors(config, entries)]
+        used = {source for target in targets for source in target.sources}
+        targets = _without_denied(targets, config)
+        patterns = [*IGNORED_TENSORS, *self.ignored, *(name.replace("{i}", "*") for name in self.numbers.values())]
+        left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
+        if left:
+            raise UnsupportedError(
+                f"[convert] every tensor of the checkpoint must be known but {min(left)!r} ({len(left)} in all) is not"
+            )
+        present = layers_of(table, used)
+        for i in range(n_layer):
+            if i not in present and not self.has_empty_layers:
+                name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
+                raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
+        return targets
+
+    def _n_layer(self, config: Fields) -> int:
+        """Layers by number; where there are an encoder's and a decoder's, of the one that has more."""
+        counts = [self.keys[key].read(config) for key in ("block_count", "decoder_block_count") if key in self.keys]
+        return max(count for count in counts if isinstance(count, int))
+
+    def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
+        """What the frequencies of rotation are divided by, where that is a tensor."""
+        if self.rope is None:
+            return
+        values = {key: value for key, _, value in entries}
+        n_rot = values.get("rope.dimension_count", values.get("attention.key_length"))
+        if n_rot is None:
+            n_rot = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
+        base = values.get("rope.freq_base")
+        assert isinstance(n_rot, int)
+        if isinstance(base, float) and (factors := llama3_factors(rope_of(config), base, n_rot)) is not None:
+            yield "rope_freqs.weight", factors
+        yield from longrope_factors(rope_of(config), n_rot)
+
+    def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
+        """The table, without the prefix where the checkpoint is of the model without its head, or moved."""
+        for old, new in self.homes:
+            moved = {target: Source.of(entry).moved(old, new) for target, entry in self.tensors.items()}
+            if f"{moved['token_embd'].names[0]}.weight" in there:
+                return moved
+        if not self.base or any(name.startswith(self.base) for name in there):
+            return self.tensors
+        return {target: Source.of(entry).without(self.base) for target, entry in self.tensors.items()}

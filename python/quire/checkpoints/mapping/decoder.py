@@ -1,0 +1,123 @@
+"""Fields and names that the checkpoints of most decoders have in common (transformers' ``LlamaForCausalLM``)."""
+
+from __future__ import annotations
+
+from ...errors import UnsupportedError
+from ..reading.fields import Fields
+from .changes import only_with
+from .keys import Key, f32, u32
+from .tensors import PredictingLayers, Source
+
+
+def _trained_context(config: Fields) -> int:
+    """The context length of a configuration that does not give one: the default of its class."""
+    default = config.default("max_position_embeddings")
+    return default if isinstance(default, int) else config.integer("max_position_embeddings")
+
+
+DECODER_KEYS: dict[str, Key] = {
+    "context_length": u32("max_position_embeddings", default=_trained_context),
+    "embedding_length": u32("hidden_size"),
+    "block_count": u32("num_hidden_layers"),
+    "feed_forward_length": u32("intermediate_size"),
+    "attention.head_count": u32("num_attention_heads", low=1),
+    "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
+    "attention.key_length": u32("head_dim", default=None),
+    "attention.value_length": u32("head_dim", default=None),
+    "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-6),
+}
+
+DECODER_TENSORS: dict[str, str | Source] = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "blk.{i}.attn_norm": "model.layers.{i}.input_layernorm",
+    "blk.{i}.ffn_norm": "model.layers.{i}.post_attention_layernorm",
+    "blk.{i}.attn_q": "model.layers.{i}.self_attn.q_proj",
+    "blk.{i}.attn_k": "model.layers.{i}.self_attn.k_proj",
+    "blk.{i}.attn_v": "model.layers.{i}.self_attn.v_proj",
+    "blk.{i}.attn_output": "model.layers.{i}.self_attn.o_proj",
+    "blk.{i}.ffn_gate": "model.layers.{i}.mlp.gate_proj",
+    "blk.{i}.ffn_up": "model.layers.{i}.mlp.up_proj",
+    "blk.{i}.ffn_down": "model.layers.{i}.mlp.down_proj",
+}
+
+# With biases of q, k and v that count only where ``attention_bias`` is true.
+BIASED_TENSORS: dict[str, str | Source] = {
+    **{name: source for name, source in DECODER_TENSORS.items() if not name.endswith(("attn_q", "attn_k", "attn_v"))},
+    **{f"blk.{{i}}.attn_{part}.weight": f"model.layers.{{i}}.self_attn.{part}_proj.weight" for part in "qkv"},
+    **{
+        f"blk.{{i}}.attn_{part}.bias": Source(
+            (f"model.layers.{{i}}.self_attn.{part}_proj.bias",), only_with("attention_bias", default=True)
+        )
+        for part in "qkv"
+    },
+}
+
+EXPERT_TENSORS: dict[str, str | Source] = {
+    "blk.{i}.ffn_gate_inp": "model.layers.{i}.mlp.gate",
+    "blk.{i}.ffn_gate_exps": "model.layers.{i}.mlp.experts.{e}.gate_proj",
+    "blk.{i}.ffn_up_exps": "model.layers.{i}.mlp.experts.{e}.up_proj",
+    "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.{e}.down_proj",
+}
+
+# Of experts that every token goes through.
+SHARED_EXPERT_TENSORS: dict[str, str | Source] = {
+    f"blk.{{i}}.ffn_{part}_shexp": f"model.layers.{{i}}.mlp.shared_experts.{part}_proj"
+    for part in ("gate", "up", "down")
+}
+
+
+_PREDICTING = "model.layers.{i}"
+# Of layers that predict later tokens, which checkpoints number on (DeepSeek-V3's names).
+PREDICTING_LAYERS = PredictingLayers(
+    {
+        "nextn.eh_proj": f"{_PREDICTING}.eh_proj",
+        "nextn.enorm": f"{_PREDICTING}.enorm",
+        "nextn.hnorm": f"{_PREDICTING}.hnorm",
+        "nextn.embed_tokens": f"{_PREDICTING}.embed_tokens",
+        "nextn.shared_head_norm": f"{_PREDICTING}.shared_head.norm",
+        "nextn.shared_head_head": f"{_PREDICTING}.shared_head.head",
+    }
+)
+
+
+def no_windows(config: Fields) -> None:
+    """UnsupportedError for a configuration whose layers see less than all of the past."""
+    slides = config.knows("use_sliding_window") and config.flag("use_sliding_window", False)
+    if slides and config.integer("max_window_layers", 0) < config.integer("num_hidden_layers"):
+        raise UnsupportedError("[convert] 'use_sliding_window' must be false for this architecture but is true")
+    config.read(("sliding_window", "max_window_layers"))
+    if config.knows("layer_types") and any(kind != "full_attention" for kind in config.items("layer_types")):
+        raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
+
+
+def kinds_of_mlps(config: Fields) -> list[str]:
+    """``mlp_layer_types``, ``dense`` or ``sparse`` for each layer; empty where the configuration has none."""
+    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("mlp_layer_types")]
+    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"dense", "sparse"}):
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+    return kinds
+
+
+def n_dense(config: Fields, default: int) -> int:
+    """How many layers have no experts, which must be the first; ``default``: without ``mlp_layer_types``."""
+    kinds = kinds_of_mlps(config)
+    n = kinds.count("dense") if kinds else default
+    if "dense" in kinds[n:]:
+        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
+    return n
+
+
+def has_windows(config: Fields) -> None:
+    """UnsupportedError where the window is null: files must hold a number."""
+    if config.is_null("sliding_window"):
+        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+
+
+def local_layers(config: Fields, period: int) -> list[bool]:
+    """Which layers have a window: as ``layer_types`` says, or all but every ``period``-th."""
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
+        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+    return [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]

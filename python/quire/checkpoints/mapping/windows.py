@@ -1,0 +1,15 @@
+"""Which layers see only the last tokens, from config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..reading.fields import Fields
+from .decoder import local_layers
+
+
+def window_pattern(config: Fields, period: int) -> Sequence[bool] | None:
+    """Whether each layer has a window; None where it is all but every ``period``-th, which files need not say."""
+    local = local_layers(config, period)
+    usual = [bool((i + 1) % period) for i in range(len(local))]
+    return None if local == usual else local

@@ -1,0 +1,6 @@
+"""The JSON files of checkpoint folders, and the fields of them that transformers reads."""
+
+from .fields import Fields, checkpoint_dtype, read_json
+from .reference import reference_of
+
+__all__ = ["Fields", "checkpoint_dtype", "read_json", "reference_of"]

@@ -1,0 +1,179 @@
+"""The JSON files of a checkpoint folder, read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeVar
+
+from ...errors import LoadError, UnsupportedError
+from .reference import Reference
+
+_T = TypeVar("_T")
+_MAX_BYTES = 256 << 20
+
+
+def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
+    """A JSON object.  LoadError, whose text begins with ``place``, for a file that is absent, too large or another."""
+    if not path.is_file():
+        raise LoadError(f"[{place}] '{path}' must be there but is not")
+    if path.stat().st_size > _MAX_BYTES:
+        raise LoadError(f"[{place}] '{path}' must be at most {_MAX_BYTES} bytes")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"[{place}] '{path}' must be JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise LoadError(f"[{place}] '{path}' must hold a JSON object")
+    return value
+
+
+class Fields:
+    """Typed access to a JSON object; what is absent or of another type is a LoadError that names it.
+
+    It remembers which fields were read, so that ``refuse_unread`` can refuse the others by name.  A field that is null
+    counts as absent; where null has a meaning of its own, ask ``is_null`` first.  ``place`` begins the errors' texts.
+
+    ``reference``: whose fields these are.  Those that nobody reads and that it does not know either are ignored, and
+    ``refuse_unread`` returns their names.  Without one, every field must be read.
+    """
+
+    def __init__(
+        self, where: str, values: Mapping[str, object], place: str = "convert", reference: Reference | None = None
+    ) -> None:
+        self.where = where
+        self._place = place
+        self._reference = reference
+        self._values = values
+        self._read: set[str] = set()
+        self._inner: dict[str, Fields] = {}
+
+    def names(self) -> list[str]:
+        """Every field.  Asking is not reading."""
+        return list(self._values)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(name) is not None
+
+    def is_null(self, name: str) -> bool:
+        """Whether the field is there and null."""
+        return name in self._values and self._values[name] is None
+
+    def value(self, name: str) -> object:
+        """The field as it is; None where it is absent."""
+        self._read.add(name)
+        return self._values.get(name)
+
+    def _get(self, name: str, kinds: tuple[type, ...], default: _T | None, words: str) -> object:
+        value = self.value(name)
+        if value is None:
+            if default is None:
+                raise LoadError(f"[{self._place}] '{name}' must be in {self.where} but is not")
+            return default
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {words} but is {type(value).__name__}")
+        return value
+
+    def integer(self, name: str, default: int | None = None, *, low: int = 0) -> int:
+        """A whole number from ``low`` to 2^31 - 1."""
+        value = self._get(name, (int,), default, "a whole number")
+        assert isinstance(value, int)
+        if not low <= value < 2**31:
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {low} to 2^31 - 1 but is {value}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._get(name, (int, float), default, "a number")
+        assert isinstance(value, (int, float))
+        return float(value)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return str(self._get(name, (str,), default, "a string"))
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """Null counts as absent only where both say no; transformers takes it for no, whatever the default is."""
+        if default and self.is_null(name):
+            raise UnsupportedError(f"[{self._place}] '{name}' of {self.where} must be true or false but is null")
+        return bool(self._get(name, (bool,), default, "a boolean"))
+
+    def items(self, name: str) -> list[object]:
+        """An array; empty when absent."""
+        value = self._get(name, (list,), [], "an array")
+        assert isinstance(value, list)
+        return value
+
+    def inner(self, name: str) -> Fields:
+        """A nested object, whose fields must be read as well; empty when absent."""
+        value = self._get(name, (dict,), {}, "an object")
+        assert isinstance(value, dict)
+        if name not in self._inner:
+            reference = self._reference.section(name, value) if self._reference is not None else None
+            self._inner[name] = Fields(f"'{name}' of {self.where}", value, self._place, reference)
+        return self._inner[name]
+
+    def filled(self, defaults: Mapping[str, object]) -> Fields:
+        """These, with values of fields that are absent."""
+        self._values = {**defaults, **self._values}
+        return self
+
+    def read(self, names: Iterable[str]) -> None:
+        """Count fields as read: their values have no effect."""
+        self._read.update(names)
+
+    def was_read(self, name: str) -> bool:
+        """Return whether the value of the field was read."""
+        return name in self._read
+
+    def knows(self, name: str) -> bool:
+        """Return whether the reference uses a field of this name.  The field does not count as read."""
+        return self._reference is None or self._reference.knows(name)
+
+    def default(self, name: str) -> object:
+        """The default of the reference for the field; None if it has none."""
+        return self._reference.default(name) if self._reference is not None else None
+
+    def has_default(self, name: str) -> bool:
+        """Return whether the reference reads the field and has a default for it."""
+        return self.default(name) is not None
+
+    def is_default(self, name: str) -> bool:
+        """Return whether the field has the default value of the reference.  The field does not count as read."""
+        return self._reference is not None and self._reference.is_default(name, self._values.get(name))
+
+    def unread(self, without_effect: Iterable[str] = ()) -> list[str]:
+        """Names of unread fields that are set to something, except those that the patterns list as without effect."""
+        patterns = list(without_effect)
+        return [
+            name
+            for name, value in self._values.items()
+            if name not in self._read
+            and value not in (None, [], {})
+            and not self.is_default(name)
+            and not any(fnmatchcase(name, pattern) for pattern in patterns)
+        ]
+
+    def refuse_unread(self, without_effect: Iterable[str] = ()) -> list[str]:
+        """Names of fields that the reference does not know either.
+
+        Raises UnsupportedError for an unread field that may change an answer: it differs from the reference's default,
+        and no pattern of ``without_effect`` lists it.
+        """
+        patterns, unknown = list(without_effect), []
+        for name in self.unread(patterns):
+            if self._reference is None or self._reference.has_effect(name):
+                raise UnsupportedError(f"[{self._place}] unsupported field '{name}' of {self.where}")
+            if not self._reference.is_without_effect(name):
+                unknown.append(name)
+        for name, inner in self._inner.items():
+            unknown += [f"{name}.{each}" for each in inner.refuse_unread(patterns)]
+        return unknown
+
+
+def checkpoint_dtype(folder: Path) -> str:
+    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
+    config = Fields("config.json", read_json(folder / "config.json"))
+    stored = config.text("dtype", config.text("torch_dtype", "float32"))
+    return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")

@@ -1,0 +1,227 @@
+"""Models that propose tokens: a smaller one, a head of EAGLE-3, and a predictor of the model's own file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..._native.engine import HeadDrafter, ModelDrafter
+from ..._native.graph import CacheSpec, Executor, Trace
+from ..._native.kv import CacheLayout
+from ...errors import UnsupportedError
+from ...files.gguf import GGUFReader
+from ...models import is_head, load_head, load_model, trace_predictor
+from ...params.engine_options import CacheDType, EngineConfig
+from ...tokenizer import Tokenizer
+from .draft_head import check_tokens, draft_is_head
+from .shown_name import shown_name
+from .sizes import BLOCK_TOKENS, MOST_SEQUENCES, ModelNeeds, Sizes
+
+if TYPE_CHECKING:
+    from ..._native.core import Device
+    from ..._native.engine import Drafter
+    from ..._native.kernels import KernelSet
+    from ...models import LoadedModel
+    from ...models.base import Config
+    from ...nn import Fusion
+
+__all__ = ["DraftModel", "cache_bytes_beside", "opened_draft", "predictor_beside", "wants_predictor"]
+
+_KEPT_ROWS = 512  # of features that a sequence has at most (native/engine/head_drafter.cpp)
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """A model that proposes tokens, with what it takes besides the target's weights, and the type of its cache.
+
+    ``fusion``: what the target makes features by, for a head; ``identity``: of the file that has its weights.
+    """
+
+    config: Config
+    cache: list[CacheSpec]
+    trace: Callable[[int], Trace]
+    drafter_of: Callable[[Executor, int], Drafter]
+    size_bytes: int
+    kept_bytes: int
+    kv_dtype: CacheDType
+    fusion: Fusion | None = None
+    identity: str = ""
+
+    def add_to(self, needs: ModelNeeds) -> ModelNeeds:
+        """What the target needs, and this model beside it: each block of the target has one here."""
+        c = self.config
+        n_states = 0 if self.fusion is None else self.fusion.projection.weight.shape[-1]
+        return replace(
+            needs,
+            weights_bytes=needs.weights_bytes + self.size_bytes,
+            block_bytes=needs.block_bytes + self.block_bytes,
+            token_bytes=needs.token_bytes + 4 * (8 * c.dim + 4 * c.widest + 2 * n_states),
+            fixed_bytes=needs.fixed_bytes + 4 * c.n_vocab * 64 + self.kept_bytes,
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        """Of 32 tokens in its cache."""
+        return CacheLayout(self.cache, self.kv_dtype).block_bytes
+
+    def n_blocks(self, sizes: Sizes) -> int:
+        """One for each of the target, or of one context where windows leave the target with less than all."""
+        return sizes.n_blocks if sizes.cache_bytes == 0 else -(-sizes.n_ctx // BLOCK_TOKENS) + 1
+
+    def drafter(
+        self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
+    ) -> tuple[Drafter, int]:
+        """The model with a cache of its own, on the target's threads; and the bytes that it takes as it is used."""
+        n_ctx = min(sizes.n_ctx, self.config.n_ctx_train)
+        executor = Executor(
+            self.trace(n_ctx),
+            device,
+            n_blocks=self.n_blocks(sizes),
+            threads=config.threads,
+            kv_dtype=self.kv_dtype,
+            kernels=config.kernels,
+            kernel_set=kernel_set,
+            max_rows=sizes.max_step_tokens,
+            max_sequences=sizes.max_sequences,
+            repack="lock" if config.load == "lock" else "release",
+            cpus=[i for i in range((config.cpu_mask or 0).bit_length()) if (config.cpu_mask or 0) >> i & 1],
+            team_of=target if target.kernels == "cpu" else None,
+        )
+        reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+        return self.drafter_of(executor, n_ctx), reserved
+
+
+def cache_bytes_beside(drafts: Sequence[DraftModel], sizes: Sizes) -> int:
+    """What these leave of the cache for the target; 0 where it has all of its blocks."""
+    if sizes.cache_bytes == 0:
+        return 0
+    return sizes.cache_bytes - sum((draft.n_blocks(sizes) - 1) * draft.block_bytes for draft in drafts)
+
+
+def wants_predictor(config: EngineConfig, device: Device) -> bool:
+    """Whether a layer of the model's file that predicts later tokens is to be read.  It runs on the CPU alone.
+
+    A head beside the model reads features of its own kind, and goes before it.
+    """
+    if draft_is_head(config):
+        return False
+    if config.speculation == "mtp" and device.kind != "cpu":
+        raise UnsupportedError(f"[speculation] the device must be the CPU for 'mtp' but is {device.name}")
+    return config.speculation in ("auto", "mtp") and device.kind == "cpu"
+
+
+def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dtype: CacheDType) -> DraftModel | None:
+    """The model's predictor, which shares its matrices; None where it has none, or UnsupportedError for ``"mtp"``."""
+    if model.predictor is None:
+        if config.speculation == "mtp":
+            raise UnsupportedError(
+                f"[speculation] {name} must have a layer that predicts later tokens (nextn) for 'mtp' but has none"
+            )
+        return None
+    return DraftModel(
+        model.config,
+        [model.predictor.cache],
+        model.trace_predictor,
+        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx),
+        size_bytes=0,
+        kept_bytes=_kept_bytes(model.config.dim, config),
+        kv_dtype=kv_dtype,
+    )
+
+
+@contextmanager
+def opened_draft(
+    config: EngineConfig, device: Device, tokenizer: Tokenizer | None, target: LoadedModel, kv_dtype: CacheDType
+) -> Iterator[DraftModel | None]:
+    """The draft model or head that ``config`` names, while its file is read; None where it names none.
+
+    UnsupportedError for a model of another tokenizer, or one that cannot draft; and for a head of another model.
+    """
+    if config.draft is None:
+        yield None
+        return
+    path = Path(config.draft)
+    if device.kind != "cpu":
+        raise UnsupportedError(f"[draft] the device must be the CPU for a draft but is {device.name}")
+    with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
+        if is_head(reader.metadata):
+            check_tokens(shown_name(path), reader, tokenizer)
+            yield _head_beside(reader, target, config, kv_dtype)
+            return
+        model = load_model(reader)
+        _check(shown_name(path), model, Tokenizer.from_gguf(Path(reader.path)), tokenizer, target.config.n_vocab)
+        yield DraftModel(
+            model.config,
+            model.cache,
+            model.trace,
+            lambda executor, n_ctx: ModelDrafter(executor, n_ctx=n_ctx),
+            size_bytes=reader.size_bytes,
+            kept_bytes=0,
+            kv_dtype=kv_dtype,
+        )
+
+
+def _head_beside(reader: GGUFReader, target: LoadedModel, config: EngineConfig, kv_dtype: CacheDType) -> DraftModel:
+    loaded = load_head(reader, target)
+    return DraftModel(
+        loaded.config,
+        [loaded.head.cache],
+        lambda n_ctx: trace_predictor(loaded.head, n_ctx),
+        lambda executor, n_ctx: HeadDrafter(executor, n_ctx=n_ctx, name="eagle", tokens=loaded.tokens),
+        size_bytes=reader.size_bytes,
+        kept_bytes=_kept_bytes(loaded.config.dim, config),
+        kv_dtype=kv_dtype,
+        fusion=loaded.fusion,
+        identity=reader.identity,
+    )
+
+
+def _kept_bytes(dim: int, config: EngineConfig) -> int:
+    return 4 * dim * _KEPT_ROWS * (config.max_sequences or MOST_SEQUENCES)
+
+
+@contextmanager
+def _reader(path: Path, scratch: Path, config: EngineConfig) -> Iterator[GGUFReader]:
+    if path.is_dir():
+        from ...checkpoints.conversion import CheckpointReader
+        from ...checkpoints.reading import checkpoint_dtype
+
+        with CheckpointReader(path, scratch, checkpoint_dtype(path)) as reader:
+            yield reader
+    else:
+        yield GGUFReader(path, config.load)
+
+
+def _check(name: str, model: LoadedModel, own: Tokenizer, target: Tokenizer | None, n_vocab: int) -> None:
+    if model.config.is_encoder:
+        raise UnsupportedError(f"[draft] {name} must generate text but is an encoder")
+    if CacheLayout(model.cache, "f32").state_bytes > 0:
+        raise UnsupportedError(
+            f"[draft] {name} must be without recurrent states, which cannot be cut back, but has some"
+        )
+    if target is None:
+        raise UnsupportedError("[draft] the model must have a tokenizer for a draft model but has none")
+    # Vocabularies that are padded to other sizes are the same.
+    texts, shown = (own.vocabulary.texts, target.vocabulary.texts), (own.all_token_bytes(), target.all_token_bytes())
+    n_same = min(len(texts[0]), len(texts[1]), model.config.n_vocab, n_vocab)
+    for i in range(n_same):
+        if texts[0][i] != texts[1][i] or shown[0][i] != shown[1][i]:
+            raise UnsupportedError(
+                f"[draft] {name} must have the model's tokenizer but token {i} is {texts[0][i]!r:.40} there and "
+                f"{texts[1][i]!r:.40} here"
+            )
+    longer = max(shown, key=len)
+    if any(longer[n_same:]):
+        raise UnsupportedError(
+            f"[draft] {name} must have the model's tokenizer but has {len(texts[0])} tokens where that has "
+            f"{len(texts[1])}"
+        )
+    if own.eog_ids != target.eog_ids:
+        raise UnsupportedError(
+            f"[draft] {name} must end its texts as the model does but does with tokens {sorted(own.eog_ids)} and not "
+            f"{sorted(target.eog_ids)}"
+        )

@@ -1,0 +1,232 @@
+"""From a model file to a running decoder."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ...errors import LoadError, UnsupportedError
+from ...files.gguf import GGUFReader
+from ...models import load_model
+from ...params.engine_options import CacheDType, EngineConfig
+from ...tokenizer import Tokenizer
+from .device_choice import device_at_hand, devices_of
+from .draft import opened_draft, predictor_beside, wants_predictor
+from .fit import Fit, fitted
+from .kernel_choice import cache_dtype, kernel_set_of
+from .model_names import named_model
+from .model_needs import needs_of
+from .opened_model import ModelParts, OpenedModel
+from .placement import asks_for_two_devices, memory_of_all
+from .shown_name import shown_name
+from .sizes import check_weights
+
+if TYPE_CHECKING:
+    from ..._native.core import Device, Tensor
+    from ..._native.engine import Decoder
+    from ...models import LoadedModel
+
+__all__ = [
+    "fit_of",
+    "open_decoder",
+    "open_model",
+    "open_reader",
+    "packaged_model",
+]
+
+_LOG = logging.getLogger("quire")
+# Of an encoder-decoder model whose file has none: messages one below the other, ended as a text is.
+_SOURCE_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{{ eos_token }}"
+)
+
+
+def packaged_model() -> Path:
+    """The model in the package; LoadError where it was built without."""
+    path = Path(__file__).parents[2] / "data" / "tiny-chat-q8_0.gguf"
+    if not path.is_file():
+        raise LoadError(f"[loader] the package's model must be at {path} but is not")
+    return path
+
+
+def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sums_inputs: bool = False) -> OpenedModel:
+    """Open a GGUF file, a checkpoint folder, or (None) the package's model, and start its decoder.
+
+    ``sums_inputs``: the executor adds up what its products read (``Executor.input_sums``); for stock kernels.
+    Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
+    Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
+    CapacityError when the weights or the cache do not fit into memory.
+    """
+    config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs))
+    if not asks_for_two_devices(config):
+        kernel_set_of(config, devices_of(config)[0])  # refused before anything is read
+    source = packaged_model() if path is None else Path(path)
+    if source.is_dir():
+        return _open_folder(source, config, sums_inputs)
+    return _open_file(source, config, sums_inputs)
+
+
+def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
+    """The decoder alone of a model: what ``LLM`` is made of, for token ids and events (``Decoder.submit``, ``wait``).
+
+    ``close()`` gives its memory back.  Raises as ``LLM`` does.
+    """
+    named = named_model(path, "open_decoder")
+    return open_model(named.path, named.completed(config or EngineConfig())).decoder
+
+
+def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+    """A checkpoint, whose tensors are converted one by one as the model asks for them."""
+    import tempfile
+
+    from ...checkpoints.conversion import CheckpointReader
+    from ...checkpoints.reading import checkpoint_dtype
+
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
+    ):
+        if config.quantize is not None:
+            return _open_quantized(reader, config, sums_inputs)
+        check_weights(folder.name, reader.size_bytes, memory_of_all(config, devices_of(config)))
+        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
+
+
+def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+    """A model, whose tensors are quantized one by one as it asks for them."""
+    import tempfile
+
+    from ...quantization import QuantizedReader
+
+    assert config.quantize is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        QuantizedReader(source, Path(scratch), config.quantize, threads=config.threads) as reader,
+    ):
+        available = memory_of_all(config, devices_of(config))
+        check_weights(Path(source.path).name, reader.size_bytes, available)
+        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
+
+
+def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+    # What the cache holds is copied from there, so that the file is not read for nothing.
+    mapped = config.packed_cache is not None and config.load == "copy"
+    available = memory_of_all(config, devices_of(config))
+    if config.quantize is not None:
+        return _open_quantized(GGUFReader(path), config, sums_inputs)
+    if path.is_file():
+        check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
+    return open_reader(GGUFReader(path, "mmap" if mapped else config.load), path, config, sums_inputs=sums_inputs)
+
+
+def open_reader(
+    reader: GGUFReader,
+    path: Path,
+    config: EngineConfig,
+    *,
+    sums_inputs: bool = False,
+    repack: Literal["no", "keep", "release", "lock"] | None = None,
+) -> OpenedModel:
+    """Open what a reader reads; ``path`` names it and has its vocabulary.  Raises as ``open_model``.
+
+    ``repack``: as ``Executor`` takes it; None: as the options have it.
+    """
+    if config.device == "default":  # of who has a reader of his own
+        config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
+    devices = devices_of(config)
+    # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
+    is_shape = reader.is_made and devices[0].kind != "cpu"
+    model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
+    config = _within_positions(config, model, reader, path)
+    tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
+        tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
+    _check_calls_are_known(tokenizer)
+    fit = None
+    if devices[0].kind != "cpu":
+        fit, kv_dtype = _fitted(path, reader, model, config, adapter_bytes)
+        if fit.note:
+            _LOG.warning("[fit] %s", fit.note)
+        if not fit.devices:
+            fit, config = None, replace(config, device="cpu", n_gpu_layers=0)
+            devices = devices_of(config)
+    if is_shape:
+        is_whole = fit is not None and fit.placement is None
+        model, adapter_bytes = _adapted(reader, config, devices[0] if is_whole else None)
+    kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
+    if fit is None:
+        kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
+    predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
+    with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
+        return ModelParts(
+            reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
+            drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
+        ).start()  # fmt: skip
+
+
+def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFReader, path: Path) -> EngineConfig:
+    """Limit the context of encoders, and of models with a table of positions, to their positions; this is logged.
+
+    The positions of other models continue beyond what they were trained on.
+    """
+    most = model.config.n_ctx_train
+    if config.n_ctx is None or config.n_ctx <= most:
+        return config
+    if not model.config.is_encoder and "position_embd.weight" not in {tensor.name for tensor in reader.tensors}:
+        return config
+    _LOG.warning(
+        "[n_ctx] %d tokens are more than the %d positions of %s: the context is %d",
+        config.n_ctx, most, shown_name(path), most,
+    )  # fmt: skip
+    return replace(config, n_ctx=most)
+
+
+def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
+    """What fits of a model on the device of the options, for which nothing is taken.  Raises as ``open_model``."""
+    config = replace(config, device=device_at_hand(config))
+    if devices_of(config)[0].kind == "cpu":
+        raise UnsupportedError("[fit] the device must be another one than the CPU but is the CPU")
+    model, adapter_bytes = _adapted(reader, config)
+    return _fitted(path, reader, model, config, adapter_bytes)[0]
+
+
+def _fitted(
+    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, adapter_bytes: int
+) -> tuple[Fit, CacheDType]:
+    kv_dtype = cache_dtype(config.kv_dtype, None, is_kept=not model.config.is_encoder)  # one type for all layers
+    needs = needs_of(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
+    return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
+
+
+def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
+    """The model with its adapters, on the device or in the host's memory, and what the adapters take."""
+    predicts = wants_predictor(config, devices_of(config)[0])
+
+    def place(tensor: Tensor) -> Tensor:
+        return tensor if device is None else tensor.to(device)
+
+    if not config.adapters:
+        return load_model(reader, place, predicts=predicts), 0
+    from ...checkpoints.conversion import opened_adapters
+
+    with opened_adapters(config.adapters, reader, config.load) as adapters:
+        model = load_model(reader, place, adapters, predicts=predicts)
+        return model, sum(adapter.reader.size_bytes for adapter in adapters)
+
+
+def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
+    """Say it where the model takes tools, but nobody would know its calls."""
+    source = None if tokenizer is None else tokenizer.chat_template
+    if source is None or "tools" not in source:
+        return
+    from ...chat.detection import tool_support
+
+    if tool_support(source).is_unknown:
+        _LOG.warning(
+            "[chat] the template takes tools but writes calls in no known format, so that calls will stay text: "
+            "tool_format chooses a format by its name"
+        )

@@ -1,0 +1,97 @@
+"""What a model ends with, as its file says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import LoadError
+from ...models.base import PROBLEM_TYPES, RANK
+from .ranking import RankHead, rank_head
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ...files.gguf import GGUFReader, Metadata
+    from ...models.base import Config
+    from ...tokenizer import Tokenizer
+    from ..engine import Pooling
+
+__all__ = ["ModelOutput", "output_of", "pooling_of"]
+
+# Values of the key pooling_type.
+_POOLING: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "cls"}
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a model ends with: logits, an encoder's vectors, or scores of classes, with the labels of these.
+
+    ``problem_type``: one of ``PROBLEM_TYPES``, or empty where the file names none.
+    """
+
+    is_encoder: bool
+    scores_classes: bool
+    tells_texts_apart: bool
+    labels: tuple[str, ...]
+    problem_type: str = ""
+    head: RankHead | None = None  # of a decoder that scores classes
+
+    def shown(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What transformers' pipeline shows of scores ``[n, n_classes]``.
+
+        Probabilities of classes that exclude each other are the softmax; of classes that do not, or of a single one,
+        each has its sigmoid.  What is no class (``regression``) stays as it is.
+        """
+        import numpy as np
+
+        if self.problem_type == "regression":
+            return scores
+        exact = scores.astype(np.float64)
+        if self.problem_type == "multi_label_classification" or scores.shape[-1] == 1:
+            made = 1 / (1 + np.exp(-exact.clip(-700, 700)))
+        else:
+            made = np.exp(exact - exact.max(axis=-1, keepdims=True))
+            made /= made.sum(axis=-1, keepdims=True)
+        shown: npt.NDArray[np.float32] = made.astype(np.float32)
+        return shown
+
+
+def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -> ModelOutput:
+    """Raises as ``rank_head``, and LoadError for an unknown problem."""
+    labels = _labels_of(reader.metadata, config.arch)
+    head = None if config.is_encoder else rank_head(reader, config.arch, tokenizer, labels)
+    return ModelOutput(
+        is_encoder=config.is_encoder,
+        scores_classes=config.scores_classes or head is not None,
+        tells_texts_apart=config.tells_texts_apart,
+        labels=labels if head is None else head.labels,
+        problem_type=_problem_type(reader.metadata, config.arch),
+        head=head,
+    )
+
+
+def pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
+    """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
+    kind = metadata.integer(f"{config.arch}.pooling_type", 0)
+    if kind == RANK and not config.is_encoder:
+        return "last"
+    if kind != 0:
+        return _POOLING.get(kind)
+    if config.scores_classes:
+        return "cls"
+    return "mean" if config.is_encoder else "last"
+
+
+def _labels_of(metadata: Metadata, arch: str) -> tuple[str, ...]:
+    key = f"{arch}.classifier.output_labels"
+    return tuple(label.decode(errors="replace") for label in metadata.strings(key)) if key in metadata else ()
+
+
+def _problem_type(metadata: Metadata, arch: str) -> str:
+    key = f"{arch}.classifier.problem_type"
+    found = metadata.text(key, "")
+    if found not in ("", *PROBLEM_TYPES):
+        raise LoadError(f"[{arch}] '{key}' must be one of {', '.join(PROBLEM_TYPES)} but is '{found:.40}'")
+    return found

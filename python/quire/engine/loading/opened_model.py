@@ -1,0 +1,201 @@
+"""A model with its decoder running, and how the parts that were opened become one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ..._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
+from ..._native.graph import Executor
+from ..._native.kv import CacheLayout
+from ...errors import UnsupportedError
+from .draft import cache_bytes_beside
+from .kernel_choice import packed_cache_of
+from .memory import memory_at_hand
+from .model_needs import kinds_of, needs_of
+from .model_output import ModelOutput, output_of, pooling_of
+from .sampling_advice import advised_sampling
+from .shown_name import shown_name
+from .sizes import Sizes, choose_sizes
+from .text_advice import TextAdvice, text_advice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..._native.core import Device
+    from ..._native.kernels import KernelSet
+    from ...files.gguf import GGUFReader
+    from ...models import LoadedModel
+    from ...params.engine_options import CacheDType, EngineConfig
+    from ...tokenizer import Tokenizer
+    from ..engine import Pooling
+    from .draft import DraftModel
+    from .fit import Fit
+
+__all__ = ["ModelParts", "OpenedModel"]
+
+_LOG = logging.getLogger("quire")
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model with its decoder running.  ``tokenizer`` is None for files without a vocabulary.
+
+    ``executor``: what the decoder runs on; nobody may touch it while requests are under way.
+    """
+
+    decoder: Decoder
+    executor: Executor
+    tokenizer: Tokenizer | None
+    model_name: str
+    architecture: str
+    n_vocab: int
+    sizes: Sizes
+    reserved_bytes: int  # of the cache and of a step, which are taken as they are used
+    sampling: Mapping[str, object]
+    pooling: Pooling | None  # None where the file asks for one that is not known
+    kv_dtype: CacheDType
+    isa: str | None  # of our own kernels; None where the model runs by ggml's
+    output: ModelOutput
+    advice: TextAdvice
+    device: str  # what the options' device stands for
+    cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
+    has_state: bool
+    n_ctx_train: int  # positions that the model was trained on
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What was read and chosen of a model that is to run.
+
+    ``path`` names it; ``fit``: how it lies on devices, None for the CPU alone; ``drafts``: what drafts for it;
+    ``repack``: as ``Executor`` takes it, None: as the options have it.
+    """
+
+    reader: GGUFReader
+    path: Path
+    config: EngineConfig
+    devices: Sequence[Device]
+    model: LoadedModel
+    adapter_bytes: int
+    tokenizer: Tokenizer | None
+    fit: Fit | None
+    kv_dtype: CacheDType
+    kernel_set: KernelSet | None
+    drafts: Sequence[DraftModel]
+    repack: Literal["no", "keep", "release", "lock"] | None
+    sums_inputs: bool
+
+    def start(self) -> OpenedModel:
+        """The model with its decoder running.  Raises CapacityError where its sizes do not fit."""
+        reader, config, model = self.reader, self.config, self.model
+        cache = CacheLayout(model.cache, self.kv_dtype)
+        if "q" in self.kv_dtype and not cache.groups:
+            raise UnsupportedError(
+                f"[engine] kv_dtype {self.kv_dtype} must go with a model that caches keys and values but "
+                f"{shown_name(self.path)} caches none"
+            )
+        sizes, n_ctx_train = self._sizes()
+        executor = self._executor(sizes)
+        drafters: list[Drafter] = [GrammarDrafter(), LookupDrafter()]
+        reserved = executor.memory_bytes["cache"] + executor.memory_bytes["compute"]
+        for draft in self.drafts:
+            drafter, n_bytes = draft.drafter(executor, sizes, self.devices[0], config, self.kernel_set)
+            drafters.append(drafter)
+            reserved += n_bytes
+        return OpenedModel(
+            decoder=self._decoder(executor, sizes, drafters),
+            executor=executor,
+            tokenizer=self.tokenizer,
+            model_name=reader.metadata.text("general.name", self.path.stem),
+            architecture=model.config.arch,
+            n_vocab=model.config.n_vocab,
+            sizes=sizes,
+            reserved_bytes=reserved,
+            sampling=advised_sampling(reader.metadata),
+            pooling=pooling_of(reader.metadata, model.config),
+            kv_dtype=self.kv_dtype,
+            isa=None if self.kernel_set is None else self.kernel_set.isa,
+            output=output_of(reader, model.config, self.tokenizer),
+            advice=text_advice(reader.metadata),
+            device=config.device,
+            cache_kinds=kinds_of(cache),
+            has_state=cache.state_bytes > 0,
+            n_ctx_train=n_ctx_train,
+        )
+
+    def _sizes(self) -> tuple[Sizes, int]:
+        """Those of the cache and of a step, and how many positions the model was trained on."""
+        needs = needs_of(
+            self.path, self.reader, self.model, self.config, kv_dtype=self.kv_dtype, adapter_bytes=self.adapter_bytes,
+            own_kernels=self.fit is None and self.kernel_set is not None,
+        )  # fmt: skip
+        for draft in self.drafts:
+            needs = draft.add_to(needs)
+        if self.fit is None:
+            sizes = choose_sizes(needs, self.config, memory_at_hand(self.config, self.devices[0]))
+        else:
+            sizes = self.fit.sizes
+        if sizes.n_ctx > needs.n_ctx_train:
+            _LOG.warning(
+                "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
+                sizes.n_ctx, needs.n_ctx_train, shown_name(self.path),
+            )  # fmt: skip
+        return sizes, needs.n_ctx_train
+
+    def _executor(self, sizes: Sizes) -> Executor:
+        config, device = self.config, self.devices[0]
+        head = next((draft for draft in self.drafts if draft.fusion is not None), None)
+        mask = config.cpu_mask or 0
+        executor = Executor(
+            self.model.trace(sizes.n_ctx, config.taps, fusion=None if head is None else head.fusion),
+            device,
+            n_blocks=sizes.n_blocks,
+            n_states=sizes.n_states,
+            cache_bytes=cache_bytes_beside(self.drafts, sizes),
+            threads=config.threads,
+            kv_dtype=self.kv_dtype,
+            kernels=config.kernels,
+            kernel_set=self.kernel_set,
+            max_rows=sizes.max_step_tokens,
+            max_sequences=sizes.max_sequences,
+            repack=self.repack or ("lock" if config.load == "lock" else "release"),
+            packed_cache=packed_cache_of(self.reader, device, config, head),
+            cpus=[i for i in range(mask.bit_length()) if mask >> i & 1],
+            sums_inputs=self.sums_inputs,
+            places={} if self.fit is None else self.fit.places,
+            more_devices=self.devices[1:],
+        )
+        for note in executor.packed_cache_notes:
+            _LOG.warning("[packed-cache] %s", note)
+        if config.packed_cache is not None and not executor.memory_bytes["packed"]:
+            _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
+        return executor
+
+    def _decoder(self, executor: Executor, sizes: Sizes, drafters: Sequence[Drafter]) -> Decoder:
+        config = self.config
+        return Decoder(
+            executor,
+            _vocab_info(self.tokenizer, self.model.config.n_vocab),
+            DecoderConfig(
+                n_ctx=sizes.n_ctx,
+                policy=config.policy,
+                step_s=config.step_s,
+                snapshot_tokens=config.snapshot_tokens,
+                speculation=config.speculation or ("auto" if self.drafts else "grammar"),
+                draft_max=config.draft_max,
+                draft_min=config.draft_min,
+                decoder_start=self.model.config.decoder_start,
+            ),
+            drafters,
+        )
+
+
+def _vocab_info(tokenizer: Tokenizer | None, n_vocab: int) -> VocabInfo:
+    if tokenizer is None:
+        return VocabInfo(n_vocab, [], [b""] * n_vocab)
+    shown = tokenizer.all_token_bytes()
+    shown += [b""] * (n_vocab - len(shown))
+    return VocabInfo(n_vocab, sorted(tokenizer.eog_ids), shown)

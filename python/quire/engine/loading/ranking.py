@@ -1,0 +1,132 @@
+"""Decoders that score: a matrix on the last hidden state, and the words that ask for a judgement.
+
+Sources: llama.cpp's converter for the names, ``cls.output`` and the template ``rerank``; the model card of
+Qwen3-Reranker for its score, which is the odds of yes against no.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..._native.core import Tensor
+from ..._native.quant import dequantize
+from ...checkpoints.reading.qwen3_reranker import TEMPLATE, YES_OR_NO, is_qwen3_reranker
+from ...errors import LoadError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ...files.gguf import GGUFReader
+    from ...tokenizer import Tokenizer
+
+__all__ = ["RankHead", "RankTemplate", "is_judged", "rank_head", "relevance"]
+
+HEAD, BIAS = "cls.output.weight", "cls.output.bias"
+_PLACES = re.compile(r"(\{query\}|\{document\})")
+_INSTRUCT = re.compile(r"(?<=<Instruct>: ).*(?=\n<Query>)")
+
+
+Segment: TypeAlias = tuple[str, bool]
+
+
+class RankTemplate:
+    """What a query and a document are put into."""
+
+    def __init__(self, source: str) -> None:
+        """LoadError for a template without a place for either."""
+        self._source = source
+        if _PLACES.findall(source) != ["{query}", "{document}"]:
+            raise LoadError("[rerank] the template must have one {query} and then one {document} but has not")
+
+    def segments(self, query: str, document: str, instruction: str | None = None) -> list[Segment]:
+        """Texts, each with whether it is the template's.  UnsupportedError where it has no place for instructions."""
+        source = self._source
+        given: list[Segment] = []
+        if instruction is not None:
+            found = _INSTRUCT.search(source)
+            if found is None:
+                raise UnsupportedError("[rerank] the model's template must have an instruction to be given one")
+            given = [(source[: found.start()], True), (instruction, False)]
+            source = source[found.end() :]
+        values = {"{query}": query, "{document}": document}
+        parts = _PLACES.split(source)
+        return given + [(values[part], False) if part in values else (part, True) for part in parts]
+
+    @staticmethod
+    def around_document(segments: list[Segment]) -> tuple[list[Segment], Segment, list[Segment]]:
+        """What comes before the document, which is the last text that is not the template's, and what after it."""
+        at = max(i for i, (_, is_template) in enumerate(segments) if not is_template)
+        return segments[:at], segments[at], segments[at + 1 :]
+
+
+@dataclass(frozen=True)
+class RankHead:
+    """``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, of rerankers, a template."""
+
+    weights: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32] | None = None
+    labels: tuple[str, ...] = ()
+    template: RankTemplate | None = None
+
+    def scores(self, hidden: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Scores of the classes ``[n, n_classes]``, of hidden states ``[n, n_hidden]``."""
+        made: npt.NDArray[np.float32] = hidden @ self.weights.T
+        return made if self.bias is None else made + self.bias
+
+
+def is_judged(labels: Sequence[str]) -> bool:
+    """Whether the classes are yes and no."""
+    return tuple(labels) == YES_OR_NO
+
+
+def relevance(scores: npt.NDArray[np.float32], labels: Sequence[str]) -> npt.NDArray[np.float32]:
+    """``[n]`` of scores of classes ``[n, n_classes]``: the first, or how far yes is above no where these are all."""
+    made: npt.NDArray[np.float32] = scores[:, 0] - scores[:, 1] if is_judged(labels) else scores[:, 0]
+    return made
+
+
+def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> RankHead | None:
+    """The head of a decoder's file: its own, or of a reranker that was published as a causal model two rows of the
+    output's matrix; None without either.  LoadError for a head that does not fit.
+    """
+    template = tokenizer.vocabulary.chat_templates.get("rerank") if tokenizer is not None else None
+    names = [reader.metadata.text(f"general.{key}", "") for key in ("name", "basename")]
+    is_reranker = arch == "qwen3" and is_qwen3_reranker(*names)
+    if HEAD in reader:
+        dim = reader.tensor_info("token_embd.weight").shape[1]
+        shape = reader.tensor_info(HEAD).shape
+        n_class = 1 if len(shape) == 1 else shape[0]
+        if shape not in ((n_class, dim), (dim,)) or (labels and len(labels) != n_class):
+            raise LoadError(f"[{arch}] '{HEAD}' must be [{len(labels) or 'classes'}, {dim}] but is {list(shape)}")
+        weights = dequantize(reader.tensor(HEAD)).reshape(n_class, dim)
+        bias = dequantize(reader.tensor(BIAS)) if BIAS in reader else None
+        if bias is not None and bias.shape != (n_class,):
+            raise LoadError(f"[{arch}] '{BIAS}' must be [{n_class}] but is {list(bias.shape)}")
+        if template is None and is_reranker:
+            template = TEMPLATE
+        return RankHead(weights, bias, labels, None if template is None else RankTemplate(template))
+    if not is_reranker or tokenizer is None:
+        return None
+    rows = _rows(reader, [_word(tokenizer, word) for word in YES_OR_NO])
+    return RankHead(rows, None, YES_OR_NO, RankTemplate(template or TEMPLATE))
+
+
+def _word(tokenizer: Tokenizer, word: str) -> int:
+    ids = tokenizer.encode(word, add_special=False)
+    if len(ids) != 1:
+        raise LoadError(f"[rerank] the vocabulary must have a token for {word!r} but has none")
+    return ids[0]
+
+
+def _rows(reader: GGUFReader, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Rows of the output's matrix, as numbers."""
+    import numpy as np
+
+    name = "output.weight" if "output.weight" in reader else "token_embd.weight"
+    tensor = reader.tensor(name)
+    stored = np.ascontiguousarray(tensor.numpy()[list(ids)])
+    return dequantize(Tensor.from_numpy(stored, tensor.dtype))

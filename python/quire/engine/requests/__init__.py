@@ -1,0 +1,1 @@
+"""From prompts and chats to requests of the engine, and from its events to results."""

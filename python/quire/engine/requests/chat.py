@@ -1,0 +1,309 @@
+"""Chats: what is asked of an answer beside its sampling, and the answer as a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from ...chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
+from ...chat.generic_tools import FORMAT as GENERIC_FORMAT
+from ...chat.generic_tools import with_tools_as_text
+from ...chat.reply import joined
+from ...errors import RequestError, UnsupportedError
+from ...params.request_fields import RequestFields
+from ...params.sampling import SamplingParams
+from ..engine import EngineRequest
+from .results import Choice, Collector, Delta, FinishReason, GenerationResult
+
+if TYPE_CHECKING:
+    from ..._native.engine import Event
+    from ...chat import ChatTemplate, Messages
+    from ...chat.template import Rendering
+    from ...tokenizer import Tokenizer
+
+__all__ = [
+    "ChatChoice",
+    "ChatCollector",
+    "ChatDelta",
+    "ChatFields",
+    "ChatOptions",
+    "ChatRequest",
+    "ChatResult",
+    "ToolChoice",
+    "call_marks",
+    "conversations",
+    "format_of",
+    "rendered",
+]
+
+ToolChoice: TypeAlias = "str | Mapping[str, object]"
+"""``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
+{"name": ...}}``: it must call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How a conversation is answered; see ``LLM.chat``.
+
+    ``add_generation_prompt`` false: the prompt ends with the last message.
+
+    ``lenient``: what the model cannot follow (``template_values`` that its template does not read, a
+    ``reasoning_budget`` where it does not reason) has no effect, and ``ChatRequest.ignored`` names it.
+    ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped, which ``ChatRequest.ignored`` names;
+    ``cut_prompt``: where that is not enough, tokens of the prompt behind the first ``keep_tokens`` are dropped, too.
+    """
+
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    tool_format: str = "auto"
+    reasoning_format: str = "auto"
+    reasoning_budget: int | None = None
+    template_values: Mapping[str, object] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
+    lenient: bool = False
+    max_prompt_tokens: int | None = None
+    cut_prompt: bool = False
+    keep_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        budget = self.reasoning_budget
+        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 0):
+            raise RequestError(f"[chat] reasoning_budget must be a number of tokens from 0 on but is {budget!r:.80}")
+        if self.tool_choice not in ("auto", "none", "required") and not isinstance(self.tool_choice, Mapping):
+            raise RequestError(
+                f"[chat] tool_choice must be auto, none, required or name a tool but is {self.tool_choice!r:.80}"
+            )
+        if not isinstance(self.parallel_tool_calls, bool):
+            raise RequestError(f"[chat] parallel_tool_calls must be a bool but is {self.parallel_tool_calls!r:.80}")
+        most = self.max_prompt_tokens
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise RequestError(f"[chat] max_prompt_tokens {most!r:.80} is out of range: expected a number from 1 on")
+        for name in ("continue_final_message", "add_generation_prompt"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise RequestError(f"[chat] {name} {value!r:.80} is not a bool: give True or False")
+        for name in ("messages", "tools", "add_generation_prompt"):
+            if name in (self.template_values or {}):
+                raise RequestError(f"[chat] template_values must not set {name!r} but does")
+
+    @property
+    def begins_answer(self) -> bool:
+        """Return whether the prompt ends with the beginning of an answer."""
+        return self.add_generation_prompt and not self.continue_final_message
+
+    @property
+    def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
+        """The tools that the model is told of."""
+        return self.tools if self.tools and self.tool_choice != "none" else None
+
+
+class ChatFields(RequestFields, total=False):
+    """The keywords of ``LLM.chat``: those of ``RequestFields`` and ``ChatOptions``, and three of ``RequestOptions``."""
+
+    tools: Sequence[Mapping[str, object]] | None
+    tool_choice: ToolChoice
+    parallel_tool_calls: bool
+    tool_format: str
+    reasoning_format: str
+    reasoning_budget: int | None
+    template_values: Mapping[str, object] | None
+    continue_final_message: bool
+    max_prompt_tokens: int | None
+    salt: bytes
+    priority: int
+    key: str
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A request of the engine, and how its answer is read."""
+
+    engine: EngineRequest
+    form: AnswerFormat
+    tools: Sequence[Mapping[str, object]] | None
+    prompt: str
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatDelta(Delta):
+    """What is new of an answer: of its text (``text``, as generated) and of the message that the text is.
+
+    ``content`` and ``reasoning_content`` may lag behind ``text``, as what may be a mark waits; a tool call comes when
+    it is complete.
+    """
+
+    content: str = ""
+    reasoning_content: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatChoice(Choice):
+    """One answer: ``message``, and the ``text`` that it was generated as."""
+
+    message: ChatMessage = field(default_factory=ChatMessage)
+
+
+@dataclass(frozen=True)
+class ChatResult(GenerationResult):
+    """The answers to a conversation.  ``message`` is that of the first choice."""
+
+    choices: list[ChatChoice]  # type: ignore[assignment]
+
+    @property
+    def message(self) -> ChatMessage:
+        return self.choices[0].message
+
+    def _answer(self) -> str | None:
+        content = self.message.content or ""
+        return None if self.message.tool_calls and not content else content
+
+
+class ChatCollector:
+    """``Collector`` for a chat."""
+
+    def __init__(self, request: ChatRequest, collector: Collector) -> None:
+        self._collector = collector
+        n = request.engine.n
+        self._parsers = [AnswerParser(request.form, request.tools, request.prompt) for _ in range(n)]
+        self._deltas: list[list[MessageDelta]] = [[] for _ in range(n)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has ended."""
+        return self._collector.complete
+
+    def add(self, event: Event) -> ChatDelta:
+        """Take an event of kind ``"delta"`` or ``"finish"``."""
+        delta = self._collector.add(event)
+        parser = self._parsers[delta.choice]
+        news = [parser.feed(delta.text)]
+        if delta.finish_reason is not None:
+            news.append(parser.finish(cut=delta.finish_reason == "length"))
+        self._deltas[delta.choice] += filter(None, news)
+        return ChatDelta(
+            **{**delta.__dict__, "finish_reason": self._finish_reason(delta)},
+            content="".join(new.content for new in news),
+            reasoning_content="".join(new.reasoning_content for new in news),
+            tool_calls=tuple(call for new in news for call in new.tool_calls),
+        )
+
+    def _finish_reason(self, choice: Delta) -> FinishReason | None:
+        called = choice.finish_reason == "stop" and self._parsers[choice.choice].n_calls > 0
+        return "tool_calls" if called else choice.finish_reason
+
+    def result(self) -> ChatResult:
+        """The whole, once complete."""
+        whole = self._collector.result()
+        choices = []
+        for choice, deltas in zip(whole.choices, self._deltas, strict=True):
+            message = joined(deltas)
+            reason = "tool_calls" if choice.finish_reason == "stop" and message.tool_calls else choice.finish_reason
+            choices.append(ChatChoice(**{**choice.__dict__, "finish_reason": reason, "message": message}))
+        return ChatResult(choices, whole.prompt_token_ids, whole.prompt_logprobs, whole.n_cached_tokens, whole.parses)
+
+
+def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:
+    """The conversations that are given, and whether these are a list; of a single one, the entries are messages."""
+    if isinstance(messages, str):
+        raise RequestError(
+            f"[chat] messages is the text {messages!r:.40}: give [{{'role': 'user', 'content': ...}}], or call generate"
+        )
+    items: Sequence[object] = messages if isinstance(messages, Sequence) else ()
+    if items and not isinstance(messages, str) and all(isinstance(item, list | tuple) for item in items):
+        return cast("Sequence[Messages]", messages), True
+    return [cast("Messages", messages)], False
+
+
+# Stands where the last message ends, which is found by it whatever the template writes behind; the space tells whether
+# the template trims.
+_END = "\ue0d1\ue0d2\ue0d1 "
+
+
+def marked_end(messages: Messages) -> list[Mapping[str, object]]:
+    """A conversation whose last message ends with a mark.  RequestError where it is not the assistant's, or no text."""
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = "".join(str(part["text"]) for part in content if isinstance(part, Mapping) and "text" in part)
+    if last.get("role") != "assistant" or not isinstance(content, str) or not content.strip() or last.get("tool_calls"):
+        raise RequestError("[chat] messages must end with the assistant's text for continue_final_message but do not")
+    return [*messages[:-1], {**last, "content": content + _END}]
+
+
+def until_mark(segments: Sequence[tuple[str, bool]]) -> list[tuple[str, bool]]:
+    """A rendered conversation as far as the mark, where the answer goes on.  RequestError where there is none."""
+    kept: list[tuple[str, bool]] = []
+    for n, (text, is_template) in enumerate(reversed(segments)):
+        at = text.rfind(_END.strip())
+        if at >= 0:
+            trimmed = not text.startswith(_END, at)
+            kept = [*segments[: len(segments) - 1 - n], (text[:at].rstrip() if trimmed else text[:at], is_template)]
+            return [segment for segment in kept if segment[0]]
+    raise RequestError("[chat] the template must write the last message for continue_final_message but does not")
+
+
+def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]:
+    """The control tokens of a vocabulary that reading an answer needs to see."""
+    control = tokenizer.control_tokens
+    return {control[text]: text.encode() for text in form.visible if text in control}
+
+
+def call_marks(template: ChatTemplate, chat: ChatOptions, tokenizer: Tokenizer) -> list[int]:
+    """The tokens that begin a call and nothing else, in the format that a model writes calls in."""
+    from ...chat.detection import detect_tools
+
+    form = detect_tools(template.source) if chat.tool_format == "auto" else None
+    if form is None or form.frames_content:
+        return []
+    found = (tokenizer.encode(mark, add_special=False, parse_special=True) for mark in form.starts)
+    return [ids[0] for ids in found if len(ids) == 1]
+
+
+def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenizer) -> ChatRequest:
+    """The request with a limit of its reasoning.  UnsupportedError where reasoning has no tags to end it with."""
+    from ...chat.reasoning_budget import ReasoningBudget
+
+    reasoning = request.form.limited
+    if reasoning is None:
+        raise UnsupportedError("[chat] reasoning_budget must have tags around reasoning but the model has none")
+    params = request.engine.params or SamplingParams()
+    limit = ReasoningBudget(
+        form=reasoning,
+        n_tokens=budget,
+        n_prompt=len(request.engine.token_ids),
+        opened=reasoning.opened_by(request.prompt),
+        end_ids=tokenizer.encode(reasoning.written_end, add_special=False, parse_special=True),
+        decode=lambda ids: tokenizer.decode(ids, skip_special=False),
+    )
+    params = replace(params, logits_processors=(*params.logits_processors, limit))
+    return replace(request, engine=replace(request.engine, params=params))
+
+
+def rendered(template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]) -> Rendering:
+    """The prompt of a conversation: the template's, which may know no tools, up to where the answer begins.
+
+    UnsupportedError where tools shall be called in a format whose words only a template could tell.
+    """
+    tools = chat.shown_tools
+    shown = marked_end(messages) if chat.continue_final_message else messages
+    if tools and not template.reads_tools:
+        if chat.tool_format not in ("auto", "none", GENERIC_FORMAT):
+            raise UnsupportedError(
+                f"[chat] tool_format {chat.tool_format!r} needs a chat template that reads tools, which this model's "
+                "does not: give 'auto'"
+            )
+        shown, tools = with_tools_as_text(shown, tools), None
+    made = template.rendering(shown, tools, chat.begins_answer, **values)
+    return replace(made, segments=until_mark(made.segments)) if chat.continue_final_message else made
+
+
+def format_of(template: ChatTemplate, chat: ChatOptions) -> AnswerFormat:
+    """How answers are read: with calls in the generic format where the template knows no tools."""
+    generic = bool(chat.shown_tools) and chat.tool_format == "auto" and not template.reads_tools
+    tools = GENERIC_FORMAT if generic else chat.tool_format
+    form = AnswerFormat.detect(template.source, tools, chat.reasoning_format)
+    return form.reading_calls(bool(chat.shown_tools))

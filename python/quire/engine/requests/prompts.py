@@ -1,0 +1,327 @@
+"""Prompts and parameters, as callers give them, to requests of the engine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...errors import RequestError, UnsupportedError
+from ...params.request_fields import Asked
+from ...params.sampling import SamplingParams
+from ..engine import EngineRequest, Pooling
+from .answer_forms import AnswerForms, token_vocabulary
+
+if TYPE_CHECKING:
+    from ...chat import ChatTemplate, Messages
+    from ...grammar import Grammar, GrammarSource
+    from ...tokenizer import Tokenizer
+    from .chat import ChatOptions, ChatRequest
+
+__all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
+
+_LOG = logging.getLogger("quire")
+
+Prompt: TypeAlias = "str | Sequence[int]"
+"""Raw text, in which special tokens are added and parsed, or token ids as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """How a request is treated beside others, see ``EngineRequest``, and what its keywords say."""
+
+    salt: bytes = b""
+    priority: int = 0
+    key: str = ""
+    asked: Asked = field(default_factory=Asked)
+
+
+def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list.  RequestError for what is neither, naming the item."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = _items(prompts, "prompts")
+    n_ids = sum(map(is_id, items))
+    if items and n_ids == len(items):
+        return [[int(item) for item in items]]
+    if n_ids:
+        text = next(at for at, item in enumerate(items) if not is_id(item))
+        number = next(at for at, item in enumerate(items) if is_id(item))
+        raise RequestError(
+            f"[prompt] prompts mix token ids with other items: item {text} is {items[text]!r:.40}, item {number} is "
+            f"{items[number]!r:.40} (one prompt is a string or a list of ids; several are a list of those)"
+        )
+    return [item if isinstance(item, str) else _items(item, f"prompt {at}") for at, item in enumerate(items)]
+
+
+def is_id(item: object) -> bool:
+    """Return whether this is an integer, Python's or NumPy's."""
+    return type(item) is int or (isinstance(item, Integral) and not isinstance(item, bool))
+
+
+def _items(given: object, name: str) -> list[Any]:
+    """The items of a sequence, or of an array of NumPy's or another library's."""
+    if given is None:
+        raise RequestError(f"[prompt] {name} is None: give a string, a list of token ids, or a list of those")
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise RequestError(f"[prompt] {name} is bytes, which are neither text nor token ids: decode them to a string")
+    if isinstance(given, Mapping):
+        hint = ": give its input_ids" if "input_ids" in given else ": chat() takes messages"
+        raise RequestError(f"[prompt] {name} is a mapping, not text or token ids{hint}")
+    if hasattr(given, "tolist"):  # an array
+        given = given.tolist()
+    if not isinstance(given, Iterable):
+        raise RequestError(f"[prompt] {name} is {given!r:.40}: give a string, a list of token ids, or a list of those")
+    return list(given)
+
+
+class Prompts:
+    """Makes requests for one model.  Thread-safe.
+
+    ``advised``: fields of ``SamplingParams`` where a chat does not say.  ``system``: the system message of chats that
+    begin without one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        n_vocab: int,
+        advised: Mapping[str, object] | None = None,
+        system: str | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._advised = advised or {}
+        self._system = system
+        self._told: set[str] = set()  # what has no effect and was logged
+        self._n_vocab = n_vocab
+        self._template: ChatTemplate | None = None
+        self._template_lock = threading.Lock()
+        self._forms = AnswerForms(lambda: token_vocabulary(self.tokenizer, n_vocab))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
+        if self._tokenizer is None:
+            raise UnsupportedError("[tokenizer] the model file must have a vocabulary but has none: use token ids")
+        return self._tokenizer
+
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """The ids of a prompt.  RequestError for what is neither text nor ids of the vocabulary."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        else:
+            ids = _items(prompt, "a prompt")
+        if not ids:
+            raise RequestError("[prompt] empty prompt: it has no token")
+        for token_id in ids:
+            if not is_id(token_id) or not 0 <= token_id < self._n_vocab:
+                raise RequestError(
+                    f"[prompt] token id {token_id!r:.40} is not in the vocabulary: ids are ints from 0 to "
+                    f"{self._n_vocab - 1}"
+                )
+        return ids if isinstance(prompt, str) else [int(token_id) for token_id in ids]
+
+    def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
+        """A request to generate."""
+        return self._compiled(self.draft(prompt, params, options))
+
+    def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
+        """A request to generate, whose form is still to be compiled."""
+        params = options.asked.of(params)
+        ids = self.token_ids(prompt)
+        form = self._forms.of_text(params.structured_outputs)
+        return _request(ids, params, options, form, self._predicted(params))
+
+    def _predicted(self, params: SamplingParams) -> list[int]:
+        """The ids of a prediction: plain text, as an answer is."""
+        if not params.prediction:
+            return []
+        return self.tokenizer.encode(params.prediction, add_special=False)
+
+    def begin_grammar(self, form: GrammarSource, key: str) -> Future[Grammar]:
+        """Have the form of a draft compiled in its caller's turn and budget."""
+        return self._forms.begin(form, key)
+
+    def _compiled(self, draft: EngineRequest) -> EngineRequest:
+        if draft.form is None:
+            return draft
+        return replace(draft, grammar=self._forms.begin(draft.form, None).result())
+
+    def requests(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+    ) -> list[EngineRequest]:
+        """One request per prompt.  ``params``: for all of them, or one each."""
+        wanted = prompt_list(prompts)
+        each = _one_each(params, len(wanted))
+        return [self.request(prompt, one, options) for prompt, one in zip(wanted, each, strict=True)]
+
+    def chat_request(
+        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+    ) -> ChatRequest:
+        """A request to answer a conversation.  What messages say never becomes control tokens."""
+        draft = self.chat_draft(messages, params, options, chat)
+        return replace(draft, engine=self._compiled(draft.engine))
+
+    def chat_requests(
+        self,
+        messages: Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+        chat: ChatOptions,
+    ) -> list[ChatRequest]:
+        """One request per conversation.  ``params``: for all of them, or one each."""
+        each = _one_each(params, len(messages))
+        return [self.chat_request(item, one, options, chat) for item, one in zip(messages, each, strict=True)]
+
+    def chat_draft(
+        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+    ) -> ChatRequest:
+        """``chat_request``, with a form that is still to be compiled."""
+        from .chat import ChatRequest, call_marks, format_of, rendered, visible_tokens, with_reasoning_budget
+        from .thinking import template_values, without_thinking
+
+        template = self._chat_template()
+        form = format_of(template, chat)
+        messages = self._with_system(messages)
+        thinking = template_values(template, chat, form)
+        moved: tuple[str, ...] = ()
+
+        def written(given: Messages) -> tuple[str, list[int]]:
+            nonlocal moved
+            made = rendered(template, given, chat, thinking.values)
+            segments, moved = made.segments, made.moved
+            if thinking.off and chat.begins_answer:
+                segments = without_thinking(segments, form, thinking.is_told)
+            return "".join(text for text, _ in segments), self.tokenizer.encode_segments(segments)
+
+        prompt, ids, dropped = _fitting(messages, chat, written)
+        params = options.asked.of(params, self._advised)
+        if not chat.shown_tools:
+            params = without_tokens(params, call_marks(template, chat, self.tokenizer))
+        ids = self.token_ids(ids)
+        answer_form = self._forms.of_chat(params, chat, form, template, prompt, is_silent=thinking.off)
+        request = _request(ids, params, options, answer_form, self._predicted(params))
+        request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
+        ignored = [*thinking.ignored, *moved, *dropped]
+        budgeted = chat.reasoning_budget is not None
+        if budgeted and form.limited is None:  # it does not reason, so it stays within any budget
+            budgeted, ignored = False, [*ignored, "reasoning_budget"]
+        if not chat.lenient:
+            told = "%s has no effect: the model's chat template does not use it"
+            self._tell_once([name for name in ignored if name not in (*dropped, *moved)], told)
+            self._tell_once(moved, "%s: the model's chat template takes no system message there, so it was moved")
+        asked = ChatRequest(request, form, chat.shown_tools, prompt, tuple(ignored))
+        if not budgeted:
+            return asked
+        assert chat.reasoning_budget is not None
+        return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
+
+    def _tell_once(self, names: Sequence[str], text: str) -> None:
+        """Log what is not as it was asked with this model, each name once."""
+        for name in names:
+            if name not in self._told:
+                self._told.add(name)
+                _LOG.warning(f"[chat] {text}", name)
+
+    def _with_system(self, messages: Messages) -> Messages:
+        if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
+            return messages
+        return [{"role": "system", "content": self._system}, *messages]
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The variables that the chat template reads; empty without a template."""
+        has_one = self._template is not None or self.tokenizer.chat_template is not None
+        return self._chat_template().variables if has_one else frozenset()
+
+    @property
+    def limits_reasoning(self) -> bool:
+        """Return whether the model reasons between tags, so that a budget can end it."""
+        from .chat import ChatOptions, format_of
+
+        has_one = self._template is not None or self.tokenizer.chat_template is not None
+        return has_one and format_of(self._chat_template(), ChatOptions()).limited is not None
+
+    def use_template(self, source: str) -> None:
+        """Use a chat template in place of the model's.  LoadError if it is invalid."""
+        from ...chat import ChatTemplate
+
+        tokenizer = self.tokenizer
+        made = ChatTemplate(source, tokenizer.special_texts, tokenizer.control_tokens)
+        with self._template_lock:
+            self._template = made
+
+    def _chat_template(self) -> ChatTemplate:
+        from ...chat import ChatTemplate
+
+        with self._template_lock:
+            if self._template is None:
+                self._template = ChatTemplate.from_tokenizer(self.tokenizer)
+            return self._template
+
+    def embedding_request(
+        self, prompt: Prompt, pooling: Pooling, options: RequestOptions, second_text: int | None = None
+    ) -> EngineRequest:
+        """A request for the embedding of a prompt; ``second_text``: see ``EngineRequest``."""
+        ids = self.token_ids(prompt)
+        request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
+        return replace(request, second_text=second_text)
+
+    def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
+        """A request for the logits of every position."""
+        return EngineRequest(self.token_ids(token_ids), None)
+
+
+def _fitting(
+    messages: Messages, chat: ChatOptions, written: Callable[[Messages], tuple[str, list[int]]]
+) -> tuple[str, list[int], list[str]]:
+    """The prompt of a conversation, its ids, and what was dropped to keep within the options."""
+    prompt, ids = written(messages)
+    n_most = chat.max_prompt_tokens
+    if n_most is None or len(ids) <= n_most:
+        return prompt, ids, []
+    from .truncation import cut_ids, without_oldest
+
+    kept = without_oldest(messages, n_most, lambda left: len(written(left)[1]))
+    dropped = [f"{kept.n_dropped} oldest messages"] if kept.n_dropped else []
+    shorter, fewer = written(kept.messages) if kept.n_dropped else (prompt, ids)
+    if len(fewer) <= n_most:
+        return shorter, fewer, dropped
+    if chat.cut_prompt:
+        dropped.append(f"{len(fewer) - n_most} tokens of the prompt")
+        return shorter, cut_ids(fewer, n_most, chat.keep_tokens), dropped
+    return prompt, ids, []  # refused for all that it is
+
+
+def without_tokens(params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
+    """Return parameters that forbid some tokens, except those that the parameters themselves name."""
+    allowed = params.allowed_token_ids or ()
+    never = [id_ for id_ in ids if id_ not in params.logit_bias and id_ not in allowed]
+    if not never:
+        return params
+    return replace(params, bad_token_ids=tuple(dict.fromkeys([*params.bad_token_ids, *never])))
+
+
+def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) -> list[SamplingParams | None]:
+    if params is None or not isinstance(params, Sequence):
+        return [params] * n
+    if len(params) != n:
+        raise RequestError(f"[sampling] params must be one or {n} but are {len(params)}")
+    return list(params)
+
+
+def _request(
+    ids: list[int],
+    params: SamplingParams,
+    options: RequestOptions,
+    form: GrammarSource | None,
+    prediction: list[int],
+) -> EngineRequest:
+    return EngineRequest(ids, params, options.salt, options.priority, options.key, form=form, prediction=prediction)

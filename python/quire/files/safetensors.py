@@ -1,0 +1,240 @@
+"""Checkpoints in safetensors files, read strictly (format: the safetensors README, version 0.4)."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LoadError, UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .._native.core import Tensor
+
+__all__ = ["SafetensorsFile", "SafetensorsFolder"]
+
+_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+}  # fmt: skip
+_LOADABLE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+# Arrays of what NumPy has no type for hold its bits.
+_ARRAYS = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8",
+    "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
+}  # fmt: skip
+_MAX_HEADER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Entry:
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # from the start of the file
+    end: int
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+
+
+class SafetensorsFile:
+    """One file, mapped.  Raises LoadError for whatever is wrong with it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise LoadError(f"[safetensors] '{self.path}' must be a regular file but is not")
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < 10:
+                raise LoadError(f"[safetensors] '{self.path}' must have a header but has {size} bytes")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._entries = self._parse(size)
+
+    def _fail(self, what: str) -> LoadError:
+        return LoadError(f"[safetensors] '{self.path.name}': {what}")
+
+    def _parse(self, size: int) -> dict[str, _Entry]:
+        n = int.from_bytes(self._map[:8], "little")
+        if n > min(size - 8, _MAX_HEADER_BYTES):
+            raise self._fail(f"the header must lie in the file and be at most {_MAX_HEADER_BYTES} bytes but has {n}")
+        try:
+            header = json.loads(self._map[8 : 8 + n].decode("utf-8"), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise self._fail(f"the header must be JSON: {error}") from None
+        if not isinstance(header, dict):
+            raise self._fail("the header must be a JSON object")
+        metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise self._fail("'__metadata__' must map strings to strings")
+        entries = {name: self._entry(name, value, 8 + n) for name, value in header.items()}
+        end = 8 + n
+        for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+            if entry.begin != end:
+                raise self._fail(
+                    f"tensor '{name}' must start where the one before ends, at {end}, but starts at {entry.begin}"
+                )
+            end = entry.end
+        if end != size:
+            raise self._fail(f"the tensors must fill the file of {size} bytes but end at {end}")
+        return entries
+
+    def _entry(self, name: str, value: object, start: int) -> _Entry:
+        if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+            raise self._fail(f"tensor '{name}' must have dtype, shape and data_offsets, and nothing else")
+        dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+        if dtype not in _BYTES:
+            raise self._fail(f"tensor '{name}' must have a known dtype but has {dtype!r}")
+        if not isinstance(shape, list) or not all(_is_count(dim) for dim in shape):
+            raise self._fail(f"tensor '{name}' must have a shape of whole numbers but has {shape!r}")
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
+            raise self._fail(f"tensor '{name}' must have two offsets but has {offsets!r}")
+        n_bytes = _BYTES[dtype]
+        for dim in shape:
+            n_bytes *= dim
+        if offsets[1] - offsets[0] != n_bytes:
+            raise self._fail(
+                f"tensor '{name}' must have {n_bytes} bytes but its offsets span {offsets[1] - offsets[0]}"
+            )
+        return _Entry(dtype, tuple(shape), start + offsets[0], start + offsets[1])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape; LoadError when there is none of that name."""
+        return self._find(name).shape
+
+    def _find(self, name: str) -> _Entry:
+        if name not in self._entries:
+            raise self._fail(f"tensor '{name}' must be there but is not")
+        return self._entries[name]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor over the mapped file (f32, f16 or bf16; UnsupportedError for others)."""
+        from .._native.core import DType
+        from .._native.core import Tensor as Storage
+
+        entry = self._find(name)
+        if entry.dtype not in _LOADABLE:
+            raise UnsupportedError(f"[safetensors] tensor '{name}' must be F32, F16 or BF16 but is {entry.dtype}")
+        array = self.array(name).reshape(entry.shape or (1,))  # a number
+        return Storage.from_numpy(array, DType(_LOADABLE[entry.dtype]))
+
+    def dtype(self, name: str) -> str:
+        """The tensor's type as the file calls it: ``F16``, ``I32``, ``F8_E4M3``, ..."""
+        return self._find(name).dtype
+
+    def n_bytes(self, name: str) -> int:
+        """Of the tensor in the file."""
+        entry = self._find(name)
+        return entry.end - entry.begin
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
+        import numpy as np
+
+        entry = self._find(name)
+        count = (entry.end - entry.begin) // _BYTES[entry.dtype]
+        array = np.frombuffer(self._map, np.dtype(_ARRAYS[entry.dtype]), count, entry.begin).reshape(entry.shape)
+        # Headers of odd length put numbers at odd addresses.
+        return array if array.flags.aligned else array.copy()
+
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor of U8 over the mapped file; LoadError for others."""
+        dtype = self._find(name).dtype
+        if dtype != "U8":
+            raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {dtype}")
+        found: npt.NDArray[np.uint8] = self.array(name)
+        return found
+
+
+class SafetensorsFolder(Mapping[str, "Tensor"]):
+    """The checkpoint of a folder: ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
+
+    One tensor at a time is mapped in; ``folder[name]`` gives it.  Raises LoadError for a folder without a checkpoint,
+    for shards that lie elsewhere, and for tensors that are not where the index says.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        index = self.folder / "model.safetensors.index.json"
+        self._files: dict[str, SafetensorsFile] = {}
+        if index.is_file():
+            self._where = self._read_index(index)
+        else:
+            single = self.folder / "model.safetensors"
+            if not single.is_file():
+                raise LoadError(f"[safetensors] '{self.folder}' must hold model.safetensors or its index but does not")
+            self._files["model.safetensors"] = SafetensorsFile(single)
+            self._where = dict.fromkeys(self._files["model.safetensors"], "model.safetensors")
+
+    def _read_index(self, index: Path) -> dict[str, str]:
+        try:
+            where = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_unique)["weight_map"]
+            names = {str(tensor): str(shard) for tensor, shard in where.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise LoadError(f"[safetensors] '{index.name}' must be JSON with a weight_map: {error}") from None
+        for shard in sorted(set(names.values())):
+            if Path(shard).name != shard or not shard.endswith(".safetensors"):
+                raise LoadError(f"[safetensors] a shard must be a .safetensors file of the folder but is '{shard}'")
+            self._files[shard] = SafetensorsFile(self.folder / shard)
+        for tensor, shard in names.items():
+            if tensor not in self._files[shard]:
+                raise LoadError(f"[safetensors] tensor '{tensor}' must be in '{shard}' as the index says but is not")
+        return names
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._files[self._shard(name)].tensor(name)
+
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor of U8."""
+        return self._files[self._shard(name)].bytes_of(name)
+
+    def n_bytes(self, name: str) -> int:
+        """Of the tensor in its file."""
+        return self._files[self._shard(name)].n_bytes(name)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor of any type over the mapped file; bits as unsigned numbers where NumPy has no such type."""
+        return self._files[self._shard(name)].array(name)
+
+    def dtype(self, name: str) -> str:
+        """The tensor's type as the file calls it."""
+        return self._files[self._shard(name)].dtype(name)
+
+    def _shard(self, name: str) -> str:
+        if name not in self._where:
+            raise LoadError(f"[safetensors] the checkpoint must hold tensor '{name}' but does not")
+        return self._where[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Without mapping the tensor in."""
+        return self._files[self._shard(name)].shape(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._where

@@ -1,0 +1,1 @@
+"""The parameters that users set: sampling, the form of an answer, and the options of an engine."""

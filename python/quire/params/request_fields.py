@@ -1,0 +1,126 @@
+"""The keywords of calls that generate: the fields of ``SamplingParams``, and the form of the answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypedDict
+
+from ..errors import RequestError
+from .call_names import ELSEWHERE
+from .sampling import SamplingParams
+from .sampling_defaults import chat_defaults
+from .structured import SchemaClass, StructuredOutputsParams, answer_form
+
+if TYPE_CHECKING:
+    from .sampling import LogitsProcessor
+
+__all__ = ["ELSEWHERE", "Asked", "RequestFields", "asked"]
+
+
+class RequestFields(TypedDict, total=False):
+    """Fields of ``SamplingParams`` by their names, and at most one of the last four, which are of the answer's form."""
+
+    max_tokens: int | None
+    min_tokens: int
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
+    n: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    tfs_z: float
+    top_n_sigma: float | None
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    penalty_last_n: int | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str]
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int] | None
+    bad_token_ids: Sequence[int]
+    seed: int | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    processed_logprobs: bool
+    samplers: Sequence[str]
+    logits_processors: Sequence[LogitsProcessor]
+    structured_outputs: StructuredOutputsParams | None
+    speculation: str | None
+    prediction: str | None
+    response_format: Mapping[str, object] | SchemaClass | None
+    regex: str | None
+    choice: Iterable[str] | None
+    grammar: str | None
+
+
+_FORM = ("response_format", "regex", "choice", "grammar")
+_SAMPLING = frozenset(entry.name for entry in fields(SamplingParams))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the keywords of a call say: ``fields`` of SamplingParams, and the ``form`` of the answer."""
+
+    fields: Mapping[str, object] = field(default_factory=dict)
+    form: StructuredOutputsParams | None = None
+
+    def of(self, params: SamplingParams | None, advised: Mapping[str, object] | None = None) -> SamplingParams:
+        """The parameters with what the keywords say.
+
+        Where ``params`` is None: with ``advised`` (what the model's file says) those of a chat, else those that leave
+        the model's distribution as it is.  RequestError for what are no parameters, and for a form that is given twice.
+        """
+        if params is not None and not isinstance(params, SamplingParams):
+            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
+        values: dict[str, object] = dict(self.fields)
+        if params is None and advised is not None:
+            values = {**chat_defaults(advised, values), **values}
+        made = replace(params or SamplingParams(), **values) if values else params or SamplingParams()  # type: ignore[arg-type]
+        if self.form is None:
+            return made
+        if made.structured_outputs is not None:
+            raise RequestError("[structured_outputs] the form of an answer must be given once but is given twice")
+        return replace(made, structured_outputs=self.form)
+
+
+def asked(method: Callable[..., object], given: RequestFields) -> Asked:
+    """What the keywords of a public method say.  TypeError naming it and the nearest keyword where one is unknown."""
+    values: dict[str, object] = {**given}
+    for name in values:
+        if name not in _SAMPLING and name not in _FORM:
+            raise TypeError(_unknown(method, name))
+    form = {name: values.pop(name) for name in _FORM if name in values}
+    return Asked(values, answer_form(**form))  # type: ignore[arg-type]
+
+
+def _unknown(method: Callable[..., object], name: str) -> str:
+    own = [known for known, parameter in inspect.signature(method).parameters.items() if parameter.kind is not _REST]
+    known = [*own[1:], *sorted(_SAMPLING), *_FORM]
+    import difflib
+
+    nearest = ELSEWHERE.get(name)
+    if nearest not in known:
+        nearest = next(iter(difflib.get_close_matches(name, known, 1)), None)
+    advice = "" if nearest is None else f": did you mean {nearest!r}?"
+    return f"{method.__qualname__}() got an unexpected keyword argument {name!r}{advice}"
+
+
+_REST = inspect.Parameter.VAR_KEYWORD
