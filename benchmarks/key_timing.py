@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from quire.server.failures import ApiError
 from quire.server.listener.access import AccessMiddleware
-from quire.server.listener.exchange import Exchange
+from quire.server.listener.request_state import RequestState
 from quire.server.service.library import Library
 from quire.server.service.service import Service
 from quire.server.settings import Settings
@@ -45,10 +45,10 @@ def _no_engine(name: str, share: int) -> object:
 
 
 def refused_ns(gate: AccessMiddleware, key: bytes) -> int:
-    headers, exchange = {b"x-api-key": key}, Exchange()
+    headers, state = {b"x-api-key": key}, RequestState()
     started = time.perf_counter_ns()
     try:
-        gate._caller("/v1/models", headers, exchange)
+        gate._caller("/v1/models", headers, state)
     except ApiError:
         return time.perf_counter_ns() - started
     raise AssertionError("the key must be refused")

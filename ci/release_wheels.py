@@ -38,7 +38,7 @@ TESTS = {
         "tests/tokenizer/test_tokenizer.py",
         "tests/engine/test_llm.py",
         "tests/files/test_gguf_files.py",
-        "tests/house/test_shipped_libraries.py",
+        "tests/repo_checks/test_shipped_libraries.py",
         "-m",
         "not slow and not fuzz",
     ],

@@ -37,7 +37,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
-MARKS_OF_ROOMS = {"cli": ("python_only", "pythons"), "server": ("python_only", "pythons"), "house": ("python_only",)}
+MARKS_OF_ROOMS = {
+    "cli": ("python_only", "pythons"),
+    "server": ("python_only", "pythons"),
+    "repo_checks": ("python_only",),
+}
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
 ROOMS_OF_MANY = ("cli", "kernels", "server", "tokenizer")
 FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")

@@ -1,4 +1,4 @@
-"""llama-cpp-python's classes by ``quire.compat.llama_cpp``; its users' scripts are rows of tests/habits.
+"""llama-cpp-python's classes by ``quire.compat.llama_cpp``; its users' scripts are rows of tests/compatibility.
 
 Oracles: the shapes of OpenAI's interface, which that library's answers have, and the same model by ``quire.LLM``.
 """

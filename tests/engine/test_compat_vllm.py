@@ -1,4 +1,4 @@
-"""vLLM's classes by ``quire.compat.vllm``; its users' scripts are rows of tests/habits.
+"""vLLM's classes by ``quire.compat.vllm``; its users' scripts are rows of tests/compatibility.
 
 Oracles: the names of vLLM's results, and the same model by ``quire.LLM``.
 """

@@ -21,7 +21,7 @@ from quire.errors import CapacityError
 from quire.gguf import GGUFReader
 from quire.hardware.verdicts import Verdict, keep_verdict
 from quire.params.engine_options import EngineConfig
-from quire.parity.models import model_names, tiny_model
+from quire.selftest.models import model_names, tiny_model
 from tiny_checkpoints import write_checkpoint
 
 MIB = 1 << 20

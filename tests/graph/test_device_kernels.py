@@ -14,8 +14,8 @@ from device_steps import BYTES_OF_TOKEN, LENGTHS, STEPS, Sequences, check_steps,
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.quant import quantize
-from quire.parity.gate import case_names
-from quire.parity.gate_process import compare
+from quire.selftest.gate import case_names
+from quire.selftest.gate_process import compare
 from small_model import BASE, EPS, N_VOCAB, VARIANTS, Variant, numpy_forward
 
 

@@ -17,8 +17,8 @@ from quire.checkpoints.conversion import convert
 from quire.engine.loading.placement import Placement
 from quire.gguf import GGUFReader
 from quire.models import load_model
-from quire.parity.models import STEPS, TOLERANCE, model_names, run_model
-from quire.parity.results import deviation_of, worst_step
+from quire.selftest.models import STEPS, TOLERANCE, model_names, run_model
+from quire.selftest.results import deviation_of, worst_step
 from tiny_checkpoints import write_checkpoint
 
 Mix = Callable[[str], str | None]

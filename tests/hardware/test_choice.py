@@ -1,4 +1,4 @@
-"""Which device a name means, and what a verdict of the parity gate changes.  The devices are made up."""
+"""Which device a name means, and what a verdict of the self-test changes.  The devices are made up."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from quire.errors import CapacityError, UnsupportedError
 from quire.gguf import GGUFReader
 from quire.hardware import find_device, module_files, modules
 from quire.models import load_model
-from quire.parity.gate_process import compare
-from quire.parity.models import model_names
-from quire.parity.operations import OPERATIONS
-from quire.parity.results import deviation_of
+from quire.selftest.gate_process import compare
+from quire.selftest.models import model_names
+from quire.selftest.operations import OPERATIONS
+from quire.selftest.results import deviation_of
 from tiny_checkpoints import CONFIGS, write_checkpoint
 from vulkan_device import vulkan, vulkan_module
 

@@ -1,4 +1,4 @@
-"""Fetching models from a hub, as processes, against a hub that the test runs; more of it is in tests/habits.
+"""Fetching models from a hub, as processes, against a hub that the test runs; more of it is in tests/compatibility.
 
 Oracles: the bytes that the hub has, the requests that it gets, huggingface_hub's own idea of what is in its cache.
 """

@@ -157,7 +157,7 @@ def test_a_file_of_variables_starts_a_server(
     }  # fmt: skip
     assert {name: engine[name] for name in expected} == expected
     # The environment wins over the file.
-    assert (settings.host, settings.port, settings.company_s) == ("127.0.0.1", 8082, 0.1)
+    assert (settings.host, settings.port, settings.batch_delay_s) == ("127.0.0.1", 8082, 0.1)
     shown = capsys.readouterr().err
     assert "GPU_LAYERS" in shown
     assert "SOMETHING_ELSE" not in shown

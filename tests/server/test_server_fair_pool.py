@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from quire.server.fair_pool import FairPool
-from quire.server.listener.apart import made_apart
+from quire.server.listener.offload import offload
 
 SMALL, LARGE = 100, 1 << 20
 LIMIT_S = 20.0
@@ -96,12 +96,12 @@ def test_a_caller_has_one_large_job_at_a_time() -> None:
 def test_tasks_get_results_and_errors() -> None:
     async def run() -> None:
         pool = FairPool(2, "test")
-        assert await made_apart(pool, "a", SMALL, lambda: 5) == 5
+        assert await offload(pool, "a", SMALL, lambda: 5) == 5
         with pytest.raises(ZeroDivisionError):
-            await made_apart(pool, "a", LARGE, lambda: 1 // 0)
-        gone = asyncio.ensure_future(made_apart(pool, "a", SMALL, lambda: 6))
+            await offload(pool, "a", LARGE, lambda: 1 // 0)
+        gone = asyncio.ensure_future(offload(pool, "a", SMALL, lambda: 6))
         gone.cancel()
-        assert await made_apart(pool, "a", SMALL, lambda: 7) == 7
+        assert await offload(pool, "a", SMALL, lambda: 7) == 7
         pool.close()
 
     asyncio.run(run())

@@ -1,5 +1,5 @@
 """Constraints on the answer are honoured or refused in every dialect, unknown names named or refused; what single fields
-become stands in tests/habits.
+become stands in tests/compatibility.
 
 Oracles: the names of the engines' documentation; transformers for a message that goes on.
 """

@@ -16,7 +16,7 @@ from .text import size_text
 if TYPE_CHECKING:
     from .._native.core import Device
     from ..hardware import ModuleReport
-    from ..parity import Checked
+    from ..selftest import Checked
 
 __all__ = ["command"]
 
@@ -100,7 +100,7 @@ def _verdict_text(device: Device) -> str:
 
 
 def _checked(device: Device, quiet: bool) -> Checked:
-    from ..parity import check_device
+    from ..selftest import check_device
 
     return check_device(device, (lambda line: None) if quiet else partial(print, flush=True))
 
@@ -127,7 +127,7 @@ def _features(device: Device) -> list[str]:
 
 
 def _as_object(device: Device) -> dict[str, object]:
-    from ..parity import capabilities
+    from ..selftest import capabilities
 
     return {
         "name": device.name,

@@ -74,7 +74,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section(
             "Queue, time and logs",
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"
-            " company_s step_s ping_s drain_s no_access_log traces_endpoint",
+            " batch_delay_s step_s ping_s drain_s no_access_log traces_endpoint",
         ),
         _CHAT, _section("Answers", "usual_seed grammar grammar_file"), _section("Embeddings", "pooling"),
         _SAMPLING, *_ENGINE,

@@ -153,7 +153,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 )
 @click.option(
     "--batch-wait",
-    "company_s",
+    "batch_delay_s",
     type=click.FloatRange(0, 60_000),
     callback=_milliseconds,
     metavar="MS",

@@ -31,7 +31,7 @@ _VARIABLES = {
     "MAX_BATCH_SIZE": "max_sequences",
     "KV_CACHE_POOL_SIZE": "n_blocks",
     "SCHEDULING_STRATEGY": "policy",
-    "BATCH_TIMEOUT_MS": "company_s",
+    "BATCH_TIMEOUT_MS": "batch_delay_s",
     "DRAFT_MODEL_PATH": "draft",
     "SPECULATION_DEPTH": "draft_max",
 }

@@ -11,7 +11,7 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, changes, classes, embeddings, models, openapi, own, page, ranking
+from .routes import anthropic, classes, embeddings, model_admin, models, native_routes, openapi, page, ranking
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -49,15 +49,15 @@ ROUTES = (
     Route("POST", "/v1/models/unload", models.unload, "Close a model", models.ModelBody, opens=False),
     Route("POST", "/v1/models/reload", models.reload, "Open a model again", models.ModelBody, opens=False),
     Route("GET", "/v1/models/{model}", models.show_model, "Show one model"),
-    Route("GET", "/health", own.health, "Whether requests would be answered"),
-    Route("GET", "/v1/health", own.health_v1, "Whether requests would be answered"),
-    Route("GET", "/v1/status", own.status, "What the server does right now"),
+    Route("GET", "/health", native_routes.health, "Whether requests would be answered"),
+    Route("GET", "/v1/health", native_routes.health_v1, "Whether requests would be answered"),
+    Route("GET", "/v1/status", native_routes.status, "What the server does right now"),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
     Route("GET", "/docs", openapi.docs, "The routes for people"),
     Route("GET", "/", page.page, "A chat in the browser"),
     Route("GET", "/page/{file}", page.page_file, "A script, style or picture of it"),
-    Route("GET", "/metrics", own.metrics, "Figures for Prometheus"),
-    Route("POST", "/v1/generate", own.generate, "Complete a text, plainly", own.GenerateBody),
+    Route("GET", "/metrics", native_routes.metrics, "Figures for Prometheus"),
+    Route("POST", "/v1/generate", native_routes.generate, "Complete a text, plainly", native_routes.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", _RESPONSES),
     Route("GET", "/v1/responses/{id}", responses.show, "An answer that was kept"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Forget an answer"),
@@ -70,9 +70,9 @@ ROUTES = (
         for path in ("/v1/responses/input_tokens", "/responses/input_tokens")
     ),
     Route("POST", "/responses", responses.create, "Answer an input", _RESPONSES),
-    Route("GET", "/version", own.version, "The server's version"),
-    Route("GET", "/ping", own.ping, "Whether requests would be answered"),
-    Route("POST", "/ping", own.ping, "Whether requests would be answered"),
+    Route("GET", "/version", native_routes.version, "The server's version"),
+    Route("GET", "/ping", native_routes.ping, "Whether requests would be answered"),
+    Route("POST", "/ping", native_routes.ping, "Whether requests would be answered"),
     Route("POST", "/v1/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, _LLAMA),
     Route("POST", "/v1/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, _LLAMA),
     Route("POST", "/v1/messages", anthropic.create, "Answer a conversation", anthropic.MessagesBody, _ANTHROPIC),
@@ -121,13 +121,13 @@ ROUTES = (
     Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA, opens=False),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
-    Route("POST", "/api/pull", changes.pull, "Fetch a model", changes.PullBody, _OLLAMA, opens=False),
-    Route("DELETE", "/api/delete", changes.delete, "Delete a model", changes.DeleteBody, _OLLAMA, opens=False),
-    Route("POST", "/api/copy", changes.copy, "Name a model", changes.CopyBody, _OLLAMA, opens=False),
-    Route("POST", "/api/create", changes.create, "Name a model", changes.CreateBody, _OLLAMA, opens=False),
-    Route("POST", "/models", changes.fetch, "Fetch a model", changes.FetchBody, _LLAMA, opens=False),
-    Route("DELETE", "/models", changes.forget, "Delete a model", dialect=_LLAMA),
-    Route("GET", "/models/sse", changes.events, "How far models are", dialect=_LLAMA),
+    Route("POST", "/api/pull", model_admin.pull, "Fetch a model", model_admin.PullBody, _OLLAMA, opens=False),
+    Route("DELETE", "/api/delete", model_admin.delete, "Delete a model", model_admin.DeleteBody, _OLLAMA, opens=False),
+    Route("POST", "/api/copy", model_admin.copy, "Name a model", model_admin.CopyBody, _OLLAMA, opens=False),
+    Route("POST", "/api/create", model_admin.create, "Name a model", model_admin.CreateBody, _OLLAMA, opens=False),
+    Route("POST", "/models", model_admin.fetch, "Fetch a model", model_admin.FetchBody, _LLAMA, opens=False),
+    Route("DELETE", "/models", model_admin.forget, "Delete a model", dialect=_LLAMA),
+    Route("GET", "/models/sse", model_admin.events, "How far models are", dialect=_LLAMA),
     *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
     Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),
     Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),

@@ -31,7 +31,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "send_timeout_s": (0.1, 3600),
     "ping_s": (-1, 3600),
     "drain_s": (0, 3600),
-    "company_s": (0, 60),
+    "batch_delay_s": (0, 60),
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
     "max_connections": (1, 100_000),
@@ -66,9 +66,9 @@ class Settings:
     and their tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to
     the last token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
     time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: silence after
-    which a stream carries a ping, 0 or less: none does; the first comes after a second at most.  ``company_s``: a
-    request waits so long for others while nothing runs.  ``drain_s``: how long a stopping server lets answers go on.
-    ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
+    which a stream carries a ping, 0 or less: none does; the first comes after a second at most.  ``batch_delay_s``:
+    how long the first request waits for others while nothing runs.  ``drain_s``: how long a stopping server lets
+    answers go on.  ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
     ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
     ``max_connections``, ``max_connections_per_address``: beyond these, a new connection takes the place of an idle one.
     """
@@ -104,7 +104,7 @@ class Settings:
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
     ping_s: float = 5.0
-    company_s: float = 0.0
+    batch_delay_s: float = 0.0
     drain_s: float = 30.0
     rate_requests_per_minute: int | None = None
     rate_tokens_per_minute: int | None = None

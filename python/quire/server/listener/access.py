@@ -22,8 +22,8 @@ from ..failures import ApiError, of_quire
 from ..origins import Origins, host_of, preflight_headers
 from ..service.caller import Caller, caller_name
 from ..settings import is_loopback
-from .exchange import Exchange, exchange_of
 from .replies import Reply, refusal
+from .request_state import RequestState, request_state_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,9 +59,9 @@ class AccessMiddleware:
             return
         started_s = time.monotonic()
         headers = dict(scope["headers"])
-        exchange = exchange_of(scope)
-        exchange.request_id = _request_id(headers)
-        exchange.headers.append((b"x-request-id", exchange.request_id.encode()))
+        state = request_state_of(scope)
+        state.request_id = _request_id(headers)
+        state.headers.append((b"x-request-id", state.request_id.encode()))
         scope["app"] = self._app  # without one the router answers by itself
         begun = False
 
@@ -69,51 +69,51 @@ class AccessMiddleware:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                exchange.status = message["status"]
+                state.status = message["status"]
             await send(message)
 
         try:
             _check_head(scope, headers)
-            await self._admit(scope, exchange, headers, receive, sending)
+            await self._admit(scope, state, headers, receive, sending)
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
-            await self._refuse(failure, exchange, sending, begun)
+            await self._refuse(failure, state, sending, begun)
         except HTTPException as error:  # the router's, for a route without this method
             text = f"the method must be one of the route's but is {scope['method']!r:.40}"
             allowed = (error.headers or {}).get("Allow")
             failure = ApiError(error.status_code, "method_not_allowed", text, allow=allowed)
-            await self._refuse(failure, exchange, sending, begun)
+            await self._refuse(failure, state, sending, begun)
         except asyncio.CancelledError:
-            exchange.status = 499
+            state.status = 499
         except Exception as error:
             _log.exception("[server] a request must be answered but %s", type(error).__name__)
             text = "the server failed: its log has more"
-            await self._refuse(ApiError(500, "internal_error", text), exchange, sending, begun)
+            await self._refuse(ApiError(500, "internal_error", text), state, sending, begun)
         finally:
-            self._note(scope, exchange, time.monotonic() - started_s)
+            self._note(scope, state, time.monotonic() - started_s)
 
     async def _admit(
-        self, scope: Scope, exchange: Exchange, headers: dict[bytes, bytes], receive: Receive, send: Send
+        self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         self._check_host(headers)
         if (origin := headers.get(b"origin")) is not None:
-            self._check_origin(origin, headers.get(b"host", b""), scope["method"], exchange)
+            self._check_origin(origin, headers.get(b"host", b""), scope["method"], state)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 wanted = headers.get(b"access-control-request-headers", b"")
                 is_private = headers.get(b"access-control-request-private-network") == b"true"
-                exchange.headers += preflight_headers(wanted, private_network=is_private)
-                await _send_reply(Reply(b"", 204), exchange, send)
+                state.headers += preflight_headers(wanted, private_network=is_private)
+                await _send_reply(Reply(b"", 204), state, send)
                 return
-        exchange.caller = self._caller(scope["path"], headers, exchange)
+        state.caller = self._caller(scope["path"], headers, state)
         if self._service.draining and scope["method"] == "POST":
             raise ApiError(503, "shutting_down", "the server must take requests but stops", retry_after_s=5)
         await self._app(scope, receive, send)
 
-    async def _refuse(self, error: ApiError, exchange: Exchange, send: Send, begun: bool) -> None:
+    async def _refuse(self, error: ApiError, state: RequestState, send: Send, begun: bool) -> None:
         self._service.metrics.error(error.code)
-        exchange.code = error.code
+        state.code = error.code
         if not begun:
-            await _send_reply(refusal(error, exchange.dialect), exchange, send)
+            await _send_reply(refusal(error, state.dialect), state, send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """A page of another site that has its name resolve to this address comes with that name."""
@@ -125,11 +125,11 @@ class AccessMiddleware:
         elif name not in self._hosts:
             raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
 
-    def _check_origin(self, origin: bytes, host: bytes, method: str, exchange: Exchange) -> None:
+    def _check_origin(self, origin: bytes, host: bytes, method: str, state: RequestState) -> None:
         """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
         text = origin.decode("latin-1")
         if self._origins.allow(text):
-            exchange.headers += [
+            state.headers += [
                 (b"access-control-allow-origin", origin),
                 (b"access-control-expose-headers", b"x-request-id, x-quire-ignored, retry-after"),
                 (b"vary", b"origin"),
@@ -137,7 +137,7 @@ class AccessMiddleware:
         elif text.partition("://")[2].encode("latin-1") != host and method != "GET":
             raise ApiError(403, "origin_not_allowed", "the Origin must be this server or one that is named but is not")
 
-    def _caller(self, path: str, headers: dict[bytes, bytes], exchange: Exchange) -> Caller:
+    def _caller(self, path: str, headers: dict[bytes, bytes], state: RequestState) -> Caller:
         if not self._keys:
             return Caller()
         given = _given_key(headers)
@@ -150,52 +150,52 @@ class AccessMiddleware:
         if path in OPEN_PATHS:
             return Caller()
         if path == "/":  # browsers then ask for it: any name, the key as the password
-            exchange.headers.append((b"www-authenticate", b'Basic realm="quire"'))
+            state.headers.append((b"www-authenticate", b'Basic realm="quire"'))
         raise ApiError(401, "invalid_api_key", "an API key must be given that the server knows but is not")
 
-    def _note(self, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
-        self._service.metrics.request(exchange.status)
+    def _note(self, scope: Scope, state: RequestState, elapsed_s: float) -> None:
+        self._service.metrics.request(state.status)
         if self._service.traces is not None:
-            _trace(self._service.traces, scope, exchange, elapsed_s)
+            _trace(self._service.traces, scope, state, elapsed_s)
         if not self._service.settings.access_log:
             return
         client = scope.get("client")
         entry = {
             "time": round(time.time(), 3),
-            "request": exchange.request_id,
+            "request": state.request_id,
             "client": client[0] if client else None,
-            "caller": None if exchange.caller is None else exchange.caller.name,
+            "caller": None if state.caller is None else state.caller.name,
             "method": scope["method"],
             "path": scope["path"][:200],
-            "status": exchange.status,
+            "status": state.status,
             "seconds": round(elapsed_s, 4),
         }
-        if exchange.code is not None:
-            entry["code"] = exchange.code
-        entry.update(exchange.usage)
+        if state.code is not None:
+            entry["code"] = state.code
+        entry.update(state.usage)
         # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
         sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
 
 
-def _trace(traces: Traces, scope: Scope, exchange: Exchange, elapsed_s: float) -> None:
+def _trace(traces: Traces, scope: Scope, state: RequestState, elapsed_s: float) -> None:
     """Note the request as a span."""
-    method, usage = scope["method"], exchange.usage
+    method, usage = scope["method"], state.usage
     values = {
         "http.request.method": method,
-        "http.route": exchange.route,
+        "http.route": state.route,
         "url.path": scope["path"][:200],
-        "http.response.status_code": exchange.status,
-        "error.type": exchange.code,
-        "quire.request_id": exchange.request_id,
-        "gen_ai.provider.name": None if exchange.model is None else "quire",
-        "gen_ai.request.model": exchange.model,
+        "http.response.status_code": state.status,
+        "error.type": state.code,
+        "quire.request_id": state.request_id,
+        "gen_ai.provider.name": None if state.model is None else "quire",
+        "gen_ai.request.model": state.model,
         "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
         "gen_ai.usage.output_tokens": usage.get("generated_tokens"),
         "gen_ai.server.time_to_first_token": usage.get("first_token_seconds"),
     }
     attributes = {name: value for name, value in values.items() if value is not None}
     end_ns = time.time_ns()
-    name = method if exchange.route is None else f"{method} {exchange.route}"
+    name = method if state.route is None else f"{method} {state.route}"
     traces.add(name, scope["headers"], attributes, end_ns - int(elapsed_s * 1e9), end_ns)
 
 
@@ -215,10 +215,10 @@ def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
         raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
 
 
-async def _send_reply(reply: Reply, exchange: Exchange, send: Send) -> None:
+async def _send_reply(reply: Reply, state: RequestState, send: Send) -> None:
     length = str(len(reply.content)).encode()
     own = [(b"content-type", reply.media_type), (b"content-length", length)]
-    headers = [*own, *exchange.headers, *reply.headers]
+    headers = [*own, *state.headers, *reply.headers]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.content})
 

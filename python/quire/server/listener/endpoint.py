@@ -10,10 +10,10 @@ from ...errors import QuireError
 from ..body_types import TimedBody
 from ..failures import ApiError, Dialect, of_quire
 from .bodies import Received, content_length, decode_object, nothing_received, read_body, to_wire
-from .exchange import exchange_of
 from .pings import Pings
 from .replies import Events, Reply
 from .request_context import RequestContext, Route
+from .request_state import request_state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,22 +35,22 @@ class Endpoint:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        exchange.dialect, exchange.route = self._route.dialect, self._route.path
+        state = request_state_of(scope)
+        state.dialect, state.route = self._route.dialect, self._route.path
         if self._route.body is None:
             await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
             return
-        assert exchange.caller is not None
+        assert state.caller is not None
         n_body_bytes = content_length(scope, self._service.settings.max_body_bytes)
-        ticket = self._service.enter(exchange.caller, n_body_bytes)
+        ticket = self._service.enter(state.caller, n_body_bytes)
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:
             ticket.close()
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
-        exchange = exchange_of(scope)
-        exchange.ticket = ticket
+        state = request_state_of(scope)
+        state.ticket = ticket
         received = await read_body(scope, receive, self._service.settings, ticket)
         sender = _Sender(scope, send, self._service)
         job = asyncio.ensure_future(self._run(scope, received, sender))
@@ -66,9 +66,9 @@ class Endpoint:
         with suppress(asyncio.CancelledError):
             await job
         if job.cancelled():
-            exchange.status = 499
-            if exchange.abort is not None:
-                exchange.abort()
+            state.status = 499
+            if state.abort is not None:
+                state.abort()
 
     async def _run(self, scope: Scope, received: Received, sender: _Sender) -> None:
         async with AsyncExitStack() as closing:
@@ -76,8 +76,8 @@ class Endpoint:
                 reply = await self._reply(scope, received, closing)
             except QuireError as error:
                 raise of_quire(error) from error
-            exchange = exchange_of(scope)
-            headers = [*exchange.headers, *_ignored(exchange.ignored)]
+            state = request_state_of(scope)
+            headers = [*state.headers, *_ignored(state.ignored)]
             if isinstance(reply, Reply):
                 await sender.whole(reply, headers)
             else:
@@ -85,22 +85,22 @@ class Endpoint:
 
     async def _reply(self, scope: Scope, received: Received, closing: AsyncExitStack) -> Reply | Events:
         route, service = self._route, self._service
-        exchange = exchange_of(scope)
-        context: RequestContext[Any] = RequestContext(service, None, scope, exchange, self._routes, closing, received)
+        state = request_state_of(scope)
+        context: RequestContext[Any] = RequestContext(service, None, scope, state, self._routes, closing, received)
         if route.body is not None:
             content, depth = received.take(), service.settings.max_depth
             given = await context.prepared(decode_object, content, depth, route.list_field)
             context.body, ignored = await context.prepared(to_wire, given, route.body, service.settings.refuses_unknown)
-            exchange.ignored += ignored
+            state.ignored += ignored
             del given
         body = context.body
         if isinstance(body, TimedBody):
-            exchange.ping_s = body.sse_ping_interval
+            state.ping_s = body.sse_ping_interval
         if body is not None and route.opens:
             # It stays open until the request ends, whatever else is asked for meanwhile.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
-            context.answering = exchange.model = await service.find(model)
-            await closing.enter_async_context(service.pinned(context.answering, exchange.caller))
+            context.opened_model = state.model = await service.find(model)
+            await closing.enter_async_context(service.pinned(context.opened_model, state.caller))
         return await route.handler(context)
 
 
@@ -114,7 +114,7 @@ class _Sender:
     """Writes a reply; gives up on a client that does not read."""
 
     def __init__(self, scope: Scope, send: Send, service: Service) -> None:
-        self._exchange = exchange_of(scope)
+        self._state = request_state_of(scope)
         self._send = send
         self._service = service
         self._timeout_s = service.settings.send_timeout_s
@@ -154,17 +154,17 @@ class _Sender:
                         pings.carried()
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
-            self._exchange.code = failure.code
+            self._state.code = failure.code
             self._service.metrics.error(failure.code)
             await self._piece(events.failed(failure))
 
     def _pings(self, events: Events) -> Pings | None:
-        own = self._exchange.ping_s
+        own = self._state.ping_s
         interval_s = self._service.settings.ping_s if own is None else own
         return Pings(self._piece, events.ping, interval_s) if events.ping is not None and interval_s > 0 else None
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._exchange.status = status
+        self._state.status = status
         message: Message = {"type": "http.response.start", "status": status, "headers": headers}
         await self._send(message)
 

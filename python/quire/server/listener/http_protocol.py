@@ -11,9 +11,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from ..failures import ApiError, Dialect, error_body
 from . import sse
 from .connections import Connections
-from .exchange import exchange_of
 from .old_http import UntilClose
 from .paced_protocol import PacedProtocol
+from .request_state import request_state_of
 
 if TYPE_CHECKING:
     from asyncio import Transport
@@ -109,7 +109,7 @@ class _Protocol(PacedProtocol):
         self._n_body_left = _body_length(self.headers)
         self._n_dropped = 0
         super().on_headers_complete()
-        exchange_of(cast("Scope", self.scope)).abort = self.transport.abort
+        request_state_of(cast("Scope", self.scope)).abort = self.transport.abort
         self.cycle.transport = _Ending(self)  # type: ignore[assignment]
         if self._stopping or self.parser.should_upgrade():
             self.cycle.keep_alive = False

@@ -14,8 +14,8 @@ from ..body_types import TimedBody
 from ..failures import Dialect
 from ..time_limits import TimeLimits
 from ..worker.protocol import Ask, Embed, Score
-from .apart import made_apart
 from .bodies import Received, nothing_received
+from .offload import offload
 from .replies import Events, Reply
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..service.service import Service
     from ..worker.engine_client import EngineClient, Stream
     from ..worker.protocol import Work
-    from .exchange import Exchange
+    from .request_state import RequestState
 
 __all__ = ["Handler", "RequestContext", "Route"]
 
@@ -44,26 +44,26 @@ class RequestContext(Generic[T]):
     service: Service
     body: T
     scope: Scope
-    exchange: Exchange
+    state: RequestState
     routes: Sequence[Route]
     closing: AsyncExitStack
     received: Received = field(default_factory=nothing_received)
     arrived_s: float = field(default_factory=time.monotonic)
     # Fields of the body by what they are to the engine, where these have other names.
     said_by: dict[str, str] = field(default_factory=dict)
-    answering: str | None = None  # the model that was opened for this request
+    opened_model: str | None = None  # the model that was opened for this request
 
     @property
     def caller(self) -> Caller:
         """Who asks."""
-        caller = self.exchange.caller
+        caller = self.state.caller
         assert caller is not None  # no route runs before it is known
         return caller
 
     @property
     def ticket(self) -> Ticket:
         """What the request may take, where it has a body."""
-        ticket = self.exchange.ticket
+        ticket = self.state.ticket
         assert ticket is not None
         return ticket
 
@@ -74,37 +74,37 @@ class RequestContext(Generic[T]):
     def engine(self, model: str | None) -> EngineClient:
         """The engine that answers this request, or (where none was opened for it) that of a model; ApiError 404 for one
         that there is not."""
-        return self.service.engine(self.answering if self.answering is not None else model)
+        return self.service.engine(self.opened_model if self.opened_model is not None else model)
 
     @property
     def model(self) -> str:
         """The name of the model that answers."""
-        return self.answering or self.service.model
+        return self.opened_model or self.service.model
 
     def keep(self, seconds: float | None) -> None:
         """How long the model that answers stays open after this request; None: as long as usual.
 
         Has no effect on a model that is not the caller's to close.
         """
-        if self.answering is None:
+        if self.opened_model is None:
             return
-        if self.service.may_close(self.answering, self.caller):
-            self.service.library.keep(self.answering, seconds)
+        if self.service.may_close(self.opened_model, self.caller):
+            self.service.library.keep(self.opened_model, seconds)
         elif seconds is not None:
             self.ignore("keep_alive")
 
     async def needs_context(self, n_ctx: int) -> None:
         """Have the model that answers opened with a longer context where the server may change its models and the model
         was trained on so many positions.  Raises as ``Library.grow``; where it may not, nothing happens."""
-        if self.answering is None or not self.service.settings.allow_changes:
+        if self.opened_model is None or not self.service.settings.allow_changes:
             return
-        info = self.service.engine(self.answering).info
+        info = self.service.engine(self.opened_model).info
         if info.n_ctx < n_ctx <= info.n_ctx_train:
-            await self.service.library.grow(self.answering, n_ctx)
+            await self.service.library.grow(self.opened_model, n_ctx)
 
     def ignore(self, name: str) -> None:
         """Note that a field has no effect; the reply's header names it."""
-        self.exchange.ignored.append(repr(name[:64]))
+        self.state.ignored.append(repr(name[:64]))
 
     def note(self, ignored: Sequence[str]) -> None:
         """The same for what a model cannot follow, by the engine's names."""
@@ -129,15 +129,15 @@ class RequestContext(Generic[T]):
         return stream
 
     async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
-        """What a function makes of the body: on the event loop, or apart from it where the body is large."""
+        """What a function makes of the body: on the event loop, or on a thread where the body is large."""
         if not self.received.heavy:
             return make(*args, **kwargs)
-        return await self.apart(make, *args, **kwargs)
+        return await self.offload(make, *args, **kwargs)
 
-    async def apart(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
+    async def offload(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
         """What a function makes, for which the event loop does not wait.  No call into C within it may take long."""
         job = partial(make, *args, **kwargs)
-        return await made_apart(self.service.threads, self.caller.name, self.received.n_bytes, job)
+        return await offload(self.service.threads, self.caller.name, self.received.n_bytes, job)
 
     async def ask(self, engine: EngineClient, work: Work) -> Any:
         """The answer to a question."""

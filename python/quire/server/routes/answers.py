@@ -1,4 +1,4 @@
-"""What every way of answering does with a stream: count, time, and note."""
+"""The stream of one answer, as every route reads it: counted, timed and logged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..worker.engine_client import Stream, StreamEvent
 from ..worker.protocol import Delta, Finished, Logprob
 from .truncation import explain_length
 
-__all__ = ["Answering", "Message", "Usage", "arguments_object", "new_id"]
+__all__ = ["Message", "ResponseStream", "Usage", "arguments_object", "new_id"]
 
 # Tokens that an answer without a limit counts as in the queue: most are shorter, and no context is so short that few
 # such answers would fill the queue.
@@ -62,8 +62,8 @@ class Usage:
 
 
 @dataclass
-class Answering:
-    """A request under way: its events in batches, and what is to be told of it afterwards."""
+class ResponseStream:
+    """An answer in progress: its events in batches, and its usage and ends for the reply."""
 
     context: RequestContext[Any]
     stream: Stream
@@ -105,7 +105,7 @@ class Answering:
             yield batch
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """All that comes, one by one."""
+        """Yield the pieces of the answer one by one."""
         async for batch in self.batches():
             for event in batch:
                 if isinstance(event, Delta):
@@ -122,7 +122,7 @@ class Answering:
         n_prompt = self.usage.n_prompt if is_new_prompt else 0
         self.context.ticket.charge(n_prompt + sum(n_generated))
         self.context.service.metrics.left(n_prompt if is_new_prompt else None, self.stream.n_cached, n_generated)
-        logged = self.context.exchange.usage
+        logged = self.context.state.usage
         logged["prompt_tokens"] = logged.get("prompt_tokens", 0) + n_prompt
         logged["generated_tokens"] = logged.get("generated_tokens", 0) + sum(n_generated)
 
@@ -144,7 +144,7 @@ class Answering:
         usage.n_drafted += end.n_drafted_tokens
         usage.n_accepted += end.n_accepted_tokens
         self.context.service.metrics.finished(end, self.first_token_s, time.monotonic() - self.context.arrived_s)
-        logged = self.context.exchange.usage
+        logged = self.context.state.usage
         n_prompt_tokens = end.n_prompt_tokens if end.choice == 0 else 0
         logged["prompt_tokens"] = logged.get("prompt_tokens", 0) + n_prompt_tokens
         logged["generated_tokens"] = logged.get("generated_tokens", 0) + end.n_generated_tokens

@@ -19,7 +19,7 @@ from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
 from ..worker.params import set_fields
 from ..worker.protocol import Ask, Chat, Delta, Finished
-from .answers import Answering, Message, arguments_object, new_id
+from .answers import Message, ResponseStream, arguments_object, new_id
 from .anthropic_blocks import (
     Conversation,
     check_blocks_of,
@@ -192,24 +192,24 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     engine = context.engine(body.model)
     await context.prepared(body.check, context)
     work = await context.prepared(body.work, engine, context)
-    answering = Answering(context, context.submit(engine, work), advice="shorten the conversation")
-    await answering.start()
+    answer = ResponseStream(context, context.submit(engine, work), advice="shorten the conversation")
+    await answer.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:
-        return Events(_pieces(head, answering), _failed, ping=_PING)
+        return Events(_pieces(head, answer), _failed, ping=_PING)
     message = Message()
-    async for delta in answering.deltas():
+    async for delta in answer.deltas():
         message.add(delta)
     content = _blocks(message)
-    return Reply.json({**head, "content": content, **_stop(answering.ends[0]), "usage": _usage(answering)})
+    return Reply.json({**head, "content": content, **_stop(answer.ends[0]), "usage": _usage(answer)})
 
 
 def _failed(error: ApiError) -> bytes:
     return sse.named_event("error", error_body(error, Dialect.ANTHROPIC))
 
 
-def _usage(answering: Answering) -> dict[str, int]:
-    usage = answering.usage
+def _usage(answer: ResponseStream) -> dict[str, int]:
+    usage = answer.usage
     return {
         "input_tokens": usage.n_prompt - usage.n_cached,
         "cache_creation_input_tokens": 0,
@@ -244,16 +244,16 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return blocks
 
 
-async def _pieces(head: dict[str, Any], answering: Answering) -> AsyncIterator[bytes]:
+async def _pieces(head: dict[str, Any], answer: ResponseStream) -> AsyncIterator[bytes]:
     """The answer as events: one block after another is started, goes on and stops."""
-    started = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answering)}
+    started = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answer)}
     yield sse.named_event("message_start", {"type": "message_start", "message": started})
     blocks = _BlockEvents()
-    async for batch in answering.batches():
+    async for batch in answer.batches():
         pieces = [piece for event in batch if isinstance(event, Delta) for piece in blocks.of(event)]
         yield b"".join(pieces)
     yield b"".join(blocks.stop())
-    end = {"type": "message_delta", "delta": _stop(answering.ends[0]), "usage": _usage(answering)}
+    end = {"type": "message_delta", "delta": _stop(answer.ends[0]), "usage": _usage(answer)}
     yield sse.named_event("message_delta", end)
     yield sse.named_event("message_stop", {"type": "message_stop"})
 

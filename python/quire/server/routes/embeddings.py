@@ -236,7 +236,7 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     if body.encoding_format == "base64":
         shown = [b64encode(encoded).decode() for encoded in made.encoded]
     else:
-        shown = await context.apart(made.floats)
+        shown = await context.offload(made.floats)
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
     return Reply.json({"object": "list", "data": data, "model": body.model or context.model, "usage": usage})
@@ -253,7 +253,7 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
     norm = None if body.embd_normalize < 0 or _is_unpooled(context) else body.embd_normalize
     prompts = await context.prepared(_prompts, given, field)
     made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
-    rows = await context.apart(made.rows if _is_unpooled(context) else made.floats_in_list)
+    rows = await context.offload(made.rows if _is_unpooled(context) else made.floats_in_list)
     return Reply.json([{"index": i, "embedding": vectors} for i, vectors in enumerate(rows)])
 
 
@@ -268,7 +268,7 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     return Reply.json(
         {
             "model": body.model,
-            "embeddings": await context.apart(made.floats),
+            "embeddings": await context.offload(made.floats),
             "total_duration": int((time.monotonic() - context.arrived_s) * 1e9),
             "load_duration": 0,
             "prompt_eval_count": made.n_tokens,
@@ -283,7 +283,7 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     context.keep(keep_alive_s(body.keep_alive))
     wanted = _Wanted(None, None, TextRules(body.truncate))
     made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], wanted)
-    return Reply.json({"embedding": (await context.apart(made.floats))[0]})
+    return Reply.json({"embedding": (await context.offload(made.floats))[0]})
 
 
 async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
@@ -292,7 +292,7 @@ async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
     _check_pooled(context)
     wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules())
     made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
-    return Reply.json(await context.apart(made.floats))
+    return Reply.json(await context.offload(made.floats))
 
 
 async def tei_embed_all(context: RequestContext[TeiBody]) -> Reply:
@@ -300,4 +300,4 @@ async def tei_embed_all(context: RequestContext[TeiBody]) -> Reply:
     body = context.body
     wanted = _Wanted(None, body.dimensions, body.rules(), "none")
     made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
-    return Reply.json(await context.apart(made.rows))
+    return Reply.json(await context.offload(made.rows))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from ..worker.engine_client import StreamEvent
-from .answers import Answering
+from .answers import ResponseStream
 
 __all__ = ["merged"]
 
@@ -15,19 +15,19 @@ __all__ = ["merged"]
 _QUEUED_BATCHES = 2
 
 
-async def merged(answerings: Sequence[Answering]) -> AsyncGenerator[tuple[int, Sequence[StreamEvent]], None]:
+async def merged(answers: Sequence[ResponseStream]) -> AsyncGenerator[tuple[int, Sequence[StreamEvent]], None]:
     """Yield the batches of all answers as they arrive, with the answer's number.  The first failure ends them all."""
     queue: asyncio.Queue[tuple[int, Sequence[StreamEvent] | Exception | None]] = asyncio.Queue(_QUEUED_BATCHES)
 
-    async def read(number: int, answering: Answering) -> None:
+    async def read(number: int, answer: ResponseStream) -> None:
         try:
-            async for batch in answering.batches():
+            async for batch in answer.batches():
                 await queue.put((number, batch))
             await queue.put((number, None))
         except Exception as error:
             await queue.put((number, error))
 
-    readers = [asyncio.ensure_future(read(number, answering)) for number, answering in enumerate(answerings)]
+    readers = [asyncio.ensure_future(read(number, answer)) for number, answer in enumerate(answers)]
     try:
         n_left = len(readers)
         while n_left:

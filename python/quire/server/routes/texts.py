@@ -74,5 +74,5 @@ async def asked_together(
             context.service.metrics.embedded(answer["n_tokens"], answer["n_cached_tokens"], answer["seconds"])
     n_tokens = sum(answer["n_tokens"] for answer in answers)
     context.ticket.charge(n_tokens)
-    context.exchange.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
+    context.state.usage = {"prompt_tokens": n_tokens, "generated_tokens": 0}
     return answers

@@ -25,7 +25,7 @@ def explain_length(error: ApiError, context: RequestContext[Any], advice: str) -
         Dialect.ANTHROPIC: f"prompt is too long: {n} tokens > {n_ctx} maximum",
         Dialect.LLAMA_CPP: f"the request ({n} tokens) exceeds the available context size ({n_ctx} tokens)",
         Dialect.OLLAMA: f"the prompt is too long: {n} tokens exceed the context length of {n_ctx}",
-    }[context.exchange.dialect]
-    info, _ = context.service.info(context.answering)
+    }[context.state.dialect]
+    info, _ = context.service.info(context.opened_model)
     larger = "" if info.n_ctx_train <= n_ctx else f" (the model was trained on {info.n_ctx_train})"
     error.message = f"{said}: {advice}, or start the server with a larger --ctx-size{larger}"

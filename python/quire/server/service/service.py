@@ -221,7 +221,7 @@ def open_service(
             given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, scales, strict=True))
         opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), settings.chat_template)
         first = waiting.pop() if waiting else None
-        return WorkerSupervisor(opened, launched=first, company_s=settings.company_s)
+        return WorkerSupervisor(opened, launched=first, batch_delay_s=settings.batch_delay_s)
 
     if settings.models_dir is None and not settings.allow_changes:
         left = None if budget is None else budget - own

@@ -24,8 +24,8 @@ from ...errors import BusyError, InternalError, QuireError
 from ...system import process_memory
 from ..fair_pool import FairPool
 from . import protocol as wire
-from .answering import Answering, Emit, Outlet
 from .defaults import Defaults
+from .event_encoder import Emit, EventEncoder, WorkerContext
 from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of
 from .questions import Questions
@@ -79,7 +79,7 @@ class ModelWorker(LLMBase):
         self._forming = FairPool(1, "quire-form")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
-        self._outlet = Outlet(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
+        self._context = WorkerContext(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
         self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
@@ -230,18 +230,18 @@ class ModelWorker(LLMBase):
         form = self._defaults.form(params, has_tools=has_tools)
         if form is not params.structured_outputs:
             params = replace(params, structured_outputs=form)
-        answer: Answering
+        answer: EventEncoder
         ignored: tuple[str, ...] = ()
         if isinstance(message, wire.Chat):
             messages = self._with_system(message.messages)
             wanted = ChatOptions(**self._defaults.chat(message.options))
             chat = self._prompts.chat_draft(messages, params, options, wanted)
             request, ignored = chat.engine, chat.ignored
-            answer = Answering(message.id, request, ChatCollector(chat, collector_of(request)), self._outlet)
+            answer = EventEncoder(message.id, request, ChatCollector(chat, collector_of(request)), self._context)
             answer.wants_progress = message.wants_progress
         else:
             request, ignored = _cut(self._prompts.draft(message.prompt, params, options), message)
-            answer = Answering(message.id, request, None, self._outlet)
+            answer = EventEncoder(message.id, request, None, self._context)
             answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
 

@@ -14,7 +14,7 @@ from ...errors import DeviceError, LoadError, RequestError, ShapeError, Unsuppor
 from ...system import connect, ended_by, was_killed
 from ..failures import ApiError
 from .awake_clock import AwakeClock
-from .company import Company
+from .batch_delay import BatchDelay
 from .engine_client import EngineState, OpeningLost, Stream, Streams
 from .frames import frame
 from .launch import Launched, launch
@@ -86,11 +86,11 @@ class WorkerSupervisor(Streams):
         watch: Watch | None = None,
         command: Sequence[str] | None = None,
         launched: Launched | None = None,
-        company_s: float = 0.0,
+        batch_delay_s: float = 0.0,
     ) -> None:
-        """``company_s``: how long a request waits for others while nothing is under way; see ``Company``."""
+        """``batch_delay_s``: how long an idle worker's first request waits for others; see ``BatchDelay``."""
         super().__init__()
-        self._company = Company(company_s, self._send) if company_s > 0 else None
+        self._batch_delay = BatchDelay(batch_delay_s, self._send) if batch_delay_s > 0 else None
         self._opened = opened
         self._watch = watch or Watch()
         self._clock = AwakeClock(2 * self._watch.check_s)
@@ -139,9 +139,9 @@ class WorkerSupervisor(Streams):
             raise ApiError(400, "poison_request", text)
         made, stream = self.open(work)
         try:
-            if self._company is not None and isinstance(made, Generate | Chat) and self._is_alone():
+            if self._batch_delay is not None and isinstance(made, Generate | Chat) and self._is_alone():
                 frame([made])
-                self._company.add(made, self.info.max_sequences)
+                self._batch_delay.add(made, self.info.max_sequences)
             else:
                 self._send([made])
         except OverflowError:  # somewhere in what is free to have any shape, such as a message
@@ -150,15 +150,15 @@ class WorkerSupervisor(Streams):
         return stream
 
     def _is_alone(self) -> bool:
-        """Whether nothing is under way but what waits for company, and the newest request."""
-        return self._company is not None and self.n_active <= len(self._company) + 1
+        """Return whether the worker runs nothing except held requests and the newest one."""
+        return self._batch_delay is not None and self.n_active <= len(self._batch_delay) + 1
 
     def _send(self, work: Sequence[Work]) -> None:
         if self._worker is not None and self._worker.channel is not None:
             self._worker.channel.send(work)
 
     def send_cancel(self, id_: int) -> None:
-        if self._company is not None and self._company.remove(id_):
+        if self._batch_delay is not None and self._batch_delay.remove(id_):
             return
         if self._worker is not None and self._worker.channel is not None:
             self._worker.channel.send([Cancel(id_)])
@@ -187,8 +187,8 @@ class WorkerSupervisor(Streams):
             await asyncio.wait({self._supervising})
             self._supervising = None
         self._set(EngineState.STOPPED)
-        if self._company is not None:
-            self._company.clear()
+        if self._batch_delay is not None:
+            self._batch_delay.clear()
         self.fail_all("Lost", "the server must be running until the answer is complete but stops")
         worker, self._worker = self._worker, None
         if worker is not None:
@@ -302,8 +302,8 @@ class WorkerSupervisor(Streams):
             how = f"{how}: {self._gave_up}"
         then = "" if self._gave_up else ", and another one is started"
         sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost{then}\n")
-        if self._company is not None:
-            self._company.clear()
+        if self._batch_delay is not None:
+            self._batch_delay.clear()
         lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
         lost += self._with_device
         self._with_device = []

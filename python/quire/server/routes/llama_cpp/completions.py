@@ -18,7 +18,7 @@ from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
-from ..answers import Answering
+from ..answers import ResponseStream
 from ..fields import hints_of
 from ..merging import merged
 from ..probabilities import probability, shown_token
@@ -94,11 +94,11 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: l
         predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
     )
     works = [msgspec.structs.replace(work, prompt=prompt) for prompt in prompts]
-    answerings = [Answering(context, context.submit(engine, each)) for each in works]
-    for answering in answerings:
-        await answering.start()
+    answers = [ResponseStream(context, context.submit(engine, each)) for each in works]
+    for answer in answers:
+        await answer.start()
     shown = [p if isinstance(p, str) else await _text(context, engine, p) for p in prompts]
-    shape = _Shape(body, settings, body.model or context.model, answerings, shown)
+    shape = _Shape(body, settings, body.model or context.model, answers, shown)
     if body.stream:
         return event_stream(shape.pieces(), Dialect.LLAMA_CPP)
     results = await shape.whole()
@@ -133,22 +133,22 @@ class _Shape:
         body: GenerationFields,
         settings: Settings,
         model: str,
-        answerings: list[Answering],
+        answers: list[ResponseStream],
         prompts: list[str],
     ) -> None:
         self._body = body
         self._settings = settings
         self._model = model
-        self._answerings = answerings
+        self._answers = answers
         self._n = settings.params.n
         self._results = [
-            _Result(i, prompts[i // self._n], answerings[i // self._n].usage.n_prompt)
+            _Result(i, prompts[i // self._n], answers[i // self._n].usage.n_prompt)
             for i in range(len(prompts) * self._n)
         ]
 
     async def whole(self) -> list[dict[str, Any]]:
         """All answers."""
-        async with aclosing(merged(self._answerings)) as batches:
+        async with aclosing(merged(self._answers)) as batches:
             async for number, batch in batches:
                 for event in batch:
                     self._take(number, event)
@@ -156,7 +156,7 @@ class _Shape:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """All answers as server-sent events; each one's last has ``"stop": true``."""
-        async with aclosing(merged(self._answerings)) as batches:
+        async with aclosing(merged(self._answers)) as batches:
             async for number, batch in batches:
                 pieces = []
                 for event in batch:
@@ -199,13 +199,13 @@ class _Shape:
         if delta.logprobs:
             shown["completion_probabilities"] = [self._probability(token) for token in delta.logprobs]
         if self._body.timings_per_token:
-            stream = self._answerings[result.index // self._n].stream
+            stream = self._answers[result.index // self._n].stream
             shown["timings"] = timings_so_far(stream, result.n_prompt, len(result.ids), result.first_s)
         return shown
 
     def _progress(self, result: _Result, n_read: int) -> dict[str, Any]:
         """How much of a prompt is read."""
-        stream = self._answerings[result.index // self._n].stream
+        stream = self._answers[result.index // self._n].stream
         progress = progress_of(stream, result.n_prompt, n_read)
         timings = {"timings": reading_so_far(stream, n_read)} if self._body.timings_per_token else {}
         return {**self._head(result, "", []), "stop": False, "prompt_progress": progress, **timings}

@@ -44,7 +44,7 @@ def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
 async def props(context: RequestContext[None]) -> Reply:
     """What is known of the model and the server."""
     service = context.service
-    info, is_sleeping = service.info(context.answering)
+    info, is_sleeping = service.info(context.opened_model)
 
     async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
         return []  # no text is to be tokenized where nothing is asked for
@@ -89,7 +89,7 @@ async def slots(context: RequestContext[None]) -> Reply:
 
 async def lora_adapters(context: RequestContext[None]) -> Reply:
     """The adapters of ``--lora``, whose scales stay as they are."""
-    info, _ = context.service.info(context.answering)
+    info, _ = context.service.info(context.opened_model)
     return Reply.json(shown_adapters(info))
 
 

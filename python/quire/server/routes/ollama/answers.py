@@ -19,7 +19,7 @@ from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, CallDelta, Chat, Delta, Finished, Generate, Logprob, Work
-from ..answers import Answering, arguments_object
+from ..answers import ResponseStream, arguments_object
 from ..fields import hints_of
 from ..known_fields import functions_of
 from ..models import check_may_close
@@ -95,7 +95,7 @@ async def _checked(context: RequestContext[Any]) -> tuple[EngineClient, Options]
     except ApiError as error:
         error.param = f"options.{error.param}" if error.param else "options"
         raise
-    context.exchange.ignored += ignored
+    context.state.ignored += ignored
     if options.num_ctx is not None:
         await _grow(context, options.num_ctx)
     return context.engine(name_of(body.model)), options
@@ -137,20 +137,20 @@ def _loaded(context: RequestContext[Any], empty: dict[str, Any]) -> Reply:
 
 async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work, shape: _Shape) -> Reply | Events:
     advice = "shorten it" if context.body.truncate else "shorten it, have it cut (truncate)"
-    answering = Answering(context, context.submit(engine, work), advice=advice)
-    await answering.start()
+    answer = ResponseStream(context, context.submit(engine, work), advice=advice)
+    await answer.start()
     if context.body.stream:
         # No pings: lines have no comments, and a client would take anything for a part of the answer.
-        return Events(_pieces(answering, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
+        return Events(_pieces(answer, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
     parts = _Parts()
-    async for delta in answering.deltas():
+    async for delta in answer.deltas():
         parts.add(delta)
-    return Reply.json(shape.object(parts, end_fields(answering)))
+    return Reply.json(shape.object(parts, end_fields(answer)))
 
 
-async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
+async def _pieces(answer: ResponseStream, shape: _Shape) -> AsyncIterator[bytes]:
     calls = _Parts()
-    async for batch in answering.batches():
+    async for batch in answer.batches():
         pieces = []
         for event in batch:
             if isinstance(event, Finished):
@@ -164,16 +164,16 @@ async def _pieces(answering: Answering, shape: _Shape) -> AsyncIterator[bytes]:
             yield b"".join(pieces)
     if calls.calls:
         yield sse.line(shape.object(calls, {"done": False}))
-    yield sse.line(shape.object(_Parts(), end_fields(answering)))
+    yield sse.line(shape.object(_Parts(), end_fields(answer)))
 
 
-def end_fields(answering: Answering) -> dict[str, Any]:
+def end_fields(answer: ResponseStream) -> dict[str, Any]:
     """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
-    end = answering.ends[0]
+    end = answer.ends[0]
     fields = {
         "done": True,
         "done_reason": "length" if end.reason == "length" else "stop",
-        "total_duration": int((time.monotonic() - answering.context.arrived_s) * 1e9),
+        "total_duration": int((time.monotonic() - answer.context.arrived_s) * 1e9),
         "load_duration": 0,
         "prompt_eval_count": end.n_prompt_tokens,
         "prompt_eval_duration": int(end.prefill_s * 1e9),

@@ -11,7 +11,7 @@ from ...listener import sse
 from ...listener.replies import Events, Reply, event_stream
 from ...listener.request_context import RequestContext
 from ...worker.protocol import CallDelta, Delta, Finished, Logprob
-from ..answers import Answering, Message, Usage, new_id
+from ..answers import Message, ResponseStream, Usage, new_id
 from ..fields import shown_tier
 from ..probabilities import probability
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
@@ -26,12 +26,12 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     body = context.body
     engine = context.engine(body.model)
     work = await context.prepared(body.work, engine, context)
-    answering = Answering(context, context.submit(engine, work), advice=DROP_ADVICE)
-    await answering.start()
+    answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
+    await answer.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
     if body.stream:
-        return event_stream(shape.pieces(answering), Dialect.OPENAI)
-    return Reply.json(await shape.whole(answering))
+        return event_stream(shape.pieces(answer), Dialect.OPENAI)
+    return Reply.json(await shape.whole(answer))
 
 
 async def count(context: RequestContext[ChatBody]) -> Reply:
@@ -61,24 +61,24 @@ class _Shape:
             **shown_tier(body.service_tier),
         }
 
-    async def whole(self, answering: Answering) -> dict[str, Any]:
+    async def whole(self, answer: ResponseStream) -> dict[str, Any]:
         """The answer as one object."""
         parts = [Message(self._logprob) for _ in range(self._body.n)]
-        async for delta in answering.deltas():
+        async for delta in answer.deltas():
             parts[delta.choice].add(delta)
         choices = [
             {
                 "index": i,
                 "message": _openai_message(part),
                 "logprobs": {"content": part.logprobs, "refusal": None} if self._shows_logprobs else None,
-                "finish_reason": answering.ends[i].reason,
+                "finish_reason": answer.ends[i].reason,
             }
             for i, part in enumerate(parts)
         ]
-        timings = timings_of(answering.ends[0])
-        return {**self._head, "choices": choices, "usage": answering.usage.openai(), "timings": timings}
+        timings = timings_of(answer.ends[0])
+        return {**self._head, "choices": choices, "usage": answer.usage.openai(), "timings": timings}
 
-    async def pieces(self, answering: Answering) -> AsyncIterator[bytes]:
+    async def pieces(self, answer: ResponseStream) -> AsyncIterator[bytes]:
         """The answer as server-sent events."""
         head = {**self._head, "object": "chat.completion.chunk"}
         options = self._body.stream_options
@@ -90,37 +90,37 @@ class _Shape:
             return sse.event({**head, "choices": [one], **usage, **more})
 
         yield b"".join(chunk(i, {"role": "assistant", "content": ""}, None) for i in range(self._body.n))
-        async for batch in answering.batches():
+        async for batch in answer.batches():
             pieces = []
             for event in batch:
                 if isinstance(event, Finished):
                     pieces.append(chunk(event.choice, {}, event.reason, timings=timings_of(event)))
                 elif event.n_read is not None:
-                    more = {"prompt_progress": progress_of(answering.stream, answering.usage.n_prompt, event.n_read)}
+                    more = {"prompt_progress": progress_of(answer.stream, answer.usage.n_prompt, event.n_read)}
                     if self._body.timings_per_token:
-                        more["timings"] = reading_so_far(answering.stream, event.n_read)
+                        more["timings"] = reading_so_far(answer.stream, event.n_read)
                     pieces.append(chunk(0, {}, None, **more))
                 else:
-                    more = self._so_far(answering, event)
+                    more = self._so_far(answer, event)
                     if (new := delta_fields(event)) or event.logprobs:
                         shown = {"content": [self._logprob(token) for token in event.logprobs], "refusal": None}
                         pieces.append(chunk(event.choice, new, None, shown if event.logprobs else None, **more))
             yield b"".join(pieces)
         if wants_usage:
-            timings = timings_of(answering.ends[0])
-            yield sse.event({**head, "choices": [], "usage": answering.usage.openai(), "timings": timings})
+            timings = timings_of(answer.ends[0])
+            yield sse.event({**head, "choices": [], "usage": answer.usage.openai(), "timings": timings})
         yield sse.DONE
 
-    def _so_far(self, answering: Answering, event: Delta) -> dict[str, Any]:
+    def _so_far(self, answer: ResponseStream, event: Delta) -> dict[str, Any]:
         """Figures of an answer under way, where a request wants them in every event."""
-        body, usage = self._body, answering.usage
+        body, usage = self._body, answer.usage
         self._n_new += len(event.token_ids)
         self._first_s = self._first_s or time.monotonic()
         more: dict[str, Any] = {}
         if body.timings_per_token:
-            more["timings"] = timings_so_far(answering.stream, usage.n_prompt, self._n_new, self._first_s)
+            more["timings"] = timings_so_far(answer.stream, usage.n_prompt, self._n_new, self._first_s)
         if body.stream_options is not None and body.stream_options.continuous_usage_stats:
-            more["usage"] = Usage(usage.n_prompt, answering.stream.n_cached, self._n_new).openai()
+            more["usage"] = Usage(usage.n_prompt, answer.stream.n_cached, self._n_new).openai()
         return more
 
 

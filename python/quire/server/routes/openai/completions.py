@@ -20,7 +20,7 @@ from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
-from ..answers import Answering, Usage, new_id
+from ..answers import ResponseStream, Usage, new_id
 from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
 from .chat_fields import StreamOptions
@@ -119,7 +119,7 @@ class _Choice:
 class _Prompt:
     """A prompt on its way through the engine."""
 
-    answering: Answering
+    answer: ResponseStream
     echoed: str = ""
     ids: list[int] = field(default_factory=list)
     shown: list[bytes] = field(default_factory=list)
@@ -134,9 +134,9 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     if body.suffix:
         given = [await _filled(context, engine, prompt) for prompt in given]
     works = [await context.prepared(body.work, engine, context, prompt) for prompt in given]
-    prompts = [_Prompt(Answering(context, context.submit(engine, work))) for work in works]
+    prompts = [_Prompt(ResponseStream(context, context.submit(engine, work))) for work in works]
     for prompt in prompts:
-        await prompt.answering.start()
+        await prompt.answer.start()
         await _read_prompt(context, engine, prompt)
     head = {
         "id": f"cmpl-{new_id()}",
@@ -164,7 +164,7 @@ async def _filled(context: RequestContext[CompletionBody], engine: EngineClient,
 
 async def _read_prompt(context: RequestContext[CompletionBody], engine: EngineClient, prompt: _Prompt) -> None:
     """The prompt's tokens and text, where the answer shows them."""
-    started = prompt.answering.stream.started
+    started = prompt.answer.stream.started
     assert started is not None
     if started.prompt_ids is None:
         return
@@ -187,7 +187,7 @@ async def _whole(body: CompletionBody, head: dict[str, Any], prompts: list[_Prom
 def _usage_of(body: CompletionBody, prompts: list[_Prompt]) -> Usage:
     usage = Usage()
     for prompt in prompts:
-        usage.add(prompt.answering.usage)
+        usage.add(prompt.answer.usage)
     if not body.max_tokens:
         usage.n_generated = 0
     return usage
@@ -195,23 +195,23 @@ def _usage_of(body: CompletionBody, prompts: list[_Prompt]) -> Usage:
 
 async def _collect(body: CompletionBody, prompt: _Prompt) -> list[dict[str, Any]]:
     parts = [_Choice() for _ in range(body.best_of or body.n)]
-    async for delta in prompt.answering.deltas():
+    async for delta in prompt.answer.deltas():
         prompt.prompt_logprobs += delta.prompt_logprobs
         if body.max_tokens:
             parts[delta.choice].add(delta)
     order = range(len(parts))
     if len(parts) > body.n:
         order = sorted(order, key=lambda i: -parts[i].mean_logprob())[: body.n]  # type: ignore[assignment]
-    apart = prompt.answering.context.apart
-    echoed = await apart(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
-    ranked = None if body.prompt_logprobs is None else await apart(_all_ranked, prompt)
+    offload = prompt.answer.context.offload
+    echoed = await offload(_table_of, prompt) if body.echo and body.logprobs is not None else _Table()
+    ranked = None if body.prompt_logprobs is None else await offload(_all_ranked, prompt)
     choices = []
     for i in order:
         choice: dict[str, Any] = {
             "index": 0,
             "text": prompt.echoed + "".join(parts[i].text),
             "logprobs": None,
-            "finish_reason": body.reason_of(prompt.answering.ends[i]),
+            "finish_reason": body.reason_of(prompt.answer.ends[i]),
         }
         if body.logprobs is not None:
             choice["logprobs"] = echoed.before(parts[i].table)
@@ -233,7 +233,7 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
     if body.echo and body.logprobs is None:
         for number, prompt in enumerate(prompts):
             yield b"".join(chunk(number * body.n + i, prompt.echoed, None, None) for i in range(body.n))
-    async with aclosing(merged([prompt.answering for prompt in prompts])) as batches:
+    async with aclosing(merged([prompt.answer for prompt in prompts])) as batches:
         async for number, batch in batches:
             pieces = []
             for event in batch:
@@ -258,7 +258,7 @@ async def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _T
     if body.logprobs is None:
         return text, None
     if body.echo and table.empty:
-        table.take_in(await prompt.answering.context.apart(_table_of, prompt))
+        table.take_in(await prompt.answer.context.offload(_table_of, prompt))
         text = prompt.echoed + text
     table.add(delta.logprobs if body.max_tokens else [])
     return text, table.take()

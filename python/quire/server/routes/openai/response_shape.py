@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...failures import ApiError, Dialect, error_body
 from ...listener import sse
 from ...worker.protocol import Delta
-from ..answers import Answering, Message, new_id
+from ..answers import Message, ResponseStream, new_id
 from ..fields import shown_tier
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .tool_names import ToolNames
@@ -25,12 +25,12 @@ class ResponseShape:
     """One answer, as a whole or as events."""
 
     def __init__(
-        self, body: ResponsesBody, answering: Answering, messages: list[dict[str, Any]], model: str, n_values: int
+        self, body: ResponsesBody, answer: ResponseStream, messages: list[dict[str, Any]], model: str, n_values: int
     ) -> None:
         self._body = body
         self._names = ToolNames(body.tools)
         self._n_values = n_values
-        self._answering = answering
+        self._answer = answer
         self._messages = messages
         self._id = f"resp_{new_id()}"
         self._model = model
@@ -71,7 +71,7 @@ class ResponseShape:
         }
 
     def _usage(self) -> dict[str, Any]:
-        usage = self._answering.usage
+        usage = self._answer.usage
         return {
             "input_tokens": usage.n_prompt,
             "input_tokens_details": {"cached_tokens": usage.n_cached},
@@ -93,9 +93,9 @@ class ResponseShape:
         """The whole, which is kept unless the request says otherwise."""
         if not self._items:
             self._items = self._items_of()
-        response = self._response("incomplete" if self._answering.ends[0].reason == "length" else "completed")
+        response = self._response("incomplete" if self._answer.ends[0].reason == "length" else "completed")
         if self._body.store:
-            context = self._answering.context
+            context = self._answer.context
             messages = [*self._messages, self._as_message()]
             context.service.responses.add(context.caller, self._id, response, messages, self._n_values)
         return response
@@ -130,7 +130,7 @@ class ResponseShape:
             "response.in_progress", response=response
         )
         thoughts, text = _ReasoningItem(self), _TextItem(self)
-        async for batch in self._answering.batches():
+        async for batch in self._answer.batches():
             pieces = []
             for event in batch:
                 if not isinstance(event, Delta):
@@ -152,13 +152,13 @@ class ResponseShape:
             pieces += self._call_events(made)
         yield b"".join(pieces)
         response = self.complete()
-        timings = timings_of(self._answering.ends[0])
+        timings = timings_of(self._answer.ends[0])
         yield self._event(f"response.{response['status']}", response=response, timings=timings)
 
     def _progress(self, n_read: int) -> bytes:
         """How much of the prompt is read, as llama.cpp's server tells it."""
-        stream = self._answering.stream
-        more: dict[str, Any] = {"prompt_progress": progress_of(stream, self._answering.usage.n_prompt, n_read)}
+        stream = self._answer.stream
+        more: dict[str, Any] = {"prompt_progress": progress_of(stream, self._answer.usage.n_prompt, n_read)}
         if self._body.timings_per_token:
             more["timings"] = reading_so_far(stream, n_read)
         return self._event("response.in_progress", response=self._response("in_progress"), **more)
@@ -169,8 +169,8 @@ class ResponseShape:
         self._first_s = self._first_s or time.monotonic()
         if not self._body.timings_per_token:
             return {}
-        answering = self._answering
-        return {"timings": timings_so_far(answering.stream, answering.usage.n_prompt, self._n_new, self._first_s)}
+        answer = self._answer
+        return {"timings": timings_so_far(answer.stream, answer.usage.n_prompt, self._n_new, self._first_s)}
 
     def _call_events(self, made: dict[str, Any]) -> list[bytes]:
         item = _call_item(made, self._names)

@@ -15,7 +15,7 @@ from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient
 from ...worker.params import set_fields
 from ...worker.protocol import Chat
-from ..answers import Answering
+from ..answers import ResponseStream
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields, leave_out
 from ..text_parts import without_billing_line
@@ -167,12 +167,12 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     work = await context.prepared(_work, body, engine, context, messages)
     if body.truncation == "auto":
         work.options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, body.max_output_tokens)
-    answering = Answering(context, context.submit(engine, work), advice=DROP_ADVICE)
-    await answering.start()
-    shape = ResponseShape(body, answering, messages, body.model or context.model, n_values)
+    answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
+    await answer.start()
+    shape = ResponseShape(body, answer, messages, body.model or context.model, n_values)
     if body.stream:
         return Events(shape.pieces(), shape.failed, ping=sse.PING)
-    async for delta in answering.deltas():
+    async for delta in answer.deltas():
         shape.take(delta)
     return Reply.json(shape.complete())
 

@@ -1,4 +1,4 @@
-"""The engine's side of a request for an answer: its events become messages."""
+"""Encode the events of a request as messages of the worker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ..._native.engine import Event, SampledToken
     from ...engine.requests.chat import ChatCollector
 
-__all__ = ["Answering", "Emit", "Outlet"]
+__all__ = ["Emit", "EventEncoder", "WorkerContext"]
 
 Emit: TypeAlias = Callable[[Sequence[wire.FromEngine]], None]
 _LOGPROBS_TOGETHER = 256
 
 
 @dataclass(frozen=True)
-class Outlet:
-    """What the requests of a worker share: where their messages go, and what they may ask of the engine."""
+class WorkerContext:
+    """State shared by the requests of a worker: where messages go, and how a request is ended or cancelled."""
 
     emit: Emit
     end: Callable[[int, Sequence[wire.FromEngine]], None]  # the last messages of a request
@@ -33,7 +33,7 @@ class Outlet:
     shown: Sequence[bytes]  # of each token
 
     def logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
-        """Tokens with their alternatives, as bytes."""
+        """Return tokens with their alternatives, as bytes."""
         shown = self.shown
         return [
             wire.Logprob(token.id, shown[token.id], token.logprob, [(id_, shown[id_], p) for id_, p in token.top])
@@ -41,11 +41,11 @@ class Outlet:
         ]
 
 
-class Answering:
-    """Turns the events of one request to messages."""
+class EventEncoder:
+    """Turns the events of one request into messages."""
 
-    def __init__(self, id_: int, request: EngineRequest, chat: ChatCollector | None, outlet: Outlet) -> None:
-        self._outlet = outlet
+    def __init__(self, id_: int, request: EngineRequest, chat: ChatCollector | None, context: WorkerContext) -> None:
+        self._context = context
         self._id = id_
         self._n_unfinished = request.n
         self._n_prompt_tokens = len(request.token_ids)
@@ -71,7 +71,7 @@ class Answering:
         """Say that the request was taken, and send what came meanwhile."""
         with self._lock:
             early, self._early = self._early, None
-            self._outlet.emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids, list(ignored))])
+            self._context.emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids, list(ignored))])
             if early:
                 self._send(early)
 
@@ -85,10 +85,10 @@ class Answering:
 
     def _send(self, items: Sequence[Event | Failure]) -> None:
         messages: list[wire.FromEngine] = []
-        outlet = self._outlet
+        context = self._context
         for item in items:
             if isinstance(item, Failure):
-                outlet.end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
+                context.end(self._id, [*messages, wire.Failed(self._id, type(item.error).__name__, str(item.error))])
                 return
             if item.kind == "admitted":
                 messages.append(wire.Admitted(self._id, item.n_cached_tokens))
@@ -104,9 +104,9 @@ class Answering:
                 self._n_unfinished -= 1
                 messages.append(self._finished(item))
         if self._n_unfinished == 0:
-            outlet.end(self._id, messages)
-        elif messages and outlet.is_running(self._id):
-            outlet.emit(messages)
+            context.end(self._id, messages)
+        elif messages and context.is_running(self._id):
+            context.emit(messages)
 
     def _takes(self, event: Event) -> bool:
         """Whether a limit of time leaves this to the answer; a request whose choices are all over is ended."""
@@ -115,11 +115,11 @@ class Answering:
             return True
         taken = limit.takes(event.choice, event.text, len(event.token_ids), time.monotonic())
         if taken and limit.all_over and self.native_id is not None:
-            self._outlet.cancel(self.native_id)
+            self._context.cancel(self.native_id)
         return taken
 
     def _delta(self, event: Event) -> wire.Delta | None:
-        logprobs = self._outlet.logprobs(event.logprobs) if self._logprobs else []
+        logprobs = self._context.logprobs(event.logprobs) if self._logprobs else []
         token_ids = list(event.token_ids)
         if self._chat is None:
             if not token_ids and not event.text:
@@ -134,7 +134,7 @@ class Answering:
 
     def _of_prompt(self, event: Event) -> list[wire.Delta]:
         """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
-        shown = self._outlet.logprobs(event.prompt_logprobs)
+        shown = self._context.logprobs(event.prompt_logprobs)
         parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
         return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]
 

@@ -1,4 +1,4 @@
-"""Every row of habits.toml: what people type, send and write who come from other programs.
+"""Every row of cases.toml: what people type, send and write who come from other programs.
 
 Oracles: our own options for others' names of them; the package's model in this process for answers; what the programs'
 own documentation promises, which the rows spell out.
@@ -39,13 +39,15 @@ from quire.server.worker.protocol import Chat, Generate
 from served import Served, environment, served
 
 HERE = Path(__file__).resolve().parent
-_SPEC = importlib.util.spec_from_file_location("make_habits_page", HERE.parents[1] / "ci" / "make_habits_page.py")
+_SPEC = importlib.util.spec_from_file_location(
+    "make_compatibility_page", HERE.parents[1] / "ci" / "make_compatibility_page.py"
+)
 assert _SPEC is not None
 assert _SPEC.loader is not None
 PAGE = importlib.util.module_from_spec(_SPEC)
 sys.modules[_SPEC.name] = PAGE
 _SPEC.loader.exec_module(PAGE)
-HABITS = PAGE.habits()
+CASES = PAGE.cases()
 COMMANDS = {each.name: each for each in (m.command for m in (run, chat, serve, bench, tokenize, info))}
 FOREIGN = ("LLAMA_", "OLLAMA_", "VLLM_", "HF_", "HUGGINGFACE_", "QUIRE_MODELS", "XDG_", "HOST", "PORT")
 TIMINGS = {
@@ -72,7 +74,7 @@ pytestmark = pytest.mark.python_only
 
 def each(*kinds: str) -> Any:
     """Every row of these kinds is a test of its own; its cells come without the origin."""
-    rows = [(table.kind, row) for table in HABITS.tables if table.kind in kinds for row in table.rows]
+    rows = [(table.kind, row) for table in CASES.tables if table.kind in kinds for row in table.rows]
     return pytest.mark.parametrize(
         "row",
         [pytest.param(row[1:] if len(kinds) == 1 else [kind, *row[1:]], id=_id(row)) for kind, row in rows],
@@ -198,7 +200,7 @@ def test_model_and_prompt_or_a_line_that_says_what_to_do(
         assert (opened[0] or "", llm.asked[0][1][-1]["content"]) == tuple(expected), err
 
 
-PRINTS = [row for table in HABITS.tables if table.kind == "prints" for row in table.rows]
+PRINTS = [row for table in CASES.tables if table.kind == "prints" for row in table.rows]
 
 
 def run_together(rows: list[list[str]], folder: Path, variables: dict[str, str]) -> list[dict[str, Any]]:
@@ -258,7 +260,7 @@ def at_home(home: Path, hub: LocalHub | None) -> dict[str, str]:
 
 
 def session_rows(is_sent: bool) -> list[list[str]]:
-    tables = [table for table in HABITS.tables if table.kind == "session"]
+    tables = [table for table in CASES.tables if table.kind == "session"]
     return [row for table in tables for row in table.rows if (" /" in row[1].split("quire")[0]) == is_sent]
 
 
@@ -304,9 +306,9 @@ class Sent:
     @staticmethod
     def of(route: str, fields: str, more: dict[str, str] | None = None) -> Sent:
         method, path = route.split() if " " in route else ("POST", route)
-        body = json.loads(HABITS.filled(fields, more)) if fields else None
-        if path in HABITS.beside and body is not None:
-            body = {**json.loads(HABITS.filled(HABITS.beside[path])), **body}
+        body = json.loads(CASES.filled(fields, more)) if fields else None
+        if path in CASES.beside and body is not None:
+            body = {**json.loads(CASES.filled(CASES.beside[path])), **body}
         return Sent(method, path, body)
 
     def to(self, client: httpx.Client) -> httpx.Response:
@@ -361,7 +363,7 @@ def asking(client: httpx.Client, llm: LLM) -> Asking:
     values["long"] = json.dumps([{"role": "user", "content": "word " * 5000}])
     names: dict[str, Any] = {
         "llm": llm, "quire": quire, "json": json, "re": re, "tiny": TINY, "timings": TIMINGS, "ids": ids,
-        "ask": json.loads(HABITS.values["ask"]), "one": one["embedding"], "eventually": bool,
+        "ask": json.loads(CASES.values["ask"]), "one": one["embedding"], "eventually": bool,
     }  # fmt: skip
     return Asking(client, names, values)
 
@@ -447,7 +449,7 @@ def opened(scripts: Path) -> Iterator[dict[str, dict[str, Any]]]:
         names["llm"].close()
 
 
-SCRIPTS = [row for table in HABITS.tables if table.kind == "script" for row in table.rows]
+SCRIPTS = [row for table in CASES.tables if table.kind == "script" for row in table.rows]
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=_id(row)) for row in SCRIPTS])
@@ -458,14 +460,14 @@ def test_a_script_runs(
     origin, program, holds = row
     if origin not in opened:
         opened[origin] = {}
-        exec(HABITS.programs[origin], opened[origin])
+        exec(CASES.programs[origin], opened[origin])
     usual = opened[origin]["llm"]
     if origin == "llama-cpp-python":
         usual.set_seed(7)  # of scripts that draw by chance: any answer of theirs would do, but the same each time
     names = dict(opened[origin])
-    exec(HABITS.filled(program), names)
+    exec(CASES.filled(program), names)
     try:
-        assert eval(HABITS.filled(holds), names), {k: v for k, v in names.items() if not k.startswith("__")}
+        assert eval(CASES.filled(holds), names), {k: v for k, v in names.items() if not k.startswith("__")}
     finally:
         if names["llm"] is not usual:
             names["llm"].close()
@@ -473,9 +475,9 @@ def test_a_script_runs(
 
 def test_whole_scripts_run(scripts: Path) -> None:
     """As they stand, in a process of their own: what the others leave out of theirs."""
-    firsts = {origin: next(row for row in SCRIPTS if row[0] == origin) for origin in HABITS.programs}
+    firsts = {origin: next(row for row in SCRIPTS if row[0] == origin) for origin in CASES.programs}
     text = "\n".join(
-        f"{HABITS.programs[origin]}\n{HABITS.filled(program)}\nassert {HABITS.filled(holds)}\nllm.close()"
+        f"{CASES.programs[origin]}\n{CASES.filled(program)}\nassert {CASES.filled(holds)}\nllm.close()"
         for origin, program, holds in firsts.values()
     )
     done = subprocess.run(
@@ -495,7 +497,7 @@ def test_there_are_thirty_scripts_of_each() -> None:
 def test_rows_have_the_columns_of_their_kind() -> None:
     known = {"llama.cpp", "llama-cpp-python", "vLLM", "Ollama", "seed", "OpenAI", "Anthropic", "Python", "all"}
     n_cells = {"same": 3, "asks": 4, "note": 3, "refused": 3, "prints": 3, "script": 3}
-    for table in HABITS.tables:
+    for table in CASES.tables:
         for row in table.rows:
             assert row[0] in known
             assert len(row) == n_cells.get(table.kind, 4) or (table.kind == "session" and len(row) == 3), row
@@ -504,4 +506,4 @@ def test_rows_have_the_columns_of_their_kind() -> None:
 def test_the_page_is_current() -> None:
     if not PAGE.PAGE.is_file():
         pytest.skip("needs a checkout")
-    assert PAGE.page() == PAGE.PAGE.read_text(encoding="utf-8"), "run ci/make_habits_page.py"
+    assert PAGE.page() == PAGE.PAGE.read_text(encoding="utf-8"), "run ci/make_compatibility_page.py"

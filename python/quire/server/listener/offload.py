@@ -1,4 +1,4 @@
-"""Work of the listener that its event loop does not wait for."""
+"""Run the listener's larger jobs on a thread, so that they do not block its event loop."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TypeVar
 
 from ..fair_pool import FairPool
 
-__all__ = ["made_apart"]
+__all__ = ["offload"]
 
 T = TypeVar("T")
 
 
-async def made_apart(pool: FairPool, caller: str, size: int, make: Callable[[], T]) -> T:
-    """The result of a function that a thread of a pool calls.  Who is cancelled meanwhile leaves it to itself."""
+async def offload(pool: FairPool, caller: str, size: int, make: Callable[[], T]) -> T:
+    """Run a function on a thread of a pool and return its result.
+
+    If the caller is cancelled, a job that has started still finishes and its result is dropped.
+    """
     loop = asyncio.get_running_loop()
     made: asyncio.Future[T] = loop.create_future()
 

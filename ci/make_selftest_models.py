@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write python/quire/parity/models.json: keys of tiny models, of which ``quire devices --check`` makes some at random.
+"""Write selftest/models.json: keys of tiny models, of which ``quire devices --check`` makes some at random.
 
 Taken from tests/tiny, converted; run it with PYTHONPATH=python where one of those changed.
 """
@@ -76,7 +76,7 @@ def main() -> None:
             convert(Path(folder) / name, out, "f32")
             found[name] = described(name, out)
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
-    target = ROOT / "python" / "quire" / "parity" / "models.json"
+    target = ROOT / "python" / "quire" / "selftest" / "models.json"
     target.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

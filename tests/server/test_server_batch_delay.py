@@ -1,4 +1,4 @@
-"""Requests that wait for company, health with a version, models that a folder skips.
+"""Requests that wait to share a batch, health with a version, models that a folder skips.
 
 Oracle: a list of what is sent, and the clock of the event loop.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from quire.server.service.model_files import find_models, skipped_models
-from quire.server.worker.company import Company
+from quire.server.worker.batch_delay import BatchDelay
 from quire.server.worker.protocol import Generate, Work
 from tiny_adapters import write_gguf_adapter, write_peft_adapter
 
@@ -26,20 +26,20 @@ def test_requests_go_together_when_the_first_has_waited() -> None:
         def send(held: list[Work]) -> None:
             sent.append([each.id for each in held])
 
-        company = Company(0.05, send)
+        delay = BatchDelay(0.05, send)
         for id_ in (1, 2, 3):
-            company.add(work(id_), most=8)
-        assert company.remove(2)
-        assert not company.remove(9)
-        assert (sent, len(company)) == ([], 2)
+            delay.add(work(id_), most=8)
+        assert delay.remove(2)
+        assert not delay.remove(9)
+        assert (sent, len(delay)) == ([], 2)
         while not sent:
             await asyncio.sleep(0.01)
-        assert (sent, len(company)) == ([[1, 3]], 0)
+        assert (sent, len(delay)) == ([[1, 3]], 0)
         for id_ in (4, 5):
-            company.add(work(id_), most=2)
+            delay.add(work(id_), most=2)
         assert sent == [[1, 3], [4, 5]]
-        company.add(work(6), most=2)
-        company.clear()
+        delay.add(work(6), most=2)
+        delay.clear()
         await asyncio.sleep(0.1)
         assert sent == [[1, 3], [4, 5]]
 

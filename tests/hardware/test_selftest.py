@@ -1,4 +1,4 @@
-"""The parity gate's cases on the CPU: every operation has one, ours agree with ggml's, and what is wrong is seen."""
+"""The self-test's cases on the CPU: every operation has one, ours agree with ggml's, and what is wrong is seen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from quire._native import graph
 from quire._native.core import find_device
 from quire.errors import UnsupportedError
 from quire.hardware import verdict_of, verdicts
-from quire.parity import check_device, gate
-from quire.parity.bench import Bench
-from quire.parity.gate_process import compare
-from quire.parity.models import STEPS, TOLERANCE, model_names, run_model
-from quire.parity.operations import OPERATIONS
-from quire.parity.results import CaseResult, deviation_of, worst_step
+from quire.selftest import check_device, gate
+from quire.selftest.bench import Bench
+from quire.selftest.gate_process import compare
+from quire.selftest.models import STEPS, TOLERANCE, model_names, run_model
+from quire.selftest.operations import OPERATIONS
+from quire.selftest.results import CaseResult, deviation_of, worst_step
 
 # Of attention without a cache of its own, a step's rows, or what is no operation of a model.
 NOT_OPERATIONS = {"plan_memory", "cache_bytes_per_block", "packed_row_bytes"}
@@ -186,13 +186,13 @@ def test_a_case_that_the_cpu_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPa
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedError("[test] no")
 
-    monkeypatch.setattr("quire.parity.models.run_model", refuse)
+    monkeypatch.setattr("quire.selftest.models.run_model", refuse)
     assert compare("model llama", find_device("CPU")) == CaseResult("model llama", "error", 2e-2, reason="[test] no")
 
 
 COMPARED = """
 from counting_device import counting_device
-from quire.parity.models import run_model
+from quire.selftest.models import run_model
 counting = counting_device()
 with counting.miscomputing("GLU", 16):
     run_model("llama", counting.device)

@@ -1,8 +1,8 @@
-"""Write docs/habits.md: what people who come from other programs type and send, and what they get.
+"""Write docs/compatibility.md: what people who come from other programs type and send, and what they get.
 
-    python ci/make_habits_page.py
+    python ci/make_compatibility_page.py
 
-The rows are those of tests/habits/habits.toml, where every one is tried.
+The rows are those of tests/compatibility/cases.toml, where every one is tried.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "habits" / "habits.toml"
-PAGE = ROOT / "docs" / "habits.md"
-HEAD = """# Habits of other programs
+TABLE = ROOT / "tests" / "compatibility" / "cases.toml"
+PAGE = ROOT / "docs" / "compatibility.md"
+HEAD = """# Compatibility with other programs
 
-This page is written by `ci/make_habits_page.py` from `tests/habits/habits.toml`; a test tries every row. The first
-column is where a habit comes from. [options.md](options.md) has all options, [http.md](http.md) all fields.
+`ci/make_compatibility_page.py` writes this page from `tests/compatibility/cases.toml`, and a test tries every row. The
+first column names the program that a row comes from. All options are in [options.md](options.md), all fields in
+[http.md](http.md).
 
 """
 # By kind: what the columns behind the first are called.
@@ -42,7 +43,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind: the origin, then the cells that the kind has (tests/habits/habits.toml)."""
+    """Rows of one kind: the origin, then the cells that the kind has (tests/compatibility/cases.toml)."""
 
     part: str
     title: str
@@ -52,7 +53,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Habits:
+class Cases:
     """The whole file.  ``values``: what $names stand for; ``beside``: fields that requests have by their paths;
     ``programs``: how scripts of an origin begin."""
 
@@ -69,12 +70,12 @@ class Habits:
         return text
 
 
-def habits() -> Habits:
+def cases() -> Cases:
     """What the file has."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     given: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     tables = [Table(**{"about": "", **table}) for table in given.pop("table")]
-    return Habits(tables=tables, **given)
+    return Cases(tables=tables, **given)
 
 
 def code(text: str) -> str:
@@ -105,7 +106,7 @@ def cells(kind: str, row: list[str]) -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    given = habits()
+    given = cases()
     parts, part = [HEAD, "Requests have these fields, unless a row names the same:\n\n| to | fields |\n|---|---|\n"], ""
     parts += [f"| {code(path)} | {code(body)} |\n" for path, body in given.beside.items()]
     parts.append("\nNames in them stand for\n\n| name | value |\n|---|---|\n")

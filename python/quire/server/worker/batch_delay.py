@@ -1,4 +1,4 @@
-"""Requests that wait a moment for others, so that those that come together begin together."""
+"""A short delay of the first request, so that simultaneous requests share a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from .protocol import Work
 
-__all__ = ["Company"]
+__all__ = ["BatchDelay"]
 
 
-class Company:
-    """Holds requests back until enough are there, or until the first of them has waited for ``wait_s``."""
+class BatchDelay:
+    """Holds requests until a batch of them is full, or until the first has waited ``wait_s`` seconds."""
 
     def __init__(self, wait_s: float, send: Callable[[list[Work]], None]) -> None:
         self._wait_s = wait_s
@@ -23,7 +23,7 @@ class Company:
         return len(self._held)
 
     def add(self, work: Work, most: int) -> None:
-        """Hold a request; ``most`` of them go at once."""
+        """Hold a request; release all of them once there are ``most``."""
         self._held.append(work)
         if len(self._held) >= most:
             self._release()
@@ -37,7 +37,7 @@ class Company:
         return len(self._held) < before
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all held requests."""
         self._held = []
         if self._timer is not None:
             self._timer.cancel()

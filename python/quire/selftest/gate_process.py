@@ -1,4 +1,4 @@
-"""Runs cases of the parity gate on a device, as the program of a process of its own: JSON in, a line per case out."""
+"""Runs cases of the self-test on a device, as the program of a process of its own: JSON in, a line per case out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quire._native.core import Device
-    from quire.parity.results import CaseResult
+    from quire.selftest.results import CaseResult
 
 
 def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None) -> CaseResult:
     """One case on the device and on the CPU.  ``ended``: called after each step."""
     from quire._native.core import find_device
     from quire.errors import DeviceError, QuireError, UnsupportedError
-    from quire.parity.bench import Bench
-    from quire.parity.models import TOLERANCE, run_model
-    from quire.parity.operations import OPERATIONS
-    from quire.parity.results import CaseResult, worst_step
+    from quire.selftest.bench import Bench
+    from quire.selftest.models import TOLERANCE, run_model
+    from quire.selftest.operations import OPERATIONS
+    from quire.selftest.results import CaseResult, worst_step
 
     case = next((case for case in OPERATIONS if case.name == name), None)
     tolerance = TOLERANCE if case is None else case.tolerance

@@ -1,4 +1,4 @@
-"""What the parts of the server note of one HTTP request while it passes them."""
+"""The state of one HTTP request, which the parts of the server fill in as it passes them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from ..service.admission import Ticket
 
-__all__ = ["Exchange", "exchange_of"]
+__all__ = ["RequestState", "request_state_of"]
 
-_KEY = "quire.exchange"
+_KEY = "quire.request_state"
 
 
 @dataclass
-class Exchange:
+class RequestState:
     """One HTTP request and its reply.
 
     ``caller``: None until its key was checked.  ``ticket``: of a request with a body, once it was let in.
@@ -47,10 +47,10 @@ class Exchange:
     ping_s: float | None = None
 
 
-def exchange_of(scope: Scope) -> Exchange:
-    """The notes of the request with this ASGI scope, which is where they are kept."""
+def request_state_of(scope: Scope) -> RequestState:
+    """Return the state of the request with this ASGI scope, where it is kept; create it on the first call."""
     found = scope.get(_KEY)
     if found is None:
-        found = scope[_KEY] = Exchange()
-    assert isinstance(found, Exchange)
+        found = scope[_KEY] = RequestState()
+    assert isinstance(found, RequestState)
     return found

@@ -23,7 +23,7 @@ from ..service.service import Service
 from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
 from ..worker.protocol import Finished, Generate
-from .answers import Answering
+from .answers import ResponseStream
 from .fields import (
     ConstrainedBody,
     Count,
@@ -98,24 +98,24 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
     engine = context.engine(body.model)
     params = body.sampling_params.params(engine.info.advised, body.wanted_form())
     work = Generate(0, body.prompt, set_fields(params), hints_of(context.caller))
-    answering = Answering(context, context.submit(engine, work))
-    await answering.start()
+    answer = ResponseStream(context, context.submit(engine, work))
+    await answer.start()
     if body.stream:
-        return Events(_tokens(answering), _failed, ping=sse.PING)
-    text = "".join([delta.content async for delta in answering.deltas()])
-    return Reply.json({"text": text, **_end(answering)})
+        return Events(_tokens(answer), _failed, ping=sse.PING)
+    text = "".join([delta.content async for delta in answer.deltas()])
+    return Reply.json({"text": text, **_end(answer)})
 
 
-async def _tokens(answering: Answering) -> AsyncIterator[bytes]:
-    async for batch in answering.batches():
+async def _tokens(answer: ResponseStream) -> AsyncIterator[bytes]:
+    async for batch in answer.batches():
         deltas = [event for event in batch if not isinstance(event, Finished)]
         pieces = [sse.event({"token": delta.content, "done": False}) for delta in deltas if delta.content]
         yield b"".join(pieces)
-    yield sse.event({"token": "", "done": True, **_end(answering)})
+    yield sse.event({"token": "", "done": True, **_end(answer)})
 
 
-def _end(answering: Answering) -> dict[str, Any]:
-    return {"finish_reason": answering.ends[0].reason, "usage": answering.usage.openai()}
+def _end(answer: ResponseStream) -> dict[str, Any]:
+    return {"finish_reason": answer.ends[0].reason, "usage": answer.usage.openai()}
 
 
 def _failed(error: Any) -> bytes:
