@@ -2,9 +2,10 @@
 
     python ci/check_includes.py [ROOT]
 
-Layers, lowest first: core; gguf quant kv; kernels cuda graph; engine; bindings.  ggml's headers belong to core, gguf,
-quant, cuda, graph and kv/kv_store.cpp, Python's to bindings; kernels know neither.  The parts that are tested without a
-device or a clock (``PURE``) reach no device, no thread and no clock through any header.
+Layers, lowest first: core; gguf quant kv; kernels cuda graph; engine; testing; bindings.  Within graph and engine the
+folders are layers too (``ROOMS``).  ggml's headers belong to core, gguf, quant, cuda, graph and kv/kv_store.cpp,
+Python's to bindings; kernels know neither.  The parts that are tested without a device or a clock (``PURE``) reach no
+device, no thread and no clock through any header.
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ ALLOWED = {
     "cuda": {"cuda"},  # compiled into ggml's module for CUDA, but for the headers that the core shares with it
     "graph": {"core", "gguf", "quant", "kv", "kernels", "cuda", "graph"},
     "engine": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine"},
-    "bindings": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine", "bindings"},
+    "testing": {"core", "kv", "graph", "engine", "testing"},
+    "bindings": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine", "testing", "bindings"},
     "tokenizer": {"tokenizer"},  # and TOKENIZER_HEADERS
+}
+# Folders of a layer, lowest first: each includes only itself and those before it.
+ROOMS = {
+    "graph": ("trace", "stock", "cpu", "operations", "run"),
+    "engine": ("sampling", "scheduling", "drafting", "decoding"),
 }
 GGML_LAYERS = ("core", "gguf", "quant", "cuda", "graph")
 GGML_FILES = {"kv/kv_store.cpp"}
@@ -55,7 +62,13 @@ PURE = {
 # Headers of the standard library that a pure part has no use for: time, threads, files.
 IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "thread"}
 # Interfaces without a device behind them.
-PURE_INTERFACES = {"core/block_tokens.h", "core/error.h", "core/dtype.h", "core/q8_layout.h", "graph/executor.h"}
+PURE_INTERFACES = {
+    "core/block_tokens.h",
+    "core/error.h",
+    "core/dtype.h",
+    "core/q8_layout.h",
+    "graph/trace/step_batch.h",
+}
 KERNEL_ROOMS = {"kernels", "kernels/attention", "kernels/matmul", "kernels/rows"}
 KERNEL_HEADERS = (
     "core/block_tokens.h",
@@ -115,6 +128,13 @@ def layer_of(path: str) -> str:
     return path.split("/", 1)[0]
 
 
+def room_of(path: str) -> int | None:
+    """The place of a file's folder among those of its layer, None when the layer has no order of folders."""
+    parts = path.split("/")
+    rooms = ROOMS.get(parts[0], ())
+    return rooms.index(parts[1]) if len(parts) > 2 and parts[1] in rooms else None
+
+
 def is_excepted(path: str, header: str) -> bool:
     """Choosing an instruction set may fail, a kernel itself may not; and what it includes is compiled for its set."""
     if layer_of(path) == "tokenizer":
@@ -131,11 +151,16 @@ def check_lines(tree: Tree) -> list[str]:
         if layer not in ALLOWED:
             errors.append(f"native/{path}: the folder must be one of {', '.join(ALLOWED)} but is {layer}")
             continue
+        room = room_of(path)
+        if layer in ROOMS and room is None:
+            errors.append(f"native/{path}: not in a folder of {layer} ({', '.join(ROOMS[layer])})")
         for number, header in lines:
             place = f"native/{path}:{number}"
             ours = tree.resolve(path, header)
             if ours and layer_of(ours) not in ALLOWED[layer] and not is_excepted(path, ours):
                 errors.append(f"{place}: {layer} must not know {layer_of(ours)} but includes {header}")
+            if ours and room is not None and layer_of(ours) == layer and (room_of(ours) or 0) > room:
+                errors.append(f"{place}: {ROOMS[layer][room]} lies below the folder of {header}")
             if not ours and GGML_HEADER.match(header) and layer not in GGML_LAYERS and path not in GGML_FILES:
                 errors.append(f"{place}: ggml belongs to {', '.join(GGML_LAYERS)} but {layer} includes {header}")
             if not ours and PYTHON_HEADER.match(header) and layer != "bindings":

@@ -6,13 +6,13 @@
 #include "bindings/bindings.h"
 #include "bindings/token_mask.h"
 #include "core/error.h"
-#include "engine/decoder.h"
-#include "engine/fake_executor.h"
-#include "engine/grammar_drafter.h"
-#include "engine/head_drafter.h"
-#include "engine/lookup_drafter.h"
-#include "engine/model_drafter.h"
-#include "engine/scripted_drafter.h"
+#include "engine/decoding/decoder.h"
+#include "engine/drafting/grammar_drafter.h"
+#include "engine/drafting/head_drafter.h"
+#include "engine/drafting/lookup_drafter.h"
+#include "engine/drafting/model_drafter.h"
+#include "testing/fake_executor.h"
+#include "testing/scripted_drafter.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -165,14 +165,8 @@ void bind_decoder_config(py::module_ &m) {
                          std::optional<int32_t> decoder_start) {
                  if (step_s && !(*step_s > 0))
                      throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
-                 return DecoderConfig{n_ctx,
-                                      scheduling_policy(policy),
-                                      weights,
-                                      max_step_tokens,
-                                      max_running,
-                                      kept_back_blocks,
-                                      max_preemptions,
-                                      snapshot_tokens,
+                 return DecoderConfig{{n_ctx, scheduling_policy(policy), weights, max_step_tokens, max_running,
+                                       kept_back_blocks, max_preemptions, snapshot_tokens},
                                       std::move(speculation),
                                       {draft_max, draft_min},
                                       step_s,

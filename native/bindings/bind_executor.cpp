@@ -4,9 +4,9 @@
 #include "bindings/bindings.h"
 #include "bindings/named.h"
 #include "core/error.h"
-#include "graph/graph_executor.h"
-#include "graph/memory_plan.h"
-#include "graph/weight_types.h"
+#include "graph/cpu/memory_plan.h"
+#include "graph/cpu/weight_types.h"
+#include "graph/run/graph_executor.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -4,8 +4,8 @@
 #include "bindings/bindings.h"
 #include "bindings/named.h"
 #include "core/error.h"
-#include "graph/fused.h"
-#include "graph/tracer.h"
+#include "graph/trace/fused_operations.h"
+#include "graph/trace/tracer.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

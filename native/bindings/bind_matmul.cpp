@@ -5,7 +5,7 @@
 #include "bindings/workers.h"
 #include "core/error.h"
 #include "core/large_pages.h"
-#include "graph/packed_model.h"
+#include "graph/cpu/packed_model.h"
 #include "kernels/matmul/matmul.h"
 
 namespace quire::bindings {

@@ -2,8 +2,8 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
-#include "graph/fused.h"
-#include "graph/primitives.h"
+#include "graph/trace/fused_operations.h"
+#include "graph/trace/standalone_operations.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -6,11 +6,11 @@
 #include "bindings/bindings.h"
 #include "bindings/token_mask.h"
 #include "core/error.h"
-#include "engine/log_probs.h"
-#include "engine/random.h"
-#include "engine/sampler.h"
-#include "engine/sampling_params.h"
-#include "engine/stop_matcher.h"
+#include "engine/decoding/stop_matcher.h"
+#include "engine/sampling/log_probs.h"
+#include "engine/sampling/random.h"
+#include "engine/sampling/sampler.h"
+#include "engine/sampling/sampling_params.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -1,8 +1,8 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
-#include "engine/batch.h"
-#include "engine/scheduler.h"
+#include "engine/scheduling/batch.h"
+#include "engine/scheduling/scheduler.h"
 
 namespace quire::bindings {
 namespace py = pybind11;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "graph/placement.h"
+#include "graph/run/placement.h"
 
 namespace quire::bindings {
 

@@ -1,5 +1,5 @@
 // What comes before attention, in one: heads of q and k are normed and rotated, and those of k and v written to the cache.  On
-// the CPU graph/operations/own_nodes.cpp computes it, on CUDA cuda/cache_heads.cuh.
+// the CPU graph/stock/own_nodes.cpp computes it, on CUDA cuda/cache_heads.cuh.
 //
 // Sources: 0, 1, 2 q, k, v f32 {head_dim, heads, n_rows}, whose rows may lie apart; 3 and 4 the pools of K and V
 // {n_kv_head * head_dim, n_slots}, of f16 or bf16, which are written to; 5 slots i64 {n_rows}; 6 positions i32 {n_rows}; 7 and 8

@@ -1,4 +1,4 @@
-// Attention by block tables: on the CPU graph/operations/own_nodes.cpp computes it, on CUDA cuda/paged_attention.cuh.
+// Attention by block tables: on the CPU graph/stock/own_nodes.cpp computes it, on CUDA cuda/paged_attention.cuh.
 //
 // Sources: 0 q f32 {head_dim, n_head, n_rows}; 1 and 2 the pools of K and V {n_kv_head * head_dim, n_slots}, of f16 or bf16;
 // 3 tables i32 {n_blocks, n_rows}: blocks of the pool; 4 spans i32 {2, n_rows}: the first token that a row sees, counted

@@ -1,6 +1,6 @@
 // Products of one row with quantized matrices, and what stands around them: the norm before, and the gate or the sum after.
 // A step of one row reads each weight once and waits for memory, if it does not wait for the next kernel.  On the CPU
-// graph/operations/own_nodes.cpp computes it, on CUDA cuda/row_product.cuh.
+// graph/stock/own_nodes.cpp computes it, on CUDA cuda/row_product.cuh.
 //
 // Sources: 0 a matrix {n_in, n_out} of q4_K, q6_K or q8_0; 1 x f32 {n_in}; 2 the weight of a norm (root mean square) f32 {n_in}, or
 // nothing; 3 what is added f32 {n_out}, or nothing; 4 a second matrix, whose products the first's, activated, are multiplied

@@ -1,7 +1,7 @@
 """A head that predicts later tokens, in the decoder over a made-up model (decoder_client.py).
 
 Oracle: the made-up head knows the model's next row exactly, from the features of the row before and the token (see
-native/engine/fake_executor.h).  So every draft must be right, to any depth, wherever the features that it read were those
+native/testing/fake_executor.h).  So every draft must be right, to any depth, wherever the features that it read were those
 of the right rows; and answers are those without it.
 """
 

@@ -105,7 +105,7 @@ def test_a_cancelled_request_gives_its_blocks_back(llms: tuple[LLM, LLM]) -> Non
     assert stats.n_free_blocks == stats.n_usable_blocks
 
 
-def test_hidden_states_and_embeddings_cross_the_border(llms: tuple[LLM, LLM]) -> None:
+def test_hidden_states_and_embeddings_cross_the_boundary(llms: tuple[LLM, LLM]) -> None:
     """Of a layer on the CPU, of one on the device, and after the last norm."""
     for found, expected in zip(*(llm.hidden_states([STORY], layers=[0, 7]) for llm in llms), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())

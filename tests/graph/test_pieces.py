@@ -53,7 +53,7 @@ def feed_forward(name: str) -> str | None:
 
 
 def every_other_matrix(name: str) -> str | None:
-    """As many borders as there can be; what stays on the device passes the CPU by."""
+    """As many boundaries as there can be; what stays on the device passes the CPU by."""
     return "cpu" if re.search(r"attn_(q|output)\.|ffn_down|ffn_gate_inp", name) else "device"
 
 
@@ -84,7 +84,7 @@ def layers_in_sequence(name: str) -> str | None:
 
 
 def feed_forward_on_the_other(name: str) -> str | None:
-    """As many borders between devices as there can be; what stays on a device passes the host by."""
+    """As many boundaries between devices as there can be; what stays on a device passes the host by."""
     return "device1" if ".ffn_" in name else "device"
 
 

@@ -21,11 +21,11 @@
 #include "core/error.h"
 #include "core/paths.h"
 #include "core/system.h"
-#include "engine/decoder.h"
-#include "engine/fake_executor.h"
+#include "engine/decoding/decoder.h"
+#include "testing/fake_executor.h"
 #include "gguf/gguf_reader.h"
-#include "graph/fused.h"
-#include "graph/graph_executor.h"
+#include "graph/trace/fused_operations.h"
+#include "graph/run/graph_executor.h"
 #include "kv/blake2b.h"
 
 namespace {
@@ -212,7 +212,7 @@ uint64_t mix(uint64_t x) {
 
 constexpr int n_vocab = 64, eog = 63;
 
-// What the made-up model (engine/fake_executor.h) says next, but the end.
+// What the made-up model (testing/fake_executor.h) says next, but the end.
 int32_t next_token(const std::vector<int32_t> &tokens) {
   uint64_t hash = 0;
   for (int32_t token : tokens)

@@ -1,6 +1,6 @@
 """A decoder over a made-up model, and what that model's logits are.
 
-Oracle: the made-up model's logits are a documented hash of a sequence's tokens (native/engine/fake_executor.h), written
+Oracle: the made-up model's logits are a documented hash of a sequence's tokens (native/testing/fake_executor.h), written
 out again here, so that greedy answers, log-probabilities and rows of logits are known without a cache.
 """
 

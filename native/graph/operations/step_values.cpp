@@ -1,11 +1,11 @@
-#include "graph/operations/step_values.h"
+#include "graph/trace/step_values.h"
 
 #include <cstring>
 
-#include "graph/cpu_lowering.h"
-#include "graph/lower_stock.h"
-#include "graph/shape_checks.h"
-#include "graph/stock_parts.h"
+#include "graph/cpu/cpu_lowering.h"
+#include "graph/stock/lower_stock.h"
+#include "graph/stock/stock_parts.h"
+#include "graph/trace/shape_checks.h"
 
 namespace quire {
 namespace {

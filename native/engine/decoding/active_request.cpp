@@ -1,0 +1,260 @@
+#include "engine/decoding/active_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+namespace {
+
+void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx, bool is_source) {
+    if (r.token_ids.empty()) throw RequestError("request", "a prompt must have at least one token but has none");
+    for (size_t i = 0; i < r.token_ids.size(); ++i)
+        if (!vocab.contains(r.token_ids[i]))
+            throw RequestError("request", cat("token ids must be 0 to ", vocab.n_vocab - 1, " but number ", i, " is ",
+                                              r.token_ids[i]));
+    const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
+    if (is_source && n_prompt > n_ctx)
+        throw RequestError(
+            "request", cat("a prompt must fit into the context of ", n_ctx, " tokens but the prompt has ", n_prompt));
+    if (r.task == Task::generate && !is_source ? n_prompt >= n_ctx : n_prompt > n_ctx)
+        throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
+                                          " tokens but the prompt has ", n_prompt));
+}
+
+void check_pair(const Request &r) {
+    if (!r.second_text) return;
+    if (r.task != Task::embedding)
+        throw RequestError("request", "second_text must come with embedding, of an encoder, but does not");
+    const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
+    if (*r.second_text < 1 || *r.second_text > n_prompt)
+        throw RequestError(
+            "request", cat("second_text must be 1 to ", n_prompt, ", the prompt's tokens, but is ", *r.second_text));
+}
+
+void check_visible(const Request &r, const VocabInfo &vocab) {
+    for (const auto &[token, text] : r.visible_tokens)
+        if (!vocab.contains(token))
+            throw RequestError("request",
+                               cat("visible_tokens must be ids below ", vocab.n_vocab, " but one is ", token));
+}
+
+void check_prediction(const Request &r, const VocabInfo &vocab) {
+    for (int32_t token : r.prediction)
+        if (!vocab.contains(token))
+            throw RequestError("request", cat("prediction must be ids below ", vocab.n_vocab, " but one is ", token));
+}
+
+void check_task(const Request &r) {
+    if ((r.task == Task::generate) == (r.params == nullptr))
+        throw RequestError("request",
+                           "params must be given unless prompt_logits or embedding is, which generate nothing");
+    if (r.task == Task::generate) return;
+    const char *task = r.task == Task::embedding ? "embedding" : "prompt_logits";
+    if (r.processor == LogitsProcessor::outside)
+        throw RequestError("request", cat("external_logits must not come with ", task, ", which samples nothing"));
+    if (r.constraint == Constraint::grammar)
+        throw RequestError("request", cat("grammar must not come with ", task, ", which samples nothing"));
+}
+
+// Where a conversation is likely to be taken up: after its first message, which many share, and after the last two.  A
+// message ends with a token that ends a generation; text that is not the template's never holds one.
+std::vector<int64_t> message_ends(std::span<const int32_t> tokens, const VocabInfo &vocab) {
+    std::vector<int64_t> ends;
+    for (size_t i = 0; i < tokens.size(); ++i)
+        if (vocab.is_eog(tokens[i])) {
+            if (ends.size() == 3) ends.erase(ends.begin() + 1);
+            ends.push_back(static_cast<int64_t>(i) + 1);
+        }
+    return ends;
+}
+
+} // namespace
+
+ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx,
+                             std::optional<int32_t> start)
+    : request(std::move(given)), vocab(std::move(vocab_info)), decoder_start(start),
+      n_source(decoder_start ? static_cast<int64_t>(request.token_ids.size()) : 0),
+      n_prompt(decoder_start ? 1 : static_cast<int64_t>(request.token_ids.size())), max_tokens(n_prompt) {
+    check_task(request);
+    check_prompt(request, *vocab, n_ctx, decoder_start.has_value());
+    check_pair(request);
+    check_visible(request, *vocab);
+    check_prediction(request, *vocab);
+    if (request.task != Task::generate) {
+        choices.push_back({{}, ChoiceState::generating, std::nullopt, nullptr, StopMatcher({}), {}});
+        return;
+    }
+    const SamplingParams &p = *request.params;
+    p.validate(*vocab);
+    max_tokens = p.max_tokens ? std::min(n_ctx, n_prompt + *p.max_tokens) : n_ctx;
+    const StopText mode = p.include_stop_str_in_output ? StopText::include : StopText::exclude;
+    for (int i = 0; i < p.n; ++i)
+        choices.push_back(
+            {{}, ChoiceState::generating, Sampler(request.params, vocab, i), nullptr, StopMatcher(p.stop, mode), {}});
+}
+
+SequenceSpec ActiveRequest::take_spec() {
+    std::vector<int32_t> source;
+    if (decoder_start) source = std::exchange(request.token_ids, {*decoder_start});
+    if (request.snapshot_positions.empty()) request.snapshot_positions = message_ends(request.token_ids, *vocab);
+    return {std::move(request.token_ids),
+            max_tokens,
+            {{}, {}, request.salt},
+            request.priority,
+            request.key,
+            wants_prompt_rows() ? LogitRows::every : LogitRows::last,
+            std::move(request.snapshot_positions),
+            request.second_text.value_or(no_second_text),
+            std::move(source)};
+}
+
+int32_t ActiveRequest::n_likeliest(int index) const {
+    const Choice &choice = choices[static_cast<size_t>(index)];
+    const bool draws = request.task == Task::generate && (prompt_done || !wants_prompt_rows());
+    if (!draws || masks || request.processor != LogitsProcessor::none) return 0;
+    return choice.sampler->n_likeliest(choice.n_generated);
+}
+
+bool ActiveRequest::wants_prompt_rows() const {
+    switch (request.task) {
+    case Task::generate: return request.params->prompt_logprobs.has_value();
+    case Task::prompt_logits: return true;
+    case Task::embedding: return request.pooling != Pooling::last;
+    }
+    return false;
+}
+
+std::optional<Event> ActiveRequest::read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens) {
+    if (request.task == Task::embedding)
+        add_hidden(first, rows);
+    else if (request.task == Task::prompt_logits) {
+        Event made = event(EventKind::prompt_logits, 0);
+        made.first_position = first;
+        made.n_logit_rows = static_cast<int64_t>(rows.n);
+        made.logits.assign(rows.logits.begin(), rows.logits.end());
+        return made;
+    } else if (wants_prompt_rows())
+        add_log_probs(first, rows, tokens);
+    return std::nullopt;
+}
+
+void ActiveRequest::add_hidden(int64_t first, const ItemRows &rows) {
+    const size_t size = rows.hidden.size() / rows.n;
+    if (request.pooling == Pooling::none || request.pooling == Pooling::taps) {
+        const std::span<const float> added = request.pooling == Pooling::taps ? rows.taps : rows.hidden;
+        hidden_rows.insert(hidden_rows.end(), added.begin(), added.end());
+        n_hidden_rows += static_cast<int64_t>(rows.n);
+        return;
+    }
+    if (request.pooling == Pooling::cls) {
+        if (first == 0) hidden_sum.assign(rows.hidden.begin(), rows.hidden.begin() + static_cast<ptrdiff_t>(size));
+        n_hidden_rows = 1;
+        return;
+    }
+    hidden_sum.resize(size);
+    for (size_t i = 0; i < rows.hidden.size(); ++i) hidden_sum[i % size] += rows.hidden[i];
+    n_hidden_rows += static_cast<int64_t>(rows.n);
+}
+
+void ActiveRequest::add_log_probs(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens) {
+    const size_t n_vocab = rows.logits.size() / rows.n;
+    const int64_t end = std::min(first + static_cast<int64_t>(rows.n), n_prompt - 1);
+    for (int64_t position = first; position < end; ++position)
+        prompt_logprobs.push_back(
+            log_probs_of(rows.logits.subspan(static_cast<size_t>(position - first) * n_vocab, n_vocab),
+                         tokens[static_cast<size_t>(position) + 1], *request.params->prompt_logprobs));
+}
+
+Event ActiveRequest::embedding_event() {
+    Event made = event(EventKind::embedding, 0);
+    if (n_hidden_rows > 0 && !hidden_rows.empty()) {
+        made.n_logit_rows = n_hidden_rows;
+        made.logits = std::exchange(hidden_rows, {});
+        return made;
+    }
+    made.logits.reserve(hidden_sum.size());
+    for (double sum : hidden_sum) made.logits.push_back(static_cast<float>(sum / static_cast<double>(n_hidden_rows)));
+    return made;
+}
+
+bool ActiveRequest::ended() const {
+    return std::ranges::all_of(choices, [](const Choice &c) { return c.state == ChoiceState::ended; });
+}
+
+Event ActiveRequest::event(EventKind kind, int choice) const {
+    Event event;
+    event.request = id;
+    event.choice = choice;
+    event.kind = kind;
+    return event;
+}
+
+Event ActiveRequest::sample(int index, const LogitRow &row, std::span<const int32_t> tokens, double now_s) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    SampledToken token = choice.sampler->sample(row, tokens, n_prompt, choice.mask.get());
+    choice.mask.reset();
+    choice.state = ChoiceState::generating;
+    if (choice.n_generated++ == 0) choice.first_token_s = now_s;
+    Event delta = event(EventKind::delta, index);
+    delta.token_ids = {token.id};
+    if (request.params->logprobs) delta.logprobs.push_back(std::move(token));
+    if (index == 0) delta.prompt_logprobs = std::exchange(prompt_logprobs, {});
+    return delta;
+}
+
+bool ActiveRequest::take_mask(int index) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    if (masks && !choice.mask) choice.mask = masks->take(index, choice.n_generated);
+    return !masks || choice.mask;
+}
+
+void ActiveRequest::ask_for_mask(int index, int32_t token) {
+    if (masks) masks->ask(index, choices[static_cast<size_t>(index)].n_generated, token);
+}
+
+const std::string &ActiveRequest::shown(int32_t token) const {
+    const auto found = std::ranges::find(request.visible_tokens, token, [](const auto &entry) { return entry.first; });
+    return found != request.visible_tokens.end() ? found->second : vocab->token_bytes[static_cast<size_t>(token)];
+}
+
+bool ActiveRequest::is_stop_token(int32_t token) const {
+    const SamplingParams &p = *request.params;
+    return (vocab->is_eog(token) && !p.ignore_eos) || std::ranges::count(p.stop_token_ids, token) > 0;
+}
+
+std::optional<Ending> ActiveRequest::ending(int index, Event &delta) {
+    Choice &choice = choices[static_cast<size_t>(index)];
+    const SamplingParams &p = *request.params;
+    const int32_t token = delta.token_ids.back();
+    const bool stops = is_stop_token(token);
+    if (!stops || p.include_stop_str_in_output) delta.text = choice.stop_matcher.push(shown(token));
+    std::optional<Ending> ending;
+    if (const auto matched = choice.stop_matcher.matched())
+        ending = Ending{FinishReason::stop, p.stop[*matched]};
+    else if (stops)
+        ending = Ending{FinishReason::stop, token};
+    else if (n_prompt + choice.n_generated >= max_tokens)
+        ending = Ending{FinishReason::length, {}};
+    if (ending) delta.text += choice.stop_matcher.finish();
+    return ending;
+}
+
+Event ActiveRequest::finish_event(int index, const Ending &ending, double now_s) const {
+    const Choice &choice = choices[static_cast<size_t>(index)];
+    Event finish = event(EventKind::finish, index);
+    finish.finish_reason = ending.reason;
+    finish.stop_reason = ending.stop_reason;
+    finish.n_prompt_tokens = n_prompt_tokens();
+    finish.n_cached_tokens = n_cached;
+    finish.n_generated_tokens = choice.n_generated;
+    finish.n_drafted_tokens = choice.n_drafted;
+    finish.n_accepted_tokens = choice.n_accepted;
+    const double admitted = admitted_s.value_or(now_s);
+    const double first_token = choice.n_generated > 0 ? choice.first_token_s : now_s;
+    finish.timings = {admitted - submitted_s, first_token - admitted, now_s - first_token};
+    return finish;
+}
+
+} // namespace quire

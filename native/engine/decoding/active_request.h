@@ -1,0 +1,99 @@
+// A request inside the decoder: its choices, and what is known of its prompt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/decoding/grammar_mask.h"
+#include "engine/decoding/request.h"
+#include "engine/decoding/stop_matcher.h"
+#include "engine/drafting/drafter.h"
+#include "engine/sampling/sampler.h"
+#include "engine/scheduling/item_rows.h"
+#include "engine/scheduling/sequence.h"
+
+namespace quire {
+
+enum class ChoiceState { generating, awaiting_logits, awaiting_mask, ended };
+
+struct Choice {
+    SequenceId sequence{};
+    ChoiceState state = ChoiceState::generating;
+    std::optional<Sampler> sampler; // none where nothing is generated
+    std::shared_ptr<const TokenMask> mask; // of the next token, once taken
+    StopMatcher stop_matcher;
+    std::vector<float> held_rows; // the row that waits and those behind it, each after one more drafted token
+    size_t n_held_drawn = 0;      // of those, drawn from
+    int64_t n_generated = 0;
+    int64_t n_drafted = 0, n_accepted = 0;
+    double first_token_s = 0;
+};
+
+// How a choice ended with its last token.
+struct Ending {
+    FinishReason reason;
+    std::variant<std::monostate, int32_t, std::string> stop_reason;
+};
+
+// Times are seconds on the decoder's clock.
+class ActiveRequest {
+  public:
+    // RequestError naming what of the request does not hold.  n_ctx: tokens of prompt and answer at most; with a
+    // decoder_start, of the prompt, which is a source text then, and of the answer each.
+    ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx,
+                  std::optional<int32_t> decoder_start = std::nullopt);
+    // What the scheduler needs; the request's own copy of the prompt goes with it.
+    SequenceSpec take_spec();
+    int64_t n_prompt_tokens() const { return n_source > 0 ? n_source : n_prompt; } // as the caller counts
+    int n_choices() const { return static_cast<int>(choices.size()); }
+    bool ended() const;
+    bool wants_prompt_rows() const;
+    // More rows of the prompt, the first at a position of `tokens`: hidden states, log-probabilities, or an event.
+    std::optional<Event> read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
+    // The embedding, once every row is there.
+    Event embedding_event();
+
+    // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
+    Event sample(int choice, const LogitRow &row, std::span<const int32_t> tokens, double now_s);
+    // As StepBatch::likeliest, for the next rows of a choice.
+    int32_t n_likeliest(int choice) const;
+    // Whether a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
+    bool take_mask(int choice);
+    // The token just drawn is known to whoever computes masks.
+    void ask_for_mask(int choice, int32_t token);
+    // Whether the token of the delta was the last one; its text is then complete.
+    std::optional<Ending> ending(int choice, Event &delta);
+    Event event(EventKind kind, int choice) const;
+    Event finish_event(int choice, const Ending &ending, double now_s) const;
+
+    RequestId id{};
+    Request request;
+    std::shared_ptr<const VocabInfo> vocab;
+    std::unique_ptr<MaskLease> masks; // none without a grammar
+    std::vector<Choice> choices;
+    std::vector<SampledToken> prompt_logprobs; // until they are handed out
+    std::vector<double> hidden_sum; // of an embedding
+    std::vector<float> hidden_rows; // of one that is not pooled
+    int64_t n_hidden_rows = 0;
+    std::optional<int32_t> decoder_start;
+    int64_t n_source; // the prompt's tokens, where an encoder reads them; else 0
+    int64_t n_prompt; // what the answer continues: the prompt's tokens, or decoder_start
+    int64_t max_tokens; // those and generated ones
+    int64_t n_cached = 0;
+    DrafterSet drafters = 0; // that may propose
+    double submitted_s = 0;
+    std::optional<double> admitted_s;
+    bool prompt_done = false;
+
+  private:
+    void add_hidden(int64_t first, const ItemRows &rows); // the mean is taken in double
+    void add_log_probs(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
+    // The bytes that a token shows in this request's text.
+    const std::string &shown(int32_t token) const;
+    bool is_stop_token(int32_t id) const;
+};
+
+} // namespace quire

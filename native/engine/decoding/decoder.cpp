@@ -1,0 +1,178 @@
+#include "engine/decoding/decoder.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace quire {
+
+void Inbox::push(Command command) {
+    {
+        std::lock_guard lock(mutex_);
+        if (closed_) throw RequestError("decoder", "requests must come before close() but it is closed");
+        commands_.push_back(std::move(command));
+    }
+    arrived_.notify_one();
+}
+
+void Inbox::close() {
+    {
+        std::lock_guard lock(mutex_);
+        closed_ = true;
+    }
+    arrived_.notify_one();
+}
+
+bool Inbox::closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
+}
+
+std::optional<std::vector<Command>> Inbox::take(Mode mode) {
+    std::unique_lock lock(mutex_);
+    if (mode == Mode::wait) arrived_.wait(lock, [this] { return !commands_.empty() || closed_; });
+    if (closed_ && commands_.empty()) return std::nullopt;
+    return std::exchange(commands_, {});
+}
+
+Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab,
+                 const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters)
+    : executor_(std::move(executor)), vocab_(std::move(vocab)), n_ctx_(config.n_ctx),
+      decoder_start_(config.decoder_start), speculation_(config.speculation),
+      loop_(executor_, config, std::move(drafters)), masks_(std::make_shared<MaskExchange>(vocab_->n_vocab)) {
+    vocab_->validate();
+    if (vocab_->n_vocab != executor_->n_vocab())
+        throw ShapeError("decoder",
+                         cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
+    if (decoder_start_.has_value() != executor_->cache().source_group().has_value())
+        throw RequestError("decoder",
+                           "decoder_start must be given where the model encodes its prompts, and only there");
+    if (decoder_start_ && !vocab_->contains(*decoder_start_))
+        throw RequestError("decoder",
+                           cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ", *decoder_start_));
+    loop_.speculator().set(speculation_); // its name holds
+    loop_.speculator().require_features(executor_->n_features());
+    stats_ = loop_.stats();
+    thread_ = std::thread([this] { run(); });
+}
+
+void Decoder::require_task(const Request &request) const {
+    if (decoder_start_ && request.task != Task::generate)
+        throw UnsupportedError("request", "a model that encodes its prompts must generate text, but an embedding or "
+                                          "logits of the prompt are asked for");
+    if (decoder_start_ && request.params && request.params->prompt_logprobs)
+        throw UnsupportedError("request", "prompt_logprobs must not be asked for where the model encodes its prompts");
+    const bool reads_taps = request.pooling == Pooling::taps;
+    if (reads_taps && executor_->tapped_layers().empty())
+        throw UnsupportedError("request", "the model must be traced with taps for its layers' states but is not");
+    if (request.task == Task::embedding && !reads_taps && executor_->n_hidden() == 0)
+        throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
+    if (request.second_text && !executor_->reads_token_types())
+        throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
+}
+
+RequestId Decoder::submit(Request request) {
+    require_task(request);
+    const DrafterSet drafters = drafters_for(request);
+    auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
+    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
+                                  active->wants_prompt_rows() ? LogitRows::every : LogitRows::last, active->n_source);
+    const RequestId id{++n_submitted_};
+    active->id = id;
+    active->drafters = drafters;
+    active->submitted_s = now_s();
+    if (active->request.constraint == Constraint::grammar)
+        active->masks = std::make_unique<MaskLease>(masks_, id, active->n_choices());
+    inbox_.push(std::move(active));
+    return id;
+}
+
+// A prediction is looked up unless the request says otherwise.
+DrafterSet Decoder::drafters_for(const Request &request) const {
+    const Speculator &speculator = loop_.speculator();
+    DrafterSet drafters = speculator.set(request.speculation.empty() ? speculation_ : request.speculation);
+    if (request.speculation.empty() && !request.prediction.empty() && speculator.has("lookup"))
+        drafters |= speculator.set("lookup");
+    return request.constraint == Constraint::grammar ? drafters : drafters & ~speculator.certain();
+}
+
+void Decoder::push(Command command) {
+    try {
+        inbox_.push(std::move(command));
+    } catch (const RequestError &) { // close() cancels everything
+    }
+}
+
+void Decoder::cancel(RequestId request) { push(CancelCommand{request}); }
+void Decoder::pause(RequestId request) { push(PauseCommand{request, true}); }
+void Decoder::resume(RequestId request) { push(PauseCommand{request, false}); }
+
+void Decoder::provide_logits(RequestId request, int choice, std::vector<float> logits) {
+    if (logits.size() != static_cast<size_t>(vocab_->n_vocab))
+        throw ShapeError("decoder", cat("logits must have ", vocab_->n_vocab, " values but have ", logits.size()));
+    inbox_.push(LogitsCommand{request, choice, std::move(logits)});
+}
+
+std::optional<int32_t> Decoder::provide_mask(RequestId request, int choice, int64_t position,
+                                             std::vector<uint32_t> words, std::span<const int32_t> forced) {
+    const MaskExchange::Provided provided = masks_->provide(request, choice, position, std::move(words), forced);
+    if (provided.was_waited_for) push(MaskCommand{request, choice});
+    return provided.next;
+}
+
+DecoderStats Decoder::stats() const {
+    std::lock_guard lock(stats_mutex_);
+    DecoderStats stats = stats_;
+    stats.n_steps = n_steps();
+    return stats;
+}
+
+void Decoder::close() {
+    inbox_.close();
+    masks_->close();
+    std::call_once(joined_, [this] { thread_.join(); });
+}
+
+void Decoder::apply(Command &command) {
+    if (auto *request = std::get_if<std::unique_ptr<ActiveRequest>>(&command))
+        loop_.start(std::move(*request));
+    else if (const auto *cancel = std::get_if<CancelCommand>(&command))
+        loop_.cancel(cancel->request);
+    else if (const auto *pause = std::get_if<PauseCommand>(&command))
+        loop_.pause(pause->request, pause->paused);
+    else if (auto *provided = std::get_if<LogitsCommand>(&command))
+        loop_.provide_logits(provided->request, provided->choice, provided->logits);
+    else if (const auto *mask = std::get_if<MaskCommand>(&command))
+        loop_.resume(mask->request, mask->choice);
+}
+
+void Decoder::publish() {
+    DecoderStats stats = loop_.stats();
+    n_steps_.store(stats.n_steps, std::memory_order_relaxed);
+    {
+        std::lock_guard lock(stats_mutex_);
+        std::swap(stats_, stats);
+    }
+    outbox_.push(loop_.take_events());
+}
+
+void Decoder::run() {
+    Inbox::Mode mode = Inbox::Mode::wait;
+    while (auto commands = inbox_.take(mode)) {
+        try {
+            for (Command &command : *commands) apply(command);
+            mode = !inbox_.closed() && loop_.step() ? Inbox::Mode::poll : Inbox::Mode::wait;
+        } catch (const std::exception &error) { // of the loop itself: no request is to blame, and none can go on
+            loop_.fail_all(ErrorKind::internal, error.what());
+            mode = Inbox::Mode::wait;
+        }
+        if (mode == Inbox::Mode::wait) loop_.check();
+        publish();
+    }
+    loop_.cancel_all();
+    loop_.check();
+    publish();
+    outbox_.close();
+}
+
+} // namespace quire

@@ -1,0 +1,112 @@
+// The native thread that owns a model.  Everything else talks to it through an inbox and an outbox; it knows nothing of
+// Python.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "engine/decoding/decoder_loop.h"
+#include "engine/decoding/event_queue.h"
+
+namespace quire {
+
+// What the thread is told.
+struct CancelCommand {
+    RequestId request;
+};
+struct PauseCommand { // or the end of a pause
+    RequestId request;
+    bool paused;
+};
+struct LogitsCommand {
+    RequestId request;
+    int choice;
+    std::vector<float> logits;
+};
+struct MaskCommand { // the mask that a choice waits for is there
+    RequestId request;
+    int choice;
+};
+using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand>;
+
+// The way in.  Many producers, one consumer.
+class Inbox {
+  public:
+    void push(Command command); // RequestError after close()
+    void close();
+    // Commands so far, or none once closed.  `wait`: sleeps until there are some.
+    enum class Mode { poll, wait };
+    std::optional<std::vector<Command>> take(Mode mode);
+    bool closed();
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable arrived_;
+    std::vector<Command> commands_;
+    bool closed_ = false;
+};
+
+// Thread-safe.  Events go to one consumer.
+class Decoder {
+  public:
+    // Starts the thread, which the drafters belong to from now on; they are asked in their order.  ShapeError when the
+    // vocabulary is not the executor's.
+    Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab, const DecoderConfig &config,
+            std::vector<std::shared_ptr<Drafter>> drafters = {});
+    ~Decoder() { close(); }
+    Decoder(const Decoder &) = delete;
+    Decoder &operator=(const Decoder &) = delete;
+
+    // RequestError or CapacityError for what can never run, and after close().
+    RequestId submit(Request request);
+    void cancel(RequestId request); // unknown requests have ended already
+    void pause(RequestId request); // nobody reads its answer: it gives back its place until resume()
+    void resume(RequestId request); // of either: unknown requests have ended already
+    void provide_logits(RequestId request, int choice, std::vector<float> logits);
+    // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
+    std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
+    // `forced`: tokens from `position` on, where the mask is of the token behind them.  The job goes on with the mask behind
+    // the token that is returned; none: it is done.
+    std::optional<int32_t> provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                                        std::span<const int32_t> forced = {});
+    void decline_mask(RequestId request, int choice) { masks_->decline(request, choice); }
+    std::vector<Event> wait(double timeout_s, double gather_s = 0.0) { return outbox_.wait(timeout_s, gather_s); }
+    int event_fd() { return outbox_.fd(); }
+    int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
+    DecoderStats stats() const;
+    int64_t n_ctx() const { return n_ctx_; }
+    // Cancels every request and joins the thread; the last events still can be waited for.
+    void close();
+    bool closed() { return inbox_.closed(); }
+
+  private:
+    void run();
+    void push(Command command); // close() has ended what it would be about
+    void apply(Command &command);
+    DrafterSet drafters_for(const Request &request) const;
+    void require_task(const Request &request) const;
+    void publish(); // figures first, so that who sees an event sees its effect on them
+    const std::shared_ptr<Executor> executor_;
+    const std::shared_ptr<const VocabInfo> vocab_;
+    const int64_t n_ctx_;
+    const std::optional<int32_t> decoder_start_;
+    const std::string speculation_;
+    DecoderLoop loop_; // the thread's
+    const std::shared_ptr<MaskExchange> masks_;
+    Inbox inbox_;
+    EventQueue outbox_;
+    mutable std::mutex stats_mutex_;
+    DecoderStats stats_;
+    std::atomic<int64_t> n_steps_{0};
+    std::atomic<uint64_t> n_submitted_{0};
+    std::once_flag joined_;
+    std::thread thread_; // last: it uses all of the above
+};
+
+} // namespace quire

@@ -1,0 +1,136 @@
+// Token masks of grammars: the decoder says which it will need, somebody else computes them meanwhile.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/decoding/request.h"
+#include "engine/sampling/token_mask.h"
+
+namespace quire {
+
+// What is to be computed: the mask of a choice's generated token number `position`.
+struct MaskJob {
+    RequestId request{};
+    int choice = 0;
+    int64_t position = 0;
+    // Generated before it, as far as that is new: whoever was told others from position - tokens.size() on forgets those.
+    std::vector<int32_t> tokens;
+    int64_t n_hoped = 0; // of those, the last ones, which may turn out to be others
+};
+
+// What is known of a choice's next tokens before they are drawn.
+struct Outlook {
+    std::vector<int32_t> forced;           // the masks allow nothing else
+    std::shared_ptr<const TokenMask> mask; // of the token behind those; none: not there yet
+};
+
+// Thread-safe; the decoder's side waits only where it says how long.  Invariant: a choice has at most one job, which nobody
+// has taken yet or one thread works on.  So jobs may be taken by several threads, and the masks of a choice still come in
+// order.  A mask may come with tokens that are forced before it: their own masks, of one token each, are not handed over.
+// Once the mask of the next token is there, a job goes on along the tokens that are hoped for, so that the masks of all
+// rows of a draft are there when its step is done.
+class MaskExchange {
+  public:
+    explicit MaskExchange(int32_t n_vocab) : n_vocab_(n_vocab) {}
+
+    // The decoder's side.
+    void open(RequestId request, int n_choices); // and asks for the first mask of each
+    void forget(RequestId request);
+    // The generated token before `position` is this: the mask of `position` will be needed.
+    void ask(RequestId request, int choice, int64_t position, int32_t token);
+    // The next generated tokens may be these: the masks along them may be needed.
+    void hope(RequestId request, int choice, std::span<const int32_t> draft);
+    // None: not there yet, and provide() will say that it is waited for.  InternalError for a mask nobody asked for.
+    std::shared_ptr<const TokenMask> take(RequestId request, int choice, int64_t position);
+    Outlook outlook(RequestId request, int choice);
+    // Waits until the mask of a choice's next token is there, not beyond a time of the steady clock.
+    void wait_provided(RequestId request, int choice, std::chrono::steady_clock::time_point end);
+    // What the masks of next tokens were lately: with how many forced tokens one came, and how long after it was asked for.
+    double n_forced();
+    double seconds();
+
+    // The side that computes.  None after timeout_s seconds, and at once after close().
+    std::optional<MaskJob> wait(double timeout_s);
+    struct Provided {
+        bool was_waited_for = false; // by the decoder
+        std::optional<int32_t> next; // the job goes on with the mask behind this token; none: it is done
+    };
+    // A request that has ended takes nothing.  ShapeError for a mask of another size, RequestError for one that was not
+    // asked for.
+    // The tokens from `position` on are `forced`, and the mask is of the token behind them.
+    Provided provide(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
+                     std::span<const int32_t> forced = {});
+    // There is no mask behind the hoped tokens of a job.  If they are drawn, it will be asked for again.
+    void decline(RequestId request, int choice);
+    void close();
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    // masks[i] is of token position + i, where ahead[0, i) come before it; none where it allows ahead[i] alone.  A job, where
+    // there is one, is about masks[ahead.size()], unless it is `outdated`; without a job that mask is there.
+    struct Slot {
+        int64_t position = 0;
+        std::vector<int32_t> untold; // the last tokens before `position`, which no job has told
+        std::deque<int32_t> ahead;
+        std::deque<std::shared_ptr<const TokenMask>> masks;
+        std::deque<int32_t> hoped; // from `position` on
+        enum class Job { none, queued, taken, outdated } job = Job::none;
+        Clock::time_point asked_at;
+        bool waited_for = false;
+    };
+    using Place = std::pair<RequestId, int>;
+
+    Slot &slot(RequestId request, int choice) { return slots_.at(request)[static_cast<size_t>(choice)]; }
+    Slot *find(RequestId request, int choice); // none: the request has ended
+    void enqueue(Place place, Slot &slot);
+    static bool cut_to_hoped(Slot &slot);
+    static bool extend(Slot &slot);
+
+    const int32_t n_vocab_;
+    std::mutex mutex_;
+    std::condition_variable arrived_, provided_;
+    double n_forced_ = 0.5, seconds_ = 0; // means of the last answers
+    std::deque<Place> jobs_;
+    std::unordered_map<RequestId, std::vector<Slot>> slots_;
+    bool closed_ = false;
+};
+
+// A request's part of an exchange, given back with it.
+class MaskLease {
+  public:
+    MaskLease(std::shared_ptr<MaskExchange> exchange, RequestId request, int n_choices)
+        : exchange_(std::move(exchange)), request_(request) {
+        exchange_->open(request, n_choices);
+    }
+    ~MaskLease() { exchange_->forget(request_); }
+    MaskLease(const MaskLease &) = delete;
+    MaskLease &operator=(const MaskLease &) = delete;
+
+    std::shared_ptr<const TokenMask> take(int choice, int64_t position) {
+        return exchange_->take(request_, choice, position);
+    }
+    Outlook outlook(int choice) { return exchange_->outlook(request_, choice); }
+    void wait_provided(int choice, std::chrono::steady_clock::time_point end) {
+        exchange_->wait_provided(request_, choice, end);
+    }
+    double n_forced() { return exchange_->n_forced(); }
+    double seconds() { return exchange_->seconds(); }
+    void ask(int choice, int64_t position, int32_t after) { exchange_->ask(request_, choice, position, after); }
+    void hope(int choice, std::span<const int32_t> draft) { exchange_->hope(request_, choice, draft); }
+
+  private:
+    const std::shared_ptr<MaskExchange> exchange_;
+    const RequestId request_;
+};
+
+} // namespace quire

@@ -1,0 +1,99 @@
+// What goes into the decoder and what comes out of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/sampling/log_probs.h"
+#include "engine/sampling/sampling_params.h"
+
+namespace quire {
+
+enum class RequestId : uint64_t {};
+
+enum class Task {
+    generate,
+    prompt_logits, // no sampling: every row of the prompt's logits is an answer
+    embedding,     // no sampling: the answer is made of the prompt's hidden states
+};
+// Which hidden states an embedding is: those of each token, their mean, the first token's (BERT's [CLS]), or the last's.
+// Taps: of each token those after all tapped layers, side by side.
+enum class Pooling { none, mean, cls, last, taps };
+// Who looks at a row of logits before a token is drawn from it.
+enum class LogitsProcessor { none, outside };
+
+// What the answer must follow.  Its masks are computed outside, see engine/decoding/grammar_mask.h.
+enum class Constraint { none, grammar };
+
+// Whether an event tells that the request has left the queue.
+enum class Admission { silent, announced };
+
+struct Request {
+    std::vector<int32_t> token_ids;               // the prompt
+    std::shared_ptr<const SamplingParams> params; // none where nothing is generated
+    Task task = Task::generate;
+    LogitsProcessor processor = LogitsProcessor::none;
+    Constraint constraint = Constraint::none;
+    std::string salt; // only requests of one salt share cached blocks
+    int priority = 0; // higher first, under the policies that look at it
+    std::string key;  // requests of one key share their part of the machine
+    // Control tokens that show after all, with what they show: marks that the reader of the text looks for.
+    std::vector<std::pair<int32_t, std::string>> visible_tokens;
+    Pooling pooling = Pooling::last; // of an embedding
+    Admission admission = Admission::silent;
+    std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
+    std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
+    std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
+    std::vector<int32_t> prediction; // what the answer is expected to be, for drafters
+};
+
+enum class EventKind {
+    delta,         // tokens of a choice and the text that is safe to show
+    logits,        // a row that waits for provide_logits()
+    prompt_logits, // rows of the prompt
+    embedding,     // of the prompt
+    admitted,      // the first event of a request that asks for it: it runs from now on
+    progress,      // of such a request: more of its prompt has been read
+    finish,        // the last event of a choice
+    error,         // the last event of a request, all choices included
+};
+enum class FinishReason { stop, length, cancelled };
+
+struct Timings {
+    double queue_s = 0;   // until first admitted
+    double prefill_s = 0; // from there to the first token
+    double decode_s = 0;  // from there to the last one
+};
+
+struct Event {
+    RequestId request{};
+    int choice = 0;
+    EventKind kind = EventKind::delta;
+    std::string text;                          // delta
+    std::vector<int32_t> token_ids;            // delta
+    std::vector<SampledToken> logprobs;        // delta: one per token id, where asked for
+    std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
+    std::vector<float>
+        logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden], or [rows, n_hidden] unpooled
+    int64_t first_position = 0; // of those rows
+    int64_t n_logit_rows = 0;
+    FinishReason finish_reason = FinishReason::stop;
+    std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice
+    int64_t n_prompt_tokens = 0; // finish
+    int64_t n_cached_tokens = 0; // admitted, finish: of the prompt, found in the cache
+    int64_t n_read_tokens = 0;   // progress: of the prompt, those found in the cache included
+    int64_t n_generated_tokens = 0; // finish
+    int64_t n_drafted_tokens = 0;   // finish: computed because a drafter proposed them
+    int64_t n_accepted_tokens = 0;  // finish: of those, in the answer
+    Timings timings; // finish
+    ErrorKind error_kind = ErrorKind::internal; // error
+    std::string error;
+};
+
+} // namespace quire

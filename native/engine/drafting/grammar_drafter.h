@@ -1,0 +1,24 @@
+// Proposes what a grammar leaves no choice in: those tokens will be drawn.
+#pragma once
+
+#include <algorithm>
+
+#include "engine/drafting/drafter.h"
+
+namespace quire {
+
+// Which tokens that are is known with the masks (engine/decoding/grammar_mask.h).  Others propose what follows them.
+class GrammarDrafter : public Drafter {
+  public:
+    std::string name() const override { return "grammar"; }
+    void propose(std::span<DraftWish *const> wishes) override {
+        for (DraftWish *wish : wishes) {
+            const size_t n = std::min(wish->forced.size(), static_cast<size_t>(std::max(wish->most, 0)));
+            wish->proposal.assign(wish->forced.begin(), wish->forced.begin() + static_cast<ptrdiff_t>(n));
+        }
+    }
+    void forget(SequenceId, std::span<const int32_t>) override {}
+    bool is_certain() const override { return true; }
+};
+
+} // namespace quire

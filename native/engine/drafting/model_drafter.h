@@ -1,0 +1,71 @@
+// Proposes what a smaller model would say.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "engine/drafting/drafter.h"
+#include "engine/scheduling/scheduler.h"
+#include "engine/scheduling/step_runner.h"
+
+namespace quire {
+
+// The draft model of Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023), and
+// Chen, Borgeaud et al., "Accelerating large language model decoding with speculative sampling" (2023).  It proposes its
+// likeliest tokens, for all sequences at once, with a cache and a scheduler of its own.  The prompt of a sequence that is
+// new to it is read in pieces, while the others go on.
+class ModelDrafter : public Drafter {
+  public:
+    // n_ctx: positions that the model has.  UnsupportedError for a model with a recurrent state, or without logits.
+    ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx);
+    std::string name() const override { return "draft"; }
+    void propose(std::span<DraftWish *const> wishes) override;
+    void forget(SequenceId sequence, std::span<const int32_t> answer) override;
+    bool costs_time() const override { return true; }
+    double reading_s(const DraftWish &wish) const override {
+        return sequences_.contains(wish.sequence) ? 0 : token_read_s_ * static_cast<double>(wish.tokens.size());
+    }
+    double read_s() const override { return read_s_; }
+    int n_vocab() const { return executor_->n_vocab(); }
+
+  protected:
+    // What the model is to have read before it proposes.
+    struct Text {
+        std::span<const int32_t> tokens;
+        int64_t n_kept; // of what it has read already, so many tokens stay at most
+        std::string salt; // only texts of one salt share what was computed
+    };
+    // None: nothing can be proposed for the wish.
+    virtual std::optional<Text> text_of(const DraftWish &wish);
+    // What comes with the tokens of a step, where the model reads that (StepBatch::features); and what the step's rows of an
+    // item have left.
+    virtual std::span<const float> features_of(const Plan &) { return {}; }
+    virtual void has_read(const PlanItem &, std::span<const float> /*features*/) {}
+    // The token that a place in a row of logits stands for.
+    virtual int32_t token_of(size_t logit) const { return static_cast<int32_t>(logit); }
+    // The sequence's text is to be read anew; nothing is proposed for it now.
+    void drop(SequenceId sequence);
+    bool is_read(SequenceId sequence) const; // from its beginning, or in part
+    SequenceId owner_of(SequenceId own) const { return owners_.at(own); }
+    const Executor &executor() const { return *executor_; }
+    double token_read_s() const { return token_read_s_; }
+
+  private:
+    bool take(DraftWish &wish);
+    void step();
+    void extend(const PlanItem &item, const ItemRows &rows);
+
+    std::shared_ptr<Executor> executor_;
+    int64_t n_ctx_;
+    Scheduler scheduler_;
+    StepRunner runner_;
+    std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // of the decoder; none: it does not fit
+    std::unordered_map<SequenceId, SequenceId> owners_;  // the decoder's sequence of each own one
+    double token_read_s_ = 0, read_s_ = 0;               // of a token, and of the last proposals
+    std::unordered_map<SequenceId, DraftWish *> wishes_; // by own sequence: those that lack tokens
+};
+
+} // namespace quire

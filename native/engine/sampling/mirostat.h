@@ -1,0 +1,34 @@
+// Mirostat: truncation steered towards a target surprise (Basu, Ramachandran, Keskar and Varshney 2021).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/sampling/candidates.h"
+#include "engine/sampling/sampling_params.h"
+
+namespace quire {
+
+// Keeps the running limit mu of one sequence, in bits.  Version 1 estimates the exponent of Zipf's law from the 100
+// likeliest tokens and from it how many to keep; version 2 keeps those whose surprise is at most mu.  The surprise of
+// the drawn token is that under the distribution before this truncation, as in the paper.
+class MirostatControl {
+  public:
+    MirostatControl(const SamplingParams &params, int32_t n_vocab)
+        : version_(params.mirostat), tau_(params.mirostat_tau), eta_(params.mirostat_eta), n_vocab_(n_vocab),
+          mu_(2.0 * params.mirostat_tau) {}
+    void truncate(Candidates &candidates);
+    // The draw from the truncated candidates: moves mu towards the target.
+    void observe(const Candidates &candidates, const Candidate &drawn);
+
+  private:
+    double n_kept(const Candidates &candidates, std::span<const Candidate> likeliest) const;
+
+    Mirostat version_;
+    double tau_, eta_;
+    int32_t n_vocab_;
+    double mu_;
+    double log_total_ = 0.0; // of the distribution before truncation
+};
+
+} // namespace quire

@@ -1,0 +1,50 @@
+// Draws the next token of one sequence.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/sampling/log_probs.h"
+#include "engine/sampling/row_scan.h"
+#include "engine/sampling/sampling_params.h"
+#include "engine/sampling/token_mask.h"
+#include "engine/sampling/vocab_info.h"
+
+namespace quire {
+
+// One choice of one request.  The draw depends on the logits, the sequence's tokens, and (seed, choice, position): not
+// on the slot, the batch or earlier calls.  Mirostat alone keeps state (its running target), here, so that a preempted
+// sequence goes on where it was; call sample() once per token.  Scratch is reused: no allocation per token in the
+// steady state.  Not thread safe.
+class Sampler {
+  public:
+    // Validates the parameters against the vocabulary (RequestError).
+    Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice);
+    ~Sampler();
+    Sampler(Sampler &&) noexcept;
+    Sampler &operator=(Sampler &&) noexcept;
+
+    // row: of [n_vocab] logits, -inf for a token that must not be drawn; as it was when this returns
+    // or throws.  tokens: prompt and generated, of which the first n_prompt are the prompt; they extend those of the last
+    // call.  mask: the tokens that may be drawn, null for all.
+    // RequestError where logits have NaN or +inf, or where no token is left to draw.
+    SampledToken sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
+                        const TokenMask *mask = nullptr);
+
+    // So many of a row's likeliest are enough for the next token, of which the sequence has n_generated; 0: all may matter.
+    // Others may be -inf then.
+    int32_t n_likeliest(int64_t n_generated) const;
+
+    // What sample() would draw from: the tokens that survive the chain, with their probabilities.
+    std::vector<std::pair<int32_t, float>> distribution(std::span<const float> logits, std::span<const int32_t> tokens,
+                                                        int64_t n_prompt, const TokenMask *mask = nullptr);
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+} // namespace quire

@@ -1,0 +1,84 @@
+#include "engine/scheduling/batch.h"
+
+namespace quire {
+namespace {
+
+void clear(StepBatch &batch, size_t n_groups) {
+    for (auto *array : {&batch.tokens, &batch.positions, &batch.token_types, &batch.logit_rows, &batch.row_begin,
+                        &batch.n_kv, &batch.states})
+        array->clear();
+    batch.groups.resize(n_groups);
+    for (GroupBatch &group : batch.groups)
+        for (auto *array : {&group.slots, &group.table_begin, &group.tables, &group.n_source}) array->clear();
+}
+
+void add_rows(StepBatch &batch, const PlanItem &item) {
+    const Sequence &s = *item.sequence;
+    for (int32_t i = 0; i < item.n_tokens; ++i) {
+        const int64_t position = item.first + i;
+        if (i >= item.n_tokens - item.n_logit_rows)
+            batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()));
+        batch.tokens.push_back(s.token_at(position));
+        batch.positions.push_back(static_cast<int32_t>(position));
+        batch.token_types.push_back(position >= s.second_text ? 1 : 0);
+    }
+    batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
+}
+
+// Blocks that are reserved for later steps are left out.
+void add_table(GroupBatch &group, const BlockTable &table, int64_t n_blocks) {
+    group.table_begin.push_back(static_cast<int32_t>(group.tables.size()));
+    for (BlockId block : std::span(table.blocks()).first(static_cast<size_t>(n_blocks)))
+        group.tables.push_back(index(block));
+}
+
+void add_slots(GroupBatch &group, const BlockTable &table, int64_t first, int64_t n) {
+    for (int64_t i = first; i < first + n; ++i) group.slots.push_back(table.slot(i));
+}
+
+} // namespace
+
+void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
+    clear(batch, pool.n_groups());
+    batch.row_begin.push_back(0);
+    for (const PlanItem &item : plan.items) {
+        add_rows(batch, item);
+        const SequenceCache &cache = item.sequence->cache;
+        const int64_t n_kv = item.first + item.n_tokens;
+        batch.n_kv.push_back(static_cast<int32_t>(n_kv));
+        for (size_t i = 0; i < batch.groups.size(); ++i) {
+            GroupBatch &group = batch.groups[i];
+            const BlockTable &table = cache.tables()[i];
+            if (pool.lifetime(i).of_source) {
+                add_table(group, table, table.n_blocks());
+                group.n_source.push_back(static_cast<int32_t>(item.sequence->n_source()));
+            } else {
+                add_table(group, table, pool.blocks_for_tokens(n_kv));
+                add_slots(group, table, item.first, item.n_tokens);
+            }
+        }
+        if (cache.state()) batch.states.push_back(index(*cache.state()));
+    }
+}
+
+bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
+    clear(batch, pool.n_groups());
+    batch.row_begin.push_back(0);
+    for (const PlanItem &item : plan.items) {
+        if (item.n_encoded == 0) continue;
+        batch.tokens.insert(batch.tokens.end(), item.sequence->source.begin(), item.sequence->source.end());
+        for (int32_t i = 0; i < item.n_encoded; ++i) batch.positions.push_back(i);
+        batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
+        batch.n_kv.push_back(item.n_encoded);
+        for (size_t i = 0; i < batch.groups.size(); ++i) {
+            if (!pool.lifetime(i).of_source) continue;
+            const BlockTable &table = item.sequence->cache.tables()[i];
+            add_table(batch.groups[i], table, table.n_blocks());
+            add_slots(batch.groups[i], table, 0, item.n_encoded);
+        }
+    }
+    batch.token_types.resize(batch.tokens.size());
+    return !batch.tokens.empty();
+}
+
+} // namespace quire

@@ -1,0 +1,46 @@
+// The executor's side of the decoder: makes the cache's edits, runs the batch, and tells whose rows are which.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/scheduling/item_rows.h"
+#include "engine/scheduling/scheduler.h"
+#include "graph/run/executor.h"
+
+namespace quire {
+
+// What of a step's rows is looked at.
+struct StepWants {
+    HiddenStates hidden = HiddenStates::unwanted;
+    std::vector<int32_t> likeliest = {}; // as in StepBatch
+};
+
+class StepRunner {
+  public:
+    explicit StepRunner(std::shared_ptr<Executor> executor);
+    // Throws what the executor throws; then nobody knows whose contents lie where.
+    void make_edits(const Plan &plan);
+    // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all rows, for
+    // a head.
+    void run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features = {});
+    // Of the last run, those of the item that next_rows() is asked for next; empty where the model shows none.
+    std::span<const float> features(const PlanItem &item);
+    // Of the last run, once for each item in the plan's order.
+    ItemRows next_rows(const PlanItem &item);
+
+  private:
+    void make(const CacheEdit &edit);
+    std::vector<float> tapped(size_t end, size_t n) const;
+    std::shared_ptr<Executor> executor_;
+    size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_;
+    StepBatch batch_, source_batch_;
+    float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
+    const float *hidden_ = nullptr;               // it and maxima may be null
+    std::vector<Executor::TapRows> taps_;         // of the whole run, where they are wanted
+    size_t first_row_ = 0;                        // of the next item
+};
+
+} // namespace quire

@@ -1,0 +1,137 @@
+#include "graph/operations/fused/attention_nodes.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/error.h"
+#include "core/poison.h"
+#include "graph/cpu/cpu_lowering.h"
+#include "graph/trace/shape_checks.h"
+
+namespace quire {
+namespace {
+
+class CacheNode : public CpuNode {
+  public:
+    CacheNode(const AttentionPlace &place, HeadSteps q, HeadSteps k, CpuValue *v)
+        : group_(static_cast<size_t>(place.group)), shape_(place.shape), pools_(place.pools), q_(q), k_(k), v_(v) {}
+    void run(const CpuRun &run) override;
+
+  private:
+    size_t group_;
+    AttentionShape shape_;
+    AttentionPools pools_;
+    HeadSteps q_, k_;
+    CpuValue *v_; // null where V is in K
+};
+
+void CacheNode::run(const CpuRun &run) {
+    const int64_t k_floats = k_.x->n_floats(), v_floats = v_ == nullptr ? 0 : v_->n_floats();
+    // Tokens of a prompt go to the same blocks, which are written together.
+    constexpr int most = 16;
+    const AttentionBatch &attention = run.groups[group_];
+    const int n_rows = attention.n_rows, each = n_rows >= 4 * most * run.team.n_workers() ? most : 1;
+    const int grain = rows_together(4 * each * (q_.x->n_floats() + k_floats));
+    run.team.for_each((n_rows + each - 1) / each, grain, [&](int item) {
+        const int first = item * each, end = std::min(first + each, n_rows);
+        for (int row = first; row < end; ++row) {
+            q_.apply(run.kernels.rows(), row);
+            k_.apply(run.kernels.rows(), row);
+        }
+        const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
+                          v_ == nullptr ? nullptr : v_->floats() + first * v_floats};
+        kv_write_rows(run.kernels, shape_, rows, pools_.k_data(), pools_.v_data());
+    });
+    if (poisons()) kv_poison_rest(shape_, attention, pools_.k_data(), pools_.v_data());
+}
+
+class AttendNode : public CpuNode {
+  public:
+    AttendNode(const AttentionPlace &place, CpuValue *q, CpuValue *out)
+        : group_(static_cast<size_t>(place.group)), shape_(place.shape), pools_(place.pools), sinks_(place.sinks),
+          bias_(place.bias), q_(q), out_(out) {}
+    void run(const CpuRun &run) override;
+
+  private:
+    size_t group_;
+    AttentionShape shape_;
+    AttentionPools pools_;
+    const float *sinks_;
+    DistanceBias bias_;
+    CpuValue *q_, *out_;
+};
+
+void AttendNode::run(const CpuRun &run) {
+    constexpr int64_t alone_multiplications = 96 << 10; // fewer are not worth waking another thread for
+    const AttentionBatch &attention = run.groups[group_];
+    int64_t work = 0;
+    for (int s = 0; s < attention.n_sequences; ++s) {
+        const int64_t rows = attention.row_begin[s + 1] - attention.row_begin[s];
+        work += rows * attention.n_kv[s];
+    }
+    work *= int64_t{shape_.n_head} * (shape_.head_dim + shape_.v_head_dim);
+    AttentionData data{};
+    data.k_pool = pools_.k_data();
+    data.v_pool = pools_.v_data();
+    data.sinks = sinks_;
+    data.bias = bias_;
+    data.q = q_->floats();
+    data.out = out_->floats();
+    data.n_out_rows = attention.n_rows;
+    std::atomic<int> next{0};
+    auto attend = [&](int) { paged_attention(run.kernels, shape_, attention, data, next); };
+    work < alone_multiplications ? attend(0) : run.team.run(attend);
+}
+
+} // namespace
+
+void expect_bias(const char *place, const WeightRef &bias, int64_t n_head) {
+    if (!bias) return;
+    const Shape &shape = bias->tensor.shape();
+    if (shape.size() != 2 || shape[0] != n_head || shape[1] > (int64_t{1} << 24) || bias->tensor.dtype() != DType::f32)
+        throw ShapeError(place, cat(bias->name, " must be f32 [", n_head, ", n] but is ", name(bias->tensor.dtype()),
+                                    " ", to_string(shape)));
+}
+
+DistanceBias distance_bias(const WeightRef &bias) {
+    if (!bias) return {};
+    return {weight_floats(bias), static_cast<int>(bias->tensor.shape()[1])};
+}
+
+KvType kv_type(DType dtype) {
+    switch (dtype) {
+    case DType::f32: return KvType::f32;
+    case DType::f16: return KvType::f16;
+    case DType::bf16: return KvType::bf16;
+    case DType::q8_0: return KvType::q8;
+    case DType::q5_1: return KvType::q5_1;
+    case DType::q4_0: return KvType::q4_0;
+    default:
+        throw UnsupportedError("attend",
+                               cat("the cache must be f32, f16, bf16, q8_0, q5_1 or q4_0 but is ", name(dtype)));
+    }
+}
+
+void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place) {
+    CpuProgram &program = lowering.program();
+    program.add_attention(place.group, place.shape);
+    const HeadSteps q = head_steps(lowering, lowering.input(i, 0));
+    CpuValue *out = lowering.new_value(i);
+    auto with_own = [&](std::vector<CpuValue *> used) {
+        if (place.pools.own_k != nullptr) used.insert(used.end(), {place.pools.own_k, place.pools.own_v});
+        return used;
+    };
+    std::vector<CpuValue *> used = q.used();
+    if (lowering.n_inputs(i) == 1) { // K and V are there already
+        if (q.norm || q.rotation) program.add(std::make_unique<HeadsNode>(q.x, q), used);
+    } else {
+        const HeadSteps k = head_steps(lowering, lowering.input(i, 1));
+        CpuValue *v = place.shape.v_in_k ? nullptr : lowering.value(lowering.input(i, 2));
+        for (CpuValue *each : k.used()) used.push_back(each);
+        if (v != nullptr) used.push_back(v);
+        program.add(std::make_unique<CacheNode>(place, q, k, v), with_own(used));
+    }
+    program.add(std::make_unique<AttendNode>(place, q.x, out), with_own({q.x, out}));
+}
+
+} // namespace quire

@@ -1,0 +1,104 @@
+// The executor of a traced model: its passes, cut into pieces where it lies on several devices, and a cache store on each.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/run/executor.h"
+#include "graph/run/executor_options.h"
+#include "graph/stock/input_sums.h"
+
+namespace quire {
+
+class Pass;
+struct OwnKernels;
+
+class GraphExecutor : public Executor {
+  public:
+    // UnsupportedError when a device lacks an operation.
+    GraphExecutor(Trace trace, Device device, const ExecutorOptions &options);
+    ~GraphExecutor() override;
+
+    int n_vocab() const override { return static_cast<int>(trace_.n_vocab); }
+    int64_t n_output() const { return trace_.n_output(); } // of a row of what run() gives
+    bool makes_logits() const override { return trace_.kind == OutputKind::logits; }
+    bool undivided_prompts() const override { return trace_.attends_both_ways(); }
+    bool reads_token_types() const override { return trace_.reads_token_types(); }
+    int max_rows() const override { return limits_.max_rows; }
+    int max_logit_rows() const override { return limits_.max_logit_rows; }
+    float *maxima() override;
+    int max_sequences() const override { return max_sequences_; }
+    int max_kv_tokens() const override { return cache().groups().empty() ? 0 : limits_.max_kv_tokens; }
+    const CacheLayout &cache() const override { return store().layout(); }
+    int n_blocks(int group) const override { return store().sizes().n_blocks[static_cast<size_t>(group)]; }
+    int n_states() const override { return store().sizes().n_states; }
+    size_t cache_budget_bytes() const override { return budget_bytes_; }
+    bool prefers_near_blocks() const override;
+    void copy_block(int group, int from, int to) override;
+    void copy_state(int from, int to) override;
+    void discard_block(int group, int block) override;
+    void discard_state(int slot) override;
+    float *run(const StepBatch &batch) override;
+    void encode(const StepBatch &batch) override;
+    int n_hidden() const override { return static_cast<int>(trace_.n_hidden()); }
+    const float *hidden() override;
+    std::vector<int> tapped_layers() const override;
+    TapRows tap(size_t i) override;
+    int n_features() const override;
+    int n_features_read() const override { return static_cast<int>(trace_.n_features_read); }
+    const float *features() override;
+
+    std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
+    size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
+    size_t compute_bytes() const;
+    size_t packed_bytes() const;
+    // What a device has, or would have.
+    struct DeviceBytes {
+        size_t weights = 0, cache = 0, compute = 0;
+        size_t free = 0, total = 0; // that the device tells, where nothing is taken
+    };
+    std::vector<DeviceBytes> device_bytes() const; // by device; none where all of the model is on the CPU
+    // The same without taking memory, and what the CPU's steps take.
+    struct Measured {
+        std::vector<DeviceBytes> devices;
+        size_t cpu_compute;
+    };
+    static Measured measure(Trace trace, Device device, ExecutorOptions options);
+    size_t n_pieces() const; // that a step runs one after the other
+    const PackedModel *packed_model() const; // null where nothing is packed
+    size_t n_graphs() const; // a program of our own serves all sizes: 1
+    std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
+    size_t n_nodes() const; // of the program of our own; 0 where there is none
+    const InputSums *input_sums() const; // null where they are not wanted
+    bool uses_own_kernels() const { return own_ != nullptr; } // for a part of the model at least
+    const KernelSet *kernel_set() const; // null without kernels of our own
+    int n_threads() const;
+
+  private:
+    enum class Kind { decode, encode };
+    void check(const StepBatch &batch, Kind kind) const;
+    void check_tables(const StepBatch &batch, Kind kind) const;
+    PlacesOfCache cut_traces(const ExecutorOptions &options);
+    void make_stores(const ExecutorOptions &options, const PlacesOfCache &cached);
+    void make_graphs(const ExecutorOptions &options);
+    void make_programs(const ExecutorOptions &options);
+    bool has_part(Place place) const;
+    bool has_graphs() const; // a part on a device
+    std::vector<Pass *> passes() const;
+    const KvStore &store() const { return *stores_.front(); } // whose layout and sizes are those of all
+    // A device of the model: the CPU is one where ggml's operators are wanted there.
+    struct DevicePart;
+    DevicePart &first() const { return *devices_.front(); }
+    bool shows_features() const; // by the last tap
+    Trace trace_;
+    std::vector<std::unique_ptr<DevicePart>> devices_;
+    std::unique_ptr<Pass> decode_, encode_; // encode_: where the trace has an encoder
+    std::vector<std::unique_ptr<KvStore>> stores_; // those of devices that have a part, then the CPU's
+    size_t budget_bytes_ = 0;
+    int max_sequences_;
+    int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
+    GraphLimits limits_;
+    std::unique_ptr<OwnKernels> own_;
+};
+
+} // namespace quire

@@ -1,0 +1,15 @@
+// Which products read the same rows and may be one, as their matrices lie one after the other on a device: q, k and v of a layer,
+// and gate and up.  A step of few rows costs as many kernels as it has products, nearly whatever these multiply.
+#pragma once
+
+#include <vector>
+
+#include "graph/stock/device_weights.h"
+#include "graph/trace/trace.h"
+
+namespace quire {
+
+// Each matrix is in one group at most.
+std::vector<MatrixGroup> products_together(const std::vector<const Trace *> &traces);
+
+} // namespace quire

@@ -1,0 +1,76 @@
+// A forward pass as pieces that run one after the other: programs of our own kernels, and graphs of ggml's operators.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/large_pages.h"
+#include "graph/cpu/cpu_matrices.h"
+#include "graph/cpu/cpu_program.h"
+#include "graph/cpu/packed_model.h"
+#include "graph/run/boundary_memory.h"
+#include "graph/run/placement.h"
+#include "graph/stock/stock_graphs.h"
+
+namespace quire {
+
+// What programs of our own kernels share: they run one after the other.
+struct OwnKernels {
+    KernelSet kernels;
+    std::unique_ptr<PackedModel> packed; // null without kernels that read it
+    CpuMatrices matrices;
+    std::shared_ptr<ThreadTeam> team;
+    AlignedMemory memory; // of values
+    size_t memory_bytes = 0;
+
+    OwnKernels(const KernelSet &kernel_set, std::unique_ptr<PackedModel> packed_model,
+               std::shared_ptr<ThreadTeam> threads)
+        : kernels(kernel_set), packed(std::move(packed_model)), matrices(kernels, packed.get()),
+          team(std::move(threads)) {}
+};
+
+// Pieces at Place::cpu are programs, those on devices graphs.  What is added to a pass must outlive it.
+class Pass {
+  public:
+    explicit Pass(CutTrace trace);
+    Pass(const Pass &) = delete;
+    Pass &operator=(const Pass &) = delete;
+
+    const std::vector<Piece> &pieces() const { return trace_.pieces; }
+    bool is_at(Place place) const;
+    // In this order, each where there are such pieces.  They throw what StockGraphs and lower_cpu do.
+    // `devices`: by number; transfers are made for the first.
+    void add_boundaries(const std::vector<const Backend *> &devices, int max_rows, int max_logit_rows);
+    void add_graphs(Place place, StockDevice &device, const GraphLimits &limits);
+    void add_programs(OwnKernels &own, const KvStore &store, CpuProgramLimits limits);
+    size_t program_bytes() const; // of the largest
+    void place(uint8_t *memory);
+
+    float *run(const StepBatch &batch); // the output
+    // Of the last run, as Executor has them.
+    const float *hidden() const;
+    float *maxima() const;
+    const float *tap(size_t i) const;
+
+    size_t n_nodes() const;
+    std::set<std::string> stock_operations() const;
+    size_t host_boundary_bytes() const { return host_boundaries_.size_bytes(); }
+    size_t boundary_bytes(size_t device) const { return device_boundaries_.at(device).size_bytes(); }
+
+  private:
+    struct Runner { // one of both
+        std::optional<CpuProgram> program;
+        std::unique_ptr<StockGraphs> graphs;
+    };
+    float *run_program(const Piece &piece, CpuProgram &program, const StepBatch &batch);
+    CutTrace trace_; // fixed: runners refer to the pieces' traces
+    std::vector<Runner> runners_; // by piece
+    BoundaryMemory host_boundaries_;
+    std::vector<BoundaryMemory> device_boundaries_; // by device
+    ThreadTeam *team_ = nullptr;
+};
+
+} // namespace quire

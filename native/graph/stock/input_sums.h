@@ -1,0 +1,46 @@
+// What the inputs of a model's products look like: sums of squares by column, of which importance matrices are made.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/trace/trace.h"
+
+namespace quire {
+
+// Watches the products of stock graphs on the CPU.  The sums are the same whatever the number of threads.
+class InputSums {
+  public:
+    struct Sums {
+        int64_t n_matrix, n_columns;
+        std::vector<double> squares; // [n_matrix, n_columns], over the rows that came to each matrix
+        std::vector<int64_t> n_rows; // [n_matrix]
+    };
+
+    // Real rows of the step that runs next: the others of a graph are padding.
+    void begin_step(int n_tokens, int n_logit_rows);
+    // `x` {n, rows} or {n, rows, n_matrix}, or with `experts` {n_used, tokens} {n, 1 or n_used, tokens}: the product with
+    // `weight` must read what this gives.
+    ggml_tensor *watch(ggml_context *context, const Weight &weight, ggml_tensor *x, ggml_tensor *experts, Lead lead);
+    const std::map<std::string, Sums> &sums() const { return sums_; } // by the weight's name
+
+  private:
+    struct Place {
+        const InputSums *owner;
+        Sums *sums;
+        Lead lead;
+        int64_t n_rows() const { return lead == Lead::tokens ? owner->n_tokens_ : owner->n_logit_rows_; }
+    };
+    static void add_rows(ggml_tensor *x, const ggml_tensor *rows, int thread, int n_threads, void *place);
+    static void add_rows_of_experts(ggml_tensor *x, const ggml_tensor *rows, const ggml_tensor *experts, int thread,
+                                    int n_threads, void *place);
+
+    int64_t n_tokens_ = 0, n_logit_rows_ = 0;
+    std::map<std::string, Sums> sums_;
+    std::deque<Place> places_; // graphs point there
+};
+
+} // namespace quire

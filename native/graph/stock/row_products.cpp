@@ -1,0 +1,60 @@
+#include "graph/stock/row_products.h"
+
+#include "graph/stock/own_nodes.h"
+#include "graph/stock/stock_parts.h"
+
+namespace quire {
+namespace {
+
+enum Source { matrix_source, x_source, norm_source, added_source, second_source };
+
+// The hidden state that callers may ask for has to be made in any case.
+StockNormed source_of(const StockGraph &graph, ggml_tensor *x) {
+    const auto hidden = static_cast<size_t>(graph.trace.hidden);
+    const bool is_hidden = graph.trace.hidden >= 0 && hidden < graph.values.size() && graph.values[hidden] == x;
+    return is_hidden ? StockNormed{x} : before_norm(x);
+}
+
+bool is_row(const ggml_tensor *x) { return ggml_nrows(x) == 1 && ggml_is_contiguous(x); }
+
+} // namespace
+
+ggml_tensor *row_product(StockGraph &graph, ggml_tensor *matrix, ggml_tensor *x) {
+    if (graph.device == nullptr || !is_row(x)) return nullptr;
+    const StockNormed before = source_of(graph, x);
+    RowProduct params;
+    params.is_normed = static_cast<int32_t>(before.is_normed);
+    params.eps = before.eps;
+    ggml_tensor *made = row_product_node(graph.context(), matrix, before.x, before.weight, params);
+    return has_own_node(graph.device, made) ? made : nullptr;
+}
+
+ggml_tensor *row_product_plus(StockGraph &graph, ggml_tensor *product, ggml_tensor *added) {
+    RowProduct params;
+    if (!get_params(product, params) || product->src[added_source] != nullptr || !is_row(added)) return nullptr;
+    product->src[added_source] = added;
+    if (has_own_node(graph.device, product)) return product;
+    product->src[added_source] = nullptr;
+    return nullptr;
+}
+
+ggml_tensor *gated_row_product(StockGraph &graph, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
+    RowProduct params, of_up;
+    if (!get_params(gate, params) || !get_params(up, of_up) || gate == up) return nullptr;
+    if (activation != Activation::silu && activation != Activation::gelu_tanh) return nullptr;
+    if (params.gate != RowProduct::none || of_up.gate != RowProduct::none) return nullptr;
+    for (Source source : {x_source, norm_source})
+        if (gate->src[source] != up->src[source]) return nullptr;
+    if (gate->src[added_source] != nullptr || up->src[added_source] != nullptr || params.eps != of_up.eps)
+        return nullptr;
+    gate->src[second_source] = up->src[matrix_source];
+    RowProduct gated = params;
+    gated.gate = activation == Activation::silu ? RowProduct::silu : RowProduct::gelu_tanh;
+    set_params(gate, gated);
+    if (has_own_node(graph.device, gate)) return gate;
+    gate->src[second_source] = nullptr;
+    set_params(gate, params);
+    return nullptr;
+}
+
+} // namespace quire

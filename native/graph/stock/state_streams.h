@@ -1,0 +1,54 @@
+// How operations with a state run on devices, by ggml's operators: what they share (graph/stock/state_plan.h has the streams).
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "graph/stock/state_plan.h"
+#include "graph/stock/stock_parts.h"
+
+namespace quire {
+
+class Tensor;
+
+// Streams of one part.
+struct StateStreams {
+    ggml_context *context;
+    int64_t n_streams, stream_rows;
+    std::vector<ggml_tensor *>
+        inputs; // dense, with all rows of the streams; what has one number of a head may be a row
+    ggml_tensor *pool; // f32 {n, slots}: states
+    ggml_tensor *slots; // i32 {n_streams}: of those that the streams begin with
+    ggml_tensor *mask; // f32 {rows}: 0 of those that must leave the state as it is; null where there are none
+    std::function<ggml_tensor *(const WeightRef &)> weight;
+
+    int64_t n_rows() const { return n_streams * stream_rows; }
+    ggml_tensor *states() const { return ggml_get_rows(context, pool, slots); } // {n, n_streams}
+    // An input times the mask, {n, rows}.
+    ggml_tensor *masked(ggml_tensor *x) const;
+    ggml_tensor *by_stream(ggml_tensor *x, int64_t a, int64_t b) const {
+        return ggml_reshape_4d(context, x, a, b, stream_rows, n_streams);
+    }
+};
+
+// What a part becomes: results of all its rows, {numbers of a row, rows}, and the states after them, {n, n_streams}.
+struct StreamsMade {
+    ggml_tensor *rows, *states;
+};
+// Both from the one array that ggml's operators give: results, then states.
+StreamsMade stock_split(const StateStreams &streams, ggml_tensor *made, int64_t row_floats);
+
+// All parts of a step: inputs taken apart, results in the rows' order, states written.
+ggml_tensor *stock_by_streams(const StockParts &parts, const std::vector<ggml_tensor *> &inputs, const Tensor &states,
+                              const std::function<StreamsMade(const StateStreams &)> &make);
+// Whether the device has all that `make` asks for.  `inputs`: their shapes.
+bool runs_by_streams(Device device, const std::vector<TraceShape> &inputs, int64_t n_state,
+                     const std::function<StreamsMade(const StateStreams &)> &make);
+
+// Of operations whose state is the rows before: those that each row sees, f32 {n, rows.n(), lead}; the state is brought up
+// to date.
+ggml_tensor *stock_seen(const StockParts &parts, ggml_tensor *x, const Tensor &states, SeenRows rows);
+
+ggml_tensor *stock_dense(ggml_context *context, ggml_tensor *x);
+
+} // namespace quire

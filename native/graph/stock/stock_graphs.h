@@ -1,0 +1,79 @@
+// A trace by ggml's operators: the step's form of attention is chosen, its graph found or made, its inputs sent, its result
+// brought back.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/device_faults.h"
+#include "graph/stock/graph_cache.h"
+#include "graph/stock/graph_key.h"
+#include "graph/stock/logit_strips.h"
+#include "graph/stock/lower_stock.h"
+#include "graph/stock/step_inputs.h"
+
+namespace quire {
+
+// What the traces that run on one device share: they run one after the other.
+struct StockDevice {
+    Backend &backend;
+    const KvStore &store;
+    bool on_device;
+    std::unique_ptr<InputSums> sums; // null where they are not wanted
+    StockLowering lowering;
+    GraphCache cache;
+    StepInputs inputs;
+
+    // Everything outlives it.  `copies`: of weights that lie elsewhere, or null.
+    StockDevice(Backend &backend, const KvStore &store, bool sums_inputs, DeviceWeights *copies);
+};
+
+class StockGraphs {
+  public:
+    // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
+    // memory.
+    StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
+    // The output, null where the trace has none; what it leaves for others is in their boundaries then.  DeviceError when the
+    // device is lost.
+    float *run(const StepBatch &batch);
+    // Of the last run; null where there are none, or no run was.
+    const float *hidden();
+    const float *tap(size_t i);
+    float *maxima() { return has_strips_ ? strips_.maxima() : nullptr; }
+
+  private:
+    struct FreeBuffer {
+        void operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
+    };
+    // What a device's rows are copied to.
+    struct Copy {
+        std::unique_ptr<ggml_backend_buffer, FreeBuffer> buffer;
+        size_t size_bytes = 0;
+        bool is_there = false; // since the last run
+    };
+    void reserve(const GraphLimits &limits);
+    float *run_step(const StepBatch &batch);
+    static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
+    // The first rows, asked of the device where they are on one.
+    float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
+    float *fetch_logits(const LoweredGraph &graph, const StepBatch &batch);
+    float *room(size_t bytes, Copy &copy);
+    bool may_find_strips() const;
+    const float *fetch_now(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
+    void fetch_left(const LoweredGraph &graph) const;
+
+    StockDevice &device_;
+    const Trace &trace_;
+    int number_; // of the trace
+    GraphBuckets buckets_;
+    AttentionPlanner planner_;
+    StatePlanner states_;
+    Copy logits_, hidden_;
+    LogitStrips strips_;
+    bool finds_strips_ = false, has_strips_ = false; // the device can; the last run's rows were brought so
+    std::vector<Copy> taps_;
+    const LoweredGraph *last_ = nullptr;
+    size_t n_tokens_ = 0, n_rows_ = 0; // n_rows_: of logits; both of the last run
+};
+
+} // namespace quire

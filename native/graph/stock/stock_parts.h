@@ -1,0 +1,56 @@
+// What lowering to ggml's operators has at hand, and pieces that several operations are made of.
+#pragma once
+
+#include <ggml.h>
+
+#include <array>
+#include <vector>
+
+#include "graph/trace/trace.h"
+#include "kernels/rows/row_kernels.h"
+
+namespace quire {
+
+class DeviceWeights;
+class KvStore;
+class InputSums;
+struct StockGraph;
+
+// Shapes of ggml are reversed: [tokens, h, d] is ne = {d, h, tokens}.
+struct StockParts {
+    ggml_context *context;
+    std::vector<ggml_tensor *> inputs;
+    const TraceShape &shape; // of the result
+    int64_t lead; // rows of the result
+    // For operations that have a state of each sequence; else null.
+    const KvStore *store = nullptr;
+    ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each; then others of no rows
+    // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
+    StockGraph *graph = nullptr;
+    std::vector<int> n_reads{}; // of each input, by operations of the graph and from outside; empty inside of a program
+    bool is_only_read(size_t input) const { return input < n_reads.size() && n_reads[input] == 1; } // by this one
+    InputSums *sums = nullptr; // of what products read, where that is wanted
+    DeviceWeights *copies = nullptr; // of weights that lie elsewhere; null: all are where they are read
+    ggml_tensor *weight(const WeightRef &w) const;
+    // `x` as the product with `w` must read it (graph/stock/input_sums.h).
+    ggml_tensor *read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts = nullptr) const;
+};
+
+// The dimensions of a value with `lead` rows.
+std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
+// The first `lead` rows of a boundary on the device.
+ggml_tensor *device_rows(ggml_context *context, const Boundary &boundary, int64_t lead);
+// A value and the norm (root mean square) that has made it, where one has.
+struct StockNormed {
+    ggml_tensor *x; // before the norm
+    ggml_tensor *weight = nullptr; // may be null
+    bool is_normed = false;
+    float eps = 0;
+};
+StockNormed before_norm(ggml_tensor *x);
+ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation activation);
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation);
+ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation); // rows of gate, then up
+ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap); // cap * tanh(x / cap)
+
+} // namespace quire

@@ -1,0 +1,125 @@
+// The operations of graph/operations/ by name.  All throw ShapeError where shapes do not fit.
+#pragma once
+
+#include <array>
+
+#include "graph/trace/tracer.h"
+#include "kernels/rows/row_kernels.h"
+
+namespace quire {
+
+// operations/fused/embed.cpp, linear.cpp, rms_norm.cpp
+TraceTensor embed(const TraceTensor &tokens, WeightRef weight);
+TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias);     // bias may be null
+TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps);        // weight may be null
+
+// x [rows, h, n_in] times weight [h, n_out, n_in], each head with its own matrix (operations/fused/head_product.cpp).
+TraceTensor head_linear(const TraceTensor &x, WeightRef weight);
+
+// operations/fused/rope.cpp
+enum class RopeLayout { half, interleaved };
+struct RopeSpec {
+    int n_dims;
+    RopeLayout layout;
+    float freq_base;
+    float freq_scale;
+    float ext_factor;
+    float attn_factor;
+    float beta_fast;
+    float beta_slow;
+    int n_ctx_orig;
+    WeightRef factors; // may be null
+    // How many pairs turn by the row's place in time, height and width (M-RoPE, Wang et al. 2024): one after the other, or
+    // taking turns (Qwen3-VL).  Zeros: all by its position.
+    std::array<int, 3> sections{};
+    bool take_turns = false;
+    bool has_sections() const { return sections != std::array<int, 3>{}; }
+    int axis_of(int pair) const; // 0: time, 1: height, 2: width
+    bool operator==(const RopeSpec &) const = default;
+};
+TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec);
+
+struct Heads {
+    TraceTensor q, k, v; // [tokens, n_head or n_kv_head, head_dim]
+};
+// operations/fused/attend.cpp
+struct AttendSpec {
+    int layer;
+    float scale;
+    float soft_cap;
+    WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
+};
+TraceTensor attend(const Heads &heads, AttendSpec spec);
+// The same where the layer keeps V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
+TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec);
+TraceTensor attend_to_written(const TraceTensor &q,
+                              AttendSpec spec); // by another operation of the step, or write_source
+// Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer (operations/fused/write_source.cpp),
+// and in the other trace each row attends to all of them, by attend_to_written.
+void write_source(int layer, const TraceTensor &k, const TraceTensor &v);
+// Rows of a sequence attend to each other both ways, and nothing is cached (operations/fused/attend_rows.cpp).
+struct AttendRowsSpec {
+    float scale;
+    float soft_cap;
+    int window; // w: w / 2 positions to either side; 0: all
+    WeightRef bias; // as above, [n_head, odd]; may be null
+};
+TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec);
+
+// Each number by itself (operations/fused/elements.cpp).
+TraceTensor add(const TraceTensor &a, const TraceTensor &b);
+TraceTensor multiply(const TraceTensor &a, const TraceTensor &b);
+TraceTensor scale(const TraceTensor &x, float factor);
+TraceTensor glu(const TraceTensor &gate, const TraceTensor &up, Activation activation);
+TraceTensor activate(const TraceTensor &x, Activation activation);
+TraceTensor soft_cap(const TraceTensor &x, float cap);
+
+// operations/fused/reshape.cpp, select_rows.cpp
+TraceTensor heads(const TraceTensor &x, int n_head);
+TraceTensor merge_heads(const TraceTensor &x);
+TraceTensor reshape(const TraceTensor &x, std::vector<int64_t> rest);
+TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows);
+
+// From a router's scores to the experts of a token and their weights (operations/fused/moe.cpp).
+enum class Gating {
+    softmax, // over all experts
+    sigmoid, // of each score
+    softmax_of_chosen, // over the scores of those chosen
+    sparse_mixer, // of each chosen one over those left whose scores are near its own (Liu et al. 2024)
+};
+inline constexpr float mixer_jitter =
+    0.01F; // near: within twice this part of the larger of both, as models are trained
+enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
+struct Routing {
+    int n_used;
+    Gating gating;
+    bool normalize; // weights are divided by their sum
+    float scale;
+    int n_group = 1, n_group_used = 1; // only experts of the best groups are chosen
+    GroupScore group_score = GroupScore::two_largest;
+};
+
+// What an expert does between its matrices.
+enum class ExpertUnit {
+    gated, // activation(gate) * up
+    clamped_swiglu, // gpt-oss's
+    clipped, // min(activation(gate), limit) * clamp(up, -limit, limit)
+    ungated, // activation(up)
+};
+struct MoeSpec {
+    Routing routing;
+    ExpertUnit unit;
+    Activation activation;
+    bool is_squared = false; // activation(up) ** 2, of ungated ones
+    float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu; the limit of clipped, too
+    bool weighs_input = false; // the weight goes to the expert's input instead of its output
+};
+struct MoeWeights {
+    WeightRef gate, up, down; // gate is null where experts are ungated
+    WeightRef selection_bias; // [n_expert] added to what is ranked, not to weights; may be null
+    WeightRef expert_scale; // [n_expert] multiplies weights; may be null
+    WeightRef gate_bias, up_bias, down_bias; // [n_expert, n]; may be null
+};
+TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weights, MoeSpec spec);
+
+} // namespace quire

@@ -1,0 +1,51 @@
+// What one step computes: flat arrays that both lowerings and the scheduler agree on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace quire {
+
+inline constexpr size_t logit_strip = 64;
+constexpr size_t n_logit_strips(size_t n_vocab) { return (n_vocab + logit_strip - 1) / logit_strip; }
+
+enum class HiddenStates { unwanted, wanted };
+
+// Where the rows of a step lie in one group of layers (kv/cache_spec.h).
+struct GroupBatch {
+    std::vector<int32_t> slots; // [n_rows] where the row's K and V go: block * kv_block_tokens + offset
+    std::vector<int32_t> table_begin; // [n_sequences] first entry of the sequence's blocks in `tables`
+    std::vector<int32_t> tables; // block ids; 0, the null block, where no row of the step or later sees the block
+    // [n_sequences] tokens that the sequence has in a group that is of source texts; empty: those of the step's n_kv.
+    std::vector<int32_t> n_source = {};
+    const std::vector<int32_t> &n_kv_of(const std::vector<int32_t> &of_step) const {
+        return n_source.empty() ? of_step : n_source;
+    }
+    // The last position that a row at `position` of a sequence sees: its own, or the source's last.
+    int32_t last_seen(int sequence, int32_t position) const {
+        return n_source.empty() ? position : n_source[static_cast<size_t>(sequence)] - 1;
+    }
+};
+
+// Flat arrays of one step.  Rows are the step's tokens, grouped by sequence and in order of position.
+struct StepBatch {
+    std::vector<int32_t> tokens; // [n_rows] ids
+    std::vector<int32_t> positions; // [n_rows] position in the sequence
+    std::vector<int32_t> token_types; // [n_rows] 0; 1 in the second text of a pair
+    // [3, n_rows] places in time, height and width, for rotations with sections; empty: the position in all three.
+    std::vector<int32_t> axes;
+    std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
+    // [logit_rows.size()] k: of the row the k likeliest are enough, of equal ones those with smaller ids; 0: all are wanted,
+    // as they are where this is empty.
+    std::vector<int32_t> likeliest = {};
+    std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
+    std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
+    std::vector<GroupBatch> groups; // by group of the cache's layout
+    std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
+    HiddenStates hidden = HiddenStates::unwanted; // of the logit rows
+    std::span<const float> features = {}; // [n_rows, n] of a head; the caller's, until the step ran
+};
+
+} // namespace quire
