@@ -1,6 +1,6 @@
-"""Which file is chosen, which models are found on a machine, and what the registry keeps.
+"""Which file is chosen, which models are found on a machine, and what the registry stores.
 
-Oracles: llama.cpp's rule for a repository without a quantization; folders laid out as each program lays out its own.
+Oracles: llama.cpp's rule for a repository without a quantization; folders laid out as each program does it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAKE = b"GGUF" + bytes(100)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own, and none of the variables that lead elsewhere."""
+    """An empty home folder, without any variable that points elsewhere."""
     for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "LLAMA_CACHE",
                  "OLLAMA_MODELS", "QUIRE_MODELS", "HF_ENDPOINT"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
@@ -64,7 +64,7 @@ FILES = [
         (HubName("o/m", file="mmproj-m-Q4_K_M.gguf"), None, ["mmproj-m-Q4_K_M.gguf"]),
     ],
 )  # fmt: skip
-def test_the_file_that_is_meant(name: HubName, memory: int | None, expected: list[str]) -> None:
+def test_the_chosen_file(name: HubName, memory: int | None, expected: list[str]) -> None:
     assert [file.path for file in choose(name, FILES, memory).files] == expected
 
 
@@ -76,7 +76,7 @@ def test_the_file_that_is_meant(name: HubName, memory: int | None, expected: lis
         (["plain.gguf"], "plain.gguf"),
     ],
 )
-def test_what_is_usual_as_in_llama_cpp(files: list[str], expected: str) -> None:
+def test_the_default_is_llama_cpps(files: list[str], expected: str) -> None:
     assert choose(HubName("o/m"), [RepositoryFile(path, 1) for path in files], None).files[0].path == expected
 
 
@@ -87,22 +87,22 @@ def test_what_is_usual_as_in_llama_cpp(files: list[str], expected: str) -> None:
             HubName("o/m", tag="Q3_K"),
             FILES,
             LoadError,
-            "there are BF16, IQ2_XXS, Q4_K_M, Q8_0, UD-Q4_K_XL|there are UD-Q4",
+            "has BF16, IQ2_XXS, Q4_K_M, Q8_0, UD-Q4_K_XL|has UD-Q4",
         ),
-        (HubName("o/m", file="x.gguf"), FILES, LoadError, "x.gguf must be a file of o/m"),
-        (HubName("o/m"), [RepositoryFile("README.md")], LoadError, "must have a .gguf file"),
-        (HubName("o/m"), [RepositoryFile("a-00001-of-00003.gguf")], LoadError, "must have a .gguf file"),
+        (HubName("o/m", file="x.gguf"), FILES, LoadError, "o/m: x.gguf"),
+        (HubName("o/m"), [RepositoryFile("README.md")], LoadError, "no model in o/m"),
+        (HubName("o/m"), [RepositoryFile("a-00001-of-00003.gguf")], LoadError, "no model in o/m"),
     ],
 )
-def test_what_a_repository_does_not_have(
+def test_missing_files_and_quantizations_are_named(
     name: HubName, files: list[RepositoryFile], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         choose(name, files, None)
 
 
-def test_nothing_fits() -> None:
-    with pytest.raises(CapacityError, match="the smallest file of o/m must fit"):
+def test_a_repository_whose_files_are_all_too_large() -> None:
+    with pytest.raises(CapacityError, match="o/m"):
         choose(HubName("o/m"), FILES, 100)
 
 
@@ -140,14 +140,14 @@ def test_short_names(text: str, expected: HubName | None) -> None:
     assert short_name(text) == expected
 
 
-def test_every_short_name_is_a_repository() -> None:
+def test_every_short_name_maps_to_a_repository() -> None:
     for sizes in SHORT_NAMES.values():
         for repository in sizes.values():
             assert repository_of(repository) == HubName(repository)
 
 
 def write_hub(root: Path, name: str, files: dict[str, bytes]) -> Path:
-    """A repository as huggingface_hub keeps it: blobs, and a snapshot of links to them."""
+    """Write a repository as huggingface_hub stores it: blobs, and a snapshot of links to them."""
     repository = root / ("models--" + name.replace("/", "--"))
     snapshot = repository / "snapshots" / ("ab" * 20)
     (repository / "refs").mkdir(parents=True)
@@ -178,7 +178,7 @@ def write_ollama(root: Path, place: str, data: bytes) -> Path:
 
 @pytest.fixture
 def stores(home: Path) -> dict[str, Path]:
-    """Models in every store, with some that are damaged or belong to others; the paths by name."""
+    """Fill every store with models, some damaged or incomplete; return the paths by name."""
     hub = home / ".cache/huggingface/hub"
     split = {"s-Q4_K_M-00001-of-00002.gguf": FAKE, "s-Q4_K_M-00002-of-00002.gguf": FAKE}
     snapshot = write_hub(
@@ -238,7 +238,7 @@ def test_models_of_every_store_are_found(stores: dict[str, Path]) -> None:
         ("org/absent", None),
     ],
 )
-def test_what_is_here_is_not_fetched(stores: dict[str, Path], name: str, expected: str | None) -> None:
+def test_stored_models_are_not_downloaded(stores: dict[str, Path], name: str, expected: str | None) -> None:
     asked: list[HubName] = []
 
     def fetch(wanted: HubName) -> Path:
@@ -253,7 +253,9 @@ def test_what_is_here_is_not_fetched(stores: dict[str, Path], name: str, expecte
     ("variable", "folder"),
     [("HF_HUB_CACHE", "elsewhere"), ("HF_HOME", "elsewhere/hub"), ("XDG_CACHE_HOME", "elsewhere/huggingface/hub")],
 )
-def test_the_hubs_own_variables(home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, folder: str) -> None:
+def test_the_hubs_environment_variables(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, folder: str
+) -> None:
     pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
     import subprocess
     import sys
@@ -267,7 +269,7 @@ def test_the_hubs_own_variables(home: Path, monkeypatch: pytest.MonkeyPatch, var
     assert Path(theirs.stdout.strip()) == home / folder
 
 
-def test_deleting_leaves_what_others_use(stores: dict[str, Path]) -> None:
+def test_deleting_keeps_files_of_other_models(stores: dict[str, Path]) -> None:
     models = {model.name: model for model in stored_models()}
     first = stores["org/m-GGUF:Q4_K_M"]
     blob, other = first.resolve(), stores["org/m-GGUF:Q8_0"]
@@ -288,14 +290,14 @@ def test_deleting_leaves_what_others_use(stores: dict[str, Path]) -> None:
 # The registry
 
 
-def test_the_registry_keeps_what_it_is_given(home: Path) -> None:
+def test_the_registry_stores_presets(home: Path) -> None:
     preset = Preset("org/m:Q8_0", 'Say "hi".\nTwice\\', {"ctx-size": 96, "deterministic": True}, {"stop": ["a"]}, "5m")
     Registry().add("short", preset)
     Registry().add("again/v1:2", Preset("short", None, {"threads": 2}, {"top_k": 3}))
     again = Registry()
     assert again.get("short") == preset
     assert again.get("short:latest") == preset
-    # What a name stands for may be a name itself.
+    # A name may refer to another name.
     assert preset_of("again/v1:2") == Preset(
         "org/m:Q8_0", preset.system, {"ctx-size": 96, "deterministic": True, "threads": 2}, {"stop": ["a"], "top_k": 3},
         "5m",
@@ -307,7 +309,7 @@ def test_the_registry_keeps_what_it_is_given(home: Path) -> None:
     assert set(Registry().presets) == {"again/v1:2"}
 
 
-def test_names_in_a_circle_end(home: Path) -> None:
+def test_circular_names_end(home: Path) -> None:
     Registry().add("a", Preset("b"))
     Registry().add("b", Preset("a"))
     assert locate("a", None) in (Path("a"), Path("b"))
@@ -316,18 +318,18 @@ def test_names_in_a_circle_end(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x =", "must be TOML"),
+        ("x =", "TOML"),
         ("x = 1", "tables"),
-        ("[models]\na = 1", "must be a table with model"),
-        ("[models.a]\nsystem = 'x'", "must be a table with model"),
-        ("[models.a]\nmodel = 'm'\ntemperature = 1", "has 'temperature'"),
-        ("[models.a]\nmodel = 'm'\nadapters = [1]", "adapters must be a list of files"),
+        ("[models]\na = 1", "models.a"),
+        ("[models.a]\nsystem = 'x'", "models.a"),
+        ("[models.a]\nmodel = 'm'\ntemperature = 1", "'temperature'"),
+        ("[models.a]\nmodel = 'm'\nadapters = [1]", "adapters"),
         ("[models.a]\nmodel = 'm'\ndraft = 'd'", "is an option"),
-        ("[models.a]\nmodel = 'm'\noptions = 3", "options must be of another type"),
-        ("[models.a]\nmodel = 'm'\nkeep-alive = true", "keep-alive must be of another type"),
+        ("[models.a]\nmodel = 'm'\noptions = 3", "options"),
+        ("[models.a]\nmodel = 'm'\nkeep-alive = true", "keep-alive"),
     ],
 )
-def test_registries_that_do_not_hold(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_registries(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "models.toml"
     path.write_text(text)
     with pytest.raises(LoadError, match=words):
@@ -335,18 +337,18 @@ def test_registries_that_do_not_hold(tmp_path: Path, text: str, words: str) -> N
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "m.gguf", "a\n", "x" * 200])
-def test_what_is_no_name(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_rejected(tmp_path: Path, name: str) -> None:
     registry = Registry(tmp_path / "models.toml")
     with pytest.raises(RequestError):
         registry.add(name, Preset("m"))
 
 
-def test_ollamas_names_need_no_table(stores: dict[str, Path]) -> None:
+def test_ollama_names_outside_the_table(stores: dict[str, Path]) -> None:
     assert is_known_name("llama3:8b")
-    assert find_stored("llama3") is None  # that would be llama3:latest
+    assert find_stored("llama3") is None  # means llama3:latest, which is not there
 
 
-def test_a_copied_name_holds_in_every_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cp_stores_absolute_paths(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "m.gguf").write_bytes(FAKE)
     for words, model in (
         ("m.gguf mine", str(home / "m.gguf")), ("~/m.gguf mine2", str(home / "m.gguf")), ("mine again", "mine"),
@@ -359,7 +361,7 @@ def test_a_copied_name_holds_in_every_folder(home: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("source", ["absent.gguf", "nobody", "./nothing"])
-def test_what_is_no_model_is_not_copied(home: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
+def test_cp_rejects_unknown_models(home: Path, capsys: pytest.CaptureFixture[str], source: str) -> None:
     assert main(["cp", source, "mine"]) == 3
     assert f"[cp] no such model: {source!r}" in capsys.readouterr().err
     assert Registry().presets == {}
@@ -389,11 +391,11 @@ def test_what_is_no_model_is_not_copied(home: Path, capsys: pytest.CaptureFixtur
         ("", None),
     ],
 )  # fmt: skip
-def test_names_of_a_hub(monkeypatch: pytest.MonkeyPatch, text: str, expected: HubName | None) -> None:
+def test_hub_names(monkeypatch: pytest.MonkeyPatch, text: str, expected: HubName | None) -> None:
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     assert hub_name(text) == expected
 
 
-def test_the_address_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
     assert hub_name("http://127.0.0.1:9/org/name") == HubName("org/name")

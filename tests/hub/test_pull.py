@@ -1,6 +1,6 @@
-"""Fetching models from a hub, as processes, against a hub that the test runs; more of it is in tests/compatibility.
+"""Download models from a local test hub, as processes; tests/compatibility has more.
 
-Oracles: the bytes that the hub has, the requests that it gets, huggingface_hub's own idea of what is in its cache.
+Oracles: the bytes that the hub serves, the requests it receives, and huggingface_hub's own view of its cache.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed"
 
 @dataclass
 class Machine:
-    """A home of its own, and a hub."""
+    """A home folder of its own, and a hub."""
 
     hub: LocalHub
     home: Path
 
     def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        # Variables of hubs and engines stay outside; what preloads the sanitizers does not.
+        # Drop variables of hubs and engines, but keep those that preload sanitizers.
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return subprocess.run(
             [sys.executable, "-m", "quire", *arguments],
@@ -66,8 +66,8 @@ def machine(hub: LocalHub, tmp_path: Path) -> Machine:
     return Machine(hub, tmp_path)
 
 
-def test_what_was_begun_goes_on(machine: Machine) -> None:
-    # The library writes pieces of 10 MiB, and goes on after the last one.
+def test_interrupted_downloads_resume(machine: Machine) -> None:
+    # The library writes pieces of 10 MiB and resumes after the last one.
     machine.hub.cut["large-Q8_0.gguf"] = 11 << 20
     path = machine.pulled("org/large-GGUF")
     assert path.read_bytes() == LARGE
@@ -75,13 +75,13 @@ def test_what_was_begun_goes_on(machine: Machine) -> None:
     assert ranges == [None, f"bytes={10 << 20}-"]
 
 
-def test_a_wrong_file_is_not_kept(machine: Machine) -> None:
+def test_a_file_with_a_wrong_hash_is_deleted(machine: Machine) -> None:
     machine.hub.wrong.add("tiny-Q8_0.gguf")
     done = machine("pull", "org/tiny-GGUF")
     machine.hub.wrong.clear()
     assert done.returncode == 3
-    assert "must have the SHA-256" in done.stderr
-    assert done.stderr.count("\n") == 2  # that it is fetched, and this
+    assert "SHA-256" in done.stderr
+    assert done.stderr.count("\n") == 2  # the note about the download, and this error
     assert machine.pulled("org/tiny-GGUF").read_bytes() == TINY
 
 
@@ -92,7 +92,9 @@ def test_a_wrong_file_is_not_kept(machine: Machine) -> None:
         (("org/tiny-GGUF",), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot download org/tiny-GGUF"),
     ],
 )
-def test_errors_are_one_line(machine: Machine, arguments: tuple[str, ...], more: dict[str, str], words: str) -> None:
+def test_hub_errors_are_one_line(
+    machine: Machine, arguments: tuple[str, ...], more: dict[str, str], words: str
+) -> None:
     done = machine("pull", *arguments, **more)
     assert done.returncode == 3, done.stderr
     last = done.stderr.splitlines()[-1]
@@ -100,7 +102,7 @@ def test_errors_are_one_line(machine: Machine, arguments: tuple[str, ...], more:
     assert words in last
 
 
-def test_without_the_library_the_extra_is_named(machine: Machine) -> None:
+def test_a_missing_library_names_the_extra(machine: Machine) -> None:
     (machine.home / "huggingface_hub.py").write_text("raise ImportError('absent')")
     path = f"{machine.home}{os.pathsep}{PACKAGE.parent}"
     done = machine("pull", "org/tiny-GGUF", PYTHONPATH=path)

@@ -1,1 +1,1 @@
-"""Models by name: what a name means, which files of models this machine has, and how further ones come from a hub."""
+"""Find models by name: on this machine, or on a hub to download from."""

@@ -1,4 +1,4 @@
-"""Fetches models from a hub through ``huggingface_hub``, whose cache, variables and resuming they get with it."""
+"""Download models with ``huggingface_hub``, using its cache, environment variables and resumption."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .names import HubName
 __all__ = ["Progress", "fetch", "is_offline", "repository_files", "usable_memory_bytes"]
 
 Progress = Callable[[int, int, str], None]
-"""Bytes done, bytes in all, the file's name.  It may raise to end the download."""
+"""Called with bytes done, total bytes and the file's name.  It may raise to cancel the download."""
 
 _PIECE_BYTES = 1 << 22
 
 
 def is_offline() -> bool:
-    """Whether the hub's own variables forbid the network."""
+    """Return True if the hub's own variables forbid network access."""
     return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _OFFLINE)
 
 
@@ -43,18 +43,16 @@ def usable_memory_bytes() -> int | None:
 
 
 def _hub() -> Any:
-    """The library; UnsupportedError naming what installs it."""
+    """Import the library.  UnsupportedError saying how to install it."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
-        raise UnsupportedError(
-            "[hub] downloading models needs huggingface_hub, which is not installed: pip install 'quire-llm[hub]'"
-        ) from None
+        raise UnsupportedError("[hub] downloading models needs huggingface_hub: pip install 'quire-llm[hub]'") from None
 
 
 @contextmanager
 def _told(name: HubName) -> Iterator[None]:
-    """The library's errors as ours, in a line."""
+    """Turn the library's errors into one-line errors of Quire."""
     _hub()
     errors: Any = importlib.import_module("huggingface_hub.errors")
     try:
@@ -67,19 +65,19 @@ def _told(name: HubName) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise LoadError(
-            f"[hub] no such repository: {name.repository} (a private one needs HF_TOKEN; a prompt with a slash is "
-            "given by -p)"
+            f"[hub] no such repository: {name.repository} (a private one needs HF_TOKEN; give a prompt with a slash "
+            "with -p)"
         ) from None
     except errors.RevisionNotFoundError:
         raise LoadError(f"[hub] no such revision of {name.repository}: {name.revision}") from None
     except (errors.EntryNotFoundError, errors.HFValidationError) as error:
-        raise LoadError(f"[hub] {name} is not on the hub: {_first_line(error)}") from None
+        raise LoadError(f"[hub] cannot find {name} on the hub: {_first_line(error)}") from None
     except Exception as error:
         if not isinstance(error, OSError | RuntimeError) and "http" not in type(error).__module__:
             raise
         raise LoadError(
             f"[hub] cannot download {name.repository}: {type(error).__name__}: {_first_line(error)} "
-            "(try again: it goes on where it ended)"
+            "(try again to resume)"
         ) from error
 
 
@@ -88,11 +86,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def repository_files(name: HubName) -> list[RepositoryFile]:
-    """The files of a repository.  LoadError where there is none or the hub cannot be reached."""
+    """Return the files of a repository.  LoadError if it does not exist or the hub cannot be reached."""
     if is_offline():
         raise LoadError(
-            f"[hub] {name} is not on this machine, and HF_HUB_OFFLINE forbids downloading it (quire pull {name} does "
-            "that without)"
+            f"[hub] {name} is not on this machine, and HF_HUB_OFFLINE forbids downloading it (unset it for quire pull "
+            f"{name})"
         )
     with _told(name):
         info = (
@@ -110,12 +108,12 @@ def _file(sibling: Any) -> RepositoryFile:
 def fetch(
     name: HubName, memory_bytes: int | None = None, progress: Progress | None = None, *, shows_bars: bool = False
 ) -> tuple[Path, Choice]:
-    """Fetch what a name means, or find it in the hub's cache; the file or folder to be opened, and what was chosen.
+    """Download the files that a name refers to, unless they are cached; return the path to open and the choice made.
 
-    ``shows_bars``: the library shows its own progress bars, in a terminal or a notebook.
+    ``shows_bars`` lets the library show its own progress bars, in a terminal or a notebook.
 
-    Parts that have come stay, and the next call goes on there.  A file's SHA-256 must be the one that the hub tells;
-    LoadError where it is not, and the file is gone then.
+    Partial downloads are kept and resumed by the next call.  A file whose SHA-256 differs from the hub's is deleted,
+    with a LoadError.
     """
     choice = choose(name, repository_files(name), memory_bytes)
     paths = [_fetch_file(name, file, progress, shows_bars=shows_bars) for file in choice.files]
@@ -139,7 +137,7 @@ def _fetch_file(name: HubName, file: RepositoryFile, progress: Progress | None, 
 
 
 def _check(name: HubName, file: RepositoryFile, path: Path, progress: Progress | None) -> None:
-    """LoadError for a file that is not what the hub says."""
+    """Verify a file's SHA-256.  LoadError if it differs from the hub's."""
     if file.sha256 is None:
         return
     digest, done = hashlib.sha256(), 0
@@ -154,13 +152,13 @@ def _check(name: HubName, file: RepositoryFile, path: Path, progress: Progress |
         path.unlink(missing_ok=True)
         blob.unlink(missing_ok=True)
         raise LoadError(
-            f"[hub] {file.path} of {name.repository} must have the SHA-256 {file.sha256[:16]}... but has "
-            f"{digest.hexdigest()[:16]}...: it was deleted, the same command fetches it again"
+            f"[hub] {file.path} of {name.repository} is damaged: SHA-256 {digest.hexdigest()[:16]}... instead of "
+            f"{file.sha256[:16]}... (deleted; run the command again to download it)"
         )
 
 
 def _bar(progress: Progress | None, path: str) -> type[Any]:
-    """A progress bar for the library, which shows nothing and tells ``progress``."""
+    """Return a progress bar class for the library that shows nothing and calls ``progress``."""
     base: type[Any] = importlib.import_module("tqdm").tqdm
 
     class Bar(base):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""From a name to the file or folder of its model, which is fetched where it is not on this machine."""
+"""Resolve a name to a model's file or folder, downloading it if it is not on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_LINKS = 8
 
 
 def preset_of(name: str) -> Preset | None:
-    """The preset of a name in the registry, with those that its model's name stands for in turn under it."""
+    """Return a name's preset in the registry, merged over the presets that its model's name refers to in turn."""
     registry = Registry()
     preset = None if is_local_model(name) else registry.get(name)
     for _ in range(_MOST_LINKS):
@@ -41,13 +41,15 @@ def preset_of(name: str) -> Preset | None:
 
 
 def repository_of(name: str) -> HubName | None:
-    """The repository that a name stands for: as it is written, or by the table of short names."""
+    """Return the repository that a name refers to, directly or through the table of short names."""
     return hub_name(name) or short_name(name)
 
 
 def is_known_name(name: str) -> bool:
-    """Whether a word that is neither a path nor a repository is a model's name: of the registry, of the table of short
-    names, or of Ollama's."""
+    """Return True if a word that is neither a path nor a repository names a model.
+
+    It may be in the registry, in the table of short names, or in Ollama's store.
+    """
     if not name or any(letter.isspace() for letter in name):
         return False
     if short_name(name) is not None or Registry().get(name) is not None:
@@ -60,20 +62,20 @@ def is_known_name(name: str) -> bool:
 
 
 def is_named(name: str) -> bool:
-    """Return whether the registry or a store of this machine has a model of this name."""
+    """Return True if the registry or a store on this machine has a model of this name."""
     from .stores import stored_models
 
     return Registry().get(name) is not None or any(model.name == name for model in stored_models())
 
 
 def locate(name: str, fetch: Callable[[HubName], Path] | None, models: Sequence[StoredModel] | None = None) -> Path:
-    """The file or folder of a model.
+    """Return the file or folder of a model.
 
     Args:
-        fetch: Gets what is not on this machine (None: nothing does).
-        models: Those of this machine's stores, where they are known already.
+        fetch: Downloads a missing model; None never downloads.
+        models: The models of this machine's stores, if already known.
 
-    A name that stands for nothing is a path, and whoever opens it tells that there is none.
+    A name that refers to nothing is returned as a path, for the caller to find missing.
     """
     preset = preset_of(name)
     name = name if preset is None else preset.model
@@ -102,38 +104,37 @@ def found_model(name: str, fetch: Callable[[HubName], Path] | None) -> Path:
     if is_local_model(name) or os.sep in name:
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.gguf")], 1)
         raise LoadError(f"[loader] model file not found: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
-    raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder here{_known(name)}")
+    raise LoadError(f"[loader] no such model: {name!r:.200} is neither a file or folder{_known(name)}")
 
 
 def _known(name: str) -> str:
-    """The rest of the error message, with the names that exist."""
+    """Return the rest of the error message, which lists existing names."""
     first = name.partition(":")[0]
     sizes = SHORT_NAMES.get(first.lower())
     if sizes is not None:
-        return f" nor a size of {first}: {', '.join(sizes)}"
+        return f" nor a size of {first} (sizes: {', '.join(sizes)})"
     near = nearest_name(name)
     hint = "" if near is None else f"did you mean {near!r}? "
-    return f" nor a known name: {hint}quire list shows the models of this machine, org/name is one of Hugging Face"
+    return f" nor a known name ({hint}see quire list, or give org/name from Hugging Face)"
 
 
 def _of_folder(path: Path) -> Path:
-    """The model of a folder: the folder itself if it is a checkpoint, else its only GGUF file.
+    """Return the model in a folder: the folder itself for a checkpoint, else its only GGUF file.
 
-    LoadError, saying what is in the folder, if there is neither.
+    LoadError listing the folder's models if there are none or several.
     """
     if not path.is_dir() or (path / "config.json").exists():
         return path
     files = sorted(each for each in path.glob("*.gguf") if is_model_file(each.name))
-    # The first part of a split model stands for all of them.
+    # List a split model only by its first part.
     models = [each for each in files if "-of-" not in each.stem or "-00001-of-" in each.stem]
     if len(models) == 1:
         return models[0]
     if models:
         names = ", ".join(each.name for each in models[:8])
-        raise LoadError(f"[loader] folder {path} has {len(models)} models: name one of {names}")
+        raise LoadError(f"[loader] folder {path} has {len(models)} models (name one of {names})")
     if is_adapter_folder(path):
         return path
     raise LoadError(
-        f"[loader] folder {path} has no model: neither a .gguf file nor config.json, which a checkpoint has beside its "
-        ".safetensors"
+        f"[loader] no model in folder {path}: neither a .gguf file nor a checkpoint (config.json with .safetensors)"
     )

@@ -1,4 +1,4 @@
-"""What a text can mean as the name of a model: a file or folder here, or a repository of a hub."""
+"""Parse model names: a local file or folder, or a repository on a hub."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _SCHEMES = ("https://", "http://", "hf://")
 
 @dataclass(frozen=True)
 class HubName:
-    """A repository of a hub.  ``tag``: a quantization such as Q4_K_M, as it was written; ``file``: one of its files;
-    ``revision``: a branch, tag or commit.  None: as the hub has it by default."""
+    """A repository on a hub.
+
+    ``tag`` is a quantization such as Q4_K_M as the user wrote it, ``file`` one of its files, and ``revision`` a branch,
+    tag or commit.  None means the hub's default.
+    """
 
     repository: str
     tag: str | None = None
@@ -31,8 +34,8 @@ class HubName:
 
 
 def hub_name(text: str) -> HubName | None:
-    """What of a hub a text names: ``org/name``, ``org/name:QUANT``, with ``hf.co/`` or ``hf://`` before it, or the
-    address of a repository or of a file in one; None for all else."""
+    """Parse ``org/name`` or ``org/name:QUANT``, optionally after ``hf.co/`` or ``hf://``, or the URL of a repository or
+    of a file in one; None for anything else."""
     rest, is_address = _without_host(text)
     if rest is None:
         return None
@@ -48,7 +51,7 @@ def hub_name(text: str) -> HubName | None:
 
 
 def _without_host(text: str) -> tuple[str | None, bool]:
-    """The text after scheme and host, and whether there were any; None for an address elsewhere."""
+    """Strip scheme and host, and tell if there were any; None for a URL of another host."""
     rest, has_scheme = text, False
     for scheme in _SCHEMES:
         if rest.startswith(scheme):
@@ -64,8 +67,7 @@ def _without_host(text: str) -> tuple[str | None, bool]:
 
 
 def is_local_model(text: str) -> bool:
-    """Whether a text names a folder, a file whose name ends in .gguf (also one that is not there), or a file that
-    begins like one."""
+    """Return True for a folder, a file name ending in .gguf, existing or not, or a file with GGUF's magic bytes."""
     if not text or "\n" in text or "\0" in text or "://" in text:
         return False
     path = Path(text).expanduser()
@@ -78,10 +80,10 @@ def is_local_model(text: str) -> bool:
             return False
         with path.open("rb") as file:
             return file.read(4) == _GGUF_MAGIC
-    except (OSError, ValueError):  # a prompt may be too long for a name
+    except (OSError, ValueError):  # a prompt may be too long for a file name
         return False
 
 
 def is_adapter_folder(path: Path) -> bool:
-    """Whether a folder is a LoRA adapter's, as PEFT writes it, and no model's."""
+    """Return True if a folder holds a LoRA adapter in PEFT's format rather than a model."""
     return (path / "adapter_config.json").is_file() and not any(path.glob("model*.safetensors"))

@@ -1,4 +1,4 @@
-"""The engine's options of a preset, by the names of ``EngineConfig``'s fields."""
+"""Convert a preset's engine options to fields of ``EngineConfig``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["options_of_preset"]
 
 
 def options_of_preset(preset: Preset) -> dict[str, Any]:
-    """A preset's options by the names of ``EngineConfig``'s fields; RequestError for other names."""
+    """Return a preset's options as fields of ``EngineConfig``.  RequestError for unknown names."""
     names = {
         flag.removeprefix("--"): name for name, option in engine_options().items() for flag in option.flags.split()
     }

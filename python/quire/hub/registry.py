@@ -1,4 +1,4 @@
-"""The registry: a TOML file of names for models, each with options, sampling and a system message.
+"""The registry: a TOML file of model names, each with options, sampling parameters and a system message.
 
 [models.coder]
 model = "Qwen/Qwen2.5-Coder-7B-Instruct-GGUF:Q4_K_M"
@@ -35,8 +35,10 @@ _NOT_YET = {
 
 @dataclass(frozen=True)
 class Preset:
-    """What a name stands for.  ``options``: of the engine, by their long names on the command line; ``sampling``:
-    fields of ``SamplingParams``."""
+    """A model under a name of its own.
+
+    ``options`` are engine options by their long command-line names, ``sampling`` fields of ``SamplingParams``.
+    """
 
     model: str
     system: str | None = None
@@ -46,7 +48,7 @@ class Preset:
 
 
 def registry_path() -> Path:
-    """``QUIRE_MODELS``, or ``quire/models.toml`` where the system keeps configuration."""
+    """Return ``QUIRE_MODELS``, or ``quire/models.toml`` in the system's folder for configuration."""
     if given := os.environ.get("QUIRE_MODELS"):
         return Path(given).expanduser()
     home = os.environ.get("XDG_CONFIG_HOME")
@@ -54,24 +56,24 @@ def registry_path() -> Path:
 
 
 class Registry:
-    """The presets of a file, which need not be there.  LoadError naming what does not hold."""
+    """The presets of a file, which need not exist.  LoadError naming an invalid entry."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = registry_path() if path is None else path
         self.presets = _read(self.path)
 
     def get(self, name: str) -> Preset | None:
-        """The preset of a name, also where Ollama's ``:latest`` stands behind it."""
+        """Return the preset of a name, with or without Ollama's ``:latest`` suffix."""
         return self.presets.get(name) or self.presets.get(name.removesuffix(":latest"))
 
     def add(self, name: str, preset: Preset) -> None:
-        """Keep a preset under a name; one that the name had is replaced.
+        """Store a preset under a name, replacing an existing one.
 
         Raises:
-            RequestError: It is no name, or TOML cannot say what the preset has.
+            RequestError: The name is invalid, or TOML cannot represent a value of the preset.
         """
         if not _NAME.fullmatch(name) or name.endswith(".gguf"):
-            raise RequestError(f"[registry] a name must be letters, digits and . _ - : / but is {name!r:.80}")
+            raise RequestError(f"[registry] invalid name {name!r:.80}: only letters, digits and . _ - : / are allowed")
         before = dict(self.presets)
         self.presets[name] = preset
         try:
@@ -81,15 +83,17 @@ class Registry:
             raise
 
     def remove(self, name: str) -> bool:
-        """Forget a name; False where there is none."""
+        """Remove a name; False if it does not exist."""
         if self.presets.pop(name, None) is None:
             return False
         self._write()
         return True
 
     def _write(self) -> None:
-        """Replace the file once what was written has been read back: a file that no program can read would keep all of
-        them from their models."""
+        """Write a new file and replace the old one only after reading it back.
+
+        An unreadable registry would make every program fail to find its models.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
@@ -118,7 +122,7 @@ class Registry:
 
 
 def _plain(value: Any) -> Any:
-    """A preset, or a value of one, as it comes back from TOML."""
+    """Convert a preset or a value in one to the types that TOML returns."""
     if isinstance(value, Preset):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -127,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it: strings are JSON's but for DEL, which TOML wants escaped."""
+    """Format a value as TOML.  TOML strings are like JSON's except that DEL must be escaped."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -147,32 +151,34 @@ def _read(path: Path) -> dict[str, Preset]:
 
 @lru_cache(4)
 def _parsed(path: Path, mtime_ns: int, size: int, inode: int) -> dict[str, Preset]:
-    """The presets of a file in this state: servers read it at each look for models."""
+    """Parse a file, cached by its state because servers consult the registry whenever they look up a model."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise LoadError(f"[registry] {path} must be TOML but {error}") from None
+        raise LoadError(f"[registry] cannot read {path} as TOML: {error}") from None
     if set(given) - {"models"} or not isinstance(given.get("models", {}), dict):
-        raise LoadError(f"[registry] {path} must have tables [models.NAME] only but has {sorted(given)!s:.100}")
+        raise LoadError(
+            f"[registry] {path} has unknown keys: only tables [models.NAME] are allowed, not {sorted(given)!s:.100}"
+        )
     return {name: _preset(path, name, table) for name, table in given.get("models", {}).items()}
 
 
 def _preset(path: Path, name: str, table: Any) -> Preset:
     place = f"[registry] {path}: models.{name}"
     if not isinstance(table, dict) or not isinstance(table.get("model"), str):
-        raise LoadError(f'{place} must be a table with model = "..." but is {table!r:.80}')
+        raise LoadError(f'{place} is not a table with model = "...": {table!r:.80}')
     for key in table:
         if key in _NOT_YET:
-            raise LoadError(f"{place} must be without {key}: {_NOT_YET[key]}")
+            raise LoadError(f"{place} has unsupported key {key!r}: {_NOT_YET[key]}")
         if key not in _KEYS:
-            raise LoadError(f"{place} must have keys of {', '.join(_KEYS)} but has {key!r:.80}")
+            raise LoadError(f"{place} has unknown key {key!r:.80} (known: {', '.join(_KEYS)})")
     for key, kinds in (("system", str), ("options", dict), ("sampling", dict), ("keep-alive", str | int | float)):
         if key in table and (not isinstance(table[key], kinds) or isinstance(table[key], bool)):
-            raise LoadError(f"{place}.{key} must be of another type but is {table[key]!r:.80}")
+            raise LoadError(f"{place}.{key} has the wrong type: {table[key]!r:.80}")
     adapters = table.get("adapters", [])
     if not isinstance(adapters, list) or not all(isinstance(each, str) and each for each in adapters):
-        raise LoadError(f"{place}.adapters must be a list of files, FILE or FILE:SCALE, but is {adapters!r:.80}")
+        raise LoadError(f"{place}.adapters is not a list of FILE or FILE:SCALE: {adapters!r:.80}")
     return Preset(
         table["model"],
         table.get("system"),

@@ -1,4 +1,4 @@
-"""Deletes models from the hub's cache; those of other programs are theirs to delete."""
+"""Delete models from the hub's cache, but not from the stores of other programs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["remove_stored"]
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
 _OWNERS = {
-    "ollama": "Ollama's: ollama rm",
-    "lm-studio": "LM Studio's: its own list of models",
-    "llama.cpp": "llama.cpp's",
+    "ollama": "Ollama's store: use ollama rm",
+    "lm-studio": "LM Studio's store: delete it there",
+    "llama.cpp": "llama.cpp's cache: delete the file",
 }
 
 
 def remove_stored(model: StoredModel) -> int:
-    """Delete a model's files, and its repository's folder where no other model is left in it; the bytes given back.
+    """Delete a model's files, and the whole repository folder if no other model is left in it; return the freed bytes.
 
-    UnsupportedError for a model in the store of another program.
+    UnsupportedError for a model in another program's store.
     """
     if model.store != "hub":
-        raise UnsupportedError(f"[rm] {model.name} must be in the hub's cache but is {_OWNERS[model.store]}")
+        raise UnsupportedError(f"[rm] cannot delete {model.name}, which is in {_OWNERS[model.store]}")
     repository = next(parent for parent in model.path.parents if parent.name.startswith("models--"))
     if model.path.is_dir():
         freed = _size(repository)

@@ -1,4 +1,4 @@
-"""Short names of well-known models, as Ollama's users type them, and the repositories that hold them as GGUF."""
+"""Short names of well-known models, as Ollama users type them, and their GGUF repositories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .names import HubName
 
 __all__ = ["SHORT_NAMES", "nearest_name", "short_name"]
 
-# By name, then by tag; the first tag is meant where none is given, and by "latest".
+# By name, then by tag.  The first tag is the default, and also "latest".
 SHORT_NAMES: dict[str, dict[str, str]] = {
     "qwen3": {
         "8b": "Qwen/Qwen3-8B-GGUF", "0.6b": "Qwen/Qwen3-0.6B-GGUF", "1.7b": "Qwen/Qwen3-1.7B-GGUF",
@@ -54,8 +54,10 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 
 
 def short_name(text: str) -> HubName | None:
-    """The repository that a name such as ``qwen3`` or ``qwen3:0.6b`` stands for; a quantization may follow the size
-    (``qwen3:8b-q8_0``).  None for a name that the table does not have."""
+    """Return the repository of a name such as ``qwen3`` or ``qwen3:0.6b``; None for a name that is not in the table.
+
+    A quantization may follow the size: ``qwen3:8b-q8_0``.
+    """
     name, _, tag = text.lower().partition(":")
     sizes = SHORT_NAMES.get(name.removeprefix("library/"))
     if sizes is None:
@@ -72,7 +74,7 @@ def short_name(text: str) -> HubName | None:
 
 
 def nearest_name(text: str) -> str | None:
-    """The name in the table that is nearest to an unknown one, with its nearest size if a size was given."""
+    """Return the name in the table that is closest to an unknown one, with the closest size if a size was given."""
     name, _, tag = text.lower().partition(":")
     near = difflib.get_close_matches(name, SHORT_NAMES, 1)
     if not near:

@@ -1,4 +1,4 @@
-"""The models that this machine has already: in the caches of Hugging Face, LM Studio, Ollama and llama.cpp."""
+"""Find the models that this machine already has, in the caches of Hugging Face, LM Studio, Ollama and llama.cpp."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_MANIFEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model on this machine: its name, the file or folder that is opened, and the store that it is in."""
+    """A model on this machine: its name, the file or folder to open, and the store it is in."""
 
     name: str
     path: Path
@@ -35,20 +35,23 @@ class StoredModel:
 
 
 def stored_models(environment: Mapping[str, str] | None = None) -> list[StoredModel]:
-    """All that there are; of a split model, the first part stands for all.  What cannot be read is left out."""
+    """List all models, with a split one as its first part.  Unreadable entries are skipped."""
     env = os.environ if environment is None else environment
     found = [*_hub(env), *_ollama(env), *_lm_studio(env), *_llama_cpp(env)]
     return sorted(found, key=lambda model: (model.name.lower(), model.store))
 
 
 def find_stored(wanted: str | HubName, models: Iterable[StoredModel] | None = None) -> StoredModel | None:
-    """The model that a name means: one of Ollama's, or of a hub, where several files may be there (Q4_K_M first)."""
+    """Return the model that a name refers to.
+
+    A string is one of Ollama's names.  A repository may have several files here; Q4_K_M is preferred, then Q8_0.
+    """
     known = stored_models() if models is None else list(models)
     if isinstance(wanted, str):
         full = wanted if ":" in wanted else f"{wanted}:latest"
         return next((model for model in known if model.store == "ollama" and model.name == full), None)
     repository = wanted.repository.lower()
-    flat = repository.replace("/", "_") + "_"  # as llama.cpp's cache begins a file's name
+    flat = repository.replace("/", "_") + "_"  # prefix of the repository's files in llama.cpp's cache
     fitting = [
         model
         for model in known
@@ -74,17 +77,17 @@ def _is_meant(model: StoredModel, wanted: HubName) -> bool:
     if wanted.file is not None:
         return model.path.as_posix().endswith(("/" + wanted.file, "_" + wanted.file))
     if wanted.revision is not None:
-        return False  # a store does not tell branches apart well enough
+        return False  # stores do not reliably tell branches apart
     if wanted.tag is None or wanted.tag.lower() == "latest":
         return True
     return matches_tag(model.path.name, wanted.tag) or model.name.lower().endswith(f":{wanted.tag.lower()}")
 
 
-# Hugging Face's
+# Hugging Face
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps repositories, by its own variables."""
+    """Return the folder where huggingface_hub keeps repositories, according to its environment variables."""
     if given := env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE"):
         return Path(given).expanduser()
     home = env.get("HF_HOME")
@@ -107,7 +110,7 @@ def _hub(env: Mapping[str, str]) -> Iterator[StoredModel]:
 
 
 def _newest_snapshot(repository: Path) -> Path | None:
-    """That of the branch main, else the newest."""
+    """Return the snapshot of branch main, else the newest one."""
     main = repository / "refs" / "main"
     try:
         commit = main.read_text(encoding="ascii").strip()
@@ -119,7 +122,7 @@ def _newest_snapshot(repository: Path) -> Path | None:
 
 
 def _in_folder(name: str, folder: Path, store: Store) -> Iterator[StoredModel]:
-    """The models of a repository's folder: its GGUF files, or itself where it is a checkpoint."""
+    """Yield the models in a repository's folder: its GGUF files, or the folder itself for a checkpoint."""
     files = sorted(path for path in folder.rglob("*.gguf") if is_model_file(path.name))
     for path in files:
         part = _PART.search(path.name)
@@ -127,7 +130,7 @@ def _in_folder(name: str, folder: Path, store: Store) -> Iterator[StoredModel]:
             continue
         parts = [path] if part is None else sorted(path.parent.glob(_PART.sub("-*-of-*", path.name)))
         if part is not None and len(parts) != int(part[2]):
-            continue  # it has not come completely
+            continue  # incomplete download
         tag = quantization_of(path.name)
         yield from _stored(f"{name}:{tag}" if tag else name, path, store, parts)
     if not files and (folder / "config.json").is_file() and (weights := sorted(folder.glob("*.safetensors"))):
@@ -136,14 +139,14 @@ def _in_folder(name: str, folder: Path, store: Store) -> Iterator[StoredModel]:
 
 def _stored(name: str, path: Path, store: Store, parts: Iterable[Path]) -> Iterator[StoredModel]:
     try:
-        states = [part.stat() for part in parts]  # of a link, what it leads to
+        states = [part.stat() for part in parts]  # follows symbolic links
     except OSError:
         return
     size, modified = sum(state.st_size for state in states), max(state.st_mtime for state in states)
     yield StoredModel(name, path, store, size, modified)
 
 
-# LM Studio's, llama.cpp's
+# LM Studio and llama.cpp
 
 
 def _lm_studio(env: Mapping[str, str]) -> Iterator[StoredModel]:
@@ -164,11 +167,11 @@ def _llama_cpp(env: Mapping[str, str]) -> Iterator[StoredModel]:
         for path in files:
             part = _PART.search(path.name)
             if is_model_file(path.name) and (part is None or int(part[1]) == 1):
-                # The file's name begins with those of owner and repository: org_name_file.gguf.
+                # File names in this cache begin with the repository: org_name_file.gguf.
                 yield from _stored(_PART.sub("", path.name).removesuffix(".gguf"), path, "llama.cpp", [path])
 
 
-# Ollama's
+# Ollama
 
 
 def _ollama(env: Mapping[str, str]) -> Iterator[StoredModel]:
@@ -208,7 +211,7 @@ def _model_blob(root: Path, manifest: Path) -> Path | None:
 
 
 def _children(folder: Path, *, folders: bool = True) -> list[Path]:
-    """Folders (or files) in a folder, in order; none where it cannot be read."""
+    """Return the folders (or files) in a folder, sorted; none if it cannot be read."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() == folders)
     except OSError:
