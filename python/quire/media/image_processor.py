@@ -1,0 +1,65 @@
+"""An image processor turns an image into views, and a view into rows of patches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from .decode import Rgb
+from .pixels import Floats
+
+__all__ = ["ImageProcessor", "Layout", "ProcessedImage", "View"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One picture for the encoder: the whole image or a tile of it.
+
+    Attributes:
+        patches: float32 [n_rows * n_cols, patch_dim].
+        n_rows, n_cols: The grid of patches.
+    """
+
+    patches: Floats
+    n_rows: int
+    n_cols: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The grid of an image, known from its size alone.
+
+    Attributes:
+        views: Rows and columns of patches of each view, in the order of the prompt.
+        tile_rows, tile_cols: The grid of tiles among the views; 0 for an image that is not cut.
+        n_tokens: Rows of each view in the language model.
+    """
+
+    views: tuple[tuple[int, int], ...]
+    tile_rows: int
+    tile_cols: int
+    n_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProcessedImage:
+    """An image ready for the encoder."""
+
+    views: tuple[View, ...]
+    layout: Layout
+
+
+class ImageProcessor(ABC):
+    """A family's rule from pixels to patches, with a checkpoint's settings."""
+
+    @abstractmethod
+    def layout(self, height: int, width: int) -> Layout:
+        """Return the grid of an image of this size, in pixels.
+
+        Raises:
+            RequestError: The model takes no image of this shape.
+        """
+
+    @abstractmethod
+    def process(self, image: Rgb) -> ProcessedImage:
+        """Resize, cut and normalize an image: uint8 [height, width, 3]."""

@@ -1,0 +1,63 @@
+"""Image processors by family, one file each; ``FAMILIES`` names them as checkpoints do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from ...errors import LoadError, UnsupportedError
+from ..image_processor import ImageProcessor
+from ..settings import Settings
+from .clip import open_clip
+from .gemma3 import open_gemma3
+from .gemma4 import open_gemma4
+from .idefics3 import open_idefics3
+from .internvl import open_internvl
+from .lfm2_vl import open_lfm2_vl
+from .pixtral import open_pixtral
+from .qwen_vl import open_qwen_vl
+
+__all__ = ["FAMILIES", "open_processor"]
+
+Opener: TypeAlias = Callable[[Settings, int, int], ImageProcessor]
+
+FAMILIES: Mapping[str, Opener] = {
+    "CLIPImageProcessor": open_clip,
+    "Gemma3ImageProcessor": open_gemma3,
+    "Gemma4ImageProcessor": open_gemma4,
+    "GotOcr2ImageProcessor": open_internvl,
+    "Idefics3ImageProcessor": open_idefics3,
+    "Lfm2VlImageProcessor": open_lfm2_vl,
+    "LlavaImageProcessor": open_clip,
+    "PixtralImageProcessor": open_pixtral,
+    "Qwen2VLImageProcessor": open_qwen_vl,
+    "SmolVLMImageProcessor": open_idefics3,
+}
+
+
+def open_processor(config: Mapping[str, Any], *, patch_size: int, merge: int) -> ImageProcessor:
+    """Return the image processor that a checkpoint's configuration describes.
+
+    Args:
+        config: The contents of preprocessor_config.json, or of processor_config.json.
+        patch_size: Side of a patch of the vision encoder, in pixels.
+        merge: Patches along each side of the square that becomes one token.
+
+    Raises:
+        LoadError: A field is out of range.
+        UnsupportedError: The processor's class, or a step that it switches off, is unsupported.
+    """
+    nested = config.get("image_processor")
+    if isinstance(nested, Mapping):
+        config = nested
+    name = config.get("image_processor_type") or config.get("feature_extractor_type")
+    if not isinstance(name, str):
+        raise LoadError("image processor: image_processor_type is missing")
+    opener = FAMILIES.get(re.sub("(Fast|Pil)$", "", name))
+    if opener is None:
+        raise UnsupportedError(f"image processor {name!r:.60} is unsupported")
+    settings = Settings(config)
+    settings.require("do_resize", True)
+    settings.require("do_convert_rgb", True)
+    return opener(settings, patch_size, merge)

@@ -1,0 +1,74 @@
+"""Gemma 4: the largest size with the image's shape that its budget of tokens allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import LoadError, RequestError
+from ..decode import Rgb
+from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
+from ..pixels import Normalization, patches_of, resize
+from ..settings import Settings
+
+__all__ = ["Gemma4", "open_gemma4"]
+
+BUDGETS = (70, 140, 280, 560, 1120)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma4(ImageProcessor):
+    """``max_tokens`` bounds the squares of ``merge`` x ``merge`` patches."""
+
+    normalization: Normalization
+    patch_size: int
+    merge: int
+    max_tokens: int
+    resample: int
+
+    def layout(self, height: int, width: int) -> Layout:
+        height, width = self._size(height, width)
+        rows, cols = height // self.patch_size, width // self.patch_size
+        return Layout(((rows, cols),), 0, 0, (rows * cols // self.merge**2,))
+
+    def process(self, image: Rgb) -> ProcessedImage:
+        layout = self.layout(*image.shape[:2])
+        size = self._size(*image.shape[:2])
+        if size != image.shape[:2]:
+            image = resize(image, *size, self.resample)
+        patches = patches_of(self.normalization(image), self.patch_size, order="hwc")
+        return ProcessedImage((View(patches, *layout.views[0]),), layout)
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        side = self.patch_size * self.merge
+        pixels = self.max_tokens * self.merge**2 * self.patch_size**2
+        scale = math.sqrt(pixels / (height * width))
+        rows, cols = math.floor(scale * height / side), math.floor(scale * width / side)
+        # An image of extreme shape gets one row or column; its other side is limited by the budget.
+        if rows == 0:
+            rows, cols = 1, min(width // height, self.max_tokens)
+        elif cols == 0:
+            rows, cols = min(height // width, self.max_tokens), 1
+        if rows * cols * side * side > pixels or rows * cols == 0:
+            raise RequestError(
+                f"the image has {width}x{height} pixels: its shape fits into no {self.max_tokens} tokens"
+            )
+        return rows * side, cols * side
+
+
+def open_gemma4(settings: Settings, patch_size: int, merge: int) -> Gemma4:
+    found = settings.integer("patch_size", patch_size), settings.integer("pooling_kernel_size", merge)
+    if found != (patch_size, merge):
+        raise LoadError(
+            f"image processor: patch and pooling size {found} differ from the encoder's {(patch_size, merge)}"
+        )
+    max_tokens = settings.integer("max_soft_tokens", 280)
+    if max_tokens not in BUDGETS:
+        raise LoadError(f"image processor: max_soft_tokens {max_tokens} is none of {BUDGETS}")
+    return Gemma4(
+        normalization=settings.normalization((0.0,) * 3, (1.0,) * 3, normalizes=False),
+        patch_size=patch_size,
+        merge=merge,
+        max_tokens=max_tokens,
+        resample=settings.resample(3),
+    )

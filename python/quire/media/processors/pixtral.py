@@ -1,0 +1,57 @@
+"""Pixtral, Mistral Small 3.1 and Ministral 3: shrunk to a longest side, then enlarged to whole patches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..decode import Rgb
+from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
+from ..pixels import CLIP_MEAN, CLIP_STD, Normalization, patches_of, resize
+from ..settings import Settings
+
+__all__ = ["Pixtral", "open_pixtral"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixtral(ImageProcessor):
+    """``unit`` is the side, in pixels, of which the final sides are multiples."""
+
+    normalization: Normalization
+    patch_size: int
+    merge: int
+    unit: int
+    longest_edge: int
+    resample: int
+
+    def layout(self, height: int, width: int) -> Layout:
+        height, width = self._size(height, width)
+        rows, cols = height // self.patch_size, width // self.patch_size
+        return Layout(((rows, cols),), 0, 0, ((rows // self.merge) * (cols // self.merge),))
+
+    def process(self, image: Rgb) -> ProcessedImage:
+        layout = self.layout(*image.shape[:2])
+        pixels = self.normalization(resize(image, *self._size(*image.shape[:2]), self.resample))
+        return ProcessedImage((View(patches_of(pixels, self.patch_size), *layout.views[0]),), layout)
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        ratio = max(height, width) / self.longest_edge
+        if ratio > 1:
+            height, width = math.floor(height / ratio), math.floor(width / ratio)
+        # A side of less than a pixel is one patch, as is one of a pixel.
+        rows, cols = max(1, -(-height // self.unit)), max(1, -(-width // self.unit))
+        return rows * self.unit, cols * self.unit
+
+
+def open_pixtral(settings: Settings, patch_size: int, merge: int) -> Pixtral:
+    # Mistral 3's checkpoints keep the patch here and the merge in processor_config.json; the reference resizes to their
+    # product.
+    unit = settings.side("patch_size", "height", patch_size) or patch_size
+    return Pixtral(
+        normalization=settings.normalization(CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        merge=merge,
+        unit=unit * merge if unit == patch_size else unit,
+        longest_edge=settings.side("size", "longest_edge", 1024) or 1024,
+        resample=settings.resample(3),
+    )

@@ -1,0 +1,81 @@
+"""Qwen2-VL to Qwen3.6: any size that is a multiple of a merged patch, within limits on its pixels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...errors import LoadError, RequestError
+from ..decode import Rgb
+from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
+from ..pixels import CLIP_MEAN, CLIP_STD, Normalization, patches_of, resize
+from ..settings import Settings
+
+__all__ = ["QwenVl", "open_qwen_vl", "smart_resize"]
+
+MAX_ASPECT_RATIO = 200
+
+
+def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Return the size nearest to ``height`` x ``width`` whose sides are multiples of ``factor``, within the limits."""
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        raise RequestError(
+            f"the image has {width}x{height} pixels: one side is over {MAX_ASPECT_RATIO} times the other"
+        )
+    rows, cols = round(height / factor), round(width / factor)
+    if rows * cols * factor * factor > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        rows, cols = max(1, math.floor(height / shrink / factor)), max(1, math.floor(width / shrink / factor))
+    elif rows * cols * factor * factor < min_pixels:
+        enlarge = math.sqrt(min_pixels / (height * width))
+        rows, cols = math.ceil(height * enlarge / factor), math.ceil(width * enlarge / factor)
+    return rows * factor, cols * factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class QwenVl(ImageProcessor):
+    """Limits are in pixels of the resized image."""
+
+    normalization: Normalization
+    patch_size: int
+    temporal_patch_size: int
+    merge: int
+    min_pixels: int
+    max_pixels: int
+    resample: int
+
+    def layout(self, height: int, width: int) -> Layout:
+        height, width = self._size(height, width)
+        rows, cols = height // self.patch_size, width // self.patch_size
+        return Layout(((rows, cols),), 0, 0, (rows * cols // self.merge**2,))
+
+    def process(self, image: Rgb) -> ProcessedImage:
+        layout = self.layout(*image.shape[:2])
+        pixels = self.normalization(resize(image, *self._size(*image.shape[:2]), self.resample))
+        patches = patches_of(pixels, self.patch_size, merge=self.merge, repeat=self.temporal_patch_size)
+        return ProcessedImage((View(patches, *layout.views[0]),), layout)
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        return smart_resize(height, width, self.patch_size * self.merge, self.min_pixels, self.max_pixels)
+
+
+def open_qwen_vl(settings: Settings, patch_size: int, merge: int) -> QwenVl:
+    found = settings.integer("patch_size", patch_size), settings.integer("merge_size", merge)
+    if found != (patch_size, merge):
+        raise LoadError(
+            f"image processor: patch and merge size {found} differ from the encoder's {(patch_size, merge)}"
+        )
+    least = settings.integer("min_pixels", settings.side("size", "shortest_edge", 56 * 56) or 1)
+    most = settings.integer("max_pixels", settings.side("size", "longest_edge", 28 * 28 * 1280) or 1)
+    # The smallest size must fit between the limits.
+    if least > most or most < (patch_size * merge) ** 2:
+        raise LoadError(f"image processor: no size has {least} to {most} pixels")
+    return QwenVl(
+        normalization=settings.normalization(CLIP_MEAN, CLIP_STD),
+        patch_size=patch_size,
+        temporal_patch_size=settings.integer("temporal_patch_size", 2, most=16),
+        merge=merge,
+        min_pixels=least,
+        max_pixels=most,
+        resample=settings.resample(3),
+    )
