@@ -23,4 +23,5 @@ def pillow() -> ModuleType:
         import PIL.Image
     except ImportError:
         raise UnsupportedError('images need Pillow: pip install "quire-llm[media]"') from None
-    return PIL.Image
+    module: ModuleType = PIL.Image
+    return module

@@ -64,7 +64,7 @@ def patches_of(pixels: Floats, patch: int, *, order: str = "chw", merge: int = 1
     """Cut pixels into the rows that a patch embedding multiplies.
 
     Args:
-        pixels: float32 [3, height, width]; the rest of a side after its last whole patch is dropped, as in a convolution.
+        pixels: float32 [3, height, width].  Pixels after the last whole patch are dropped, as in a convolution.
         patch: A patch's side, in pixels.
         order: The order within a patch: "chw" as a convolution's weights, "hwc" as a linear layer's.
         merge: Patches follow each other in squares of ``merge`` x ``merge``, then row by row.

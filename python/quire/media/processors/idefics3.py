@@ -36,7 +36,7 @@ class Idefics3(ImageProcessor):
 
     def process(self, image: Rgb) -> ProcessedImage:
         layout = self.layout(*image.shape[:2])
-        image = resize(image, *_within(*image.shape[:2], self.longest_edge), self.resample)
+        image = resize(image, *self._resized(*image.shape[:2]), self.resample)
         tiles: list[Rgb] = []
         if self.splits:
             image = resize(image, *self._whole_tiles(*image.shape[:2]), self.resample)
@@ -48,11 +48,14 @@ class Idefics3(ImageProcessor):
         views = (View(patches_of(self.normalization(tile), self.patch_size), side, side) for tile in (*tiles, image))
         return ProcessedImage(tuple(views), layout)
 
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        return _within(height, width, self.longest_edge)
+
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tiles; 0 for an image that is one tile or is not cut."""
         if not self.splits:
             return 0, 0
-        height, width = self._whole_tiles(*_within(height, width, self.longest_edge))
+        height, width = self._whole_tiles(*self._resized(height, width))
         rows, cols = height // self.tile, width // self.tile
         return (rows, cols) if rows * cols > 1 else (0, 0)
 
