@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +19,8 @@ PAGE = ROOT / "docs" / "python.md"
 MARK = "<!-- Below this line ci/make_python_reference.py writes. -->\n"
 # Classes that other pages describe, or whose methods are for those who build engines: their docstring is enough.
 BRIEF = {"BlockPool", "BlockTable", "DType"}
+# Sections of docstrings, by the words for them on the page.
+_SECTIONS = {"Args:": "Arguments", "Returns:": "Returns", "Raises:": "Errors"}
 
 
 def module_path(name: str) -> Path:
@@ -71,18 +74,43 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, *, name: str | N
 
 
 def documented(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Its docstring with Markdown's code marks, without indentation that Markdown would take for code."""
-    text = ast.get_docstring(node) or ""
-    lines = [line.strip() if not line.startswith("        ") else line for line in text.splitlines()]
-    return "\n".join(lines).replace("``", "`").replace("::\n", ":\n")
+    """Its docstring with Markdown's code marks; sections of Google style (``Args:``) become lists."""
+    rows: list[str] = []
+    section = ""
+    for line in (ast.get_docstring(node) or "").splitlines():
+        text, indent = line.strip(), len(line) - len(line.lstrip())
+        if not indent and text in _SECTIONS:
+            section = text
+            rows += [f"{_SECTIONS[text]}:", ""] if text != "Returns:" else []
+        elif section == "Returns:" and indent:
+            rows[-1:] = [f"{rows[-1]} {text}"] if rows[-1] else ["", f"Returns: {text}"]
+        elif section and indent == 4:
+            name, _, rest = text.partition(": ")
+            rows.append(f"- `{name}`: {rest}")
+        elif section and indent > 4:
+            rows[-1] += f" {text}"
+        else:
+            section = section if not text else ""
+            # Code stays indented, as Markdown wants it.
+            rows.append(line if indent >= 8 else text)
+    text = "\n".join(row if row[:1] == " " else _wrapped(row) for row in rows)
+    return text.replace("``", "`").replace("::\n", ":\n")
+
+
+def _wrapped(row: str) -> str:
+    """Break a long row; what follows in an item of a list is indented."""
+    indent = "  " if row.startswith("- ") else ""
+    return textwrap.fill(
+        row, 116, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, fix_sentence_endings=False
+    )
 
 
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return {ast.unparse(each) for each in node.decorator_list}
 
 
-def members(node: ast.ClassDef) -> list[str]:
-    """The public methods and properties of a class that say something of themselves."""
+def members(node: ast.ClassDef, *, brief: bool = False) -> list[str]:
+    """Return the public methods and properties of a class that have a docstring; ``brief``: its first paragraph."""
     rows = []
     for member in node.body:
         if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) or member.name.startswith("_"):
@@ -94,7 +122,8 @@ def members(node: ast.ClassDef) -> list[str]:
             heading = f"{member.name}{returns}"
         else:
             heading = signature(member)
-        text = documented(member).replace("\n", "\n  ")
+        text = documented(member)
+        text = (text.partition("\n\n")[0] if brief else text).replace("\n", "\n  ")
         rows.append(f"- `{heading}`\n\n  {text}\n".replace("\n  \n", "\n\n"))
     return rows
 
@@ -122,7 +151,8 @@ def entry(name: str, module: str) -> str:
         base = found("engine.llm_base", "LLMBase")
         assert isinstance(base, ast.ClassDef)
         init = constructor(name, base)
-        rows = members(node) + members(base)
+        # The verbs of AsyncLLM have the docstrings of LLM's.
+        rows = members(node, brief=name == "AsyncLLM") + members(base)
     else:
         rows = [] if name in BRIEF else members(node)
     return f"### {name}\n\n{init}{documented(node)}\n\n" + "\n".join(rows)

@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,16 @@ def test_every_public_name_says_what_it_is() -> None:
         if isinstance(getattr(quire, name), type) and not inspect.getdoc(getattr(quire, name))
     ]
     assert silent == []
+
+
+def test_verbs_of_the_async_front_end_are_those_of_the_blocking_one() -> None:
+    script = ROOT.parent.parent / "ci" / "make_async_llm.py"
+    if not script.is_file():
+        pytest.skip("needs a checkout")
+    made = runpy.run_path(str(script))
+    source, target = (path.read_text(encoding="utf-8") for path in (made["SOURCE"], made["TARGET"]))
+    # Not compared as text, because the formatter breaks lines.
+    assert ast.dump(ast.parse(made["page"](source, target))) == ast.dump(ast.parse(target)), "run ci/make_async_llm.py"
 
 
 @pytest.mark.parametrize("name", ["gguf", "safetensors"])

@@ -1,21 +1,20 @@
-"""The front end for event loops."""
+"""The front end for event loops: ``AsyncLLM``, with the verbs of ``LLM``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
-from ..errors import RequestError
 from ..params.request_fields import asked
-from .engine import EngineRequest, Failure, Pooling
+from .core import LLMCore
+from .engine import Failure, Pooling
 from .forks import forbid_in_children
-from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
 from .requests.prompts import Prompt, RequestOptions
-from .requests.results import Collector, Delta, GenerationResult
+from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextOptions, Truncate
+from .running import Call, Running, Stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,30 +25,34 @@ if TYPE_CHECKING:
     from ..chat import Messages
     from ..params.request_fields import RequestFields
     from ..params.sampling import SamplingParams
-    from .requests.chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
+    from .llm_base import LLMBase
+    from .requests.chat import ChatDelta, ChatFields, ChatResult, ToolChoice
 
 __all__ = ["AsyncLLM"]
 
+T = TypeVar("T")
+PieceT = TypeVar("PieceT")
 _Inbox: TypeAlias = "asyncio.Queue[Sequence[Event | Failure]]"
 
 
-class AsyncLLM(LLMBase):
-    """``LLM`` for event loops: the same verbs with the same options, awaited.  Usable from several loops.
+class AsyncLLM(LLMCore):
+    """``LLM`` for event loops: the same verbs with the same arguments, awaited.  Usable from several loops.
 
-    Opening a model blocks; in a running loop, make it with ``await asyncio.to_thread(AsyncLLM, ...)``.  Texts are
-    tokenized and templates rendered on other threads.  A consumer that goes away (a cancelled task, a closed
-    generator) cancels its requests.
+    Opening a model blocks; in a running loop, use ``await asyncio.to_thread(AsyncLLM, ...)``.  Prompts are tokenized
+    and templates rendered on other threads.  A consumer that goes away (a cancelled task, a closed generator) cancels
+    its requests.
     """
 
     @classmethod
     def sharing(cls, llm: LLMBase) -> AsyncLLM:
-        """The awaited verbs of a model that is open: one engine, one batch and one cache.  Closing one closes both."""
+        """Return the awaited verbs of an open model: one engine, one batch and one cache.  Closing one closes both."""
         made = cls.__new__(cls)
-        # The model is closed when nobody holds it, so that this one does.
+        # Holding the other object keeps the model open: it is closed when that is freed.
         made.__dict__.update(llm.__dict__, _shared=llm)
         forbid_in_children(made)
         return made
 
+    # BEGIN verbs (written by ci/make_async_llm.py from llm.py)
     async def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -60,9 +63,17 @@ class AsyncLLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
-        """Complete one prompt or several; see ``LLM.generate``."""
+        """Complete one prompt or several in one batch; results are in the order of the prompts.
+
+        Args:
+            prompts: A string is raw text, in which special tokens are added and parsed.  A list or array of ints is
+                token ids, used as they are.
+            params: One for all prompts, or one each.
+
+        If a request fails or the call is interrupted, the others are cancelled.
+        """
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.generate, fields))
-        return await self._results(await asyncio.to_thread(self._prompts.requests, prompts, params, options))
+        return await self._run(lambda: self._generation(prompts, params, options))
 
     def stream(
         self,
@@ -74,14 +85,15 @@ class AsyncLLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[Delta, None]:
-        """Complete one prompt piece by piece; see ``LLM.stream``."""
+        """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.stream, fields))
-        return self._deltas(lambda: self._prompts.request(prompt, params, options))
+        return self._stream(lambda: self._completion(prompt, params, options))
 
     @overload
     async def chat(
         self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatFields]
     ) -> ChatResult: ...
+
     @overload
     async def chat(
         self,
@@ -89,6 +101,7 @@ class AsyncLLM(LLMBase):
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **options: Unpack[ChatFields],
     ) -> list[ChatResult]: ...
+
     async def chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -108,8 +121,32 @@ class AsyncLLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> ChatResult | list[ChatResult]:
-        """Answer a conversation; see ``LLM.chat``."""
-        from .requests.chat import ChatCollector, ChatOptions, conversations
+        """Answer a conversation, rendered by the model's chat template; or a list of conversations in one batch.
+
+        Args:
+            messages: ``{"role": ..., "content": ...}``.  Their text never becomes control tokens.
+            params: Used as given, with the keywords over it.  None: the sampling that the model's file advises, else
+                temperature 0.8, ``top_k`` 40, ``top_p`` 0.95, ``min_p`` 0.05.
+            tools: Function definitions as in OpenAI's API.
+            tool_choice: ``"auto"`` (calls of tools with ``strict`` follow their schemas), ``"none"``, ``"required"``,
+                or one tool as in OpenAI's API, which must be called.
+            parallel_tool_calls: False allows one call at most.
+            tool_format: A format of docs/tool_calls.md, ``"auto"`` for the template's own, ``"none"`` to leave calls in
+                the text.
+            reasoning_format: The same for reasoning.
+            reasoning_budget: End reasoning after this many tokens.  Each token then waits for Python.
+            template_values: More variables for the template.
+            continue_final_message: Continue the last message, which is the assistant's.
+            max_prompt_tokens: Drop the oldest turns of a longer prompt.  System messages and the last turn stay.
+
+        Returns:
+            A result, or a list of them.  Its ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``;
+            ``message.as_dict()`` is a message for the next turn.
+
+        Raises:
+            UnsupportedError: The model has no chat template.
+        """
+        from .requests.chat import ChatOptions
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat, fields))
         chat = ChatOptions(
@@ -123,12 +160,7 @@ class AsyncLLM(LLMBase):
             continue_final_message=continue_final_message,
             max_prompt_tokens=max_prompt_tokens,
         )
-        all_messages, several = conversations(messages)
-        requests = await asyncio.to_thread(self._prompts.chat_requests, all_messages, params, options, chat)
-        collectors = [ChatCollector(request, collector_of(request.engine)) for request in requests]
-        await self._collect([(r.engine, c) for r, c in zip(requests, collectors, strict=True)])
-        results = [collector.result() for collector in collectors]
-        return results if several else results[0]
+        return await self._run(lambda: self._chat(messages, params, options, chat))
 
     def chat_stream(
         self,
@@ -149,7 +181,7 @@ class AsyncLLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[ChatDelta, None]:
-        """``chat`` piece by piece; see ``LLM.chat_stream``."""
+        """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         from .requests.chat import ChatOptions
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat_stream, fields))
@@ -164,21 +196,11 @@ class AsyncLLM(LLMBase):
             continue_final_message=continue_final_message,
             max_prompt_tokens=max_prompt_tokens,
         )
-        return self._chat_deltas(lambda: self._prompts.chat_request(messages, params, options, chat))
-
-    async def _chat_deltas(self, prepare: Callable[[], ChatRequest]) -> AsyncGenerator[ChatDelta, None]:
-        from .requests.chat import ChatCollector
-
-        request = await asyncio.to_thread(prepare)
-        collector = ChatCollector(request, collector_of(request.engine))
-        async with aclosing(self._events(request.engine)) as events:
-            async for event in events:
-                yield collector.add(event)
+        return self._stream(lambda: self._chat_reply(messages, params, options, chat))
 
     async def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits of every position, float32 ``[n_tokens, n_vocab]``; see ``LLM.logits``."""
-        async with aclosing(self._events(self._prompts.logits_request(token_ids))) as events:
-            return self._joined_logits([event async for event in events])
+        """Return the logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
+        return await self._run(lambda: self._logits(token_ids))
 
     async def embed(
         self,
@@ -192,14 +214,26 @@ class AsyncLLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``; see ``LLM.embed``."""
+        """Embed one prompt or several: the hidden states from which the logits are computed.
+
+        Args:
+            pooling: ``"last"`` (the last token), ``"cls"`` (the first), ``"mean"`` (all tokens; a decoder then computes
+                the logits of all), or None for the model's own; if its file names none, an encoder uses the mean and a
+                decoder the last.
+            normalize: Scale each vector to length 1.
+            prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:
+                the default prompt, if the model has one.
+            truncate: True cuts a prompt to the context, a number to that many tokens.  False: too long is an error.
+
+        Returns:
+            float32 array of shape ``[n_prompts, n_hidden]``.
+
+        Raises:
+            UnsupportedError: The model does not expose hidden states.
+        """
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        if pooling == "none":
-            raise RequestError(UNPOOLED)
-        requests = await asyncio.to_thread(self._embedding_requests, prompts, pooling, options, text)
-        result = stacked(await self._vectors(requests), "embed")
-        return normalized(result) if normalize else result
+        return await self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text))
 
     async def embed_tokens(
         self,
@@ -211,18 +245,24 @@ class AsyncLLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
-        """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
+        """Return the vector of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        requests = await asyncio.to_thread(self._embedding_requests, prompts, "none", options, text)
-        return [item.vector for item in await self._vectors(requests) if item.vector is not None]
+        return await self._run(lambda: self._token_vectors(prompts, options, text))
 
     async def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
     ) -> list[npt.NDArray[np.float32]]:
-        """What layers leave of every token, one float32 ``[n_layers, n_tokens, n]`` for each prompt; see ``LLM``."""
-        requests = await asyncio.to_thread(self._taps_requests, prompts, layers)
-        return self._tapped(await self._vectors(requests), layers)
+        """Return hidden states after some layers, one float32 ``[n_layers, n_tokens, n]`` for each prompt.
+
+        Args:
+            layers: Numbers from 0, among the ``taps`` that the model was opened with.  As in transformers'
+                ``hidden_states[layer + 1]``, the last norm is not applied.  The prefix cache is not used.
+
+        Raises:
+            RequestError: A layer is not tapped.
+        """
+        return await self._run(lambda: self._hidden_states(prompts, layers))
 
     async def classify(
         self,
@@ -234,10 +274,21 @@ class AsyncLLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``; see ``LLM.classify``."""
+        """Return the probabilities of the classes in ``labels``, float32 ``[n_prompts, n_classes]``.
+
+        The probabilities are the softmax of the scores; their sigmoid if there is a single class or the model's
+        ``problem_type`` allows several classes at once; for a regression, the scores themselves.
+
+        Args:
+            prompts: A tuple of two texts in the list is a pair, such as premise and hypothesis.
+            raw_scores: Return the scores themselves.
+            truncate: As for ``embed``.  The longer text of a pair is cut first.
+
+        Raises:
+            UnsupportedError: The model has no classifier.
+        """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = await asyncio.to_thread(self._class_requests, prompts, options, text)
-        return self._classes(stacked(await self._vectors(requests), "classify"), raw_scores=raw_scores)
+        return await self._run(lambda: self._classification(prompts, raw_scores, options, text))
 
     async def rerank(
         self,
@@ -250,13 +301,25 @@ class AsyncLLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """How well each document answers the query: float32 ``[n_documents]``; see ``LLM.rerank``."""
+        """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents.
+
+        A score is that of the first class, or of yes against no for a reranker that answers with these.  Larger is
+        better; ``1 / (1 + exp(-score))`` is a probability.
+
+        Args:
+            instruction: What makes a document relevant, for rerankers whose template has a place for it.
+            truncate: As for ``classify``.
+
+        Raises:
+            UnsupportedError: The model has no classifier.
+        """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = await asyncio.to_thread(self._pair_requests, query, documents, instruction, options, text)
-        return self._relevance(stacked(await self._vectors(requests), "rerank"))
+        return await self._run(lambda: self._ranking(query, documents, instruction, options, text))
+
+    # END verbs
 
     async def close(self) -> None:
-        """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
+        """Stop and free all memory; answers in progress end as cancelled.  May be called again."""
         await asyncio.to_thread(self._close_engine)
 
     async def __aenter__(self) -> AsyncLLM:
@@ -267,60 +330,27 @@ class AsyncLLM(LLMBase):
     ) -> None:
         await self.close()
 
-    async def _results(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
-        collectors = [collector_of(request) for request in requests]
-        await self._collect(list(zip(requests, collectors, strict=True)))
-        return [collector.result() for collector in collectors]
-
-    async def _vectors(self, requests: Sequence[EngineRequest]) -> list[Vectors]:
-        """What requests to embed give."""
-        vectors = [Vectors() for _ in requests]
-        await self._collect(list(zip(requests, vectors, strict=True)))
-        return vectors
-
-    async def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
-        """Run requests until all are complete."""
+    async def _run(self, prepare: Callable[[], Call[T]]) -> T:
+        """Prepare a call on a thread, and run its requests until all have ended."""
+        call = await asyncio.to_thread(prepare)
         inbox, deliver = _inbox()
-        running: dict[int, Collector | ChatCollector | Vectors] = {}
-        try:
-            for request, collector in requests:
-                running[self._engine.submit(request, deliver)] = collector
+        with Running[object](self._engine, deliver) as running:
+            for request, collector in call.requests:
+                running.submit(request, collector)
             while running:
-                for item in await inbox.get():
-                    if isinstance(item, Failure):
-                        del running[item.request_id]
-                        raise item.error
-                    collector = running[item.request_id]
-                    collector.add(item)
-                    if collector.complete:
-                        del running[item.request_id]
-        finally:
-            for request_id in running:
-                self._engine.cancel(request_id)
+                for _ in running.take(await inbox.get()):
+                    pass
+        return call.result()
 
-    async def _deltas(self, prepare: Callable[[], EngineRequest]) -> AsyncGenerator[Delta, None]:
-        request = await asyncio.to_thread(prepare)
-        collector = collector_of(request)
-        async with aclosing(self._events(request)) as events:
-            async for event in events:
-                yield collector.add(event)
-
-    async def _events(self, request: EngineRequest) -> AsyncGenerator[Event, None]:
-        """The events of one request; leaving early cancels it."""
+    async def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> AsyncGenerator[PieceT, None]:
+        """Yield the pieces of an answer as they come.  The request is prepared on a thread when the first is read."""
+        stream = await asyncio.to_thread(prepare)
         inbox, deliver = _inbox()
-        request_id = self._engine.submit(request, deliver)
-        n_unfinished = request.n
-        try:
-            while n_unfinished:
-                for item in await inbox.get():
-                    if isinstance(item, Failure):
-                        n_unfinished = 0
-                        raise item.error
-                    n_unfinished -= item.kind == "finish"
-                    yield item
-        finally:
-            if n_unfinished:
-                self._engine.cancel(request_id)
+        with Running[PieceT](self._engine, deliver) as running:
+            running.submit(stream.request, stream.collector)
+            while running:
+                for piece in running.take(await inbox.get()):
+                    yield piece
 
 
 def _inbox() -> tuple[_Inbox, Callable[[Sequence[Event | Failure]], None]]:

@@ -1,19 +1,19 @@
-"""The blocking front end."""
+"""The blocking front end: ``LLM``, whose verbs ``AsyncLLM`` shares."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
-from ..errors import RequestError
 from ..params.request_fields import asked
-from .engine import EngineRequest, Failure, Pooling
-from .llm_base import UNPOOLED, LLMBase, Vectors, collector_of, normalized, stacked
+from .core import LLMCore
+from .engine import Failure, Pooling
 from .requests.prompts import Prompt, RequestOptions
-from .requests.results import Collector, Delta, GenerationResult
+from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextOptions, Truncate
+from .running import Call, Running, Stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,25 +24,33 @@ if TYPE_CHECKING:
     from ..chat import Messages
     from ..params.request_fields import RequestFields
     from ..params.sampling import SamplingParams
-    from .requests.chat import ChatCollector, ChatDelta, ChatFields, ChatRequest, ChatResult, ToolChoice
+    from .requests.chat import ChatDelta, ChatFields, ChatResult, ToolChoice
 
 __all__ = ["LLM"]
 
+T = TypeVar("T")
+PieceT = TypeVar("PieceT")
+_Inbox: TypeAlias = "queue.SimpleQueue[Sequence[Event | Failure]]"
 
-class LLM(LLMBase):
+
+class LLM(LLMCore):
     """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
 
-    ``model``: a name (``"qwen3:0.6b"``, ``"org/name"``, ``"org/name:Q4_K_M"``, one of ``quire list``), a GGUF file, a
-    checkpoint folder, or None for the small model in the package.  What a name stands for is downloaded where this
-    machine does not have it.  The other options are those of ``EngineConfig``.  Raises LoadError, UnsupportedError or
-    CapacityError.  ``close()`` (or leaving a ``with`` block) gives all memory back.
+    ``model`` is a name (``"qwen3:0.6b"``, ``"org/name"``, ``"org/name:Q4_K_M"``, one of ``quire list``), a GGUF file, a
+    checkpoint folder, or None for the small model in the package.  A name that this machine does not have is
+    downloaded.  The other arguments are the fields of ``EngineConfig``.  Raises LoadError, UnsupportedError or
+    CapacityError.  ``close()`` (or leaving a ``with`` block) frees all memory.
 
-    Every verb takes ``salt`` (only requests of one salt share cached prefixes), ``priority`` (higher first, under the
-    policies that look at it) and ``key`` (requests of one key share their part of the machine under the dynamic
-    policy).  All that generate take the fields of ``SamplingParams`` as keywords, in place of ``params`` or over them,
-    and ``response_format`` (OpenAI's, a JSON Schema, or a class of Pydantic), ``regex``, ``choice`` or ``grammar``: the
-    form that the answer must have, as in ``StructuredOutputsParams``; in a chat it begins when reasoning has ended.  A
-    failing request raises its QuireError and leaves others alone.
+    Verbs take these keywords:
+
+    - ``salt``: only requests with the same salt share cached prefixes.
+    - ``priority``: higher first, under the policies that use it.
+    - ``key``: under the dynamic policy, requests with the same key share one part of the machine.
+
+    Verbs that generate also take every field of ``SamplingParams`` as a keyword, which overrides that field of
+    ``params``, and one of ``response_format`` (OpenAI's, a JSON Schema or a Pydantic class), ``regex``, ``choice`` or
+    ``grammar`` for the form of the answer, as in ``StructuredOutputsParams``.  In a chat the form applies once
+    reasoning has ended.  A request that fails raises its QuireError and does not affect others.
     """
 
     def generate(
@@ -55,14 +63,17 @@ class LLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
-        """Complete one prompt or several, in one batch; the results are in the prompts' order.
+        """Complete one prompt or several in one batch; results are in the order of the prompts.
 
-        A string is raw text, in which special tokens are added and parsed; a list or an array of ints is token ids as
-        they are.
-        ``params``: for all, or one each.  When a request fails, or on KeyboardInterrupt, the others are cancelled.
+        Args:
+            prompts: A string is raw text, in which special tokens are added and parsed.  A list or array of ints is
+                token ids, used as they are.
+            params: One for all prompts, or one each.
+
+        If a request fails or the call is interrupted, the others are cancelled.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.generate, fields))
-        return self._results(self._prompts.requests(prompts, params, options))
+        return self._run(lambda: self._generation(prompts, params, options))
 
     def stream(
         self,
@@ -76,7 +87,7 @@ class LLM(LLMBase):
     ) -> Generator[Delta, None, None]:
         """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.stream, fields))
-        return self._deltas(self._prompts.request(prompt, params, options))
+        return self._stream(lambda: self._completion(prompt, params, options))
 
     @overload
     def chat(
@@ -108,23 +119,32 @@ class LLM(LLMBase):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> ChatResult | list[ChatResult]:
-        """Answer a conversation, rendered by the model's chat template; or several in one batch, in a list.
+        """Answer a conversation, rendered by the model's chat template; or a list of conversations in one batch.
 
-        What neither ``params`` nor a keyword says is what the model's file advises, else temperature 0.8, ``top_k`` 40,
-        ``top_p`` 0.95, ``min_p`` 0.05; ``params`` are taken as they are, with what keywords say.
-        ``messages`` are ``{"role": ..., "content": ...}``; their text never becomes control tokens.  The result's
-        ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``; its ``as_dict()`` is the next turn's
-        message.  ``tools``: function definitions as in OpenAI's interface.  ``tool_choice``: ``"auto"``, where calls of
-        tools with ``strict`` follow their schemas; ``"none"``; ``"required"``, or one tool as in OpenAI's interface:
-        the answer is calls, or calls of that tool.  ``parallel_tool_calls`` false: one call at most.
-        ``tool_format``, ``reasoning_format``: names of formats (docs/tool_calls.md), ``"auto"`` for what the template
-        shows, ``"none"`` to leave the text as it is.  ``reasoning_budget``: tokens after which reasoning is ended; each
-        token then waits for Python.  ``template_values``: further variables of the template.
-        ``continue_final_message``: the answer goes on with the last message, which is the assistant's.
-        ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped; messages of the system and the
-        last turn stay.  Raises UnsupportedError for a model without a template.
+        Args:
+            messages: ``{"role": ..., "content": ...}``.  Their text never becomes control tokens.
+            params: Used as given, with the keywords over it.  None: the sampling that the model's file advises, else
+                temperature 0.8, ``top_k`` 40, ``top_p`` 0.95, ``min_p`` 0.05.
+            tools: Function definitions as in OpenAI's API.
+            tool_choice: ``"auto"`` (calls of tools with ``strict`` follow their schemas), ``"none"``, ``"required"``,
+                or one tool as in OpenAI's API, which must be called.
+            parallel_tool_calls: False allows one call at most.
+            tool_format: A format of docs/tool_calls.md, ``"auto"`` for the template's own, ``"none"`` to leave calls in
+                the text.
+            reasoning_format: The same for reasoning.
+            reasoning_budget: End reasoning after this many tokens.  Each token then waits for Python.
+            template_values: More variables for the template.
+            continue_final_message: Continue the last message, which is the assistant's.
+            max_prompt_tokens: Drop the oldest turns of a longer prompt.  System messages and the last turn stay.
+
+        Returns:
+            A result, or a list of them.  Its ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``;
+            ``message.as_dict()`` is a message for the next turn.
+
+        Raises:
+            UnsupportedError: The model has no chat template.
         """
-        from .requests.chat import ChatCollector, ChatOptions, conversations
+        from .requests.chat import ChatOptions
 
         options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat, fields))
         chat = ChatOptions(
@@ -138,12 +158,7 @@ class LLM(LLMBase):
             continue_final_message=continue_final_message,
             max_prompt_tokens=max_prompt_tokens,
         )
-        all_messages, several = conversations(messages)
-        requests = self._prompts.chat_requests(all_messages, params, options, chat)
-        collectors = [ChatCollector(request, collector_of(request.engine)) for request in requests]
-        self._collect([(r.engine, c) for r, c in zip(requests, collectors, strict=True)])
-        results = [collector.result() for collector in collectors]
-        return results if several else results[0]
+        return self._run(lambda: self._chat(messages, params, options, chat))
 
     def chat_stream(
         self,
@@ -179,18 +194,11 @@ class LLM(LLMBase):
             continue_final_message=continue_final_message,
             max_prompt_tokens=max_prompt_tokens,
         )
-        return self._chat_deltas(self._prompts.chat_request(messages, params, options, chat))
-
-    def _chat_deltas(self, request: ChatRequest) -> Generator[ChatDelta, None, None]:
-        from .requests.chat import ChatCollector
-
-        collector = ChatCollector(request, collector_of(request.engine))
-        for event in self._events(request.engine):
-            yield collector.add(event)
+        return self._stream(lambda: self._chat_reply(messages, params, options, chat))
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
-        return self._joined_logits(list(self._events(self._prompts.logits_request(token_ids))))
+        """Return the logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
+        return self._run(lambda: self._logits(token_ids))
 
     def embed(
         self,
@@ -204,22 +212,26 @@ class LLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Embed one prompt or several: float32 ``[n_prompts, n_hidden]``, the hidden states that logits are made of.
+        """Embed one prompt or several: the hidden states from which the logits are computed.
 
-        ``pooling``: ``"last"``, the last token's; ``"cls"``, the first's; ``"mean"`` of all tokens, for which a decoder
-        computes logits of all of them; None what the model's file says, or else an encoder's mean, a decoder's last.
-        ``normalize``: to length 1.  ``prompt_name``: which of the model's ``prompts`` goes before each text, such as
-        ``"query"``; None its default, which few have.  ``truncate``: True leaves out what is more than the context, a
-        number what is more than so many tokens; otherwise a prompt that does not fit is an error.  Raises
-        UnsupportedError for a model that does not show its hidden states.
+        Args:
+            pooling: ``"last"`` (the last token), ``"cls"`` (the first), ``"mean"`` (all tokens; a decoder then computes
+                the logits of all), or None for the model's own; if its file names none, an encoder uses the mean and a
+                decoder the last.
+            normalize: Scale each vector to length 1.
+            prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:
+                the default prompt, if the model has one.
+            truncate: True cuts a prompt to the context, a number to that many tokens.  False: too long is an error.
+
+        Returns:
+            float32 array of shape ``[n_prompts, n_hidden]``.
+
+        Raises:
+            UnsupportedError: The model does not expose hidden states.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        if pooling == "none":
-            raise RequestError(UNPOOLED)
-        requests = self._embedding_requests(prompts, pooling, options, text)
-        result = stacked(self._vectors(requests), "embed")
-        return normalized(result) if normalize else result
+        return self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text))
 
     def embed_tokens(
         self,
@@ -231,23 +243,24 @@ class LLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
-        """The vectors of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
+        """Return the vector of every token, one float32 ``[n_tokens, n_hidden]`` for each prompt; see ``embed``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        requests = self._embedding_requests(prompts, "none", options, text)
-        return [item.vector for item in self._vectors(requests) if item.vector is not None]
+        return self._run(lambda: self._token_vectors(prompts, options, text))
 
     def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
     ) -> list[npt.NDArray[np.float32]]:
-        """What layers leave of every token, one float32 ``[n_layers, n_tokens, n]`` for each prompt.
+        """Return hidden states after some layers, one float32 ``[n_layers, n_tokens, n]`` for each prompt.
 
-        ``layers``: numbers from 0, of ``taps``, which the model was opened with.  As in transformers'
-        ``hidden_states[layer + 1]``, the state is that before the last norm.  Nothing is taken from the cache.  Raises
-        RequestError for layers that are not tapped.
+        Args:
+            layers: Numbers from 0, among the ``taps`` that the model was opened with.  As in transformers'
+                ``hidden_states[layer + 1]``, the last norm is not applied.  The prefix cache is not used.
+
+        Raises:
+            RequestError: A layer is not tapped.
         """
-        requests = self._taps_requests(prompts, layers)
-        return self._tapped(self._vectors(requests), layers)
+        return self._run(lambda: self._hidden_states(prompts, layers))
 
     def classify(
         self,
@@ -259,16 +272,21 @@ class LLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Probabilities of the classes in ``labels``: float32 ``[n_prompts, n_classes]``.
+        """Return the probabilities of the classes in ``labels``, float32 ``[n_prompts, n_classes]``.
 
-        A tuple of two texts in the list is a pair, such as premise and hypothesis.  The scores' softmax; their sigmoid
-        where there is a single class or the model's ``problem_type`` says that classes do not exclude each other; of a
-        regression, or with ``raw_scores``, the scores as they are.  ``truncate``: as for ``embed``; the longer text of
-        a pair loses tokens first.  UnsupportedError for a model without a classifier.
+        The probabilities are the softmax of the scores; their sigmoid if there is a single class or the model's
+        ``problem_type`` allows several classes at once; for a regression, the scores themselves.
+
+        Args:
+            prompts: A tuple of two texts in the list is a pair, such as premise and hypothesis.
+            raw_scores: Return the scores themselves.
+            truncate: As for ``embed``.  The longer text of a pair is cut first.
+
+        Raises:
+            UnsupportedError: The model has no classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = self._class_requests(prompts, options, text)
-        return self._classes(stacked(self._vectors(requests), "classify"), raw_scores=raw_scores)
+        return self._run(lambda: self._classification(prompts, raw_scores, options, text))
 
     def rerank(
         self,
@@ -281,18 +299,23 @@ class LLM(LLMBase):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """How well each document answers the query: float32 ``[n_documents]``, in the documents' order.
+        """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents.
 
-        The score of the first class; of a reranker that answers yes or no, how far yes is above no.  Larger is better,
-        and ``1 / (1 + exp(-score))`` a probability.  ``instruction``: what makes a document relevant, for rerankers
-        whose template has one.  ``truncate``: as for ``classify``.  UnsupportedError for a model without a classifier.
+        A score is that of the first class, or of yes against no for a reranker that answers with these.  Larger is
+        better; ``1 / (1 + exp(-score))`` is a probability.
+
+        Args:
+            instruction: What makes a document relevant, for rerankers whose template has a place for it.
+            truncate: As for ``classify``.
+
+        Raises:
+            UnsupportedError: The model has no classifier.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
-        requests = self._pair_requests(query, documents, instruction, options, text)
-        return self._relevance(stacked(self._vectors(requests), "rerank"))
+        return self._run(lambda: self._ranking(query, documents, instruction, options, text))
 
     def close(self) -> None:
-        """Stop and give all memory back; answers that are under way end as cancelled.  May be called again."""
+        """Stop and free all memory; answers in progress end as cancelled.  May be called again."""
         self._close_engine()
 
     def __enter__(self) -> LLM:
@@ -303,55 +326,25 @@ class LLM(LLMBase):
     ) -> None:
         self.close()
 
-    def _results(self, requests: Sequence[EngineRequest]) -> list[GenerationResult]:
-        collectors = [collector_of(request) for request in requests]
-        self._collect(list(zip(requests, collectors, strict=True)))
-        return [collector.result() for collector in collectors]
-
-    def _vectors(self, requests: Sequence[EngineRequest]) -> list[Vectors]:
-        """What requests to embed give."""
-        vectors = [Vectors() for _ in requests]
-        self._collect(list(zip(requests, vectors, strict=True)))
-        return vectors
-
-    def _collect(self, requests: Sequence[tuple[EngineRequest, Collector | ChatCollector | Vectors]]) -> None:
-        """Run requests until all are complete."""
-        inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
-        running: dict[int, Collector | ChatCollector | Vectors] = {}
-        try:
-            for request, collector in requests:
-                running[self._engine.submit(request, inbox.put)] = collector
+    def _run(self, prepare: Callable[[], Call[T]]) -> T:
+        """Run the requests of a call until all have ended."""
+        call = prepare()
+        inbox: _Inbox = queue.SimpleQueue()
+        with Running[object](self._engine, inbox.put) as running:
+            for request, collector in call.requests:
+                running.submit(request, collector)
             while running:
-                for item in inbox.get():
-                    if isinstance(item, Failure):
-                        del running[item.request_id]
-                        raise item.error
-                    collector = running[item.request_id]
-                    collector.add(item)
-                    if collector.complete:
-                        del running[item.request_id]
-        finally:
-            for request_id in running:
-                self._engine.cancel(request_id)
+                for _ in running.take(inbox.get()):
+                    pass
+        return call.result()
 
-    def _deltas(self, request: EngineRequest) -> Generator[Delta, None, None]:
-        collector = collector_of(request)
-        for event in self._events(request):
-            yield collector.add(event)
+    def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> Generator[PieceT, None, None]:
+        """Return the pieces of an answer as they come.  The request is prepared at once and submitted when read."""
+        return self._pieces(prepare())
 
-    def _events(self, request: EngineRequest) -> Generator[Event, None, None]:
-        """The events of one request; leaving early cancels it."""
-        inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
-        request_id = self._engine.submit(request, inbox.put)
-        n_unfinished = request.n
-        try:
-            while n_unfinished:
-                for item in inbox.get():
-                    if isinstance(item, Failure):
-                        n_unfinished = 0
-                        raise item.error
-                    n_unfinished -= item.kind == "finish"
-                    yield item
-        finally:
-            if n_unfinished:
-                self._engine.cancel(request_id)
+    def _pieces(self, stream: Stream[PieceT]) -> Generator[PieceT, None, None]:
+        inbox: _Inbox = queue.SimpleQueue()
+        with Running[PieceT](self._engine, inbox.put) as running:
+            running.submit(stream.request, stream.collector)
+            while running:
+                yield from running.take(inbox.get())

@@ -1,11 +1,10 @@
-"""What the blocking and the async front end share."""
+"""An open model: its engine, its properties, and the requests that its files decide on."""
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,22 +16,18 @@ from .forks import forbid_in_children
 from .loading.loader import open_model
 from .loading.model_names import model_path, named_model
 from .loading.ranking import is_judged, relevance
-from .requests.prompts import Prompt, Prompts, RequestOptions, prompt_list
-from .requests.results import Collector
-from .requests.texts import Pair, TextOptions, Texts, is_pair, text_list
+from .requests.prompts import Prompt, Prompts, RequestOptions
+from .requests.texts import Pair, TextOptions, Texts, is_pair
+from .requests.vectors import Vectors
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from .._native.engine import DecoderStats, Event
-    from ..params.structured import StructuredOutputsParams
+    from .._native.engine import DecoderStats
     from ..tokenizer import Tokenizer
 
-__all__ = ["UNPOOLED", "LLMBase", "Vectors", "collector_of", "normalized", "stacked"]
-
-
-UNPOOLED = "[embed] pooling must be mean, cls or last but is none: embed_tokens gives every token's vector"
+__all__ = ["LLMBase"]
 
 
 def _with_scale(adapter: str | os.PathLike[str] | tuple[str | os.PathLike[str], float]) -> tuple[str, float]:
@@ -162,7 +157,7 @@ class LLMBase:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
+        """The model's tokenizer.  UnsupportedError if the file has no vocabulary."""
         return self._prompts.tokenizer
 
     @property
@@ -175,81 +170,55 @@ class LLMBase:
         self._prompts.use_template(source)
 
     def stats(self) -> DecoderStats:
-        """Counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""
+        """Return counters and gauges of the decoder: steps, preemptions, prefix hits, free blocks."""
         return self._engine.stats()
 
     def cache_use(self, stats: DecoderStats) -> list[tuple[str, int, int]]:
-        """Of each kind of layers (``"full"``, ``"window 512"``, ``"chunk 8192"``, ``"state"``) the bytes in the cache:
-        those that sequences hold, and those that are kept to be found again."""
+        """Return the bytes in the cache by kind of layer, as ``(kind, held, cached)``.
+
+        Kinds are ``"full"``, ``"window 512"``, ``"chunk 8192"``, ``"state"``.  Sequences hold the first number of
+        bytes; the second is kept for later prefix hits.
+        """
         cache = stats.cache
         uses = [*zip(self._cache_kinds, cache.groups, strict=True), ("state", cache.states)]
         return [(kind, use.held, use.cached) for kind, use in uses if kind != "state" or self._has_state]
 
-    def _embedding_requests(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        pooling: Pooling | None,
-        options: RequestOptions,
-        text: TextOptions,
-    ) -> list[EngineRequest]:
-        """Requests to embed one prompt or several; see ``_embedding_request``."""
-        return [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
-
-    def _class_requests(
-        self, prompts: Prompt | Sequence[Prompt | Pair], options: RequestOptions, text: TextOptions
-    ) -> list[EngineRequest]:
-        """Requests for the scores of classes of texts and pairs; see ``_score_request``."""
-        return [self._score_request(prompt, options, text) for prompt in text_list(prompts)]
-
-    def _pair_requests(
-        self,
-        query: str,
-        documents: Sequence[str],
-        instruction: str | None,
-        options: RequestOptions,
-        text: TextOptions,
-    ) -> list[EngineRequest]:
-        """Requests for the scores of a query with each document; see ``_score_request``."""
-        return [self._score_request((query, document), options, text, instruction) for document in documents]
-
     def _embedding_request(
         self, prompt: Prompt, pooling: Pooling | None, options: RequestOptions, text: TextOptions
     ) -> EngineRequest:
-        """A request to embed.  RequestError for an unknown pooling, UnsupportedError where only the file names one."""
+        """Return a request to embed.  RequestError for an unknown pooling; UnsupportedError if there is none."""
         if pooling is None and self._pooling is None:
-            raise UnsupportedError("[embed] pooling must be given: that of the model's file is not known")
+            raise UnsupportedError("[embed] unknown pooling in the model's file: give pooling='mean', 'cls' or 'last'")
         if pooling not in ("none", "mean", "cls", "last", None):
-            raise RequestError(f"[embed] pooling must be mean, cls or last but is {pooling!r:.40}")
+            raise RequestError(f"[embed] unknown pooling {pooling!r:.40}: give mean, cls or last")
         if self._output.is_encoder and self._output.scores_classes:
-            raise UnsupportedError("[embed] the model must give vectors but gives scores of classes: use classify")
+            raise UnsupportedError("[embed] the model gives scores of classes, no vectors: use classify")
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """What the makers of an embedding model put before texts, by the names that ``prompt_name`` takes."""
+        """Texts that the makers of an embedding model put before inputs, by ``prompt_name``."""
         return self._advice.prompts
 
     @property
     def shows_raw_scores(self) -> bool:
-        """Whether a cross-encoder's makers show its scores as they are: a server does not bring them to 0 to 1 then."""
+        """True if the makers of a cross-encoder show raw scores; a server then does not map them to 0..1."""
         return self._advice.is_score_raw
 
-    def _taps_requests(self, prompts: Prompt | Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
-        """Requests for hidden states after layers.  RequestError for layers that were not tapped when it was opened."""
-        items = prompt_list(prompts)
+    def _tap_requests(self, prompts: Sequence[Prompt], layers: Sequence[int]) -> list[EngineRequest]:
+        """Return requests for hidden states after layers.  RequestError if one of them is not tapped, or for none."""
         if missing := sorted(set(layers).difference(self.config.taps)):
             raise RequestError(
-                f"[hidden_states] layers must be among the taps that the model was opened with, {self.config.taps}, "
-                f"but {missing[0]} is not"
+                f"[hidden_states] layer {missing[0]} is not tapped: the model was opened with taps={self.config.taps}"
             )
         if not layers:
-            raise RequestError("[hidden_states] layers must name a layer but are empty")
-        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in items]
+            raise RequestError("[hidden_states] no layers: name one or more of the taps")
+        return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
 
     def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:
-        """Of each request the layers that were asked for, of rows that hold all taps side by side."""
+        """Return the given layers of each request, whose rows hold all taps side by side."""
         taps = [self.config.taps.index(layer) for layer in layers]
         found = [item.vector for item in vectors if item.vector is not None]
         by_tap = [rows.reshape(len(rows), len(self.config.taps), -1) for rows in found]
@@ -257,29 +226,29 @@ class LLMBase:
 
     @property
     def is_encoder(self) -> bool:
-        """Whether the model gives vectors, or scores of classes, and no text."""
+        """True if the model gives vectors or scores of classes, and no text."""
         return self._output.is_encoder
 
     @property
     def scores_classes(self) -> bool:
-        """Whether the model has a classifier, as ``classify`` and ``rerank`` need one."""
+        """True if the model has a classifier, which ``classify`` and ``rerank`` need."""
         return self._output.scores_classes
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes that a classifier's model scores, in order; empty where the file names none."""
+        """The names of the classes of a classifier, in order; empty if the file names none."""
         return self._output.labels
 
     def _score_request(
         self, prompt: Prompt | Pair, options: RequestOptions, text: TextOptions, instruction: str | None = None
     ) -> EngineRequest:
-        """A request for the scores of classes, of a text or a pair.  UnsupportedError for a model without them."""
+        """Return a request for the class scores of a text or a pair.  UnsupportedError if there is no classifier."""
         output = self._output
         if not output.scores_classes:
-            raise UnsupportedError("[classify] the model must have a classifier but has none")
+            raise UnsupportedError("[classify] the model has no classifier")
         template = output.head.template if output.head else None
         if instruction is not None and (template is None or not is_pair(prompt)):
-            raise UnsupportedError("[rerank] the model must have a template to be given an instruction but has none")
+            raise UnsupportedError("[rerank] the model has no template with a place for an instruction: leave it out")
         pooling: Pooling = "last" if output.head else "cls"
         if not is_pair(prompt):
             return self._prompts.embedding_request(self._texts.single(cast("Prompt", prompt), text), pooling, options)
@@ -291,21 +260,21 @@ class LLMBase:
         return self._prompts.embedding_request(ids, pooling, options, marked)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scores of classes ``[n, n_classes]`` of what such requests gave."""
+        """Return the class scores ``[n, n_classes]`` of the vectors of such requests."""
         head = self._output.head
         return vectors if head is None else head.scores(vectors)
 
-    def _classes(self, vectors: npt.NDArray[np.float32], *, raw_scores: bool) -> npt.NDArray[np.float32]:
-        """What is shown of the scores of classes, or these themselves."""
+    def _classes(self, vectors: npt.NDArray[np.float32], raw_scores: bool) -> npt.NDArray[np.float32]:
+        """Return class scores as the model's makers show them, or raw."""
         scores = self._scores(vectors)
         return scores if raw_scores else self._output.shown(scores)
 
     def _relevance(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """A score ``[n]`` of each pair."""
+        """Return a score ``[n]`` for each pair."""
         return relevance(self._scores(vectors), self.labels)
 
     def _class_values(self, vector: npt.NDArray[np.float32]) -> dict[str, object]:
-        """What a server tells of the scores of one text or pair (``server.worker.protocol.Score``)."""
+        """Return the values that a server needs of one text or pair (``server.worker.protocol.Score``)."""
         scores = self._scores(vector[None])
         return {
             "scores": scores[0].tolist(),
@@ -315,60 +284,3 @@ class LLMBase:
             "is_judged": is_judged(self.labels),
             "is_raw": self.shows_raw_scores,
         }
-
-    def _joined_logits(self, events: Sequence[Event]) -> npt.NDArray[np.float32]:
-        import numpy as np
-
-        rows = [event.logits for event in events if event.logits is not None]
-        return np.concatenate(rows).reshape(-1, self.n_vocab)
-
-
-def parser_of(form: StructuredOutputsParams | None) -> Callable[[str], Any] | None:
-    """The function that parses an answer of this form as data; None for a form that is not JSON."""
-    if form is None or (form.json is None and not form.json_object):
-        return None
-    return form.parses or json.loads
-
-
-def collector_of(request: EngineRequest) -> Collector:
-    """What joins the answers to a request."""
-    params = request.params
-    return Collector(
-        request.token_ids,
-        request.n,
-        logprobs=params is not None and params.logprobs is not None,
-        prompt_logprobs=params is not None and params.prompt_logprobs is not None,
-        parses=None if params is None else parser_of(params.structured_outputs),
-    )
-
-
-class Vectors:
-    """Takes the events of one request to embed."""
-
-    def __init__(self) -> None:
-        self.vector: npt.NDArray[np.float32] | None = None
-        self.complete = False
-
-    def add(self, event: Event) -> None:
-        """Take an event of kind ``"embedding"`` or ``"finish"``."""
-        if event.kind == "embedding":
-            self.vector = event.embedding
-        self.complete = self.complete or event.kind == "finish"
-
-
-def stacked(vectors: Sequence[Vectors], place: str) -> npt.NDArray[np.float32]:
-    """The vectors of several requests as one array.  RequestError where there are none."""
-    import numpy as np
-
-    if not vectors:
-        raise RequestError(f"[{place}] prompts must have a prompt but are empty")
-    result: npt.NDArray[np.float32] = np.stack([item.vector for item in vectors if item.vector is not None])
-    return result
-
-
-def normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors ``[..., n]`` of length 1; zeros stay."""
-    import numpy as np
-
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

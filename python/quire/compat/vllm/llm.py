@@ -9,9 +9,9 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from ... import engine
-from ...engine.llm_base import normalized
 from ...engine.loading.ranking import is_judged, relevance
 from ...engine.requests.chat import conversations
+from ...engine.requests.vectors import normalized
 from ...errors import RequestError, UnsupportedError
 from ..ignored import note_ignored, refuse_set, refuse_unknown
 from .outputs import (

@@ -1,7 +1,8 @@
-"""What comes back from a model."""
+"""Results of requests: pieces as they come, whole answers, and the collectors that join them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,8 +11,21 @@ from ...errors import RequestError
 
 if TYPE_CHECKING:
     from ..._native.engine import Event, SampledToken
+    from ...params.structured import StructuredOutputsParams
+    from ..engine import EngineRequest
 
-__all__ = ["Choice", "Collector", "Delta", "FinishReason", "GenerationResult", "Timings", "TokenLogprob", "Usage"]
+__all__ = [
+    "Choice",
+    "Collector",
+    "Delta",
+    "FinishReason",
+    "GenerationResult",
+    "Timings",
+    "TokenLogprob",
+    "Usage",
+    "collector_of",
+    "parser_of",
+]
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
@@ -242,3 +256,22 @@ class Collector:
             n_cached_tokens=self._n_cached_tokens,
             parses=self._parses,
         )
+
+
+def parser_of(form: StructuredOutputsParams | None) -> Callable[[str], Any] | None:
+    """Return the function that parses an answer of this form as data; None if the form is not JSON."""
+    if form is None or (form.json is None and not form.json_object):
+        return None
+    return form.parses or json.loads
+
+
+def collector_of(request: EngineRequest) -> Collector:
+    """Return a collector for the answers to a request."""
+    params = request.params
+    return Collector(
+        request.token_ids,
+        request.n,
+        logprobs=params is not None and params.logprobs is not None,
+        prompt_logprobs=params is not None and params.prompt_logprobs is not None,
+        parses=None if params is None else parser_of(params.structured_outputs),
+    )

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..._native import __version__
-from ...engine.llm_base import LLMBase, collector_of
+from ...engine.llm_base import LLMBase
 from ...engine.requests.chat import ChatCollector, ChatOptions
 from ...engine.requests.prompts import RequestOptions
+from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
 from ...engine.requests.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError

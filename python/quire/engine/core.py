@@ -1,0 +1,135 @@
+"""The core of ``LLM`` and ``AsyncLLM``: every verb up to the requests that it runs, and its result after that.
+
+The two differ only in how they wait, so that each verb is here once: as a ``Call`` or a ``Stream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from ..errors import RequestError
+from .llm_base import LLMBase
+from .requests.prompts import prompt_list
+from .requests.results import Delta, GenerationResult, collector_of
+from .requests.texts import text_list
+from .requests.vectors import LogitRows, Vectors, normalized, stacked
+from .running import Call, Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..chat import Messages
+    from ..params.sampling import SamplingParams
+    from .engine import EngineRequest, Pooling
+    from .requests.chat import ChatDelta, ChatOptions, ChatResult
+    from .requests.prompts import Prompt, RequestOptions
+    from .requests.texts import Pair, TextOptions
+
+__all__ = ["LLMCore"]
+
+T = TypeVar("T")
+
+
+class LLMCore(LLMBase):
+    """An open model that prepares the requests of each verb."""
+
+    def _generation(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+    ) -> Call[list[GenerationResult]]:
+        requests = self._prompts.requests(prompts, params, options)
+        collectors = [collector_of(request) for request in requests]
+        return Call(
+            list(zip(requests, collectors, strict=True)), lambda: [collector.result() for collector in collectors]
+        )
+
+    def _completion(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> Stream[Delta]:
+        request = self._prompts.request(prompt, params, options)
+        return Stream(request, collector_of(request))
+
+    def _chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        options: RequestOptions,
+        chat: ChatOptions,
+    ) -> Call[ChatResult | list[ChatResult]]:
+        from .requests.chat import ChatCollector, conversations
+
+        conversation_list, several = conversations(messages)
+        requests = self._prompts.chat_requests(conversation_list, params, options, chat)
+        collectors = [ChatCollector(request, collector_of(request.engine)) for request in requests]
+
+        def result() -> ChatResult | list[ChatResult]:
+            results = [collector.result() for collector in collectors]
+            return results if several else results[0]
+
+        return Call([(r.engine, collector) for r, collector in zip(requests, collectors, strict=True)], result)
+
+    def _chat_reply(
+        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+    ) -> Stream[ChatDelta]:
+        from .requests.chat import ChatCollector
+
+        request = self._prompts.chat_request(messages, params, options, chat)
+        return Stream(request.engine, ChatCollector(request, collector_of(request.engine)))
+
+    def _logits(self, token_ids: Sequence[int]) -> Call[npt.NDArray[np.float32]]:
+        rows = LogitRows()
+        return Call([(self._prompts.logits_request(token_ids), rows)], lambda: rows.joined(self.n_vocab))
+
+    def _embeddings(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling: Pooling | None,
+        normalize: bool,
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> Call[npt.NDArray[np.float32]]:
+        if pooling == "none":
+            raise RequestError("[embed] pooling 'none' gives no single vector: use embed_tokens, or mean, cls or last")
+        requests = [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
+
+        def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
+            found = stacked(vectors, "embed")
+            return normalized(found) if normalize else found
+
+        return _vector_call(requests, result)
+
+    def _token_vectors(
+        self, prompts: Prompt | Sequence[Prompt], options: RequestOptions, text: TextOptions
+    ) -> Call[list[npt.NDArray[np.float32]]]:
+        requests = [self._embedding_request(prompt, "none", options, text) for prompt in prompt_list(prompts)]
+        return _vector_call(requests, lambda vectors: [v.vector for v in vectors if v.vector is not None])
+
+    def _hidden_states(
+        self, prompts: Prompt | Sequence[Prompt], layers: Sequence[int]
+    ) -> Call[list[npt.NDArray[np.float32]]]:
+        requests = self._tap_requests(prompt_list(prompts), layers)
+        return _vector_call(requests, lambda vectors: self._tapped(vectors, layers))
+
+    def _classification(
+        self, prompts: Prompt | Sequence[Prompt | Pair], raw_scores: bool, options: RequestOptions, text: TextOptions
+    ) -> Call[npt.NDArray[np.float32]]:
+        requests = [self._score_request(prompt, options, text) for prompt in text_list(prompts)]
+        return _vector_call(requests, lambda vectors: self._classes(stacked(vectors, "classify"), raw_scores))
+
+    def _ranking(
+        self,
+        query: str,
+        documents: Sequence[str],
+        instruction: str | None,
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> Call[npt.NDArray[np.float32]]:
+        requests = [self._score_request((query, document), options, text, instruction) for document in documents]
+        return _vector_call(requests, lambda vectors: self._relevance(stacked(vectors, "rerank")))
+
+
+def _vector_call(requests: Sequence[EngineRequest], result: Callable[[Sequence[Vectors]], T]) -> Call[T]:
+    vectors = [Vectors() for _ in requests]
+    return Call(list(zip(requests, vectors, strict=True)), lambda: result(vectors))
