@@ -1,8 +1,8 @@
-"""Write docs/compatibility.md: what people who come from other programs type and send, and what they get.
+"""Write docs/compatibility.md: what users of other programs type and send, and what Quire does with it.
 
     python ci/make_compatibility_page.py
 
-The rows are those of tests/compatibility/cases.toml, where every one is tried.
+The rows are in tests/compatibility/cases.toml; tests try every one.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_keys_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ("text", "word"),
     [
         ("prot = 1", "prot"),
-        ("port = [1]", "one value"),
+        ("port = [1]", "port"),
         ("alias = 'x'", "a list"),
         ("port =", "TOML"),
         ("config = 'x'", "config"),
