@@ -41,8 +41,13 @@ def type_of(schema: dict[str, Any]) -> str:
     kind = str(schema.get("type", "any"))
     if kind == "array":
         return f"list of {type_of(schema.get('items', {}))}" if schema.get("items") else "list"
-    limits = [f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema]
+    words = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"))
+    limits = [f"{word} {_number(schema[key])}" for key, word in words if key in schema]
     return " ".join([{"null": "nothing"}.get(kind, kind), *limits])
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def fields(component: dict[str, Any]) -> list[str]:

@@ -134,9 +134,16 @@ def constructor(name: str, node: ast.ClassDef) -> str:
             return f"`{signature(member, name=name)}`\n\n"
     fields = [m for m in node.body if isinstance(m, ast.AnnAssign)]
     if fields and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-        shown = ", ".join(ast.unparse(field) for field in fields)
+        shown = ", ".join(ast.unparse(_with_default(field)) for field in fields)
         return f"`{name}({shown})`\n\n"
     return ""
+
+
+def _with_default(field: ast.AnnAssign) -> ast.AnnAssign:
+    """Return a field as its user sees it: with the default of its declaration (quire/params)."""
+    if isinstance(field.value, ast.Call) and ast.unparse(field.value.func) in ("declared", "_option"):
+        return ast.AnnAssign(field.target, field.annotation, field.value.args[0], field.simple)
+    return field
 
 
 def entry(name: str, module: str) -> str:

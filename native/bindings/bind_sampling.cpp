@@ -68,59 +68,20 @@ void set_stages(SamplingParams &self, const std::vector<std::string> &names) {
     for (const std::string &text : names) self.samplers.push_back(sampling_stage(text));
 }
 
-void set_mirostat(SamplingParams &self, int version) {
-    if (version < 0 || version > 2)
-        throw RequestError("sampling", cat("mirostat must be from 0 to 2 but is ", version));
-    self.mirostat = static_cast<Mirostat>(version);
-}
-
 void bind_params(py::module_ &m) {
     using P = SamplingParams;
-    py::class_<P, std::shared_ptr<P>>(m, "SamplingParams")
-        .def(py::init<>())
-        .def_readwrite("max_tokens", &P::max_tokens)
-        .def_readwrite("min_tokens", &P::min_tokens)
-        .def_readwrite("ignore_eos", &P::ignore_eos)
-        .def_readwrite("stop", &P::stop)
-        .def_readwrite("stop_token_ids", &P::stop_token_ids)
-        .def_readwrite("include_stop_str_in_output", &P::include_stop_str_in_output)
-        .def_readwrite("n", &P::n)
-        .def_readwrite("temperature", &P::temperature)
-        .def_readwrite("dynatemp_range", &P::dynatemp_range)
-        .def_readwrite("dynatemp_exponent", &P::dynatemp_exponent)
-        .def_readwrite("top_k", &P::top_k)
-        .def_readwrite("top_p", &P::top_p)
-        .def_readwrite("min_p", &P::min_p)
-        .def_readwrite("typical_p", &P::typical_p)
-        .def_readwrite("tfs_z", &P::tfs_z)
-        .def_readwrite("top_n_sigma", &P::top_n_sigma)
-        .def_readwrite("xtc_probability", &P::xtc_probability)
-        .def_readwrite("xtc_threshold", &P::xtc_threshold)
-        .def_readwrite("min_keep", &P::min_keep)
-        .def_property(
-            "mirostat", [](const P &self) { return static_cast<int>(self.mirostat); }, &set_mirostat)
-        .def_readwrite("mirostat_tau", &P::mirostat_tau)
-        .def_readwrite("mirostat_eta", &P::mirostat_eta)
-        .def_readwrite("repetition_penalty", &P::repetition_penalty)
-        .def_readwrite("presence_penalty", &P::presence_penalty)
-        .def_readwrite("frequency_penalty", &P::frequency_penalty)
-        .def_readwrite("penalty_last_n", &P::penalty_last_n)
-        .def_readwrite("dry_multiplier", &P::dry_multiplier)
-        .def_readwrite("dry_base", &P::dry_base)
-        .def_readwrite("dry_allowed_length", &P::dry_allowed_length)
-        .def_readwrite("dry_penalty_last_n", &P::dry_penalty_last_n)
-        .def_readwrite("dry_sequence_breakers", &P::dry_sequence_breakers)
-        .def_readwrite("logit_bias", &P::logit_bias)
-        .def_readwrite("allowed_token_ids", &P::allowed_token_ids)
-        .def_readwrite("bad_token_ids", &P::bad_token_ids)
-        .def_readwrite("seed", &P::seed)
-        .def_readwrite("logprobs", &P::logprobs)
-        .def_readwrite("prompt_logprobs", &P::prompt_logprobs)
-        .def_readwrite("processed_logprobs", &P::processed_logprobs)
-        .def_property("samplers", &stage_names, &set_stages)
+    py::class_<P, std::shared_ptr<P>> params(m, "SamplingParams");
+    params.def(py::init<>())
         .def(
             "validate", [](const P &self, const VocabInfo *vocab) { vocab ? self.validate(*vocab) : self.validate(); },
             py::arg("vocab") = nullptr);
+    visit_sampling_fields([&](const char *name, auto member, const auto &) {
+        if constexpr (std::is_same_v<decltype(member), std::vector<SamplingStage> SamplingFields::*>) {
+            params.def_property(name, &stage_names, &set_stages);
+        } else {
+            params.def_readwrite(name, member);
+        }
+    });
 }
 
 void bind_sampler(py::module_ &m) {

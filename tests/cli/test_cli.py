@@ -21,7 +21,7 @@ from quire.cli.session import Session, Sizes
 from quire.cli.stats import Stats
 from quire.cli.text import _Wrap
 from quire.errors import CapacityError, LoadError, RequestError
-from quire.params.sampling import SamplingParams
+from quire.params.sampling import PARAMETERS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -371,15 +371,16 @@ def test_sampling_options_reach_the_request(quire: Command, arguments: str) -> N
     assert getattr(llm.asked[0][2], name) == value
 
 
-def test_every_sampling_parameter_has_an_option() -> None:
-    """Except for parameters that only make sense for batches, token ids or Python objects."""
-    from dataclasses import fields
+NUMBERS = [name for name, parameter in PARAMETERS.items() if parameter.flags and parameter.kind in (int, float)]
 
-    elsewhere = {
-        "n", "stop_token_ids", "include_stop_str_in_output", "allowed_token_ids", "bad_token_ids", "logprobs",
-        "prompt_logprobs", "processed_logprobs", "logits_processors", "structured_outputs", "speculation", "prediction",
-    }  # fmt: skip
-    assert {entry.name for entry in fields(SamplingParams)} - elsewhere == {name for name, _ in SAMPLING.values()}
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_flag_of_a_number_reaches_the_request(quire: Command, name: str) -> None:
+    """The declarations tell the flags; the ones that must not be forgotten are in SAMPLING."""
+    for flag in PARAMETERS[name].flags.split():
+        llm = FakeLLM([["x"]])
+        assert quire("run", "-m", "a", flag, "1", "Tell", llm=llm).err == ""
+        assert getattr(llm.asked[0][2], name) == 1
 
 
 def test_samplers_turn_off_the_options_of_omitted_stages(quire: Command) -> None:

@@ -345,7 +345,7 @@ def test_ids_beyond_the_vocabulary_are_refused(llm):
         llm.generate(PROMPTS, [GREEDY] * 5 + [SamplingParams(max_tokens=4, stop_token_ids=[4096])])
     with pytest.raises(RequestError, match="params must be one or 6"):
         llm.generate(PROMPTS, [GREEDY] * 5)
-    with pytest.raises(RequestError, match="params must be SamplingParams"):
+    with pytest.raises(RequestError, match="params is dict"):
         llm.generate(PROMPTS[0], {"max_tokens": 3})
     wait_until_idle(llm)
 

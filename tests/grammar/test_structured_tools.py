@@ -580,10 +580,10 @@ def test_options_of_the_commands(tmp_path, capsys):
     for arguments, words in [
         (["--grammar", 'root ::= "a"', "--regex", "a"], "exactly one of"),
         (["--grammar", 'root ::= "a"', "--grammar-file", str(schema)], "as text and as a file"),
-        (["--grammar-file", str(grammar)], "must be a text in UTF-8"),
+        (["--grammar-file", str(grammar)], "UTF-8"),
         (["-jf", str(tmp_path / "absent")], "does not exist"),
         (["-j", "{"], "json must be JSON"),
-        (["--regex", "a", "--ignore-eos"], "ignore_eos must not come"),
+        (["--regex", "a", "--ignore-eos"], "ignore_eos"),
     ]:
         code, _, err = run(*arguments)
         assert code == 2

@@ -77,7 +77,7 @@ def test_options_are_honoured_or_refused(llm: LLM, chat: ChatQuire) -> None:
     assert first.response_metadata["logprobs"]["content"] == scored[:1]
     with pytest.raises(TypeError, match="did you mean 'temperature'"):
         ChatQuire(llm, temp=0.5)
-    with pytest.raises(RequestError, match="top_p must be"):
+    with pytest.raises(RequestError, match="top_p"):
         ChatQuire(llm, top_p=2.0)
     with pytest.raises(TypeError, match="'frequency'"):
         chat.invoke(CAPITAL, frequency=1)

@@ -413,7 +413,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
         ({"samplers": "kk"}, "samplers"), ({"samplers": "k", "min_p": 0.1}, "samplers"), ({"n_probs": 21}, "n_probs"),
         ({"n_predict": 1, "max_tokens": 2}, "max_tokens"), ({"n_predict": 2**31}, "n_predict"), ({"n": 17}, "n"),
         ({"logit_bias": [[1, True]]}, "logit_bias"), ({"logit_bias": [[1, 101]]}, "logit_bias"),
-        ({"logit_bias": [[1, 1]] * 1025}, "logit_bias"), ({"stop": ["x"] * 17}, "stop"), ({"seed": -2}, "seed"),
+        ({"logit_bias": [[1, 1]] * 1025}, "logit_bias"), ({"stop": ["x"] * 17}, "stop"), ({"seed": 2**64}, "seed"),
         ({"repeat_last_n": -2}, "repeat_last_n"), ({"response_fields": [""] * 65}, "response_fields"),
         ({"prompt": [1, [2]]}, "prompt"), ({"prompt": ["x"] * 129}, "prompt"), ({"temprature": 1}, "temprature"),
         ({"prompt": {"prompt_string": "x", "multimodal_data": ["x"]}}, "prompt"),

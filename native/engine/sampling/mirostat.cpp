@@ -32,7 +32,7 @@ double MirostatControl::n_kept(const Candidates &candidates, std::span<const Can
 
 void MirostatControl::truncate(Candidates &candidates) {
     log_total_ = std::log(candidates.total());
-    if (version_ == Mirostat::v2) {
+    if (version_ == 2) {
         // -log2 p <= mu, with log p = relative - log total
         candidates.keep_within(std::max(0.0, mu_ * std::numbers::ln2 - log_total_));
         return;

@@ -24,7 +24,7 @@ class MirostatControl {
   private:
     double n_kept(const Candidates &candidates, std::span<const Candidate> likeliest) const;
 
-    Mirostat version_;
+    int32_t version_;
     double tau_, eta_;
     int32_t n_vocab_;
     double mu_;

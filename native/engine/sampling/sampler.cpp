@@ -152,7 +152,7 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
         const Loan loan{s.candidates};
         s.run(row, tokens, n_prompt, mask);
         drawn = s.candidates.at(s.candidates.size() == 1 ? 0 : s.candidates.draw(s.random.draw));
-        if (s.params->mirostat != Mirostat::off) s.mirostat.observe(s.candidates, drawn);
+        if (s.params->mirostat != 0) s.mirostat.observe(s.candidates, drawn);
         if (s.params->logprobs && s.params->processed_logprobs)
             return processed_log_probs(s.candidates, drawn, *s.params->logprobs);
     }

@@ -29,6 +29,7 @@ class VocabInfo:
 class SamplingParams:
     """The native form of ``quire.SamplingParams``, with the same names, defaults and limits; see there."""
 
+    # BEGIN SamplingParams (written by ci/make_params.py)
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
@@ -68,6 +69,7 @@ class SamplingParams:
     prompt_logprobs: int | None
     processed_logprobs: bool
     samplers: Sequence[str]
+    # END SamplingParams
     def __init__(self) -> None: ...
     def validate(self, vocab: VocabInfo | None = None) -> None:
         """RequestError naming the field that does not hold (with ``vocab``: also ids outside the vocabulary)."""

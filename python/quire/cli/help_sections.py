@@ -13,11 +13,20 @@ class Section:
     """A heading and the parameters below it, in order."""
 
     title: str
-    options: tuple[str, ...]
+    names: str | None  # None: the parameters of sampling
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return the names of the parameters."""
+        if self.names is not None:
+            return tuple(self.names.split())
+        from ..params.sampling import PARAMETERS  # late: every command loads this module
+
+        return tuple(name for name, parameter in PARAMETERS.items() if parameter.flags)
 
 
 def _section(title: str, options: str) -> Section:
-    return Section(title, tuple(options.split()))
+    return Section(title, options)
 
 
 def _common(options: str) -> Section:
@@ -31,13 +40,7 @@ _CHAT = _section(
     " chat_template_file",
 )
 _FORM = _section("Form of the answer", "json_schema json_schema_file grammar grammar_file regex choice")
-_SAMPLING = _section(
-    "Sampling",
-    "max_tokens min_tokens temperature top_k top_p min_p seed stop ignore_eos repetition_penalty penalty_last_n"
-    " presence_penalty frequency_penalty typical_p tfs_z top_n_sigma min_keep dynatemp_range dynatemp_exponent"
-    " xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta dry_multiplier dry_base dry_allowed_length"
-    " dry_penalty_last_n dry_sequence_breakers logit_bias samplers",
-)
+_SAMPLING = Section("Sampling", None)
 _MACHINE = _section(
     "Memory and processor",
     "n_ctx threads kv_dtype n_blocks max_step_tokens snapshot_tokens cpu_mask kernels isa deterministic",

@@ -47,7 +47,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     "-s",
     "--seed",
     "usual_seed",
-    type=int,
+    type=click.IntRange(max=2**64 - 1),
     metavar="N",
     help="Seed for requests that give none; -1: a new one each time [-1].",
 )

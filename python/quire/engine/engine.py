@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from .._native import engine as native
@@ -18,6 +18,7 @@ from ..errors import (
     ShapeError,
     UnsupportedError,
 )
+from ..params.sampling import PARAMETERS
 from .masks import MaskThreads
 
 if TYPE_CHECKING:
@@ -93,11 +94,10 @@ class _Waiting:
 def native_params(params: SamplingParams) -> native.SamplingParams:
     """The native form of public parameters, all but what the request itself tells the decoder."""
     result = native.SamplingParams()
-    for entry in fields(params):
-        if entry.name == "logit_bias":
-            result.logit_bias = list(params.logit_bias.items())
-        elif entry.name not in ("logits_processors", "structured_outputs", "speculation", "prediction"):
-            setattr(result, entry.name, getattr(params, entry.name))
+    for name, parameter in PARAMETERS.items():
+        if parameter.native:
+            value = getattr(params, name)
+            setattr(result, name, list(value.items()) if name == "logit_bias" else value)
     return result
 
 

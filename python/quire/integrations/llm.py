@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RequestError, UnsupportedError
 from ..hub.stores import stored_models
+from ..params.sampling import PARAMETERS
 
 try:
     import llm
@@ -33,22 +34,20 @@ __all__ = ["AsyncQuireModel", "QuireEmbeddingModel", "QuireModel", "register_emb
 _PLACE = "llm"
 # What ``-o`` takes, by type: of opening a model, and keywords of ``LLM.chat``.
 _OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str, "draft": str}
-_ASKING: dict[type, str] = {
-    int: "max_tokens min_tokens top_k min_keep mirostat penalty_last_n dry_allowed_length dry_penalty_last_n seed"
-    " reasoning_budget",
-    float: "temperature dynatemp_range dynatemp_exponent top_p min_p typical_p tfs_z top_n_sigma xtc_probability"
-    " xtc_threshold mirostat_tau mirostat_eta repetition_penalty presence_penalty frequency_penalty dry_multiplier"
-    " dry_base",
-    bool: "ignore_eos include_stop_str_in_output parallel_tool_calls",
-    str: "stop regex grammar tool_choice tool_format reasoning_format speculation prediction",
-}
-_TYPES = {**_OPENING, **{name: kind for kind, names in _ASKING.items() for name in names.split()}}
+_UNSHOWN = ("n", "logprobs", "prompt_logprobs", "processed_logprobs")  # results that the program does not show
+_ASKING: dict[str, type] = {
+    **{name: parameter.kind for name, parameter in PARAMETERS.items() if parameter.kind and name not in _UNSHOWN},
+    "reasoning_budget": int, "parallel_tool_calls": bool, "stop": str, "regex": str, "grammar": str, "tool_choice": str,
+    "tool_format": str, "reasoning_format": str,
+}  # fmt: skip
+_TYPES = {**_OPENING, **_ASKING}
 _LOCK = threading.Lock()
 
 
 def _option(name: str) -> Any:
     where = "to open the model with" if name in _OPENING else "as in quire.LLM.chat"
-    return Field(default=None, description=f"{name}, {where}.")
+    about = PARAMETERS[name].doc if name in PARAMETERS else f"{name}, {where}"
+    return Field(default=None, description=f"{about}.")
 
 
 _Options: Any = create_model(

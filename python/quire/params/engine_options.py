@@ -6,7 +6,7 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, TypeVar, get_args
@@ -313,7 +313,26 @@ class EngineConfig:
             raise RequestError(f"[engine] draft must be given for speculation '{self.speculation}' but is None")
 
 
-name_call(EngineConfig)
+# Options by the names that other engines give them.
+_ALIASES: Mapping[str, str] = {
+    "model_path": "model", "model_id": "model", "path": "model", "pretrained_model_name_or_path": "model",
+    "repo_id": "model", "hf_repo": "model", "n_threads": "threads", "num_threads": "threads", "num_thread": "threads",
+    "n_threads_batch": "threads", "max_model_len": "n_ctx", "num_ctx": "n_ctx", "ctx_size": "n_ctx",
+    "context_length": "n_ctx", "context_size": "n_ctx", "max_seq_len": "n_ctx", "max_length": "n_ctx",
+    "n_batch": "max_step_tokens", "batch_size": "max_step_tokens", "n_ubatch": "max_step_tokens",
+    "max_num_batched_tokens": "max_step_tokens", "max_num_seqs": "max_sequences", "n_parallel": "max_sequences",
+    "n_seq_max": "max_sequences", "max_batch_size": "max_sequences", "gpu_layers": "n_gpu_layers",
+    "num_gpu": "n_gpu_layers", "num_gpu_layers": "n_gpu_layers", "ngl": "n_gpu_layers", "device_map": "device",
+    "kv_cache_dtype": "kv_dtype", "cache_type_k": "kv_dtype", "cache_type_v": "kv_dtype", "type_k": "kv_dtype",
+    "type_v": "kv_dtype", "draft_model": "draft", "speculative_model": "draft", "model_draft": "draft",
+    "num_speculative_tokens": "draft_max", "speculative_config": "speculation", "lora": "adapters",
+    "lora_path": "adapters", "lora_paths": "adapters", "adapter": "adapters", "use_mmap": "load", "use_mlock": "load",
+    "quantization": "quantize", "load_in_8bit": "quantize", "load_in_4bit": "quantize", "torch_dtype": "quantize",
+    "dtype": "kv_dtype", "gpu_memory_utilization": "memory_bytes", "num_gpu_blocks_override": "n_blocks",
+    "scheduling_policy": "policy", "tensor_parallel_size": "tensor_split",
+}  # fmt: skip
+
+name_call(EngineConfig, _ALIASES)
 
 
 def cache_dtype_of(k: str | None, v: str | None) -> str:

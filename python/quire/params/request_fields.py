@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import RequestError
-from .call_names import ELSEWHERE
-from .sampling import SamplingParams
+from .sampling import ALIASES, PARAMETERS, SamplingParams
 from .sampling_defaults import chat_defaults
 from .structured import SchemaClass, StructuredOutputsParams, answer_form
 
@@ -18,10 +17,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ELSEWHERE", "Asked", "RequestFields", "asked"]
 
+ELSEWHERE: Mapping[str, str] = {
+    **ALIASES,
+    "json_schema": "response_format",
+    "schema": "response_format",
+    "guided_json": "response_format",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "sampling_params": "params",
+    "functions": "tools",
+    "chat_template_kwargs": "template_values",
+}
+"""Keywords by the names that other engines give them."""
+
 
 class RequestFields(TypedDict, total=False):
     """Fields of ``SamplingParams`` by their names, and at most one of the last four, which are of the answer's form."""
 
+    # BEGIN SamplingParams (written by ci/make_params.py)
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
@@ -65,6 +79,7 @@ class RequestFields(TypedDict, total=False):
     structured_outputs: StructuredOutputsParams | None
     speculation: str | None
     prediction: str | None
+    # END SamplingParams
     response_format: Mapping[str, object] | SchemaClass | None
     regex: str | None
     choice: Iterable[str] | None
@@ -72,7 +87,6 @@ class RequestFields(TypedDict, total=False):
 
 
 _FORM = ("response_format", "regex", "choice", "grammar")
-_SAMPLING = frozenset(entry.name for entry in fields(SamplingParams))
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,7 @@ class Asked:
         the model's distribution as it is.  RequestError for what are no parameters, and for a form that is given twice.
         """
         if params is not None and not isinstance(params, SamplingParams):
-            raise RequestError(f"[sampling] params must be SamplingParams but is {type(params).__name__}")
+            raise RequestError(f"[sampling] params is {type(params).__name__}: give SamplingParams")
         values: dict[str, object] = dict(self.fields)
         if params is None and advised is not None:
             values = {**chat_defaults(advised, values), **values}
@@ -97,7 +111,7 @@ class Asked:
         if self.form is None:
             return made
         if made.structured_outputs is not None:
-            raise RequestError("[structured_outputs] the form of an answer must be given once but is given twice")
+            raise RequestError("[structured_outputs] the form of the answer is given twice: give one")
         return replace(made, structured_outputs=self.form)
 
 
@@ -105,7 +119,7 @@ def asked(method: Callable[..., object], given: RequestFields) -> Asked:
     """What the keywords of a public method say.  TypeError naming it and the nearest keyword where one is unknown."""
     values: dict[str, object] = {**given}
     for name in values:
-        if name not in _SAMPLING and name not in _FORM:
+        if name not in PARAMETERS and name not in _FORM:
             raise TypeError(_unknown(method, name))
     form = {name: values.pop(name) for name in _FORM if name in values}
     return Asked(values, answer_form(**form))  # type: ignore[arg-type]
@@ -113,7 +127,7 @@ def asked(method: Callable[..., object], given: RequestFields) -> Asked:
 
 def _unknown(method: Callable[..., object], name: str) -> str:
     own = [known for known, parameter in inspect.signature(method).parameters.items() if parameter.kind is not _REST]
-    known = [*own[1:], *sorted(_SAMPLING), *_FORM]
+    known = [*own[1:], *sorted(PARAMETERS), *_FORM]
     import difflib
 
     nearest = ELSEWHERE.get(name)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from .sampling import PARAMETERS, SamplingParams
+
 __all__ = ["CHAT_DEFAULTS", "TRUNCATION", "chat_defaults", "most_prompt_tokens"]
 
 _USUAL_ROOM = 512  # tokens of an answer
 
-CHAT_DEFAULTS: Mapping[str, float] = MappingProxyType({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05})
+CHAT_DEFAULTS: Mapping[str, float] = MappingProxyType(
+    {name: parameter.chat for name, parameter in PARAMETERS.items() if parameter.chat is not None}
+)
 """llama.cpp's numbers: of a chat where neither the request nor the model's file says."""
 
-TRUNCATION: Mapping[str, float] = MappingProxyType({"top_k": 0, "top_p": 1.0, "min_p": 0.0})
+TRUNCATION: Mapping[str, float] = MappingProxyType(
+    {name: getattr(SamplingParams(), name) for name in CHAT_DEFAULTS if name != "temperature"}
+)
 """What mirostat does without, as it cuts the tail itself: the fields with the values that are off."""
 
 
@@ -29,7 +35,7 @@ def chat_defaults(advised: Mapping[str, object], given: Mapping[str, object] | N
     stages = given.get("samplers")
     if isinstance(stages, Collection) and not isinstance(stages, str):
         # A stage that the request leaves out has no options, so that leaving it out is no error.
-        usual = _without(usual, [name for name in (*CHAT_DEFAULTS, "typical_p") if name not in stages])
+        usual = {name: value for name, value in usual.items() if PARAMETERS[name].stage in ("", *stages)}
     return _without(usual, given)
 
 

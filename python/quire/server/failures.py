@@ -11,7 +11,8 @@ from ..errors import BusyError, QuireError
 
 __all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"]
 
-_FIELD = re.compile(r"\[[\w ]+\] ([\w.]+(?:\[\d+\])?(?:\.\w+)*) must ")
+# Messages about sampling begin with the parameter; of others, those that say what a field must be.
+_FIELD = re.compile(r"\[(?:sampling\] |[\w ]+\] (?=\S+ must ))([\w.]+(?:\[\d+\])?(?:\.\w+)*)")
 _WHOLE_FIELDS = ("response_format", "structured_outputs", "prompt", "logit_bias")
 _TYPES = {
     400: "invalid_request_error",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import LoadError, UnsupportedError
+from ...params.sampling import PARAMETERS
 from ..reading import Fields, read_json
 
 if TYPE_CHECKING:
@@ -17,15 +18,10 @@ __all__ = ["write_sampling"]
 
 _LOG = logging.getLogger("quire")
 # Fields of generation_config.json that truncate, and the keys of a file for them.
-_TRUNCATION = {
-    "temperature": "general.sampling.temp",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "typical_p": "quire.sampling.typical_p",
-}
-# Those that hold for greedy decoding, too.
-_ALWAYS = {"repetition_penalty": "general.sampling.penalty_repeat"}
-_TOP_K, _NEVER = "general.sampling.top_k", "quire.sampling.bad_token_ids"
+_TRUNCATION = {name: PARAMETERS[name].gguf for name in ("temperature", "top_p", "min_p", "typical_p")}
+# Those that apply to greedy decoding, too.
+_ALWAYS = {"repetition_penalty": PARAMETERS["repetition_penalty"].gguf}
+_TOP_K, _NEVER = PARAMETERS["top_k"].gguf, PARAMETERS["bad_token_ids"].gguf
 _FOLLOWED = {*_TRUNCATION, *_ALWAYS, "top_k", "do_sample", "suppress_tokens", "bad_words_ids", "eos_token_id"}
 # Those that change the answer and are not followed, with the values that change nothing.
 _NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {

@@ -1,35 +1,9 @@
 // How answers are sampled, and presets of it.  An empty field leaves the choice to the model's file and the server.
 
 import { button, el } from "./dom.js";
+import { PARAMETERS } from "./parameters.js";
 import { saveSetting, setting } from "./store.js";
 
-const NUMBERS = [
-  ["temperature", "Temperature", 0, 5, 0.1, "How random: 0 takes the likeliest token"],
-  ["top_p", "Top-p", 0, 1, 0.05, "The likeliest tokens of this much probability together"],
-  ["top_k", "Top-k", 0, 1000, 1, "The so many likeliest tokens; 0: all"],
-  ["min_p", "Min-p", 0, 1, 0.01, "At least this part of the likeliest one's probability"],
-  ["typical_p", "Typical-p", 0, 1, 0.05, "Tokens about as surprising as the text is"],
-  ["repeat_penalty", "Repeat penalty", 0, 2, 0.05, "Above 1: what was said is less likely"],
-  ["presence_penalty", "Presence penalty", -2, 2, 0.1, "Taken off tokens that have occurred"],
-  ["frequency_penalty", "Frequency penalty", -2, 2, 0.1, "Taken off for each time that a token has occurred"],
-  ["dry_multiplier", "DRY", 0, 5, 0.1, "Against repeated sequences; 0: off"],
-  ["xtc_probability", "XTC", 0, 1, 0.05, "How often the likeliest tokens are left out"],
-  ["max_tokens", "Most tokens", 1, null, 1, "Where an answer ends at the latest"],
-  ["seed", "Seed", 0, null, 1, "The same number gives the same answer"],
-];
-const RARER = [
-  ["min_tokens", "Fewest tokens", 0, null, 1, "Where an answer ends at the earliest"],
-  ["top_n_sigma", "Top-n-sigma", 0, 10, 0.1, "Tokens within so many standard deviations of the likeliest"],
-  ["xtc_threshold", "XTC threshold", 0, 1, 0.05, "How likely tokens must be for XTC to leave them out"],
-  ["dynatemp_range", "Temperature range", 0, 5, 0.1, "How far the temperature moves with the choice there is"],
-  ["dynatemp_exponent", "Range exponent", 0, 10, 0.1, "How fast it moves"],
-  ["repeat_last_n", "Repeat window", -1, null, 1, "So many last tokens count for penalties; -1: all"],
-  ["dry_base", "DRY base", 1, 10, 0.05, "How fast DRY grows with the length of a repetition"],
-  ["dry_allowed_length", "DRY length", 1, null, 1, "Repetitions up to so many tokens are free"],
-  ["mirostat", "Mirostat", 0, 2, 1, "1 or 2: keeps the surprise at a level; 0: off"],
-  ["mirostat_tau", "Mirostat tau", 0, 20, 0.1, "That level"],
-  ["mirostat_eta", "Mirostat eta", 0, 1, 0.01, "How fast it is approached"],
-];
 const BUILT_IN = {
   "Model's own": {},
   Exact: { temperature: 0 },
@@ -42,7 +16,7 @@ export class Settings {
   constructor(panel, changed = () => {}) {
     this.changed = changed;
     this.inputs = new Map();
-    const fieldsOf = (numbers) => el("div", { class: "fields" }, numbers.map(([name, label, min, max, step, title]) => {
+    const fieldsOf = (rare) => el("div", { class: "fields" }, PARAMETERS.filter((each) => each.rare === rare).map(({ name, label, min, max, step, title }) => {
       const input = el("input", { id: name, type: "number", min, max, step, title, placeholder: "auto", oninput: () => this.#keep() });
       this.inputs.set(name, input);
       return el("label", { title }, el("span", {}, label), input);
@@ -57,8 +31,8 @@ export class Settings {
       el("div", { class: "row" }, this.presets, button("Save", "Save as preset", () => this.#savePreset()),
         button("Remove", "Remove this preset", () => this.#removePreset())),
       el("label", { class: "wide" }, el("span", {}, "System message"), this.system),
-      fieldsOf(NUMBERS),
-      el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(RARER)),
+      fieldsOf(false),
+      el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(true)),
       el("label", { class: "wide" }, el("span", {}, "Stop at"), this.stop),
       el("label", { class: "wide" }, el("span", {}, "JSON schema of answers"), this.schema),
       el("label", { class: "check" }, this.truncation, el("span", {}, "Drop the oldest turns when the context is full")),

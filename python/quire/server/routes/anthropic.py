@@ -28,8 +28,9 @@ from .anthropic_blocks import (
     tool_choice_of,
     tools_of,
 )
-from .fields import ConstrainedBody, Count, Name, Share, Stop, Text, Tools, hints_of, stops_of
+from .fields import ConstrainedBody, Count, Name, Stops, Text, Tools, hints_of, stops_of
 from .known_fields import leave_out
+from .sampling_fields import limits_of, sampling_fields, sampling_of
 from .text_parts import is_prefill, without_billing_line
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
@@ -143,27 +144,24 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         return {"tool_choice": choice, **alone}
 
 
+@sampling_fields("anthropic")
 class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     """Anthropic's fields."""
 
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    max_tokens: Annotated[int, limits_of("max_tokens")]
     example: ClassVar[dict[str, object]] = {
         "model": "tiny-chat",
         "max_tokens": 64,
         "messages": [{"role": "user", "content": "Hello"}],
     }
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Share | None = None
-    top_k: Count | None = None
-    stop_sequences: Annotated[list[Stop], Meta(max_length=16)] = []
+    stop_sequences: Stops = []
     stream: bool = False
     metadata: Metadata | None = None
     inner: ClassVar[dict[str, type[Body]]] = {**CountBody.inner, "metadata": Metadata}
 
     def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
         """What the engine is asked."""
-        named = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-        given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        given = sampling_of(self)
         values = {**chat_defaults(engine.info.advised, given), **given}
         form = self.wanted_form(None if self.output_config is None else self.output_config.form())
         more = {"max_tokens": self.max_tokens, "stop": stops_of(self.stop_sequences), "structured_outputs": form}

@@ -16,6 +16,7 @@ from ..failures import ApiError, of_quire
 from ..service.caller import Caller
 from ..worker.protocol import ModelInfo, SchedulingHints
 from .adapter_scales import LoraScales, check_scales
+from .sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
 
 __all__ = [
     "ConstrainedBody",
@@ -23,14 +24,12 @@ __all__ = [
     "Id",
     "Ids",
     "Name",
-    "SamplingFields",
     "SharedFields",
     "Text",
     "Tools",
     "hints_of",
     "logit_bias_of",
     "priority_of",
-    "seed_of",
     "shown_tier",
     "stops_of",
 ]
@@ -39,15 +38,10 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 25)]
 Id: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Ids: TypeAlias = Annotated[list[Id], Meta(max_length=1 << 22)]
-Stop: TypeAlias = Annotated[str, Meta(max_length=1024)]
-Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=16)]
-Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=1e30)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e30)]
+Stop: TypeAlias = Annotated[str, limits_of("stop")]
+Stops: TypeAlias = Annotated[list[Stop], entry_limits("stop")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
+Bias: TypeAlias = Annotated[float, limits_of("logit_bias")]
 Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
 # Programs that find tools by themselves send hundreds.
@@ -126,60 +120,20 @@ _FORMS: dict[str, Callable[[Any, str | None], StructuredOutputsParams | None]] =
 }
 
 
-class SamplingFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """The fields of ``quire.SamplingParams`` that go by the same name everywhere."""
-
-    temperature: NotNegative | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Share | None = None
-    typical_p: Share | None = None
-    tfs_z: Share | None = None
-    top_n_sigma: Positive | None = None
-    xtc_probability: Share | None = None
-    xtc_threshold: Share | None = None
-    min_keep: Count | None = None
-    dynatemp_range: NotNegative | None = None
-    dynatemp_exponent: Positive | None = None
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
-    mirostat_tau: NotNegative | None = None
-    mirostat_eta: NotNegative | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    dry_multiplier: NotNegative | None = None
-    dry_base: Annotated[float, Meta(ge=1, le=1e30)] | None = None
-    dry_allowed_length: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    ignore_eos: bool | None = None
-    speculation: Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"] | None = None
-
-    def same_names(self) -> dict[str, Any]:
-        """The parameters that are given."""
-        given = {name: getattr(self, name) for name in _SAMPLING}
-        if given["top_k"] == -1:  # no limit, by which other servers' clients say it
-            given["top_k"] = 0
-        return {name: value for name, value in given.items() if value is not None}
-
-
-_SAMPLING = tuple(name for name in SamplingFields.__struct_fields__ if name not in ConstrainedBody.__struct_fields__)
-
-
-class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+@sampling_fields("openai")
+class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """What ``/v1/chat/completions`` and ``/v1/completions`` share."""
 
     model: Name | None = None
-    n: Annotated[int, Meta(ge=1, le=16)] = 1
+    n: Annotated[int, limits_of("n")] = 1
     stream: bool = False
-    seed: Seed | None = None
     stop: Stop | Stops | None = None
-    stop_token_ids: Annotated[list[Id], Meta(max_length=1024)] = []
+    stop_token_ids: Annotated[list[Id], entry_limits("stop_token_ids")] = []
     include_stop_str_in_output: bool = False
     min_tokens: Count = 0
     lora: LoraScales = []
-    repetition_penalty: Positive | None = None
-    repeat_penalty: Positive | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     post_sampling_probs: bool = False
-    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] = {}
+    logit_bias: Annotated[dict[str, Bias], entry_limits("logit_bias")] = {}
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
     cache_salt: Salt | None = None
@@ -225,22 +179,19 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         "grammar_triggers": ([],),
     }
 
+    def given(self) -> dict[str, Any]:
+        """Return the parameters that the body gives."""
+        return sampling_of(self)
+
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
         """What holds where nothing is said, here what the model's file advises; of chats more (``chat_defaults``)."""
         return info.advised
 
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
         """The parameters, with what is usual where nothing is said.  RequestError names a field."""
-        if self.repeat_penalty is not None and self.repetition_penalty is not None:
-            raise RequestError("[sampling] repeat_penalty must come without repetition_penalty but both are given")
         check_scales(self.lora, info)
-        given = self.same_names()
+        given = self.given()
         values = {**self.usual(info, given), **given, **further}
-        penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
-        if penalty is not None:
-            values["repetition_penalty"] = penalty
-        if self.repeat_last_n is not None:
-            values["penalty_last_n"] = None if self.repeat_last_n < 0 else self.repeat_last_n
         return SamplingParams(
             **{
                 **values,
@@ -248,7 +199,6 @@ class SharedFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
                 "min_tokens": self.min_tokens,
                 "n": self.n,
                 "processed_logprobs": self.post_sampling_probs,
-                "seed": seed_of(self.seed),
                 "stop": stops_of(self.stop),
                 "stop_token_ids": self.stop_token_ids,
                 "include_stop_str_in_output": self.include_stop_str_in_output,
@@ -282,11 +232,6 @@ def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -
     if cache_salt is not None:
         salt = hashlib.blake2b(cache_salt.encode(), key=salt[:64], digest_size=32).digest()
     return SchedulingHints(salt, priority, caller.name)
-
-
-def seed_of(seed: int | None) -> int | None:
-    """A seed as the engine takes it: -1 is any, as everywhere; other negative ones are other numbers."""
-    return None if seed is None or seed == -1 else seed % 2**64
 
 
 def stops_of(given: str | list[str] | None) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from ...params.sampling import SamplingParams
 from ...params.sampling_defaults import chat_defaults
@@ -24,58 +23,26 @@ from ..worker.engine_client import EngineState
 from ..worker.params import set_fields
 from ..worker.protocol import Finished, Generate
 from .answers import ResponseStream
-from .fields import (
-    ConstrainedBody,
-    Count,
-    Name,
-    NotNegative,
-    Penalty,
-    Positive,
-    Seed,
-    Share,
-    Stop,
-    Text,
-    hints_of,
-    seed_of,
-    stops_of,
-)
+from .fields import ConstrainedBody, Name, Stops, Text, hints_of, stops_of
+from .sampling_fields import limits_of, sampling_fields, sampling_of
 
 __all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "ping", "status", "version"]
 
 
+@sampling_fields("generate")
 class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
     """How tokens are drawn."""
 
-    temperature: NotNegative | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    top_k: Count | None = None
-    top_p: Share | None = None
-    min_p: Share | None = None
-    typical_p: Share | None = None
-    tfs_z: Share | None = None
-    repeat_penalty: Positive | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    stop_sequences: Annotated[list[Stop], Meta(max_length=16)] = []
-    seed: Seed | None = None
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
-    mirostat_tau: NotNegative | None = None
-    mirostat_eta: NotNegative | None = None
+    max_tokens: Annotated[int, limits_of("max_tokens")] | None = None
+    stop_sequences: Stops = []
 
     def params(self, advised: dict[str, Any], form: StructuredOutputsParams | None) -> SamplingParams:
         """The parameters, with what is usual in a chat where nothing is said."""
-        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
-        values = {**chat_defaults(advised, given), **given}
-        values["stop"] = stops_of(values.pop("stop_sequences"))
-        values["structured_outputs"] = form
-        values["seed"] = seed_of(self.seed)
-        if self.repeat_penalty is not None:
-            values["repetition_penalty"] = values.pop("repeat_penalty")
-        if self.repeat_last_n is not None:
-            n = values.pop("repeat_last_n")
-            values["penalty_last_n"] = None if n < 0 else n
-        return SamplingParams(**values)
+        given = sampling_of(self)
+        if self.max_tokens is not None:
+            given["max_tokens"] = self.max_tokens
+        more = {"stop": stops_of(self.stop_sequences), "structured_outputs": form}
+        return SamplingParams(**{**chat_defaults(advised, given), **given, **more})
 
 
 class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 from importlib.resources import files
 from pathlib import PurePath
 
+from ...params.sampling import PARAMETERS
 from ..failures import ApiError
 from ..listener.replies import Reply
 from ..listener.request_context import RequestContext
 
-__all__ = ["MEDIA_TYPES", "page", "page_file"]
+__all__ = ["MEDIA_TYPES", "page", "page_file", "page_script"]
 
 # Scripts and styles come from this server alone, and as files: what a model or a user writes cannot become one.
 POLICY = "; ".join(
@@ -45,11 +47,26 @@ def _files() -> dict[str, Reply]:
     """A reply for each file of the page, by name."""
     folder = files("quire.server").joinpath("page")
     found = {entry.name: MEDIA_TYPES.get(PurePath(entry.name).suffix) for entry in folder.iterdir()}
-    return {
-        name: Reply(folder.joinpath(name).read_bytes(), media_type=media_type, headers=HEADERS)
-        for name, media_type in found.items()
-        if media_type is not None
+    contents = {
+        name: folder.joinpath(name).read_bytes() for name, media_type in found.items() if media_type is not None
     }
+    contents["parameters.js"] = page_script().encode()
+    return {
+        name: Reply(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers=HEADERS)
+        for name, content in contents.items()
+    }
+
+
+def page_script() -> str:
+    """Write the script with the settings for sampling, made from the declarations of the parameters."""
+    settings = []
+    for name, parameter in PARAMETERS.items():
+        if (slider := parameter.page) is not None:
+            low = -1 if parameter.none and name != "seed" else max(getattr(parameter.rule, "low", 0), -(2**31))
+            field = (parameter.names_in("openai", name) or (name,))[-1]
+            about = {"name": field, "label": slider.label, "title": parameter.help, "rare": slider.rare}
+            settings.append({**about, "min": low, "max": slider.high, "step": slider.step})
+    return f"export const PARAMETERS = {json.dumps(settings, ensure_ascii=False, indent=1)};\n"
 
 
 # What Ollama's server says there, by which programs find it.

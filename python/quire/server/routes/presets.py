@@ -10,7 +10,7 @@ from msgspec import Meta
 from ...errors import RequestError
 from ...hub.preset_options import options_of_preset
 from ...hub.registry import Preset
-from ...params.sampling import SamplingParams
+from ...params.sampling import SamplingParams, fields_of
 from ..body_types import Body
 from ..failures import ApiError, brief
 from .fields import Name, Text
@@ -20,12 +20,8 @@ __all__ = ["CreateBody", "preset_of_body"]
 
 _MOST_SYSTEM = 1 << 20
 # Ollama's names of parameters, with ours; those of the engine with the command line's.
-_SAMPLING = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical_p": "typical_p",
-    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "num_predict": "max_tokens", "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_tau", "mirostat_eta": "mirostat_eta", "stop": "stop", "seed": "seed",
-}  # fmt: skip
+_SAMPLING = {field: name for name, fields in fields_of("ollama").items() for field in fields}
+_SAMPLING |= {"num_predict": "max_tokens", "stop": "stop"}
 _ENGINE = {"num_ctx": "ctx-size", "num_thread": "threads", "num_batch": "batch-size"}
 
 

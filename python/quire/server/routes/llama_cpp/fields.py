@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ....params.sampling import SamplingParams
+from ....params.sampling import SamplingParams, fields_of
 from ....params.sampling_defaults import chat_defaults
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
 from ..adapter_scales import LoraScales, check_scales, shown_adapters
-from ..fields import Id, Name, NotNegative, Positive, SamplingFields, Stop, Stops, Text, stops_of
+from ..fields import Bias, ConstrainedBody, Id, Name, Stop, Stops, Text, stops_of
+from ..sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
 from ..stages import LLAMA_CPP_ORDER, stages_of
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
@@ -23,10 +24,11 @@ __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "
 _NO_SEED = 2**32 - 1
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-Several: TypeAlias = Annotated[int, Meta(ge=1, le=16)]
-Probabilities: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+Several: TypeAlias = Annotated[int, limits_of("n")]
+Probabilities: TypeAlias = Annotated[int, limits_of("logprobs")]
+Breaker: TypeAlias = Annotated[str, Meta(min_length=1), limits_of("dry_sequence_breakers")]
 Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
-BiasValue: TypeAlias = Annotated[float, Meta(ge=-100, le=100)] | bool
+BiasValue: TypeAlias = Bias | bool
 Tokenize: TypeAlias = Callable[[str, bool, bool], Awaitable[list[int]]]
 """Ids of (text, whether special tokens are added, whether they are parsed)."""
 
@@ -42,7 +44,8 @@ Part: TypeAlias = Text | Id
 PromptItem: TypeAlias = Text | Id | Annotated[list[Part], Meta(max_length=1 << 22)] | PromptObject
 
 
-class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+@sampling_fields("llama_cpp")
+class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """What ``/completion`` and ``/infill`` share."""
 
     model: Name | None = None
@@ -52,17 +55,11 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     max_completion_tokens: Limit | None = None
     n_cmpl: Several | None = None
     n: Several | None = None
-    top_n_sigma: Annotated[float, Meta(ge=-1, le=1e30)] | None = None
-    repeat_last_n: Limit = 64
-    repeat_penalty: Positive | None = None
-    dry_penalty_last_n: Limit = 64
-    dry_sequence_breakers: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)] = []
-    mirostat_tau: NotNegative | None = None
-    seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
+    dry_sequence_breakers: Annotated[list[Breaker], entry_limits("dry_sequence_breakers")] = []
     samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
     logit_bias: (
-        Annotated[dict[str, BiasValue], Meta(max_length=1024)]
-        | Annotated[list[tuple[Id | Text, BiasValue]], Meta(max_length=1024)]
+        Annotated[dict[str, BiasValue], entry_limits("logit_bias")]
+        | Annotated[list[tuple[Id | Text, BiasValue]], entry_limits("logit_bias")]
     ) = {}
     stop: Stop | Stops | None = None
     n_probs: Probabilities | None = None
@@ -78,7 +75,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     lora: LoraScales = []
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
-        **SamplingFields.hints,
+        **ConstrainedBody.hints,
         # Slots, shifted contexts and the machine are the server's own.
         "verbose": (False,),
         "stream_options": ({}, {"include_usage": False}),
@@ -178,19 +175,13 @@ class Settings:
     def shown(self) -> dict[str, Any]:
         """By llama.cpp's names."""
         p = self.params
-        same = (
-            "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p",
-            "xtc_probability", "xtc_threshold", "min_keep", "mirostat", "mirostat_tau", "mirostat_eta",
-            "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "ignore_eos",
-        )  # fmt: skip
+        numbers = {
+            field: getattr(p, name) for name, (field,) in fields_of("llama_cpp").items() if name != "speculation"
+        }
         form = p.structured_outputs
         return {
-            **{name: getattr(p, name) for name in same},
+            **{field: -1 if value is None else value for field, value in numbers.items()},
             "seed": _NO_SEED if p.seed is None else p.seed,
-            "top_n_sigma": -1.0 if p.top_n_sigma is None else p.top_n_sigma,
-            "repeat_penalty": p.repetition_penalty,
-            "repeat_last_n": -1 if p.penalty_last_n is None else p.penalty_last_n,
-            "dry_penalty_last_n": -1 if p.dry_penalty_last_n is None else p.dry_penalty_last_n,
             "dry_sequence_breakers": list(p.dry_sequence_breakers),
             "n_predict": -1 if self.n_new is None else self.n_new,
             "max_tokens": -1 if self.n_new is None else self.n_new,
@@ -207,11 +198,9 @@ class Settings:
 
 async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokenize) -> Settings:
     """How to answer.  ApiError or RequestError naming the field that does not hold."""
-    given = body.same_names()
-    if body.repeat_penalty is not None:
-        given["repetition_penalty"] = body.repeat_penalty
-    if body.top_n_sigma is not None and body.top_n_sigma <= 0:
-        del given["top_n_sigma"]
+    given = sampling_of(body)
+    if given.get("seed") == _NO_SEED:
+        del given["seed"]
     stages = LLAMA_CPP_ORDER if body.samplers is None else stages_of(body.samplers)
     values = {**chat_defaults(info.advised, {**given, "samplers": stages}), **given}
     if values.get("mirostat"):
@@ -221,14 +210,10 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
     if body.dry_sequence_breakers:
         values["dry_sequence_breakers"] = body.dry_sequence_breakers
     bias, never = await _bias(body.logit_bias, tokenize)
-    seed = None if body.seed in (-1, _NO_SEED) else body.seed
     more = {
         "samplers": stages,
         "max_tokens": info.advised.get("max_tokens") if n_new is None else max(n_new, 1),
         "n": body.n_choices,
-        "penalty_last_n": None if body.repeat_last_n < 0 else body.repeat_last_n,
-        "dry_penalty_last_n": None if body.dry_penalty_last_n < 0 else body.dry_penalty_last_n,
-        "seed": seed,
         "stop": stops_of(body.stop),
         "logit_bias": bias,
         "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *never],

@@ -14,8 +14,9 @@ from ...failures import ApiError, brief
 from ...keep_alive import seconds_of
 from ...listener.request_context import RequestContext
 from ...worker.protocol import ModelInfo
-from ..fields import ConstrainedBody, Name, NotNegative, Penalty, Positive, Share, Stop, Stops, Text, Tools, stops_of
+from ..fields import ConstrainedBody, Name, Stop, Stops, Text, Tools, stops_of
 from ..known_fields import check_fields
+from ..sampling_fields import limits_of, sampling_fields, sampling_of
 from .memory import MOST_NUMBERS, conversation_of
 
 __all__ = [
@@ -36,27 +37,14 @@ KeepAlive: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)] | Annotated[str
 Think: TypeAlias = bool | Literal["low", "medium", "high", "xhigh", "max"]
 
 
+@sampling_fields("ollama")
 class Options(Body, kw_only=True, forbid_unknown_fields=True):
     """How tokens are drawn.  ``num_ctx`` is what the server's context should have room for; ``num_keep``: tokens at the
     beginning of a prompt that stay where it is cut."""
 
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = -1
     num_predict: Limit = -1
     num_ctx: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     num_keep: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = 4
-    temperature: NotNegative | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    top_p: Share | None = None
-    min_p: Share | None = None
-    typical_p: Share | None = None
-    tfs_z: Share | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = 64
-    repeat_penalty: Positive | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
-    mirostat_tau: NotNegative | None = None
-    mirostat_eta: NotNegative | None = None
     stop: Stop | Stops | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         "draft_num_predict": (0,),
@@ -81,19 +69,9 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
 
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
         """The parameters.  ApiError or RequestError naming the field that does not hold."""
-        names = (
-            "temperature", "top_k", "top_p", "min_p", "typical_p", "tfs_z", "presence_penalty", "frequency_penalty",
-            "mirostat", "mirostat_tau", "mirostat_eta",
-        )  # fmt: skip
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if given.get("top_k") == -1:
-            given["top_k"] = 0
-        if self.repeat_penalty is not None:
-            given["repetition_penalty"] = self.repeat_penalty
+        given = sampling_of(self)
         more = {
             "max_tokens": self.num_predict if self.num_predict > 0 else info.advised.get("max_tokens"),
-            "penalty_last_n": None if self.repeat_last_n < 0 else self.repeat_last_n,
-            "seed": None if self.seed == -1 else self.seed % 2**64,
             "stop": stops_of(self.stop),
         }
         return SamplingParams(**{**chat_defaults(info.advised, given), **given, **more, **further})
@@ -115,7 +93,7 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    top_logprobs: Annotated[int, limits_of("logprobs")] = 0
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "_debug_render_only": (False,),
     }

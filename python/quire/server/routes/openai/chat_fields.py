@@ -16,6 +16,7 @@ from ...worker.params import set_fields
 from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields, Tools
 from ..known_fields import functions_of, leave_out
+from ..sampling_fields import limits_of
 from ..stages import stages_of
 from ..text_parts import without_billing_line
 from ..truncation import Truncation
@@ -69,8 +70,8 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool = True
     parse_tool_calls: bool = True
     logprobs: bool | Literal[0, 1] = False
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, limits_of("logprobs")] | None = None
+    n_probs: Annotated[int, limits_of("logprobs")] | None = None
     samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
@@ -115,9 +116,9 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         """What holds where nothing is said."""
         return chat_defaults(info.advised, given)
 
-    def same_names(self) -> dict[str, Any]:
-        """The parameters that are given."""
-        given = super().same_names()
+    def given(self) -> dict[str, Any]:
+        """Return the parameters that the body gives."""
+        given = super().given()
         if self.prediction is not None:
             given["prediction"] = self.prediction.text()
         if self.samplers is not None:

@@ -23,6 +23,7 @@ from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import ResponseStream, Usage, new_id
 from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
+from ..sampling_fields import limits_of
 from .chat_fields import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
@@ -37,11 +38,11 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
     example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "max_tokens": 16}
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
-    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None
+    best_of: Annotated[int, limits_of("n")] | None = None
     echo: bool = False
     suffix: Text = ""
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, limits_of("logprobs")] | bool | None = None
+    prompt_logprobs: Annotated[int, limits_of("prompt_logprobs")] | None = None
     stream_options: StreamOptions | None = None
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from ...listener import sse
 from ...worker.protocol import Delta
 from ..answers import Message, ResponseStream, new_id
 from ..fields import shown_tier
+from ..sampling_fields import sampling_of
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .tool_names import ToolNames
 
@@ -42,7 +43,7 @@ class ResponseShape:
         self.message = Message()
 
     def _response(self, status: str) -> dict[str, Any]:
-        body = self._body
+        body, given = self._body, sampling_of(self._body)
         return {
             "id": self._id,
             "object": "response",
@@ -60,11 +61,11 @@ class ResponseShape:
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": body.store,
-            "temperature": body.temperature,
+            "temperature": given.get("temperature"),
             "text": {"format": (body.text.format if body.text else None) or {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools,
-            "top_p": body.top_p,
+            "top_p": given.get("top_p"),
             **shown_tier(body.service_tier),
             "truncation": body.truncation,
             "usage": None if status == "in_progress" else self._usage(),

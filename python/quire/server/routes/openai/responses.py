@@ -18,6 +18,7 @@ from ...worker.protocol import Chat
 from ..answers import ResponseStream
 from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields, leave_out
+from ..sampling_fields import sampling_of
 from ..text_parts import without_billing_line
 from ..truncation import DROP_ADVICE
 from .chat_fields import counted, options_of
@@ -33,8 +34,7 @@ def _work(
     body: ResponsesBody, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
 ) -> Chat:
     """What the engine is asked."""
-    named = {"temperature": body.temperature, "top_p": body.top_p}
-    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    given = sampling_of(body)
     most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
     form = body.wanted_form(None if body.text is None else body.text.form())
     more = {"max_tokens": most, "structured_outputs": form}

@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from ....params.structured import StructuredOutputsParams
 from ...body_types import Body
-from ..fields import ConstrainedBody, Name, Share, Text, Tools
+from ..fields import ConstrainedBody, Name, Text, Tools
+from ..sampling_fields import limits_of, sampling_fields
 from ..truncation import Truncation
 
 __all__ = ["ResponsesBody"]
@@ -36,6 +37,7 @@ class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
         return StructuredOutputsParams.from_response_format(given)
 
 
+@sampling_fields("responses")
 class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's fields."""
 
@@ -44,9 +46,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[str, Meta(max_length=64)] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Share | None = None
+    max_output_tokens: Annotated[int, limits_of("max_tokens")] | None = None
     tools: Tools = []
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True

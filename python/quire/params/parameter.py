@@ -1,0 +1,98 @@
+"""What a sampling parameter is besides its name and type.
+
+``sampling.py`` declares each parameter once, as a field with a ``Parameter``.  The rest is made from these: Python's
+keywords, options of commands, fields of the server's routes, the settings of its page, the native struct with its
+limits, and the table in ``docs/sampling.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+from .rules import Bool, Choice, Float, Int, Rule, Seed, Text
+
+__all__ = ["Dialect", "Parameter", "Slider", "declared"]
+
+Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama", "llama_cpp", "generate"]
+"""Routes with fields of their own: ``/v1/chat/completions`` and ``/v1/completions``, ``/v1/responses``,
+``/v1/messages``, Ollama's ``options``, ``/completion``, ``/v1/generate``."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A setting of the server's page.  ``high``: None where any number is sensible.  ``rare``: under "More"."""
+
+    label: str
+    high: float | None
+    step: float
+    rare: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of sampling.
+
+    ``doc``: what it does, for help, documentation and page, without a full stop.  ``paper``: where it was published.
+    ``none``: what None does.  ``flags``: its options on the command line, where -1 is None.  ``chat``: its value in
+    chats where nobody sets it.  ``stage``: the stage of the chain that runs if it is not the default.  ``native``: the
+    sampler reads it.  ``gguf``: the key of a model's file that advises it.  ``aliases``: what other engines call it.
+    ``routes``: the dialects with a field for it, each as ``dialect`` or ``dialect:name,name``.  ``unset``: values
+    where a dialect, or ``"command"`` for commands, has its own default.
+    """
+
+    rule: Rule
+    doc: str
+    paper: str = ""
+    none: str = ""
+    flags: str = ""
+    metavar: str = "N"
+    chat: float | None = None
+    stage: str = ""
+    native: bool = True
+    gguf: str = ""
+    aliases: str = ""
+    routes: str = ""
+    unset: dict[str, Any] = field(default_factory=dict)
+    page: Slider | None = None
+
+    def names_in(self, dialect: Dialect, name: str) -> tuple[str, ...]:
+        """The fields that a dialect has for it, none if the dialect does not know it; ``name``: its own."""
+        for route in self.routes.split():
+            found, colon, names = route.partition(":")
+            if found == dialect:
+                return tuple(names.split(",")) if colon else (name,)
+        return ()
+
+    @property
+    def text(self) -> str:
+        """Its description in Python."""
+        none = f"; None: {self.none}" if self.none else ""
+        paper = f" ({self.paper})" if self.paper else ""
+        return f"{self.doc}{none}{paper}"
+
+    @property
+    def help(self) -> str:
+        """Its description on the command line."""
+        none = f"; -1: {self.none}" if self.none else ""
+        return f"{self.doc}{none}."
+
+    @property
+    def kind(self) -> type[int | float | str] | None:
+        """The type of its value; None for lists and objects."""
+        return next((kind for rules, kind in _KINDS if isinstance(self.rule, rules)), None)
+
+
+_KINDS: tuple[tuple[tuple[type[Rule], ...], type[int | float | str]], ...] = (
+    ((Int, Seed), int), ((Float,), float), ((Bool,), bool), ((Text, Choice), str),
+)  # fmt: skip
+
+
+def declared(default: T, parameter: Parameter) -> T:
+    """Return a dataclass field with its parameter.  To type checkers, the default."""
+    metadata = {"parameter": parameter}
+    if isinstance(default, dict):
+        return cast("T", field(default_factory=default.copy, metadata=metadata))
+    return field(default=default, metadata=metadata)
