@@ -141,7 +141,7 @@ def _is_unknown(path: Path) -> bool:
     try:
         load_model(GGUFReader(path))
     except UnsupportedError as error:
-        return "every key of the architecture must be known" in str(error)
+        return "unsupported metadata key" in str(error)
     except QuireError:
         return False
     return False

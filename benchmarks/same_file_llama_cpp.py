@@ -1,13 +1,13 @@
-"""One GGUF file in llama.cpp and in Quire, for every architecture: greedy tokens and logits beside each other.
+"""Compare greedy tokens and logits of llama.cpp and Quire for the same GGUF file, for every architecture.
 
     python benchmarks/same_file_llama_cpp.py SOURCE BUILD [NAME ...] [--page OUT]
 
 SOURCE is a checkout of llama.cpp and BUILD the folder of its libraries (``build/bin``), as ``build_peer.sh`` of the
 shared data makes them.  The tiny random checkpoints of tests/tiny are converted to F32; both programs open the file,
-read 8 prompts of 200 random tokens (encoders: 64) and write 16 more.  Where the tokens part, the gap between Quire's
-two best logits must be below 0.1 % of the largest one.  What llama.cpp does otherwise than transformers is in
-llama_cpp_variants.py: such a checkpoint is compared in a form that means the same to both.  Logits are compared as
-long as the tokens are equal; an encoder's vectors instead.  Prints a table, and exits with 1 where something differs.
+read 8 prompts of 200 random tokens (encoders: 64) and generate 16 more.  Logits are compared until tokens differ; there
+the gap between Quire's two best logits may be at most 0.1 % of the largest one.  For encoders, vectors are compared.
+Where llama.cpp differs from transformers, llama_cpp_variants.py changes the checkpoint to a form that both interpret in
+the same way.  Prints a table, and exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ from tiny_checkpoints import CONFIGS, N_VOCAB, shapes_of, write_checkpoint  # no
 PAGE = """\
 # The same file in llama.cpp
 
-Tiny random checkpoints of every architecture are converted to F32 and opened by both programs. Each reads 8 prompts of
-200 random tokens and writes 16 more, greedily. Encoders read 64 tokens, and their vectors are compared. The deviation
-is the largest of any logit, relative to the largest logit of its row. llama.cpp looks GELU up in a table of half
-precision, which accounts for those from 1e-4 to 1e-3. Where llama.cpp does otherwise than transformers, Quire does as
-transformers; the remark says what, and how the two were compared then.
+Tiny random checkpoints of every architecture are converted to F32 and opened by both programs. Each program reads 8
+prompts of 200 random tokens and generates 16 more, greedily. Encoders read 64 tokens, and their vectors are compared.
+
+- The deviation is the largest difference of any logit, relative to the largest logit of its row. Values from 1e-4 to
+  1e-3 come from llama.cpp's half-precision table for GELU.
+- If tokens differ, the gap is the distance between Quire's two best logits, relative to the largest one.
+- Where llama.cpp differs from transformers, Quire follows transformers. The remark explains the difference and how the
+  two programs were compared anyway.
+
 `benchmarks/same_file_llama_cpp.py` writes this page.
 
 {table}
@@ -54,19 +58,19 @@ Array = npt.NDArray[np.float32]
 N_PROMPTS, N_TOKENS, N_NEW = 8, 200, 16
 N_ENCODED = 64  # tokens of an encoder's prompt, which is one step, and of those that a decoder answers
 GAP = 1e-3  # of the largest logit
-# Of logits, in F32.  llama.cpp looks GELU up in a table of half precision, which costs up to 1e-3.
+# For logits in F32.  llama.cpp looks GELU up in a half-precision table, which costs up to 1e-3.
 TOLERANCE = 3e-3
 
 
 @dataclass
 class Row:
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
     arch: str = ""
-    n_equal: int | None = None  # prompts whose greedy tokens are all equal; None for an encoder
+    n_equal: int | None = None  # prompts with equal greedy tokens; None for an encoder
     deviation: float = float("nan")
-    gaps: tuple[float, ...] = ()  # where tokens part, relative to the largest logit
+    gaps: tuple[float, ...] = ()  # where tokens differ, relative to the largest logit
     failure: str = ""
 
     @property
@@ -89,7 +93,7 @@ def prompts_of(seed: int = 27) -> list[list[int]]:
 
 
 def write_variant(folder: Path, name: str) -> None:
-    """The tiny checkpoint, in a form that means the same to both."""
+    """Write the tiny checkpoint in a form that both programs interpret in the same way."""
     variant, shapes = VARIANTS.get(name), shapes_of(name)
     if variant is None:
         return write_checkpoint(folder, name, shapes)
@@ -100,10 +104,10 @@ def write_variant(folder: Path, name: str) -> None:
 
 
 def compare(name: str, prompts: list[list[int]], peers: tuple[Peer, Peer], work: Path) -> Row:
-    """``peers``: for encoders, and for others."""
+    """Compare one checkpoint; ``peers`` are for encoders and for other models."""
     row, variant = Row(name), VARIANTS.get(name)
     path = work / f"{name}.gguf"
-    # llama.cpp knows some models by the name of their folder.
+    # llama.cpp recognizes some models by the name of their folder.
     folder = Path(tempfile.mkdtemp(prefix="x", dir=work))
     try:
         write_variant(folder, name)
@@ -143,7 +147,7 @@ def compare_vectors(row: Row, ours: Array, theirs: Array) -> None:
 
 
 def compare_answers(ours: Runner, ids: list[int], theirs: Array) -> tuple[float, float | None]:
-    """The largest deviation of a logit, and the gap between the two best where the tokens part; None where they do not.
+    """Return the largest deviation of a logit, and the gap between the two best where tokens differ, or None.
 
     ``theirs [tokens, n_vocab]``: the prompt's logits, then those of each token of the answer.
     """
@@ -172,7 +176,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="also write a page with the table there")
     arguments = parser.parse_args()
     lines = [
-        "| architecture | checkpoint | equal answers | largest deviation | gaps where they part | remark |",
+        "| architecture | checkpoint | equal answers | largest deviation | gaps | remark |",
         "|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)

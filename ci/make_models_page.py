@@ -1,83 +1,110 @@
-"""Write docs/models.md: what every architecture is, and how far its tiny models are from transformers'.
+"""Write docs/models.md: all architectures, and how far their tiny models are from transformers.
 
-    PYTHONPATH=python python ci/make_models_page.py
+    PYTHONPATH=python python ci/make_models_page.py                      # from the registry and the recorded figures
+    PYTHONPATH=python python ci/make_models_page.py --measure [NAME ...] # measure tiny models first (default: all)
 
-Needs the references of tests/references/models.
+The figures are recorded in tests/references/deviations.json.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "models")]
-from quire.checkpoints.conversion import convert  # noqa: E402
-from quire.gguf import GGUFReader  # noqa: E402
 from quire.models import supported  # noqa: E402
-from test_models import Runner  # noqa: E402
-from tiny_checkpoints import CONFIGS, REFERENCES, write_checkpoint  # noqa: E402
 
+PAGE = ROOT / "docs" / "models.md"
+RECORDED = ROOT / "tests" / "references" / "deviations.json"
 HEAD = """# Models
 
-Every architecture that Quire opens, as GGUF files name it. For each there are random tiny models. Their logits and
-greedy tokens are compared with those that transformers computes with the same weights, by our own kernels and by ggml's
-operators. The largest difference is that of any logit of a prompt of 40 tokens, relative to the largest; the tests
-allow 0.001. Of encoders, vectors or scores are compared. Models that transformers does not have are compared with what
-is put together of others' parts, or with their paper's formula (`tests/support`). `quire info --architectures` prints
-the same list, and [models_llama_cpp.md](models_llama_cpp.md) compares with llama.cpp.
-This page is written by `ci/make_models_page.py`.
+Quire supports the architectures below, named as in GGUF's `general.architecture`. `quire info --architectures`
+prints the same list.
+
+Every architecture is tested with tiny random models. Quire's logits and greedy tokens are compared with those of
+transformers for the same weights, with Quire's own kernels and with ggml's. The table shows the largest difference of
+any logit for a prompt of 40 tokens, relative to the largest logit. The tests allow 0.001, and with ggml's kernels up to
+0.005 for models with GELU, which ggml looks up in a half-precision table. For encoders, vectors or class scores are
+compared. For models that transformers lacks, the reference combines parts of other models or implements the paper's
+formula (`tests/support`). [models_llama_cpp.md](models_llama_cpp.md) compares Quire with llama.cpp.
+
+To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_page.py` writes this page.
 
 ## Limits
 
-- `deepseek32` and `glm-dsa` refuse contexts longer than the number of tokens that the indexer picks (`index_topk`, 2048
-  in published models). Up to there, attention to all tokens is the same computation.
-- `bitnet` refuses checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
+- `deepseek32` and `glm-dsa` reject contexts longer than the number of tokens that the indexer picks (`index_topk`,
+  2048 in published models). Up to that length, full attention gives the same result.
+- `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
-- `modern-bert` refuses classifiers with `classifier_pooling: mean`.
+- `modern-bert` rejects classifiers with `classifier_pooling: mean`.
 
-Two classes of transformers compute something else than the model's publisher. Quire follows the publisher:
+For two architectures, transformers differs from the model's publisher. Quire follows the publisher:
 
 | architecture | publisher and Quire | transformers |
 |---|---|---|
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
-| `nemotron_h`, `nemotron_h_moe` | time steps are not clamped from below | clamped to `time_step_min` |
+| `nemotron_h`, `nemotron_h_moe` | time steps have no lower limit | clamped to `time_step_min` |
 
 ## Architectures
 
-| architecture | what it is | transformers' classes | largest difference: ours, ggml's |
+| architecture | description | transformers' classes | largest difference: Quire's kernels, ggml's |
 |---|---|---|---|
 """
 
-
-def deviation(path: Path, name: str, kernels: str) -> float:
-    """Of logits, or of an encoder's vectors or scores."""
-    stored = np.load(REFERENCES / f"{name}.npz")
-    found = Runner(path, kernels).answer(stored["prompt"].tolist())
-    return float(np.abs(found - stored["logits"]).max() / np.abs(stored["logits"]).max())
+Recorded = dict[str, dict[str, str]]  # name of the tiny model: its architecture, and the deviation for each kernels
 
 
-def main() -> None:
-    architectures = supported()
-    worst: dict[str, list[tuple[float, float]]] = {arch.name: [] for arch in architectures}
+def measure(names: list[str]) -> Recorded:
+    """Convert and run tiny models; return their deviations from transformers' answers."""
+    import numpy as np
+    from quire.checkpoints.conversion import convert
+    from quire.gguf import GGUFReader
+    from test_models import Runner
+    from tiny_checkpoints import REFERENCES, write_checkpoint
+
+    found: Recorded = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in CONFIGS:
+        for name in names:
             folder, path = Path(scratch) / name, Path(scratch) / f"{name}.gguf"
             write_checkpoint(folder, name)
             convert(folder, path, "f32")
-            arch = GGUFReader(path).metadata.text("general.architecture")
-            worst[arch].append((deviation(path, name, "auto"), deviation(path, name, "stock")))
+            stored = np.load(REFERENCES / f"{name}.npz")
+            found[name] = {"architecture": GGUFReader(path).metadata.text("general.architecture")}
+            for kernels in ("auto", "stock"):
+                logits = Runner(path, kernels).answer(stored["prompt"].tolist())
+                deviation = np.abs(logits - stored["logits"]).max() / np.abs(stored["logits"]).max()
+                found[name][kernels] = f"{deviation:.0e}"
+    return found
+
+
+def page() -> str:
+    """Return the page, from the registry and the recorded figures."""
+    recorded: Recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     lines = []
-    for arch in architectures:
-        rows = worst[arch.name]
-        figures = [f"{max(one[i] for one in rows):.0e}" for i in (0, 1)] if rows else ["–"]
+    for arch in supported():
+        models = [model for model in recorded.values() if model["architecture"] == arch.name]
+        worst = [max((model[kernels] for model in models), key=float, default="–") for kernels in ("auto", "stock")]
         names = ", ".join(arch.classes) or "–"
-        description = arch.description.replace("|", "/")
-        lines.append(f"| `{arch.name}` | {description} | {names} | {', '.join(figures)} |")
-    (ROOT / "docs" / "models.md").write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+        lines.append(f"| `{arch.name}` | {arch.description.replace('|', '/')} | {names} | {', '.join(worst)} |\n")
+    return HEAD + "".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", nargs="*", metavar="NAME", help="measure these tiny models first, or all")
+    names = parser.parse_args().measure
+    if names is not None:
+        from tiny_checkpoints import CONFIGS
+
+        recorded = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.is_file() else {}
+        recorded = {name: model for name, model in recorded.items() if name in CONFIGS} | measure(names or [*CONFIGS])
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded))
+        RECORDED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

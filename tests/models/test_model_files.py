@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import quire.models
 import quire.nn
+from quire.models import architectures
+from test_models import tolerance_of
+from tiny_checkpoints import CONFIGS
 
+ROOT = Path(__file__).resolve().parents[2]
 MARKER = "# --- checkpoint ---"
 MODELS, LAYERS = Path(quire.models.__file__).parent, Path(quire.nn.__file__).parent
 FILES = sorted(
@@ -56,3 +63,30 @@ def test_parameters_of_model_files_have_names(path: Path) -> None:
 def test_the_guide_begins_with_a_whole_file() -> None:
     guide = (MODELS / "README.md").read_text()
     assert guide.split("```python\n")[1].split("```")[0] == (MODELS / "qwen3.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def models_page() -> ModuleType:
+    """The program that writes docs/models.md."""
+    path = ROOT / "ci" / "make_models_page.py"
+    if not path.is_file():
+        pytest.skip("the tests run without the repository")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_models_is_current(models_page: ModuleType) -> None:
+    assert models_page.page() == models_page.PAGE.read_text(encoding="utf-8"), "run ci/make_models_page.py"
+
+
+def test_deviations_of_all_tiny_models_are_recorded(models_page: ModuleType) -> None:
+    recorded = json.loads(models_page.RECORDED.read_text(encoding="utf-8"))
+    assert set(recorded) == set(CONFIGS), "run ci/make_models_page.py --measure NAME"
+    for name, model in recorded.items():
+        for kernels in ("auto", "stock"):
+            assert float(model[kernels]) <= tolerance_of(name, kernels), name
+    assert {model["architecture"] for model in recorded.values()} == set(architectures())

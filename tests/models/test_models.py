@@ -115,6 +115,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
+def tolerance_of(name: str, kernels: str) -> float:
+    """Return the largest deviation allowed for a tiny model."""
+    # ggml looks GELU up in a half-precision table, which costs more if scores are not scaled.
+    if kernels == "stock" and name in ("t5-gated", "mt5", "umt5"):
+        return 5 * TOLERANCE
+    if kernels == "stock" and name.startswith(("gemma", "t5encoder-g", "mt5e", "umt5e")):
+        return 3 * TOLERANCE
+    return TOLERANCE
+
+
 # Every third one under the sanitizers: siblings run the same native code.
 NAMES = [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(CONFIGS)]
 
@@ -125,17 +135,7 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
     stored = np.load(REFERENCES / "models" / f"{name}.npz")
     runner = Runner(tiny(name), kernels)
     prompt = stored["prompt"].tolist()
-    # ggml looks GELU up in a table of half precision, which moves some by nearly as much as is allowed elsewhere, and those
-    # more whose scores are not scaled.
-    factor = (
-        5
-        if name in ("t5-gated", "mt5", "umt5")
-        else 3
-        if name.startswith(("gemma", "t5encoder-g", "mt5e", "umt5e"))
-        else 1
-    )
-    tolerance = factor * TOLERANCE if kernels == "stock" else TOLERANCE
-    close(runner.answer(prompt), stored["logits"], tolerance)
+    close(runner.answer(prompt), stored["logits"], tolerance_of(name, kernels))
     if runner.executor.makes_logits:
         assert runner.greedy(prompt[:12], 40) == stored["greedy"].tolist()
 
@@ -350,7 +350,7 @@ def test_leftover_tensors_are_an_error(tiny: Callable[[str], Path], tmp_path: Pa
 
 def test_unknown_architectures_are_refused_with_the_list(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     rewritten(GGUFReader(tiny("llama")), tmp_path / "x.gguf", lambda name, shape: (name, shape), arch="mystery")
-    with pytest.raises(UnsupportedError, match=f"must be one of {', '.join(architectures())} but is 'mystery'"):
+    with pytest.raises(UnsupportedError, match=f"'mystery'.* {', '.join(architectures())}"):
         load_model(GGUFReader(tmp_path / "x.gguf"))
 
 

@@ -81,10 +81,10 @@ def test_what_is_not_tapped_is_refused(tmp_path: Path) -> None:
                 model.hidden_states([1, 2], layers=layers)
         with pytest.raises(RequestError, match="no layers"):
             model.hidden_states([1, 2], layers=[])
-    with pytest.raises(UnsupportedError, match=r"^\[taps\] layers must be those of qwen3 .* but 99 is not"):
+    with pytest.raises(UnsupportedError, match=r"^\[taps\] qwen3 .* 99 "):
         LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=[0, 99])
     write_checkpoint(tmp_path / "other", "gemma3n")
-    with pytest.raises(UnsupportedError, match=r"^\[taps\] layers must be those of gemma3n that show"):
+    with pytest.raises(UnsupportedError, match=r"^\[taps\] gemma3n "):
         LLM(tmp_path / "other", threads=1, n_ctx=128, taps=[0])
     for wrong in ((1, 0), (-1,), (True,), ("1",)):
         with pytest.raises(RequestError, match=r"^\[engine\] taps must be a tuple of ints from 0 that ascend"):

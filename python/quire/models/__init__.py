@@ -1,4 +1,4 @@
-"""Model architectures, one file each.  README.md tells how to add one."""
+"""Model architectures, one file each.  README.md explains how to add one."""
 
 from .base import trace_predictor
 from .registry import (

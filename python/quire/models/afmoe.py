@@ -1,4 +1,4 @@
-"""AFMoE (Arcee AI 2025), Trinity: gated attention with windows, or without rotation; experts by corrected sigmoids."""
+"""AFMoE (Arcee AI 2025), Trinity: gated attention, windowed or without RoPE; experts routed by corrected sigmoids."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from .base import Decoder, DenseConfig, SandwichBlock, dense_then_experts
 from .base import local_layers as locals_of
 
 ARCHES = ("afmoe",)
-PERIOD = 4  # every fourth layer sees all of the past
+PERIOD = 4  # every fourth layer has full attention
 
 
 class Attention(qwen3.Attention):
-    """What heads give is multiplied by the sigmoid of a product with the input; ``rotates``: whether heads turn."""
+    """Multiplies the heads' outputs by the sigmoid of a projection of the input.  ``rotates``: with RoPE."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, rotates: bool) -> None:
         super().__init__(config, weights, layer, rotation)
@@ -85,14 +85,14 @@ MODEL = Afmoe
 
 
 def _is_scaled(config: Fields) -> None:
-    """Files do not tell whether embeddings are scaled: they are."""
+    """Require scaled embeddings: files have no key for it, and the model always scales."""
     if not config.flag("mup_enabled", False):
-        raise UnsupportedError("[convert] 'mup_enabled' must be true but is not")
+        raise UnsupportedError("[convert] unsupported 'mup_enabled': false")
     has_windows(config)
 
 
 def _pattern(config: Fields) -> list[bool] | None:
-    """None where it is the period that files need not name."""
+    """Return the layers with windows, or None for the usual period, which is not written."""
     local = local_layers(config, config.integer("global_attn_every_n_layers", PERIOD, low=1))
     return None if local == [bool((i + 1) % PERIOD) for i in range(len(local))] else local
 

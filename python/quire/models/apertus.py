@@ -1,4 +1,4 @@
-"""Apertus (Swiss AI 2025): an ungated MLP with xIELU (Huang and Schlag 2025), norms on the heads of q and k."""
+"""Apertus (Swiss AI 2025): an ungated MLP with xIELU (Huang and Schlag 2025), query and key norms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARCHES = ("apertus",)
 
 
 class Xielu:
-    """Files hold what the softplus of is taken for the alphas."""
+    """The xIELU activation.  Files store the alphas before their softplus."""
 
     def __init__(self, alpha_p: float, alpha_n: float, beta: float, eps: float) -> None:
         self.alpha_p, self.alpha_n, self.beta, self.eps = softplus(alpha_p), beta + softplus(alpha_n), beta, eps
@@ -52,7 +52,7 @@ class Apertus(Decoder):
             for each in zip(*(keys.numbers_of(f"xielu.{name}", config.n_layer) for name in names), strict=True)
         ]
         if not all(math.isfinite(curve.alpha_p + curve.alpha_n) for curve in curves):
-            raise LoadError("[apertus] the numbers of xielu must be finite in f32 but are not")
+            raise LoadError("[apertus] the parameters of xielu overflow f32")
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
             Block(
@@ -73,7 +73,7 @@ MODEL = Apertus
 
 def _rope(config: Fields) -> Iterator[Entry]:
     if not rope_of(config).names():
-        raise UnsupportedError("[convert] 'rope_parameters' must be in config.json but are not")
+        raise UnsupportedError("[convert] 'rope_parameters' is missing from config.json")
     return rope_keys(config, 12e6)
 
 

@@ -1,4 +1,4 @@
-"""AFM (Arcee AI 2025): llama with an ungated MLP of squared ReLUs (So et al. 2021)."""
+"""AFM (Arcee AI 2025): Llama with an ungated MLP and squared ReLU (So et al. 2021)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHES = ("arcee",)
 
 
 class Arcee(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)

@@ -1,4 +1,4 @@
-"""Arctic (Snowflake 2024): llama with a narrow MLP, and experts beside each layer that read what went into it."""
+"""Arctic (Snowflake 2024): Llama with a narrow MLP, and experts in parallel that read the layer's input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ARCHES = ("arctic",)
 
 
 class Block(base.Block):
-    """The MLP is as wide as the model."""
+    """Attention and an MLP of the model's width, with experts beside them."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, attention: llama.Attention, experts: ExpertConfig
@@ -25,7 +25,7 @@ class Block(base.Block):
 
 
 class Arctic(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)

@@ -1,4 +1,4 @@
-"""Baichuan 1 and 2 (Yang et al. 2023): llama, with linear biases for positions in the models of 40 layers."""
+"""Baichuan 1 and 2 (Yang et al. 2023): Llama; the 13B models, with 40 layers, use ALiBi."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .base import Block, Decoder, DenseConfig
 from .classic import AlibiAttention, LinearBiases
 
 ARCHES = ("baichuan",)
-ALIBI_LAYERS = 40  # of the 13-billion models; files do not say it otherwise
+ALIBI_LAYERS = 40  # the 13B models; no key tells them apart
 
 
 class Baichuan(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -54,11 +54,11 @@ MODEL = Baichuan
 
 # --- checkpoint ---
 
-NORMED_HEAD_VOCAB = 125696  # of Baichuan 2, the length of whose head's rows is 1
+NORMED_HEAD_VOCAB = 125696  # the vocabulary of Baichuan 2, whose output matrix has normalized rows
 
 
 def _part(which: int) -> Change:
-    """A third of the rows; those of q and k in pairs."""
+    """Take a third of the rows; those of q and k are interleaved."""
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[0] // 3
@@ -69,7 +69,7 @@ def _part(which: int) -> Change:
 
 
 def normed_head(x: Array, config: Fields) -> Array:
-    """Baichuan 2 divides each row of its head by the row's length."""
+    """Normalize each row of the output matrix, as Baichuan 2 does."""
     import numpy as np
 
     if config.integer("vocab_size") != NORMED_HEAD_VOCAB:

@@ -1,4 +1,4 @@
-"""Ling (Ling team 2025): DeepSeek MoE whose weights of the chosen may be divided by their sum; a norm of the head."""
+"""Ling (Ling team 2025): DeepSeek MoE with optionally normalized expert weights and a normalized output matrix."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MODEL = BailingMoe
 
 def _all_routed(config: Fields) -> None:
     if n := config.integer("first_k_dense_replace", 0):
-        raise UnsupportedError(f"[convert] 'first_k_dense_replace' must be 0 but is {n}")
+        raise UnsupportedError(f"[convert] unsupported 'first_k_dense_replace': {n} (expected 0)")
 
 
 def _ends(config: Fields) -> list[int]:
-    """Where queries, keys and values end in their tensor."""
+    """Return the row boundaries of queries, keys and values in their fused tensor."""
     size = llama.head_dim_of(config)
     n_head, n_kv_head = (config.integer(f"num_{one}_heads", low=1) for one in ("attention", "key_value"))
     return [0, n_head * size, (n_head + n_kv_head) * size, (n_head + 2 * n_kv_head) * size]
@@ -52,7 +52,7 @@ def _part(i: int, then: Change | None = None) -> Change:
 
 
 def _head(x: Array, config: Fields) -> Array:
-    """Each column by its length, where the configuration says so."""
+    """Normalize each column if ``norm_head`` is set."""
     import numpy as np
 
     if not config.flag("norm_head", False):

@@ -1,4 +1,4 @@
-"""Ling 2 and Ring 2 (Ling team 2025): norms on heads, a part of each rotated, corrected sigmoids in groups."""
+"""Ling 2 and Ring 2 (Ling team 2025): query and key norms, partial RoPE, grouped experts by corrected sigmoids."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class BailingMoe2(Decoder):
             keys, config.n_layer, gating="sigmoid", normalize=False, grouped=True, reads=ROUTING
         )
         n_dense_layers = keys.integer("leading_dense_block_count", 0)
-        shared_dim = keys.integer("expert_shared_feed_forward_length", experts.ffn_dim, low=1, high=MAX_DIM)  # of each
-        shared_dim *= keys.integer("expert_shared_count", high=64)
+        shared_dim = keys.integer("expert_shared_feed_forward_length", experts.ffn_dim, low=1, high=MAX_DIM)
+        shared_dim *= keys.integer("expert_shared_count", high=64)  # the key holds the width of one expert
         mlp = dense_then_experts(config, experts, shared_dim, n_dense_layers)
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
@@ -53,17 +53,17 @@ MODEL = BailingMoe2
 
 
 def _shared_experts(config: Fields) -> None:
-    """Each as large as one that is routed to."""
+    """Require shared experts of the same width as the routed ones."""
     own = config.integer("moe_intermediate_size")
     if (size := config.integer("moe_shared_expert_intermediate_size", own)) != own:
-        raise UnsupportedError(f"[convert] 'moe_shared_expert_intermediate_size' must be {own} but is {size}")
+        raise UnsupportedError(f"[convert] unsupported 'moe_shared_expert_intermediate_size': {size} (expected {own})")
 
 
 def _n_rot(config: Fields) -> int:
     size = head_dim_of(config)
     part = partial_rotary(config, size, 0.5)
     if (n := config.integer("rotary_dim", part)) != part:
-        raise UnsupportedError(f"[convert] 'rotary_dim' must be {part}, as 'partial_rotary_factor' says, but is {n}")
+        raise UnsupportedError(f"[convert] 'rotary_dim' is {n}, but 'partial_rotary_factor' gives {part}")
     return part
 
 
@@ -110,6 +110,6 @@ HF = {
         },
         checks=(no_windows, _shared_experts),
         unused=("router_dtype", "num_nextn_predict_layers", "mtp_loss_scaling_factor"),
-        ignored=("model.layers.20.*", "model.layers.32.*"),  # of the token after the next one
+        ignored=("model.layers.20.*", "model.layers.32.*"),  # layers that predict later tokens
     )
 }

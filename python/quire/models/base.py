@@ -1,4 +1,4 @@
-"""What architectures share: sizes, the skeleton of a decoder, the protocol, tracing."""
+"""Shared parts of architectures: sizes, blocks, the decoder skeleton, the protocol, tracing."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from ..nn import (
     select_rows,
 )
 
-MAX_DIM = 1 << 20  # of any one dimension, so that products of a few stay far below 2^63
+MAX_DIM = 1 << 20  # for each dimension, so that products of a few dimensions stay far below 2^63
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
 
-# Keys that change no answer: sizes that the tensors tell, how a file was made, and what the engine reads itself.
-PREDICTOR = "nextn.eh_proj"  # the tensor by which a layer that predicts later tokens is known
-PREDICTOR_NORMS = ("nextn.shared_head_norm", "layer_output_norm")  # what its norm is called
-RANK = 4  # the value of pooling_type for scores of classes
+PREDICTOR = "nextn.eh_proj"  # a tensor that only layers that predict later tokens have
+PREDICTOR_NORMS = ("nextn.shared_head_norm", "layer_output_norm")  # names of such a layer's output norm
+RANK = 4  # the value of pooling_type for class scores
+# Keys that do not change a model: tensors give the sizes, the engine reads the rest itself.
 WITHOUT_EFFECT = (
     "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "tensor_data_layout",
 )  # fmt: skip
-# Of classifiers, transformers' words: classes that exclude each other, that do not, and numbers that are no classes.
+# Transformers' values of problem_type: exclusive classes, independent classes, and regression.
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes that every model has.  An architecture reads its other keys itself, or takes ``DenseConfig``."""
+    """The sizes that every model has.  An architecture reads its other keys itself or uses ``DenseConfig``."""
 
     arch: str
     n_vocab: int
@@ -52,7 +52,7 @@ class Config:
 
     @classmethod
     def read(cls, keys: Keys, n_vocab: int) -> Config:
-        """Raises LoadError naming the key that is absent, of another type or out of range."""
+        """Read the sizes; a LoadError names a key that is missing, of another type or out of range."""
         return Config(
             arch=keys.arch,
             n_vocab=n_vocab,
@@ -63,42 +63,42 @@ class Config:
 
     @property
     def widest(self) -> int:
-        """The length of a step's longest rows, by which memory is estimated."""
+        """Return the width of a step's widest rows, for memory estimates."""
         return self.dim
 
     @property
     def is_encoder(self) -> bool:
-        """Whether the model ends with vectors, and so generates nothing."""
+        """Return whether the model outputs vectors instead of logits."""
         return False
 
     @property
     def decoder_start(self) -> int | None:
-        """The id that every answer begins after, where an encoder reads the prompt; None for all other models."""
+        """Return the token that starts every answer of an encoder-decoder model; None for other models."""
         return None
 
     @property
     def scores_classes(self) -> bool:
-        """Whether these vectors are scores of classes."""
+        """Return whether an encoder's vectors are class scores."""
         return False
 
     @property
     def tells_texts_apart(self) -> bool:
-        """Whether the tokens of the second text of a pair are of another type."""
+        """Return whether tokens of a pair's second text have another type."""
         return False
 
 
 @dataclass(frozen=True)
 class DenseConfig(Config):
-    """The keys of decoders whose layers are all alike."""
+    """The keys of decoders with uniform layers."""
 
     n_head: int
     n_kv_head: int
     head_dim: int
     v_head_dim: int
-    n_rot: int  # how many dimensions of a head are rotated
+    n_rot: int  # rotated dimensions of a head
     ffn_dim: int
     eps: float
-    IS_CAUSAL: ClassVar[bool] = True  # False: tokens attend both ways
+    IS_CAUSAL: ClassVar[bool] = True  # False: bidirectional attention
 
     @classmethod
     def read(
@@ -111,10 +111,15 @@ class DenseConfig(Config):
         n_kv_head: int | None = None,
         ffn_dim: int | None = None,
     ) -> DenseConfig:
-        """``eps``: the key of what norms add to the variance.  No experts, and attention that is causal or is not.
+        """Read the keys.
 
-        ``n_head``: the most that a layer has, where layers differ.  ``n_kv_head``, ``ffn_dim``: those of the layers
-        that have any, where others have none (``by_layer``).
+        Args:
+            keys: The file's keys.
+            n_vocab: The number of tokens.
+            eps: The key of the norms' epsilon.
+            n_head: The largest number of heads of a layer, for models whose layers differ; None: read one for all.
+            n_kv_head: The number in layers that have any (``by_layer``); None: read one for all layers.
+            ffn_dim: The width in layers that have an MLP (``by_layer``); None: read one for all layers.
         """
         base = Config.read(keys, n_vocab)
         n_head = n_head or keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
@@ -138,18 +143,20 @@ class DenseConfig(Config):
         return max(self.ffn_dim, self.n_head * self.head_dim)
 
     def check(self) -> None:
+        """Raise LoadError for sizes that do not fit each other."""
         if self.n_head % self.n_kv_head:
-            counts = f"{self.n_head} and {self.n_kv_head}"
-            raise LoadError(f"[{self.arch}] head_count must be divisible by head_count_kv but they are {counts}")
+            raise LoadError(
+                f"[{self.arch}] head_count {self.n_head} is not divisible by head_count_kv {self.n_kv_head}"
+            )
         if self.head_dim % 2 or self.v_head_dim % 2:
-            raise LoadError(f"[{self.arch}] the size of a head must be even but is {self.head_dim}, {self.v_head_dim}")
+            raise LoadError(f"[{self.arch}] odd head size: key_length {self.head_dim}, value_length {self.v_head_dim}")
         if self.n_rot % 2:
-            raise LoadError(f"[{self.arch}] rope.dimension_count must be even but is {self.n_rot}")
+            raise LoadError(f"[{self.arch}] odd rope.dimension_count {self.n_rot}")
         if not 0 < self.eps < 1:
-            raise LoadError(f"[{self.arch}] the epsilon of norms must be between 0 and 1 but is {self.eps}")
+            raise LoadError(f"[{self.arch}] norm epsilon {self.eps} is out of range: expected between 0 and 1")
 
     def cache(self, windows: Sequence[int] | None = None) -> list[CacheSpec]:
-        """All of the past in every layer, or only each layer's window (0: all)."""
+        """Return what each layer keeps: all tokens, or those of its window (0: all)."""
         return [
             CacheSpec(n_kv_head=self.n_kv_head, head_dim=self.head_dim, v_head_dim=self.v_head_dim, window=window)
             for window in windows or [0] * self.n_layer
@@ -157,53 +164,52 @@ class DenseConfig(Config):
 
 
 def by_layer(keys: Keys, name: str, *, high: int) -> tuple[list[bool], int]:
-    """Of a number by layer that is 0 where a layer has none of it: which layers have it, and what they share."""
+    """Read a number for each layer, 0 or a value that all others share: which layers have it, and the value."""
     numbers = keys.integers(name, keys.integer("block_count", low=1, high=MAX_LAYERS), high=high)
     values = set(numbers) - {0}
     if len(values) > 1:
-        raise UnsupportedError(
-            f"[{keys.arch}] '{keys.full(name)}' must be the same for all layers that have any but is not"
-        )
+        found = ", ".join(str(value) for value in sorted(values)[:4])
+        raise UnsupportedError(f"[{keys.arch}] '{keys.full(name)}' differs between layers ({found}), unsupported here")
     return [number > 0 for number in numbers], values.pop() if values else 1
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What an encoder ends with instead of logits: ``rows ["rows", n]``, embeddings or scores of classes."""
+    """An encoder's output: ``rows ["rows", n]``, embeddings or class scores."""
 
     rows: Tensor
 
 
 class Model(Protocol):
-    """An architecture: declares its weights, then spells the wiring."""
+    """An architecture: declares its weights, then defines the forward pass."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None: ...
 
     @property
     def config(self) -> Config:
-        """The sizes, read from the file."""
+        """Return the sizes, read from the file."""
 
     def cache(self) -> list[CacheSpec]:
-        """What each layer keeps per token."""
+        """Return what each layer keeps."""
 
     def __call__(self, step: Step) -> Tensor | Vectors:
-        """Logits ``["rows", n_vocab]``, or an encoder's vectors."""
+        """Return logits ``["rows", n_vocab]``, or an encoder's vectors."""
 
 
 @runtime_checkable
 class EncoderDecoder(Protocol):
-    """What a model has beside ``Model`` when an encoder reads the prompt."""
+    """The additional protocol of models whose encoder reads the prompt."""
 
     def encode(self, step: Step) -> Vectors:
-        """Write the layers that keep a source's rows.  The encoder's vectors."""
+        """Write the source's rows to the cache; return the encoder's vectors."""
 
 
-Layer = Callable[[Tensor], Tensor]  # rows alone, such as a norm or an MLP
-Mixer = Callable[[Tensor, Step], Tensor]  # rows with those before them, such as attention or a block
+Layer = Callable[[Tensor], Tensor]  # treats rows separately, such as a norm or an MLP
+Mixer = Callable[[Tensor, Step], Tensor]  # lets rows read other rows, such as attention or a block
 
 
 class Block:
-    """Attention and MLP, each behind a norm and added to what went in."""
+    """Attention and MLP, each with a norm before it and a residual connection."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
@@ -215,7 +221,7 @@ class Block:
 
 
 class SandwichBlock:
-    """Attention and MLP, each between two norms."""
+    """Attention and MLP, each with a norm before and after it and a residual connection."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
@@ -230,7 +236,7 @@ class SandwichBlock:
 
 
 class PostNormBlock:
-    """Attention and MLP, each before a norm, whose result is added to what went in."""
+    """Attention and MLP, each with a norm after it and a residual connection."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attention, self.attn_post = attention, weights.norm("post_attention_norm", config.dim, config.eps)
@@ -242,7 +248,7 @@ class PostNormBlock:
 
 
 class Decoder:
-    """Embedding, blocks, a norm, a head, all of the past in every layer: what most decoders have in common.
+    """The skeleton of most decoders: embedding, blocks, a norm, an output matrix, full attention in every layer.
 
     An architecture that differs overrides ``cache`` or ``__call__``.
     """
@@ -264,10 +270,13 @@ class Decoder:
         *,
         is_normed: bool = True,
     ) -> None:
-        """The layer behind the last one, where the file has one that predicts later tokens, and it is to be used.
+        """Declare the layer after the last one, if the file has one that predicts later tokens and it is wanted.
 
-        ``block`` makes its block of the layer's weights, as layer 0 of a cache of its own; ``cache``: what that keeps,
-        None: all of the past.  ``is_normed``: see ``Predictor``.
+        Args:
+            weights: The model's weights.
+            make_block: Makes the block from the layer's weights, as layer 0 of a cache of its own.
+            cache: What this layer keeps; None: all tokens.
+            is_normed: See ``Predictor``.
         """
         config, block = self.config, weights.scope(f"blk.{self.config.n_layer}")
         if not (weights.predicts and block.has(f"{PREDICTOR}.weight")):
@@ -294,7 +303,7 @@ class Decoder:
         return self.config.cache()
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
-        """Of embedded tokens."""
+        """Return the logits of embedded tokens."""
         x = step.run_layers(self.blocks, x)
         if step.has_predictor and self.predictor is not None:
             step.show_features(self.norm(x) if self.predictor.is_normed else x)
@@ -307,7 +316,7 @@ class Decoder:
 def dense_then_experts(
     config: DenseConfig, experts: ExpertConfig, shared_dim: int, n_dense: int
 ) -> Callable[[int, Weights], Layer]:
-    """What makes the MLP of layer i: a gated one in the first ``n_dense``, then experts, a shared one beside them."""
+    """Return a function that makes layer i's MLP: gated in the first ``n_dense`` layers, experts in the others."""
 
     def mlp(i: int, weights: Weights) -> Layer:
         return (
@@ -320,15 +329,14 @@ def dense_then_experts(
 
 
 def head(weights: Weights, config: Config, embedding: Embedding) -> Linear:
-    """The output projection; where the file has none, the embedding's matrix."""
+    """Return the output projection; if the file has none, the embedding matrix."""
     return weights.linear("output", config.dim, config.n_vocab) if weights.has("output.weight") else embedding.as_head()
 
 
 def layers_left_out(keys: Keys, weights: Weights, n_layer: int, *, n_used: int = 0) -> int:
-    """How many of a file's last layers predict later tokens.
+    """Return how many of a file's last layers predict later tokens.
 
-    ``n_used``: of those, the model takes the first ones (``Decoder.add_predictor``), where they are to be used; no
-    others.
+    ``n_used``: how many of those the model can use (``Decoder.add_predictor``).  Tensors of unused ones are ignored.
     """
     n = keys.integer("nextn_predict_layers", 0, high=n_layer - 1)
     first = n_layer - n
@@ -339,9 +347,10 @@ def layers_left_out(keys: Keys, weights: Weights, n_layer: int, *, n_used: int =
 
 
 def local_layers(keys: Keys, n_layer: int, period: int, *, last: bool = True) -> list[bool]:
-    """Which layers have a window: all but every ``period``-th, or of another period, or as an array says.
+    """Return the layers with windows: those of the key's array, or all but every n-th.
 
-    ``last``: whether the one without is the last of its period or the first.
+    ``period``: n, unless the key holds another.  ``last``: the layer without a window is the last of its period, else
+    the first.
     """
     if keys.is_array("attention.sliding_window_pattern"):
         return [bool(local) for local in keys.integers("attention.sliding_window_pattern", n_layer, high=1)]
@@ -352,11 +361,17 @@ def local_layers(keys: Keys, n_layer: int, period: int, *, last: bool = True) ->
 def trace(
     model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: bool = False, fusion: Fusion | None = None
 ) -> Trace:
-    """Record the forward pass, once, for contexts of at most ``n_ctx`` tokens.
+    """Record the forward pass once.
 
-    ``taps``: layers after which the hidden state can be read (``Executor.tap``).  UnsupportedError for those that the
-    model does not have, or does not show.  ``has_predictor``: what a predictor reads can be read as well
-    (``Executor.features``), where the model has one; ``fusion``: so can what that makes of hidden states, for a head.
+    Args:
+        model: The model.
+        n_ctx: The longest context.
+        taps: Layers after which the hidden state can be read (``Executor.tap``).
+        has_predictor: Provide the features that the model's predictor reads (``Executor.features``).
+        fusion: Provide the features that a head reads, combined from hidden states.
+
+    Raises:
+        UnsupportedError: The model has no such layers, or does not expose their hidden states.
     """
     tracer, wanted = Tracer(model.cache()), frozenset(taps)
     encoder = None
@@ -371,8 +386,7 @@ def trace(
     if missing := wanted.difference(tracer.tapped_layers):
         config = model.config
         raise UnsupportedError(
-            f"[taps] layers must be those of {config.arch} that show their hidden state, of {config.n_layer}, "
-            f"but {min(missing)} is not"
+            f"[taps] {config.arch} does not expose the hidden state of layer {min(missing)} of {config.n_layer}"
         )
     return tracer.finish_vectors(output.rows) if isinstance(output, Vectors) else tracer.finish(output, encoder=encoder)
 
@@ -382,11 +396,11 @@ def _states_of(model: Model, step: Step, fusion: Fusion) -> list[Tensor]:
     for layer in fusion.layers:
         state = step.states.get(layer - 1)
         if state is None or state.shape != ("tokens", dim):
-            raise UnsupportedError(f"[draft] {arch} must show what goes into layer {layer} for this head but does not")
+            raise UnsupportedError(f"[draft] {arch} does not expose the input of layer {layer}, which this head reads")
     return [step.states[layer - 1] for layer in fusion.layers]
 
 
 def trace_predictor(predictor: Predictor | EagleHead, n_ctx: int) -> Trace:
-    """The pass of a predictor or a head, which has one layer."""
+    """Record the forward pass of a predictor or a head, which has one layer."""
     tracer = Tracer([predictor.cache])
     return tracer.finish(predictor(Step(tracer, n_ctx)))

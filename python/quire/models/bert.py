@@ -1,6 +1,6 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT; encoders.
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT: encoders.
 
-Tokens see each other both ways; the answer is a vector for each, or scores of classes.
+Attention is bidirectional; the output is a vector for each token, or class scores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODEL = Bert
 
 
 def _position_offset(config: Fields) -> int:
-    """RoBERTa's positions begin behind the padding's."""
+    """Return the first position used: RoBERTa's positions begin after the padding's."""
     return config.integer("pad_token_id", 1) + 1
 
 
@@ -67,7 +67,7 @@ _FIXED = {"hidden_act": ("gelu", "gelu_python"), "position_embedding_type": ("ab
 def _of(
     prefix: str, tensors: dict[str, str | Source], head: dict[str, str | Source], keys: dict[str, Key] = ENCODER_KEYS
 ) -> Checkpoint:
-    """Of a class of BERT's: ``prefix`` is the name of the encoder in it, which checkpoints of it alone leave out."""
+    """Return the checkpoint of a BERT class; ``prefix`` names its encoder, and encoder-only checkpoints omit it."""
     return Checkpoint(
         "bert",
         {**keys, **(HEAD_KEYS if head else {})},
@@ -108,7 +108,7 @@ _DISTIL = Checkpoint(
     below("distilbert.", _DISTIL_TENSORS),
     fixed={"activation": ("gelu",)},
     rope=None,
-    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sines are weights too
+    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sinusoids are stored as weights too
     ignored=("vocab_*",),
     base="distilbert.",
 )

@@ -1,6 +1,6 @@
-"""BitNet b1.58 (Ma et al. 2024): llama with a norm before the last product of attention and of the MLP.
+"""BitNet b1.58 (Ma et al. 2024): Llama with a norm before the output projections of attention and MLP.
 
-Weights are taken as they are, be they of three values or not.
+Weights are used as stored, ternary or not.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _BIASES = only_with("attention_bias", default=False, biases=True)
 
 
 def _is_silu(config: Fields) -> None:
-    """Files have no key for another."""
+    """Require SiLU: files have no key for the activation."""
     if (name := config.text("hidden_act", "relu2")) not in SILU:
-        raise UnsupportedError(f"[convert] 'hidden_act' must be silu but is '{name}'")
+        raise UnsupportedError(f"[convert] unsupported 'hidden_act': '{name}' (expected silu)")
 
 
 _CHECKPOINT = Checkpoint(

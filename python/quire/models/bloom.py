@@ -1,4 +1,4 @@
-"""BLOOM (Scao et al. 2022): linear biases for positions, a norm of the embedded tokens."""
+"""BLOOM (Scao et al. 2022): ALiBi, layer norms, a norm after the embedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ChatGLM 3 and GLM-4-9B (GLM team 2024): biases of q, k and v, half of a head rotated in pairs."""
+"""ChatGLM 3 and GLM-4-9B (GLM team 2024): biases on q, k and v, interleaved RoPE on half of each head."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def _base(config: Fields) -> float:
 def _whole_vocabulary(config: Fields) -> None:
     n = config.integer("vocab_size")
     if config.integer("padded_vocab_size", n) != n:
-        raise UnsupportedError(f"[convert] 'padded_vocab_size' must be 'vocab_size', {n}, but is another")
+        padded = config.integer("padded_vocab_size", n)
+        raise UnsupportedError(f"[convert] 'padded_vocab_size' is {padded}, but 'vocab_size' is {n}")
 
 
 class _ChatGLM(Checkpoint):
-    """With the size of the vocabulary under the name that its configurations have for it."""
+    """Reads the size of the vocabulary from ``padded_vocab_size``."""
 
     def config_of(self, whole: Fields) -> Fields:
         padded = whole.value("padded_vocab_size")
@@ -99,7 +100,7 @@ _CHATGLM = _ChatGLM(
     rope=None,
     unused=(
         "add_qkv_bias",
-        "apply_query_key_layer_scaling",  # divides by what it multiplies with
+        "apply_query_key_layer_scaling",  # divides by the factor that it multiplies by
         "attention_softmax_in_fp32",
         "bias_dropout_fusion",
         "fp32_residual_connection",

@@ -1,4 +1,4 @@
-"""What decoders with layer norms share: GPT-2 and those that came after it."""
+"""Shared parts of decoders with layer norms: GPT-2 and its descendants."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import CapacityError, UnsupportedError
 from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weight, Weights, rope, select_rows
 from .base import DenseConfig, Layer, Mixer
 
-EPS = "attention.layer_norm_epsilon"  # the key of what layer norms add to the variance
+EPS = "attention.layer_norm_epsilon"  # the key of layer norms' epsilon
 
 
 def projections(config: DenseConfig, weights: Weights) -> list[Linear]:
-    """Queries, keys and values: parts of one tensor or three of them, with the biases that the file has."""
+    """Take the projections of q, k and v, from one tensor or three, with biases if the file has them."""
     sizes = [config.n_head * config.head_dim, config.n_kv_head * config.head_dim, config.n_kv_head * config.v_head_dim]
     if weights.has("attn_qkv.weight"):
         return weights.linears("attn_qkv", config.dim, sizes, bias=None)
@@ -23,7 +23,7 @@ def projections(config: DenseConfig, weights: Weights) -> list[Linear]:
 
 
 class Attention:
-    """Of heads in groups.  ``rotation``: None where positions are in the embedding."""
+    """Grouped-query attention.  ``rotation`` None: without RoPE, for models with position embeddings."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
         self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
@@ -32,7 +32,7 @@ class Attention:
         self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim, bias=None)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
-        """Heads that know where they are."""
+        """Apply RoPE to heads."""
         return x if self.rotation is None else rope(x, step.positions, self.rotation)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -43,14 +43,14 @@ class Attention:
 
 
 class LinearBiases:
-    """ALiBi (Press, Smith and Lewis 2021): a head's scores fall with the distance, each by a slope of its own."""
+    """ALiBi (Press, Smith and Lewis 2021): scores fall linearly with the distance, with a slope for each head."""
 
     def __init__(self, weights: Weights, n_head: int, max_bias: float = 8.0) -> None:
         self.weights, self.slopes = weights, alibi_slopes(n_head, max_bias)
         self.made: dict[int, Weight] = {}  # by n_ctx
 
     def of(self, step: Step) -> Weight:
-        """What ``attend`` adds to scores by distance."""
+        """Return the table that ``attend`` adds to scores by distance."""
         import numpy as np
 
         if step.n_ctx not in self.made:
@@ -61,9 +61,9 @@ class LinearBiases:
 
 
 def alibi_slopes(n_head: int, max_bias: float) -> list[float]:
-    """Powers of 2 from a head to the next in equal steps down to ``-max_bias``.
+    """Return each head's slope, ``2 ** (-max_bias * i / n_head)`` for head i from 1 on.
 
-    Where ``n_head`` is not a power of 2, those of the next one below, then every other one of twice as many.
+    If ``n_head`` is not a power of 2, use the next lower one's slopes, then every other one of twice as many heads.
     """
     n: int = 1 << (n_head.bit_length() - 1)
     first = [2.0 ** (-max_bias * (i + 1) / n) for i in range(n)]
@@ -71,14 +71,14 @@ def alibi_slopes(n_head: int, max_bias: float) -> list[float]:
 
 
 class AlibiAttention(Attention):
-    """Nothing is rotated: distances are all that heads know of positions."""
+    """Attention with ALiBi instead of RoPE."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, biases: LinearBiases | None) -> None:
         super().__init__(config, weights, layer)
         self.biases = biases
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
+        """Return queries, keys and values."""
         return (
             self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), self.v(x).heads(self.n_kv_head),
         )  # fmt: skip
@@ -90,7 +90,7 @@ class AlibiAttention(Attention):
 
 
 class HeadNorms(Attention):
-    """With a norm for each head of q and k, where the file has them."""
+    """Attention with a norm for each head of q and k, if the file has them."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec | None = None) -> None:
         super().__init__(config, weights, layer, rotation)
@@ -114,7 +114,7 @@ class HeadNorms(Attention):
 
 
 class Block:
-    """Attention and MLP one after the other, each behind a layer norm and added to what went in."""
+    """Attention, then an MLP, each with a layer norm before it and a residual connection."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attn_norm, self.attention = weights.layer_norm("attn_norm", config.dim, config.eps), attention
@@ -126,9 +126,9 @@ class Block:
 
 
 class ParallelBlock:
-    """Attention and MLP side by side, of the same rows (Wang and Komatsuzaki 2021).
+    """Attention and MLP in parallel, with the same input (Wang and Komatsuzaki 2021).
 
-    ``mlp_norm``: the name of the MLP's own norm; where the file has none, both are behind ``attn_norm``.
+    ``mlp_norm``: the name of the MLP's own norm; if the file has none, both use ``attn_norm``.
     """
 
     def __init__(
@@ -153,13 +153,13 @@ class PositionTable:
     def __call__(self, step: Step) -> Tensor:
         if step.n_ctx > self.n:
             raise CapacityError(
-                f"[{self.arch}] n_ctx must be at most {self.n}, the positions of the model's table, but is {step.n_ctx}"
+                f"[{self.arch}] n_ctx {step.n_ctx} is too large: the model has {self.n} positions (n_ctx={self.n})"
             )
         return self.vectors(step.positions)
 
 
 class LayerNormDecoder:
-    """Embedding, blocks, a layer norm, a head, all of the past in every layer."""
+    """Embedding, blocks, a layer norm, an output matrix, full attention in every layer."""
 
     def __init__(self, config: DenseConfig, weights: Weights, blocks: Sequence[Mixer]) -> None:
         self.config = config
@@ -175,7 +175,7 @@ class LayerNormDecoder:
         return self.config.cache()
 
     def logits(self, x: Tensor, step: Step) -> Tensor:
-        """Of embedded tokens."""
+        """Return the logits of embedded tokens."""
         x = step.run_layers(self.blocks, x)
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
@@ -187,7 +187,7 @@ class LayerNormDecoder:
 
 
 def in_order(x: Array, config: Fields) -> Array:
-    """Fused q, k and v, which checkpoints store head by head, one below the other."""
+    """Reorder fused rows, which checkpoints store head by head, to all of q, then k, then v."""
     n_head = config.integer("n_head" if config.has("n_head") else "num_attention_heads", low=1)
     split = x.reshape(n_head, 3, x.shape[0] // n_head // 3, *x.shape[1:])
     ordered: Array = split.swapaxes(0, 1).reshape(x.shape)
@@ -195,18 +195,18 @@ def in_order(x: Array, config: Fields) -> Array:
 
 
 def unless_unbiased(name: str, *, default: bool, change: Change | None = None) -> Change:
-    """Refuse a bias that the checkpoint holds and its configuration denies (``name`` false)."""
+    """Reject a bias in the checkpoint if the configuration denies it (``name`` false)."""
 
     def checked(x: Array, config: Fields) -> Array:
         if x.ndim == 1 and not config.flag(name, default):
-            raise UnsupportedError(f"[convert] '{name}' must be true where the checkpoint has biases but is false")
+            raise UnsupportedError(f"[convert] '{name}' is false, but the checkpoint has biases")
         return change(x, config) if change else x
 
     return checked
 
 
 def n_rotated(factor: float, *, name: str = "partial_rotary_factor") -> Key:
-    """How many dimensions of a head are rotated; ``factor``: transformers' default of their part."""
+    """Return the key of the rotated dimensions of a head; ``factor`` is transformers' default share."""
 
     def read(config: Fields) -> int:
         rope = rope_of(config)
@@ -222,4 +222,4 @@ CLASSIC_KEYS = {
     for name, key in DECODER_KEYS.items()
     if name not in ("attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length")
 }
-GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of the same function

@@ -1,4 +1,4 @@
-"""CodeShell (Xie et al. 2024): layer norms, groups of heads, biases everywhere."""
+"""CodeShell (Xie et al. 2024): layer norms, grouped-query attention, biases everywhere."""
 
 from __future__ import annotations
 

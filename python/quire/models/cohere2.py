@@ -1,4 +1,4 @@
-"""Command R7B and Command A (Cohere 2025): layers with a window rotate, those that see everything do not."""
+"""Command R7B and Command A (Cohere 2025): windowed layers with RoPE, full-attention layers without."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import local_layers as locals_of
 from .command_r import KEYS, TENSORS, CommandR
 
 ARCHES = ("cohere2",)
-PERIOD = 4  # every fourth layer sees all of the past
+PERIOD = 4  # every fourth layer has full attention
 
 
 class Cohere2(CommandR):
@@ -39,7 +39,7 @@ def _window(config: Fields) -> int:
 
 
 def _pattern(config: Fields) -> Sequence[bool]:
-    """``sliding_window_pattern`` counts where ``layer_types`` are absent."""
+    """Return the layers with windows, by ``layer_types`` or, without that, ``sliding_window_pattern``."""
     if config.items("layer_types"):
         config.read(("sliding_window_pattern",))
         return local_layers(config, PERIOD)

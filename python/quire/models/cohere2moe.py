@@ -1,4 +1,4 @@
-"""Command A+ (Cohere 2026): Command A with experts, whose sum with shared ones is halved."""
+"""Command A+ (Cohere 2026): Command A with routed and shared experts, whose sum is halved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RMS = "attention.layer_norm_rms_epsilon"
 
 
 class Block:
-    """Attention and MLP side by side."""
+    """Attention and MLP in parallel."""
 
     def __init__(self, norm: Layer, attention: Mixer, mlp: Layer, factor: float) -> None:
         self.norm, self.attention, self.mlp, self.factor = norm, attention, mlp, factor
@@ -55,7 +55,7 @@ class Block:
 
 
 class Cohere2Moe:
-    """Layers with a window rotate, and dense ones.  Norms are those whose epsilon the file has."""
+    """Windowed and dense layers use RoPE.  The epsilon in the file tells whether norms are RMS or layer norms."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         is_rms = keys.has(RMS)
@@ -94,7 +94,7 @@ class Cohere2Moe:
         self.config, self.embedding = config, weights.embedding("token_embd", config.n_vocab, config.dim)
         self.blocks = [make_block(i, block) for i, block in enumerate(weights.blocks(n_layer))]
         self.norm, self.head = norm(weights, "output_norm"), head(weights, config, self.embedding)
-        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0: not set
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache(self.windows)
@@ -119,9 +119,9 @@ def _window(config: Fields) -> int:
 
 
 def _pattern(config: Fields) -> Sequence[bool]:
-    """By periods, which begin anew after the dense layers, where the kinds of layers are not listed.
+    """Return the layers with windows: as listed, or by a period that restarts after the dense layers.
 
-    Files do not tell that dense layers that see everything turn only where their period is 1.
+    Dense full-attention layers use RoPE only if their period is 1; files have no key for that.
     """
     periods = {
         n: config.integer(n, default)
@@ -129,7 +129,7 @@ def _pattern(config: Fields) -> Sequence[bool]:
     }
     for name, period in periods.items():
         if period == 0 and not config.items("layer_types"):
-            raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+            raise UnsupportedError(f"[convert] unsupported '{name}': 0")
     own, others = periods.values()
     first, n_layer = min(_first(config), config.integer("num_hidden_layers")), config.integer("num_hidden_layers")
     pattern = local_layers(config, 1)
@@ -137,7 +137,8 @@ def _pattern(config: Fields) -> Sequence[bool]:
         pattern = [(i + 1) % own != 0 for i in range(first)] + [(i + 1) % others != 0 for i in range(n_layer - first)]
     if own != 1 and not all(pattern[: n_dense(config, first)]):
         raise UnsupportedError(
-            "[convert] 'prefix_dense_sliding_window_pattern' must be 1 where a dense layer has no window"
+            f"[convert] unsupported 'prefix_dense_sliding_window_pattern': {own} (expected 1, as a dense layer has no "
+            f"window)"
         )
     return pattern
 
@@ -149,7 +150,7 @@ def _shared_dim(config: Fields) -> int | None:
 def _gating(config: Fields) -> int:
     kind = config.text("expert_selection_fn", "softmax")
     if kind not in ("softmax", "sigmoid"):
-        raise UnsupportedError(f"[convert] 'expert_selection_fn' must be softmax or sigmoid but is '{kind}'")
+        raise UnsupportedError(f"[convert] unsupported 'expert_selection_fn': '{kind}' (expected softmax or sigmoid)")
     return 3 if kind == "softmax" else 2
 
 

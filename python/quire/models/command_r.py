@@ -1,4 +1,4 @@
-"""Command R and R+ (Cohere 2024), Aya 23: attention and MLP side by side, logits times a number."""
+"""Command R and R+ (Cohere 2024), Aya 23: attention and MLP in parallel, scaled logits."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ARCHES = ("command-r",)
 
 
 class CommandR(LayerNormDecoder):
-    """Checkpoints, too, store q and k interleaved."""
+    """Files and checkpoints store q and k interleaved."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
-        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0 says nothing
+        self.scale = keys.number("logit_scale", 0.0) or 1.0  # 0: not set
         blocks = [
             ParallelBlock(
                 config, block, HeadNorms(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim)
@@ -43,7 +43,7 @@ class CommandR(LayerNormDecoder):
         super().__init__(config, weights, blocks)
 
     def rotations(self, keys: Keys, weights: Weights, config: DenseConfig) -> Sequence[RopeSpec | None]:
-        """That of each layer; None: it does not rotate."""
+        """Return each layer's rotation; None: without RoPE."""
         factors = frequency_factors(weights, config.n_rot)
         return [rope_spec(keys, n_dims=config.n_rot, layout="interleaved", factors=factors)] * config.n_layer
 
@@ -86,6 +86,6 @@ HF = {
         checks=(no_windows,),
         rope=lambda config: rope_keys(config, 500000.0),
         tied=True,
-        unused=("rms_norm_eps", "max_position_embeddings"),  # which model_max_length comes before
+        unused=("rms_norm_eps", "max_position_embeddings"),  # model_max_length takes precedence
     )
 }

@@ -1,4 +1,4 @@
-"""DBRX (Databricks 2024): layer norms without biases, q, k and v within a limit, sixteen experts."""
+"""DBRX (Databricks 2024): layer norms without biases, clamped q, k and v, sixteen experts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHES = ("dbrx",)
 
 
 class Attention(classic.Attention):
-    limit = 0.0  # of the magnitude of q, k and v; 0: none
+    limit = 0.0  # clamp for q, k and v; 0: none
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (clamp(y, -self.limit, self.limit) if self.limit else y for y in (self.q(x), self.k(x), self.v(x)))
@@ -41,7 +41,7 @@ class Dbrx(LayerNormDecoder):
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
         experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim, reads=("expert_weights_scale",))
         if (limit := keys.number("attention.clamp_kqv", 0.0)) < 0:
-            raise LoadError(f"[dbrx] attention.clamp_kqv must not be negative but is {limit}")
+            raise LoadError(f"[dbrx] negative attention.clamp_kqv: {limit}")
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
 
         def make_block(i: int, block: Weights) -> Block:
@@ -75,24 +75,24 @@ def _limit(config: Fields) -> float | None:
         fields.read(("clip_qkv",))
         return 0.0
     if (limit := fields.number("clip_qkv")) <= 0:
-        raise UnsupportedError(f"[convert] 'clip_qkv' must be above 0 but is {limit}")
+        raise UnsupportedError(f"[convert] 'clip_qkv' {limit} is out of range: expected more than 0")
     return limit
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """The base stands beside the attention's other numbers, or where transformers looks for it."""
+    """Yield the RoPE keys; the base is in ``attn_config``, or where transformers expects it."""
     base = config.inner("attn_config").number("rope_theta", 10000.0)
     if theta_of(config, base) != base:
-        raise UnsupportedError(f"[convert] 'rope_theta' must be that of attn_config, {base}, but is {theta_of(config)}")
+        raise UnsupportedError(f"[convert] 'rope_theta' is {theta_of(config)}, but attn_config has {base}")
     yield from rope_keys(config, base)
 
 
 def _experts(config: Fields) -> None:
     fields = config.inner("ffn_config")
     if fields.inner("ffn_act_fn").text("name", "silu") != "silu":
-        raise UnsupportedError("[convert] 'ffn_act_fn' must be silu but is not")
+        raise UnsupportedError("[convert] unsupported 'ffn_act_fn': expected silu")
     if fields.is_null("moe_normalize_expert_weights") or fields.number("moe_normalize_expert_weights", 1.0) != 1:
-        raise UnsupportedError("[convert] 'moe_normalize_expert_weights' must be 1 but is not")
+        raise UnsupportedError("[convert] unsupported 'moe_normalize_expert_weights': expected 1")
     fields.read(("hidden_size", "moe_jitter_eps", "moe_loss_weight"))
 
 

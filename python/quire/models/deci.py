@@ -1,4 +1,4 @@
-"""DeciLM and Llama Nemotron (Bercovich et al. 2024): llama whose layers differ, some without attention or MLP."""
+"""DeciLM and Llama Nemotron (Bercovich et al. 2024): Llama with different layers, some without attention or MLP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ARCHES = ("deci",)
 
 
 class Block:
-    """Attention, one product in its place, or neither; an MLP or none."""
+    """Attention, a linear layer in its place, or neither; then an MLP or none."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, attends: bool) -> None:
         self.attention: llama.Attention | None = None
@@ -37,7 +37,7 @@ class Block:
 
 
 class Deci(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         base = Config.read(keys, n_vocab)
@@ -68,12 +68,13 @@ class Deci(Decoder):
             attends = n_heads[i] > 0 and n_kv_heads[i] > 0
             config = replace(widest, n_head=n_heads[i], n_kv_head=max(n_kv_heads[i], 1), ffn_dim=ffn_dims[i])
             if n_kv_heads[i] > n_heads[i] or (attends and config.n_head % config.n_kv_head):
-                counts = f"{n_heads[i]} and {n_kv_heads[i]} in layer {i}"
-                raise LoadError(f"[deci] head_count must be divisible by head_count_kv but they are {counts}")
+                raise LoadError(
+                    f"[deci] head_count {n_heads[i]} of layer {i} is not divisible by head_count_kv {n_kv_heads[i]}"
+                )
             blocks.append(Block(config, block, i, rotation, attends=attends))
             self.specs.append(replace(config, n_layer=1).cache()[0] if attends else CacheSpec())
         if all(spec.n_kv_head == 0 for spec in self.specs):
-            raise LoadError("[deci] some layer must have attention but none has")
+            raise LoadError("[deci] no layer has attention")
         super().__init__(widest, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
@@ -84,17 +85,17 @@ MODEL = Deci
 
 # --- checkpoint ---
 
-STEP = 256  # the units of an MLP are a multiple of
+STEP = 256  # MLP widths are rounded up to a multiple of this
 
 
 def _parts(config: Fields, name: str) -> Iterator[Fields]:
-    """What ``block_configs`` says of each layer's ``attention`` or ``ffn``."""
+    """Iterate over the layers' ``attention`` or ``ffn`` entries in ``block_configs``."""
     layers = config.items("block_configs")
     if len(layers) != config.integer("num_hidden_layers"):
-        raise UnsupportedError("[convert] 'block_configs' must have an entry for each layer")
+        raise UnsupportedError(f"[convert] 'block_configs' has {len(layers)} entries: expected one for each layer")
     for i, layer in enumerate(layers):
         if not isinstance(layer, dict):
-            raise UnsupportedError(f"[convert] 'block_configs' must hold objects but entry {i} is another")
+            raise UnsupportedError(f"[convert] entry {i} of 'block_configs' is not an object")
         part = Fields(f"'block_configs' of layer {i}", layer).inner(name)
         for other in (
             "sparsify",
@@ -104,7 +105,7 @@ def _parts(config: Fields, name: str) -> Iterator[Fields]:
             "use_prefill_window_in_sink_attention",
         ):
             if part.value(other) not in (None, False):
-                raise UnsupportedError(f"[convert] '{other}' of 'block_configs' must be null but is not")
+                raise UnsupportedError(f"[convert] unsupported '{other}' in 'block_configs': {part.value(other)}")
         yield part
 
 
@@ -123,7 +124,7 @@ def _attentions(config: Fields) -> Iterator[Fields]:
         is_off = part.flag("no_op", False) or part.flag("replace_with_linear", False)
         if is_off == part.has("n_heads_in_group"):
             raise UnsupportedError(
-                "[convert] 'n_heads_in_group' of 'block_configs' must be null without attention only"
+                "[convert] 'n_heads_in_group' in 'block_configs' contradicts 'no_op' and 'replace_with_linear'"
             )
         yield part
 
@@ -143,23 +144,23 @@ def _n_kv_heads(config: Fields) -> Sequence[int]:
 
 
 def _ffn_dims(config: Fields) -> Sequence[int]:
-    """Two thirds of so many times the width, rounded up."""
+    """Return the MLP widths: two thirds of ``ffn_mult`` times the model's width, rounded up."""
     if not config.has("block_configs"):
         return [config.integer("intermediate_size")] * config.integer("num_hidden_layers")
     config.read(("intermediate_size",))
     dims = []
     for part in _parts(config, "ffn"):
         if part.flag("replace_with_linear", False):
-            raise UnsupportedError("[convert] 'replace_with_linear' of an MLP must be false but is true")
+            raise UnsupportedError("[convert] unsupported 'replace_with_linear' for an MLP: true")
         if part.flag("no_op", False) == part.has("ffn_mult"):
-            raise UnsupportedError("[convert] 'ffn_mult' of 'block_configs' must be null where there is no MLP only")
+            raise UnsupportedError("[convert] 'ffn_mult' in 'block_configs' contradicts 'no_op'")
         units = int(2 * part.number("ffn_mult", 0.0) * config.integer("hidden_size") / 3)
         dims.append(-(-units // STEP) * STEP)
     return dims
 
 
 def _in_pairs(x: Array, config: Fields) -> Array:
-    """Layers have other numbers of heads, but all of one size."""
+    """Interleave rows: layers have different numbers of heads, but all heads have the same size."""
     n_head = x.shape[0] // llama.head_dim_of(config)
     return interleaved("n_head")(x, Fields("this tensor", {"n_head": n_head}))
 

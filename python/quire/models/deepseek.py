@@ -1,4 +1,4 @@
-"""DeepSeek MoE (Dai et al. 2024): llama with small experts beside shared ones, first layers dense."""
+"""DeepSeek MoE (Dai et al. 2024): Llama with fine-grained and shared experts, first layers dense."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHES = ("deepseek",)
 
 
 class DeepSeek(Decoder):
-    """Files store q and k interleaved, as llama's; the weights of the chosen are their probabilities as they are."""
+    """Files store q and k interleaved, as for Llama.  The chosen experts' probabilities are not normalized."""
 
     READS: ClassVar[tuple[str, ...]] = ("expert_weights_scale",)
 

@@ -1,6 +1,6 @@
 """DeepSeek V2 and V3, R1, Kimi K2, Moonlight, GLM 4.7 Flash (DeepSeek-AI 2024): latent attention, shared experts.
 
-The first layers are dense.  A layer behind the last one predicts later tokens.
+The first layers are dense.  A layer after the last one predicts later tokens.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ..nn.experts import Gating
 from .base import MAX_HEAD_DIM, Block, Decoder, DenseConfig, Layer, layers_left_out
 
 ARCHES = ("deepseek2",)
-# GLM 4.7 Flash, whose files did not say at first that scores are sigmoids.
+# Numbers of layers and tokens of GLM 4.7 Flash: its first files lack the key that says scores are sigmoids.
 UNSAID_SIGMOIDS = {(47, 154880), (48, 154880)}
 
 
@@ -101,7 +101,7 @@ class DeepSeek2(Decoder):
 
 
 def sizes_of(keys: Keys, config: DenseConfig) -> LatentSizes:
-    """Of files whose ``key_length`` is that of the latent row, and of older ones, where it is that of a head."""
+    """Read the sizes: ``key_length`` is that of the latent row, or of a head in older files."""
     if not keys.has("attention.key_length_mla"):
         return LatentSizes.read(keys, config.n_head, config.head_dim, config.v_head_dim)
     head_dim = keys.integer("attention.key_length_mla", low=1, high=MAX_HEAD_DIM)
@@ -117,7 +117,7 @@ def sizes_of(keys: Keys, config: DenseConfig) -> LatentSizes:
 
 
 def growth(keys: Keys) -> tuple[float, int]:
-    """How much queries grow for every so many positions, as in Mistral's large models."""
+    """Return beta and length of the queries' growth with their position, as in Mistral's large models."""
     if not (beta := keys.number("attention.temperature_scale", 0.0)):
         keys.without_effect("attention.temperature_length")
         return 0.0, 1
@@ -138,11 +138,11 @@ LATENT_EPS = 1e-6
 
 
 def rope(config: Fields) -> Iterator[Entry]:
-    """As the files have YaRN: the sharpening of long contexts apart from what rotations are multiplied by."""
+    """Yield the RoPE keys; YaRN's sharpening of long contexts is separate from the factor of the rotation."""
     parameters = rope_of(config)
     if (kind := kind_of(parameters)) not in ("default", "yarn"):
-        raise UnsupportedError(f"[convert] the rope scaling must be default or yarn but is '{kind}'")
-    if (part := parameters.value("partial_rotary_factor")) is not None:  # what the sizes of heads say already
+        raise UnsupportedError(f"[convert] unsupported rope scaling '{kind}': expected default or yarn")
+    if (part := parameters.value("partial_rotary_factor")) is not None:  # redundant: head sizes determine it
         n_rot, n_rest = config.integer("qk_rope_head_dim"), config.integer("qk_nope_head_dim")
         if part not in (1, n_rot / (n_rot + n_rest)):
             raise UnsupportedError(f"[convert] unsupported 'partial_rotary_factor' beside 'qk_rope_head_dim': {part}")
@@ -173,7 +173,7 @@ def _v_b(x: Array, nope: int) -> Array:
 
 
 def _part(part: Callable[[Array, int], Array], nope: int = 128, v_dim: int = 128) -> Change:
-    """Of ``[n_head, nope + v_dim, rank]``; the sizes are transformers' defaults."""
+    """Take a part of ``[n_head, nope + v_dim, rank]``; the sizes given are transformers' defaults."""
 
     def change(x: Array, config: Fields) -> Array:
         n_nope, n_v = config.integer("qk_nope_head_dim", nope), config.integer("v_head_dim", v_dim)
@@ -183,32 +183,32 @@ def _part(part: Callable[[Array, int], Array], nope: int = 128, v_dim: int = 128
 
 
 def q_rank(default: int) -> Key:
-    """0 where queries are made in one product: llama.cpp wants the key of most models."""
+    """Return the key of the queries' rank, 0 for a single product: llama.cpp requires the key for most models."""
     return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
 
 
 def latent_eps(default: float) -> Key:
-    """Of the norms of latent rows, which no field changes, where the other norms have another."""
+    """Return the key for the epsilon of latent norms, a constant; it is written if the other norms differ."""
     return made("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
 
 
 def _whole_rotation(config: Fields) -> None:
     if (found := rope_of(config).number("partial_rotary_factor", 1.0)) != 1.0:
-        raise UnsupportedError(f"[convert] 'partial_rotary_factor' must be 1 but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'partial_rotary_factor': {found} (expected 1)")
 
 
 def all_heads(config: Fields) -> None:
-    """UnsupportedError where keys and values have other heads than queries."""
+    """Require as many heads of keys and values as of queries."""
     n = config.integer("num_attention_heads", low=1)
     if not config.is_null("num_key_value_heads") and (found := config.integer("num_key_value_heads", n)) != n:
-        raise UnsupportedError(f"[convert] 'num_key_value_heads' must be {n} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'num_key_value_heads': {found} (expected {n})")
 
 
 def _rotated_head(config: Fields) -> None:
-    """As transformers rotates ``head_dim`` numbers, wherever there is one."""
+    """Require ``head_dim`` to equal ``qk_rope_head_dim``: transformers rotates ``head_dim`` dimensions if it is set."""
     n = config.integer("qk_rope_head_dim", 64)
     if (found := config.integer("head_dim", n)) != n:
-        raise UnsupportedError(f"[convert] 'head_dim' must be 'qk_rope_head_dim', {n}, but is {found}")
+        raise UnsupportedError(f"[convert] 'head_dim' is {found}, but 'qk_rope_head_dim' is {n}")
 
 
 LATENT_KEYS: dict[str, Key] = {
@@ -265,7 +265,7 @@ FIXED = {"hidden_act": SILU, "attention_bias": (False,), "moe_layer_freq": (1,)}
 
 
 def _groups(name: str) -> Key:
-    """Groups count where the choice is limited to some."""
+    """Return a key of expert groups, 1 unless the choice is limited to some groups."""
 
     def read(config: Fields) -> int:
         n = 1 if config.is_null(name) else config.integer(name, 1, low=1)

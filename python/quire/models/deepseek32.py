@@ -1,7 +1,7 @@
-"""DeepSeek V3.2 (DeepSeek-AI 2025), GLM 5 (Zhipu AI 2026): V3, but tokens attend to those that an indexer picks.
+"""DeepSeek V3.2 (DeepSeek-AI 2025), GLM 5 (Zhipu AI 2026): V3 with sparse attention to tokens that an indexer picks.
 
-A context of ``top_k`` tokens, 2048 of published models, is attended to as a whole.  Longer ones are refused, as the
-indexer is not computed.
+The indexer is not computed.  Contexts of up to ``top_k`` tokens (2048 in published models) do not need it, because it
+would pick all of them; longer ones are rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..nn import Keys, Step, Tensor, Weights
 from . import deepseek2
 
 ARCHES = ("deepseek32", "glm-dsa")
-WHY = "contexts that the model may have are short enough to attend to all of them"
+WHY = "contexts are limited to lengths at which the indexer picks every token"
 
 
 class DeepSeek32(deepseek2.DeepSeek2):
@@ -29,8 +29,8 @@ class DeepSeek32(deepseek2.DeepSeek2):
     def __call__(self, step: Step) -> Tensor:
         if step.n_ctx > self.top_k:
             raise UnsupportedError(
-                f"[{self.config.arch}] a context must have at most the {self.top_k} tokens that one attends to "
-                f"(n_ctx={self.top_k}), as a choice among more is not computed, but n_ctx is {step.n_ctx}"
+                f"[{self.config.arch}] n_ctx {step.n_ctx} is too large: sparse attention is unsupported, so contexts "
+                f"are limited to {self.top_k} tokens (n_ctx={self.top_k})"
             )
         return super().__call__(step)
 
@@ -45,7 +45,7 @@ def _n_dense(config: Fields) -> int:
 
 
 def _types(config: Fields) -> list[bool]:
-    """Which layers pick tokens themselves; the others take those of the layer before."""
+    """Return the layers with an indexer; the others reuse the previous layer's choice."""
     if kinds := config.items("indexer_types"):
         config.read(("index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"))
         return [kind == "full" for kind in kinds]
@@ -55,7 +55,7 @@ def _types(config: Fields) -> list[bool]:
 
 def _all_pick(config: Fields) -> None:
     if any(kind != "indexed_attention" for kind in config.items("layer_types")):
-        raise UnsupportedError("[convert] all 'layer_types' must be indexed_attention but are not")
+        raise UnsupportedError("[convert] unsupported 'layer_types': expected indexed_attention for all layers")
 
 
 _KEYS: dict[str, Key] = {

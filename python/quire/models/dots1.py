@@ -1,4 +1,4 @@
-"""dots.llm1 (Huo et al. 2025): Qwen3's attention, experts by corrected sigmoids and shared ones, first layers dense."""
+"""dots.llm1 (Huo et al. 2025): Qwen3's attention, experts by corrected sigmoids, shared experts, first layers dense."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _windows_nowhere(config: Fields) -> None:
     no_windows(config)
     begin, n_layer = config.integer("max_window_layers", 62), config.integer("num_hidden_layers")
     if not config.items("layer_types") and not config.is_null("sliding_window") and begin < n_layer:
-        raise UnsupportedError(f"[convert] 'max_window_layers' must be at least {n_layer} but is {begin}")
+        raise UnsupportedError(f"[convert] unsupported 'max_window_layers': {begin} (expected at least {n_layer})")
 
 
 _LAYER = "model.layers.{i}"

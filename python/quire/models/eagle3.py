@@ -1,6 +1,6 @@
-"""EAGLE-3 (Li et al. 2025): a head of llama's kind that predicts later tokens of another model.
+"""EAGLE-3 (Li et al. 2025): a Llama-like head that predicts later tokens of another model.
 
-It is no model by itself.  Files are llama.cpp's; what checkpoints say beyond those has keys of Quire's own.
+It is not a model by itself.  Files follow llama.cpp; options of checkpoints beyond those have keys of Quire's own.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ MOST_LAYERS_READ = 16
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """A head with its weights in place.  ``tokens``: the model's token of each one that it knows; empty: all."""
+    """A head with its weights.  ``tokens`` maps the head's tokens to the model's; empty: they are the same."""
 
-    config: DenseConfig  # whose vocabulary are the tokens that it knows
+    config: DenseConfig  # n_vocab is the size of the head's vocabulary
     head: EagleHead
     fusion: Fusion
     tokens: tuple[int, ...]
 
 
 class Attention:
-    """Llama's, of rows that are twice as wide as what it leaves."""
+    """Llama's attention, with inputs twice as wide as its outputs."""
 
     def __init__(self, config: DenseConfig, weights: Weights, rotation: RopeSpec) -> None:
         self.n_head = config.n_head
@@ -76,10 +76,11 @@ class Attention:
 
 
 def load_head(reader: GGUFReader, model: Decoder) -> LoadedHead:
-    """The head of ``model`` that a file holds.  An embedding or output that the file has not is the model's.
+    """Load a head for ``model``.  If the file has no embedding or output matrix, the model's is used.
 
-    LoadError for keys and tensors that do not fit, UnsupportedError for a head of another model, by its sizes, and for
-    what is not known.
+    Raises:
+        LoadError: Keys or tensors do not fit.
+        UnsupportedError: The head's sizes belong to another model, or it has unknown options.
     """
     keys, weights, of_model = Keys(reader.metadata), Weights(reader, lambda tensor: tensor), model.config
     n_known = weights.n_rows("output.weight") if weights.has("output.weight") else of_model.n_vocab
@@ -131,7 +132,7 @@ def _head_of(keys: Keys, model: Decoder, config: DenseConfig) -> Linear:
 
 
 def _fusion(keys: Keys, weights: Weights, config: DenseConfig, dim: int, n_layer: int) -> Fusion:
-    """Of a model of that width and number of layers.  The layers by default are those of the published code."""
+    """Read the fusion for a model of width ``dim``; the default layers are those of the published code."""
     layers = keys.some_integers("target_layers", high=MAX_DIM) if keys.has("target_layers") else []
     layers = layers or [2, n_layer // 2, n_layer - 3]
     if layers != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= n_layer or len(layers) > MOST_LAYERS_READ:
@@ -154,11 +155,11 @@ def _fusion(keys: Keys, weights: Weights, config: DenseConfig, dim: int, n_layer
 def _tokens(weights: Weights, n_known: int, n_vocab: int) -> tuple[int, ...]:
     if not weights.has("d2t"):
         if n_known != n_vocab:
-            raise LoadError(f"[eagle3] the head must hold 'd2t' as it knows {n_known} of {n_vocab} tokens but does not")
+            raise LoadError(f"[eagle3] tensor 'd2t' is missing: the head has {n_known} of the model's {n_vocab} tokens")
         return ()
     tokens = tuple(weights.whole_numbers("d2t", n_known).tolist())
     if len(set(tokens)) != n_known or not 0 <= min(tokens) <= max(tokens) < n_vocab:
-        raise LoadError(f"[eagle3] 'd2t' must lead to tokens of the model that differ, below {n_vocab}, but does not")
+        raise LoadError(f"[eagle3] invalid 'd2t': expected distinct tokens below {n_vocab}")
     return tokens
 
 
@@ -166,22 +167,23 @@ def _tokens(weights: Weights, n_known: int, n_vocab: int) -> tuple[int, ...]:
 
 
 def _layers(config: Fields) -> list[int] | None:
-    """As files have them: the hidden states that go into those layers.
+    """Return the layers whose inputs the head reads, as files store them.
 
-    A configuration of speculators and vLLM says the same; ``eagle_config``, which is SGLang's and SpecForge's, counts
-    what layers leave.
+    Configurations of speculators and vLLM count inputs too; ``eagle_config`` (SGLang, SpecForge) counts outputs.
     """
     own, inner = config.items("eagle_aux_hidden_state_layer_ids"), config.inner("eagle_config")
     left = inner.items("eagle_aux_hidden_state_layer_ids")
     if own and left:
-        raise UnsupportedError("[draft] 'eagle_aux_hidden_state_layer_ids' of the head must be there once but is twice")
+        raise UnsupportedError(
+            "[draft] 'eagle_aux_hidden_state_layer_ids' is given twice, in config.json and in its 'eagle_config'"
+        )
     if not all(isinstance(i, int) and -(2**31) < i < 2**31 - 1 for i in [*own, *left]):
-        raise LoadError("[draft] 'eagle_aux_hidden_state_layer_ids' of the head must be whole numbers but are not")
+        raise LoadError("[draft] invalid 'eagle_aux_hidden_state_layer_ids': expected integers")
     return [int(str(i)) for i in own] or [int(str(i)) + 1 for i in left] or None
 
 
 def _flag_of(name: str) -> Key:
-    """A flag of the configuration, or of its ``eagle_config``."""
+    """Return a key for a flag of the configuration or of its ``eagle_config``."""
 
     def read(config: Fields) -> bool | None:
         inner = config.inner("eagle_config")
@@ -195,23 +197,22 @@ _ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_la
 
 
 def _known_kind(config: Fields) -> None:
-    """UnsupportedError for what is not computed here."""
+    """Raise UnsupportedError for options that change the computation."""
     inner = config.inner("eagle_config")
     for name in _ALWAYS:
         if not inner.flag(name, True):
-            raise UnsupportedError(f"[draft] '{name}' of the head must be true but is false")
+            raise UnsupportedError(f"[draft] unsupported '{name}': false")
     for name in ("use_mtp_layernorm", "parallel_drafting"):
         if inner.flag(name, False) or config.flag(name, False):
-            raise UnsupportedError(f"[draft] '{name}' of the head must be false but is true")
+            raise UnsupportedError(f"[draft] unsupported '{name}': true")
     if (n := inner.integer("parallel_draft_step", 1)) != 1:
-        raise UnsupportedError(f"[draft] 'parallel_draft_step' of the head must be 1 but is {n}")
-    inner.read(("parallel_draft_heads_num_layers",))  # of steps that there are not
+        raise UnsupportedError(f"[draft] unsupported 'parallel_draft_step': {n} (expected 1)")
+    inner.read(("parallel_draft_heads_num_layers",))  # without effect if there is a single step
     if config.text("speculators_model_type", "eagle3") != "eagle3":
-        raise UnsupportedError(
-            f"[draft] 'speculators_model_type' must be eagle3 but is '{config.text('speculators_model_type'):.40}'"
-        )
+        found = config.text("speculators_model_type")
+        raise UnsupportedError(f"[draft] unsupported 'speculators_model_type': '{found:.40}' (expected eagle3)")
     if config.has("speculators_model_type") and not config.has("norm_before_residual"):
-        raise LoadError("[draft] 'norm_before_residual' must be in config.json of a head of speculators but is not")
+        raise LoadError("[draft] 'norm_before_residual' is missing from config.json")
 
 
 _LAYER = "midlayer."
@@ -261,9 +262,9 @@ HF_HEADS = {
             "target_model_type",
             "modal_type",
         ),
-        ignored=("d2t", "t2d"),  # a made tensor, and what tells the same
+        ignored=("d2t", "t2d"),  # d2t is computed separately, t2d is redundant
         base="",
         is_head=True,
-        has_empty_layers=True,  # no name has a layer's number
+        has_empty_layers=True,  # no tensor name has a layer's number
     )
 }

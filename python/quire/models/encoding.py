@@ -1,4 +1,4 @@
-"""What encoders share: sizes, attention both ways, blocks whose norms come last, a classifier, words on checkpoints."""
+"""Shared parts of encoders: sizes, bidirectional attention, post-norm blocks, classifiers, checkpoint mappings."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from ..nn import (
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, PROBLEM_TYPES, RANK, Config, DenseConfig, Layer, Mixer, Vectors
 
-ONE_TOKEN = (2, 3)  # of the values of pooling_type: the first one, the last one
-DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, as GGUF numbers them
+ONE_TOKEN = (2, 3)  # values of pooling_type: the first token, the last token
+DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, with GGUF's numbers
 
 
 @dataclass(frozen=True)
 class EncoderConfig(Config):
-    """The keys of encoders: layers all alike, whose tokens attend both ways."""
+    """The keys of encoders with uniform layers and bidirectional attention."""
 
     n_head: int
     ffn_dim: int
     eps: float
-    n_token_types: int  # with a vector each: 2 where tokens of the second text of a pair are told apart
-    n_class: int  # 0: no scores of classes but the vectors themselves
+    n_token_types: int  # 2 if tokens of a pair's second text have a type of their own
+    n_class: int  # 0: the output is vectors, not class scores
 
     @classmethod
     def read_file(cls, keys: Keys, weights: Weights, n_vocab: int) -> EncoderConfig:
-        """A file with a classifier gives its scores, unless the file's pooling is of vectors."""
+        """Read the keys; a file with a classifier outputs its scores, unless its pooling is one of vectors."""
         base = Config.read(keys, n_vocab)
         if not keys.has("attention.causal"):
-            raise LoadError(f"[{keys.arch}] key '{keys.full('attention.causal')}' must be there, and false, but is not")
+            raise LoadError(f"[{keys.arch}] missing key '{keys.full('attention.causal')}': expected false")
         keys.only("attention.causal", False)
         n_head = keys.same("attention.head_count", base.n_layer, low=1, high=MAX_HEADS)
         keys.only("attention.head_count_kv", n_head)
         if base.dim % n_head or base.dim // n_head > MAX_HEAD_DIM:
-            raise LoadError(f"[{keys.arch}] embedding_length must be heads of one size but is {base.dim} for {n_head}")
+            raise LoadError(f"[{keys.arch}] embedding_length {base.dim} does not split into {n_head} heads")
         eps = keys.number("attention.layer_norm_epsilon")
         if not 0 < eps < 1:
-            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
+            raise LoadError(f"[{keys.arch}] norm epsilon {eps} is out of range: expected between 0 and 1")
         has_head = weights.has("cls.output.weight")
         pooling = keys.integer("pooling_type", RANK if has_head else 0)
         if pooling == RANK and not has_head:
-            raise LoadError(f"[{keys.arch}] the file must have a classifier for pooling_type {RANK} but has none")
+            raise LoadError(f"[{keys.arch}] pooling_type is {RANK}, but the file has no classifier")
         if pooling != RANK:
-            weights.ignore("cls.*", "the file's pooling is of vectors")
+            weights.ignore("cls.*", "pooling_type asks for vectors")
         n_types = weights.n_rows("token_types.weight") if weights.has("token_types.weight") else 0
         n_class = weights.n_rows("cls.output.weight") if pooling == RANK else 0
         ffn_dim = keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
@@ -89,7 +89,7 @@ class EncoderConfig(Config):
 
 @dataclass(frozen=True)
 class BothWaysConfig(DenseConfig):
-    """The keys of decoders, of a model whose tokens attend both ways and which ends with vectors."""
+    """The keys of a decoder architecture used as an encoder, with bidirectional attention."""
 
     IS_CAUSAL: ClassVar[bool] = False
 
@@ -99,14 +99,14 @@ class BothWaysConfig(DenseConfig):
 
 
 def projections(weights: Weights, dim: int) -> list[Linear]:
-    """Queries, keys and values of heads that are all as many: parts of one tensor, or three of them."""
+    """Take the projections of q, k and v, which have the same number of heads, from one tensor or three."""
     if weights.has("attn_qkv.weight"):
         return weights.linears("attn_qkv", dim, [dim] * 3, bias=None)
     return [weights.linear(f"attn_{one}", dim, dim, bias=None) for one in "qkv"]
 
 
 class Attention:
-    """Both ways, to all rows or within ``window``.  ``rotation``: None where positions are in the embedding."""
+    """Bidirectional attention, to all rows or within ``window``.  ``rotation`` None: without RoPE."""
 
     def __init__(
         self, config: EncoderConfig, weights: Weights, rotation: RopeSpec | None = None, window: int = 0
@@ -117,7 +117,7 @@ class Attention:
         self.o = weights.linear("attn_output", config.dim, config.dim, bias=None)
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
-        """Heads that know where they are."""
+        """Apply RoPE to heads."""
         return x if self.rotation is None else rope(x, step.positions, self.rotation)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -127,7 +127,7 @@ class Attention:
 
 
 class Block:
-    """Norms come after what they follow is added."""
+    """A block whose norms come after the residual additions."""
 
     def __init__(self, config: EncoderConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attention, self.attn_norm = attention, weights.layer_norm("attn_output_norm", config.dim, config.eps)
@@ -139,7 +139,7 @@ class Block:
 
 
 class Embeddings:
-    """A vector for each token, one for its text of a pair, and one for its position where they are learned; a norm."""
+    """The sum of token, token-type and (if learned) position embeddings, then a norm."""
 
     def __init__(self, config: EncoderConfig, weights: Weights, *, has_positions: bool = False) -> None:
         self.tokens = weights.embedding("token_embd", config.n_vocab, config.dim)
@@ -155,20 +155,20 @@ class Embeddings:
             x = x + embed(step.positions, self.positions)
         if self.types is not None and self.tells_texts_apart:
             x = x + embed(step.token_types, self.types)
-        elif self.types is not None:  # of all tokens
+        elif self.types is not None:  # a single type for all tokens
             x = add_weight(x.heads(1), self.types).merge_heads()
         return self.norm(x)
 
 
 def token_types(weights: Weights, config: EncoderConfig) -> Weight | None:
-    """What tokens have added by the text of a pair that they are of; None for a file without types."""
+    """Take the token-type embeddings, or None if the file has none."""
     if config.n_token_types == 0:
         return None
     return weights.tensor("token_types.weight", (config.n_token_types, config.dim), vector=True)
 
 
 class Classifier:
-    """Scores of classes, from the vector of one token; ``cls`` is a layer before the last, such as BERT's pooler."""
+    """Class scores from one token's vector; ``cls`` is an optional hidden layer, such as BERT's pooler."""
 
     def __init__(self, config: EncoderConfig, weights: Weights, activation: Layer = tanh) -> None:
         self.dense = weights.linear("cls", config.dim, config.dim, bias=None) if weights.has("cls.weight") else None
@@ -185,10 +185,10 @@ class Classifier:
 
 
 class DenseHeads:
-    """Matrices that a vector goes through after it is pooled, where the file has any.
+    """Dense layers that sentence-transformers applies after pooling, if the file has any.
 
-    They are applied to each token's, which gives the same, as they are linear and poolings are means of some; where
-    one is not linear, the pooling is of a single token.
+    Here they are applied to each token before pooling.  The result is the same, because they are linear and pooling is
+    a mean; a layer with an activation requires pooling of a single token.
     """
 
     def __init__(self, keys: Keys, weights: Weights, dim: int) -> None:
@@ -196,16 +196,18 @@ class DenseHeads:
         for name in DENSE:
             kind = keys.text(f"{name}_activation", "identity")
             if kind not in ("identity", "tanh"):
-                raise UnsupportedError(f"[{keys.arch}] {name}_activation must be identity or tanh but is '{kind}'")
+                raise UnsupportedError(
+                    f"[{keys.arch}] unsupported {name}_activation '{kind}': expected identity or tanh"
+                )
             if kind != "identity" and keys.integer("pooling_type", 0) not in ONE_TOKEN:
-                raise UnsupportedError(f"[{keys.arch}] the pooling must be of one token for {name}_activation {kind}")
+                raise UnsupportedError(f"[{keys.arch}] {name}_activation {kind} needs pooling of a single token")
             n_in, n_out = keys.integer(f"{name}_feat_in", 0), keys.integer(f"{name}_feat_out", 0)
             if not weights.has(f"{name}.weight"):
                 continue
             rows = weights.n_rows(f"{name}.weight")
             if n_in not in (0, dim) or n_out not in (0, rows):
                 raise LoadError(
-                    f"[{keys.arch}] {name}_feat_in and _out must be {dim} and {rows} but are {n_in} and {n_out}"
+                    f"[{keys.arch}] {name}_feat_in is {n_in}, {name}_feat_out {n_out}: expected {dim} and {rows}"
                 )
             self.layers.append(weights.linear(name, dim, rows, bias=None))
             if kind == "tanh":
@@ -219,7 +221,7 @@ class DenseHeads:
 
 
 class Encoder:
-    """Embeddings, blocks and, where the file has one, a classifier, or matrices on the vectors."""
+    """Embeddings, blocks, then a classifier or dense layers if the file has them."""
 
     def __init__(
         self, config: EncoderConfig, keys: Keys, weights: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]
@@ -240,7 +242,7 @@ class Encoder:
 
 
 def labels(config: Fields) -> list[str]:
-    """The names of the classes, by number."""
+    """Return the names of the classes, by number."""
     if not config.has("id2label"):
         return [f"LABEL_{i}" for i in range(config.integer("num_labels", 2))]
     names = config.inner("id2label")
@@ -248,16 +250,17 @@ def labels(config: Fields) -> list[str]:
 
 
 def problem_type(config: Fields) -> str | None:
-    """What scores become before they are shown; None: transformers decides by the number of classes."""
+    """Return how scores are normalized; None: transformers decides by the number of classes."""
     if not config.has("problem_type"):
         return None
     found = config.text("problem_type")
     if found not in PROBLEM_TYPES:
+        expected = ", ".join(PROBLEM_TYPES)
         raise UnsupportedError(
-            f"[convert] 'problem_type' of {config.where} must be one of {', '.join(PROBLEM_TYPES)} but is '{found:.40}'"
+            f"[convert] unsupported 'problem_type' of {config.where}: '{found:.40}' (expected one of {expected})"
         )
     if found == PROBLEM_TYPES[0] and len(labels(config)) == 1:
-        raise UnsupportedError(f"[convert] {found} of {config.where} must have several classes but has one")
+        raise UnsupportedError(f"[convert] {found} of {config.where} needs several classes, but there is one")
     return found
 
 
@@ -278,28 +281,28 @@ HEAD_KEYS: dict[str, Key] = {
 
 
 def scoring(causal: Checkpoint) -> Checkpoint:
-    """Of a decoder's class whose head scores classes by the last token's hidden state."""
+    """Return the checkpoint of a decoder with a classifier on the last token's hidden state."""
     tensors = {ours: theirs for ours, theirs in causal.tensors.items() if ours != "output"}
     return replace(causal, keys={**causal.keys, **HEAD_KEYS}, tensors={**tensors, "cls.output": "score"})
 
 
-# Heads of training, and a pooler that no classifier reads.
+# Pre-training heads, and a pooler without a classifier.
 TRAINING_HEADS = ("pooler.*", "*.pooler.*", "*position_ids", "cls.*", "lm_head.*")
 
 
 def plain_base(name: str, default: float) -> Key:
-    """The base of a rotation without scaling, wherever the configuration has it; ``name``: its name in old ones."""
+    """Return the key of the RoPE base, without scaling; ``name`` is the field in old configurations."""
 
     def read(config: Fields) -> float:
         if (kind := kind_of(rope_of(config))) != "default":
-            raise UnsupportedError(f"[convert] the rope scaling must be default for this architecture but is '{kind}'")
+            raise UnsupportedError(f"[convert] unsupported rope scaling '{kind}': expected default")
         return config.number(name) if config.has(name) else theta_of(config, default)
 
     return Key("f32", read)
 
 
 def below(prefix: str, tensors: Mapping[str, str | Source]) -> dict[str, str | Source]:
-    """The same tensors in a model that has this one as a part."""
+    """Return the tensors of a model that contains this one below ``prefix``."""
     return {
         ours: replace(entry := Source.of(theirs), names=tuple(prefix + name for name in entry.names))
         for ours, theirs in tensors.items()

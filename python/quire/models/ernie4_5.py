@@ -1,4 +1,4 @@
-"""ERNIE 4.5, dense (Baidu 2025): llama whose checkpoints rotate pairs already."""
+"""ERNIE 4.5, dense (Baidu 2025): Llama whose checkpoints already use interleaved RoPE."""
 
 from __future__ import annotations
 

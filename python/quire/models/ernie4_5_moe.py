@@ -32,7 +32,7 @@ class Ernie45Moe(Decoder):
         n_dense = keys.integer("leading_dense_block_count", 0)
         period = keys.integer("interleave_moe_layer_step", low=1)
         shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
-        keys.without_effect("expert_shared_count")  # the size of all of them is the key above
+        keys.without_effect("expert_shared_count")  # the key above holds the width of all of them together
 
         def mlp(i: int, block: Weights) -> Layer:
             if i < n_dense or (i + 1) % period:
@@ -55,7 +55,7 @@ MODEL = Ernie45Moe
 def _experts_to_the_end(config: Fields) -> None:
     end, n_layer = config.value("moe_layer_end_index"), config.integer("num_hidden_layers")
     if end not in (None, -1) and end != n_layer - 1:
-        raise UnsupportedError(f"[convert] 'moe_layer_end_index' must be the last layer but is {end}")
+        raise UnsupportedError(f"[convert] unsupported 'moe_layer_end_index': {end} (expected the last layer)")
 
 
 def _shared_dim(config: Fields) -> int:

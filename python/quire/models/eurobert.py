@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard et al. 2025): llama whose tokens attend both ways."""
+"""EuroBERT (Boizard et al. 2025): Llama with bidirectional attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EXAONE 3 and 3.5 (LG AI Research 2024): llama with rotated halves, other names."""
+"""EXAONE 3 and 3.5 (LG AI Research 2024): Llama with RoPE on halves and other tensor names."""
 
 from __future__ import annotations
 

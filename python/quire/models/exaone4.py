@@ -1,4 +1,4 @@
-"""EXAONE 4 (LG AI Research 2025): norms after each part and on heads; layers see a window or do not rotate."""
+"""EXAONE 4 (LG AI Research 2025): post-norms, query and key norms; layers have windows, or no RoPE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import local_layers as locals_of
 from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("exaone4",)
-PERIOD = 4  # every fourth layer sees all of the past
+PERIOD = 4  # every fourth layer has full attention
 
 
 class WithoutPositions(Attention):
@@ -52,7 +52,7 @@ def window_of(config: Fields) -> int | None:
 
 
 def pattern_of(config: Fields) -> Sequence[bool] | None:
-    """``sliding_window_pattern`` counts where ``layer_types`` are absent."""
+    """Return the layers with windows, by ``layer_types`` or, without that, ``sliding_window_pattern``."""
     if config.items("layer_types"):
         config.read(("sliding_window_pattern",))
         local = local_layers(config, PERIOD)

@@ -1,4 +1,4 @@
-"""K-EXAONE (LG AI Research 2025): EXAONE 4's attention behind norms, experts by corrected sigmoids and shared ones."""
+"""K-EXAONE (LG AI Research 2025): EXAONE 4's attention with pre-norms, corrected sigmoid routing, shared experts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ARCHES = ("exaone-moe",)
 
 
 class ExaoneMoe(Decoder):
-    """Layers that see everything do not rotate."""
+    """Full-attention layers have no RoPE."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -69,7 +69,7 @@ MODEL = ExaoneMoe
 
 
 def _n_dense(config: Fields) -> int:
-    """A list of all layers counts more than a number."""
+    """Return how many layers are dense; a list of all layers takes precedence over a number."""
     return n_dense(config, config.integer("first_k_dense_replace", 1))
 
 

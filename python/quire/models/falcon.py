@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al. 2023): few heads of k and v, attention and MLP side by side."""
+"""Falcon (Almazrouei et al. 2023): multi-query or grouped-query attention, attention and MLP in parallel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHES = ("falcon",)
 
 
 class FalconBlock(ParallelBlock):
-    """With two norms (new architecture) the one called ``attn_norm`` is the MLP's."""
+    """A parallel block; if it has two norms (new architecture), ``attn_norm`` is the MLP's."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: MLP) -> None:
         super().__init__(config, weights, attention, mlp, mlp_norm="attn_norm_2")
@@ -46,7 +46,7 @@ def _n_kv_head(config: Fields) -> int:
 
 
 def _in_order(x: Array, config: Fields) -> Array:
-    """Each head of k and v is stored after the heads of q that share it: all of q first, then k, then v."""
+    """Reorder rows to all of q, then k, then v: checkpoints store each k and v head after the q heads that share it."""
     import numpy as np
 
     n_head, n_kv_head = config.integer("num_attention_heads", low=1), _n_kv_head(config)
@@ -58,13 +58,15 @@ def _in_order(x: Array, config: Fields) -> Array:
 
 def _side_by_side(config: Fields) -> None:
     if not config.flag("parallel_attn", True):
-        raise UnsupportedError("[convert] 'parallel_attn' must be true but is false")
+        raise UnsupportedError("[convert] unsupported 'parallel_attn': false")
     is_new = config.flag("new_decoder_architecture", False)
     n_norms = config.integer("num_ln_in_parallel_attn", 2 if is_new else 1)
     if n_norms > 2 or (not is_new and n_norms != 1):
         raise UnsupportedError(f"[convert] unsupported 'num_ln_in_parallel_attn': {n_norms}")
     if not is_new and _n_kv_head(config) not in (1, config.integer("num_attention_heads")):
-        raise UnsupportedError("[convert] 'num_kv_heads' must be 'num_attention_heads' in the old architecture")
+        raise UnsupportedError(
+            f"[convert] unsupported 'num_kv_heads': {_n_kv_head(config)} (the old architecture needs one for each head)"
+        )
 
 
 def _ffn_dim(config: Fields) -> int:
@@ -86,7 +88,7 @@ HF = {
             "token_embd": "transformer.word_embeddings",
             "output_norm": "transformer.ln_f",
             "output": "lm_head",
-            # The new architecture has a norm for each; GGUF calls the MLP's by the name of the shared one.
+            # The new architecture has two norms; in GGUF the MLP's has the name of the single norm of the old one.
             "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
             "blk.{i}.attn_norm.weight": f"{_LAYER}.ln_mlp.weight",
             "blk.{i}.attn_norm.bias": f"{_LAYER}.ln_mlp.bias",

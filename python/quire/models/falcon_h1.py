@@ -1,6 +1,6 @@
-"""Falcon-H1 (TII 2025): attention and Mamba 2 beside each other in every layer, then a gated MLP.
+"""Falcon-H1 (TII 2025): attention and Mamba 2 in parallel in every layer, then a gated MLP.
 
-The factors of its configuration are part of the weights in files.
+Files store weights already multiplied by the multipliers of the configuration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block:
         self.attn_norm = weights.norm("attn_norm", config.dim, config.eps)
         self.attention = Attention(config, weights, layer, rotation)
         self.mixer = Mamba2Mixer(weights, config.dim, layer, sizes, config.eps)
-        name = "ffn_norm" if weights.has("ffn_norm") else "ffn_norm.weight"  # llama.cpp leaves .weight out
+        name = "ffn_norm" if weights.has("ffn_norm") else "ffn_norm.weight"  # llama.cpp omits .weight
         self.ffn_norm = RMSNorm(weights.tensor(name, (config.dim,), vector=True), config.eps)
         self.mlp = GatedMLP(weights, config.dim, config.ffn_dim)
 
@@ -53,7 +53,10 @@ class FalconH1(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         if config.v_head_dim != config.head_dim:
-            raise UnsupportedError(f"[{keys.arch}] attention.value_length must be attention.key_length but is not")
+            raise UnsupportedError(
+                f"[{keys.arch}] attention.value_length {config.v_head_dim} differs from attention.key_length "
+                f"{config.head_dim}"
+            )
         self.sizes = StateSpace.read(keys)
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
@@ -72,7 +75,7 @@ MODEL = FalconH1
 
 
 def _times(*names: str) -> Change:
-    """By the product of fields."""
+    """Multiply by the product of fields."""
 
     def change(x: Array, config: Fields) -> Array:
         import numpy as np
@@ -87,7 +90,7 @@ def _times(*names: str) -> Change:
 def _factors(config: Fields, name: str, n: int) -> list[float]:
     found = config.items(name) or [1.0] * n
     if len(found) != n or not all(isinstance(one, (int, float)) for one in found):
-        raise UnsupportedError(f"[convert] '{name}' must be {n} numbers but is {found}")
+        raise UnsupportedError(f"[convert] unsupported '{name}': {found} (expected {n} numbers)")
     return [float(str(one)) for one in found]
 
 
@@ -108,7 +111,7 @@ def _inner(config: Fields) -> int:
 
 
 def _in_proj(x: Array, config: Fields) -> Array:
-    """Rows of z, x, b, c and the time step have a factor each."""
+    """Multiply the rows of z, x, b, c and the time step by their factors."""
     import numpy as np
 
     inner, heads = _inner(config), config.integer("mamba_n_heads", 128)
@@ -121,14 +124,17 @@ def _in_proj(x: Array, config: Fields) -> Array:
 def _fits(config: Fields) -> None:
     config.read(("mamba_expand",))
     if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
-        raise UnsupportedError("[convert] 'mamba_norm_before_gate' must be false where there is a norm but is true")
+        raise UnsupportedError("[convert] unsupported 'mamba_norm_before_gate': true, with 'mamba_rms_norm'")
     config.read(("mamba_norm_before_gate",))
     if config.value("mamba_d_head") not in (
         None,
         "auto",
         _inner(config) // config.integer("mamba_n_heads", 128, low=1),
     ):
-        raise UnsupportedError("[convert] 'mamba_d_head' must be the width of the states by mamba_n_heads")
+        raise UnsupportedError(
+            f"[convert] unsupported 'mamba_d_head': {config.value('mamba_d_head')} "
+            f"(expected mamba_d_ssm / mamba_n_heads)"
+        )
     for name in ("lm_head", "embedding", "key", "attention_in", "attention_out", "ssm_in", "ssm_out"):
         config.number(f"{name}_multiplier", 1.0)
     _factors(config, "mlp_multipliers", 2)

@@ -1,4 +1,4 @@
-"""Gemma (Mesnard et al. 2024): llama's wiring with large heads, a scaled embedding and gated GELUs."""
+"""Gemma (Mesnard et al. 2024): Llama with large heads, a scaled embedding and GeGLU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ARCHES = ("gemma",)
 
 
 class Gemma(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out."""
+    """Files store norm weights with the 1 added that checkpoints omit."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -51,7 +51,7 @@ HF = {
             "attention.value_length": u32("head_dim", default=256),
         },
         {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
-        # "gelu" of old configurations meant the other, and transformers reads it so.
+        # "gelu" in old configurations means the tanh approximation; transformers reads it this way too.
         fixed={
             "hidden_act": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu"),
             "hidden_activation": (None, "gelu_pytorch_tanh"),

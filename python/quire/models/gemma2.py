@@ -22,11 +22,11 @@ from .base import local_layers as locals_of
 from .gemma3 import GELU_TANH, NORMS, one_added
 
 ARCHES = ("gemma2",)
-PERIOD = 2  # every second layer sees all of the past
+PERIOD = 2  # every second layer has full attention
 
 
 def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> float:
-    """What 1 / scale² is: the size of a head, but in the 27-billion model the width that heads would share."""
+    """Return 1 / scale²: the size of a head, except in the 27B model, where it is ``dim / n_head``."""
     return dim // n_head if n_layer == 46 else head_dim
 
 
@@ -48,7 +48,7 @@ class Attention:
 
 
 class Gemma2(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out."""
+    """Files store norm weights with the 1 added that checkpoints omit."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -57,7 +57,9 @@ class Gemma2(Decoder):
         cap = keys.number("attn_logit_softcapping", 50.0)
         self.cap = keys.number("final_logit_softcapping", 30.0)
         if cap < 0 or self.cap < 0:
-            raise LoadError("[gemma2] attn_logit_softcapping and final_logit_softcapping must not be negative")
+            raise LoadError(
+                f"[gemma2] negative soft cap: attn_logit_softcapping {cap}, final_logit_softcapping {self.cap}"
+            )
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
             SandwichBlock(
@@ -85,7 +87,7 @@ MODEL = Gemma2
 
 
 def _pattern(config: Fields) -> Sequence[bool] | None:
-    """Which layers have a window; None where they alternate, as files need not say."""
+    """Return the layers with windows, or None for the usual alternation, which is not written."""
     local = local_layers(config, PERIOD)
     return None if local == [i % PERIOD == 0 for i in range(len(local))] else local
 
@@ -94,7 +96,7 @@ def _scale_is_known(config: Fields) -> None:
     n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
     expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
     if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
-        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'query_pre_attn_scalar': {found} (expected {expected})")
 
 
 HF = {
@@ -115,6 +117,6 @@ HF = {
         fixed={"hidden_activation": GELU_TANH, "use_bidirectional_attention": (False, None)},
         checks=(_scale_is_known,),
         tied=True,
-        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
+        unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation instead
     )
 }

@@ -1,4 +1,4 @@
-"""Gemma 3, text (Kamath et al. 2025): windows in five of six layers, two rotary bases, norms before and after."""
+"""Gemma 3, text (Kamath et al. 2025): windows in five of six layers, two RoPE bases, pre- and post-norms."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from ..nn import (
 from .base import Decoder, DenseConfig, SandwichBlock, local_layers
 
 ARCHES = ("gemma3",)
-PERIOD = 6  # every sixth layer sees all of the past
+PERIOD = 6  # every sixth layer has full attention
 LOCAL_BASE, GLOBAL_BASE = 10000.0, 1e6
 
 
 def attention_scale_of(n_layer: int, dim: int, n_head: int, head_dim: int) -> float:
-    """What 1 / scale² is: the size of a head, but in the 27-billion model the width that heads would share."""
+    """Return 1 / scale²: the size of a head, except in the 27B model, where it is ``dim / n_head``."""
     return dim // n_head if n_layer == 62 else head_dim
 
 
@@ -61,7 +61,7 @@ class Attention:
         self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps)
 
     def heads(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values."""
+        """Return queries, keys and values."""
         q = rope(self.q_norm(self.q(x).heads(self.n_head)), step.positions, self.rotation)
         k = rope(self.k_norm(self.k(x).heads(self.n_kv_head)), step.positions, self.rotation)
         return q, k, self.v(x).heads(self.n_kv_head)
@@ -72,16 +72,18 @@ class Attention:
 
 
 class Gemma3(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out."""
+    """Files store norm weights with the 1 added that checkpoints omit."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
-        self.window = keys.integer("attention.sliding_window", 0)  # 0: every layer sees all of the past
+        self.window = keys.integer("attention.sliding_window", 0)  # 0: full attention in every layer
         self.is_local = [self.window > 0 and local for local in local_layers(keys, config.n_layer, PERIOD)]
         self.cap = keys.number("final_logit_softcapping", 0.0)
         local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
-            raise LoadError("[gemma3] rope.freq_base_swa and final_logit_softcapping must not be negative")
+            raise LoadError(
+                f"[gemma3] rope.freq_base_swa {local_base} or final_logit_softcapping {self.cap} is out of range"
+            )
         keys.only("rope.dimension_count_swa", config.n_rot)
         everywhere = rope_spec(
             keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot)
@@ -113,7 +115,7 @@ MODEL = Gemma3
 
 
 def _pattern(config: Fields) -> Sequence[bool] | None:
-    """Which layers have a window; None where it is the period that files need not name."""
+    """Return the layers with windows, or None for the usual period, which is not written."""
     local = locals_of(config, config.integer("sliding_window_pattern", PERIOD))
     return None if local == [bool((i + 1) % PERIOD) for i in range(len(local))] else local
 
@@ -122,20 +124,20 @@ def scale_is_known(config: Fields) -> None:
     n_layer, n_head = config.integer("num_hidden_layers"), config.integer("num_attention_heads", low=1)
     expected = attention_scale_of(n_layer, config.integer("hidden_size"), n_head, config.integer("head_dim", 256))
     if (found := config.number("query_pre_attn_scalar", 256.0)) != expected:
-        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {expected} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'query_pre_attn_scalar': {found} (expected {expected})")
 
 
 def rope_entries(config: Fields) -> Iterator[Entry]:
-    """Scaling is that of the layers that see everything; the others have a base alone."""
+    """Yield the RoPE keys: scaling applies to full-attention layers, windowed layers only have a base."""
     local = rope_of(config, "sliding_attention")
     if config.has("rope_parameters"):
         kinds = config.inner("rope_parameters")
         if not kinds.has("full_attention") and not kinds.has("sliding_attention"):
-            raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+            raise UnsupportedError("[convert] unsupported 'rope_parameters': expected one entry for each kind of layer")
         if kinds.has("sliding_attention"):
             if kind_of(local) != "default":
                 raise UnsupportedError(
-                    f"[convert] the rope scaling of sliding_attention must be default but is '{kind_of(local)}'"
+                    f"[convert] unsupported rope scaling of sliding_attention: '{kind_of(local)}' (expected default)"
                 )
             yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
     else:
@@ -143,7 +145,7 @@ def rope_entries(config: Fields) -> Iterator[Entry]:
         yield "rope.freq_base_swa", "f32", config.number("rope_local_base_freq", LOCAL_BASE)
     for key, kind, value in rope_keys(config, GLOBAL_BASE):
         if key == "rope.scaling.attn_factor":
-            raise UnsupportedError("[convert] 'attention_factor' of the rope scaling must be absent but is not")
+            raise UnsupportedError(f"[convert] unsupported 'attention_factor' of the rope scaling: {value}")
         yield key, kind, value
 
 
@@ -172,12 +174,12 @@ HEAD_NORMS = {
 
 
 def one_added(norms: Mapping[str, str]) -> dict[str, Source]:
-    """Norms with the 1 that checkpoints leave out."""
+    """Return norms with the 1 added that checkpoints omit."""
     return {ours: taken(theirs, change=adding(1.0)) for ours, theirs in norms.items()}
 
 
-GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of one function
-# Of the model with 4 billion weights, whose configuration says little else.
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of the same function
+# The sizes of the 4B model, whose configuration omits them.
 _DEFAULTS = {
     "vocab_size": 262208,
     "hidden_size": 2304,
@@ -197,9 +199,9 @@ _TEXT = Checkpoint(
     checks=(scale_is_known,),
     rope=rope_entries,
     tied=True,
-    unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation
+    unused=("attention_bias", "hidden_act"),  # transformers reads hidden_activation instead
 )
-# transformers caps no logits of the larger model.
+# transformers does not cap the logits of this class.
 _UNCAPPED = replace(_TEXT, fixed={**_TEXT.fixed, "final_logit_softcapping": (None,)})
 HF = {
     "Gemma3ForCausalLM": _TEXT,

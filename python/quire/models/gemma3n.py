@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 ARCHES = ("gemma3n",)
 PERIOD = 5
-TINY = 1e-12  # for norms that only measure
-N_SPARSE, SPARSITY = 10, 0.95  # of files that do not say how many of an MLP's gates are 0
+TINY = 1e-12  # the epsilon of norms that only measure magnitudes
+N_SPARSE, SPARSITY = 10, 0.95  # defaults: how many layers have sparse MLPs, and the share of gates that are 0
 
 
 @dataclass(frozen=True)
 class Gemma3nConfig(DenseConfig):
     ffn_dims: list[int]
     is_local: list[bool]
-    n_shared: int  # layers, the last ones, without K and V of their own
-    n_extra: int  # width of each layer's own embedding
+    n_shared: int  # the number of last layers that reuse the K and V of earlier ones
+    n_extra: int  # the width of each layer's own embedding
     n_stream: int
     active: int  # the stream that goes through the layers
-    cutoffs: list[float]  # of gates, in standard deviations above their mean; -inf: none
+    cutoffs: list[float]  # for gates, in standard deviations above their mean; -inf: none
 
     @classmethod
     def read_file(cls, keys: Keys, n_vocab: int) -> Gemma3nConfig:
@@ -71,18 +71,18 @@ class Gemma3nConfig(DenseConfig):
         return max(self.ffn_dim, self.n_extra * self.n_layer, self.n_stream * self.dim)
 
     def source_of(self, layer: int) -> int:
-        """The layer whose K and V a layer attends to: its own, or the last one of its kind that has them."""
+        """Return the layer whose K and V a layer attends to: itself, or the last one of its kind that has them."""
         first_shared = self.n_layer - self.n_shared
         if layer < first_shared:
             return layer
         sources = [i for i in range(first_shared) if self.is_local[i] == self.is_local[layer]]
         if not sources:
-            raise LoadError(f"[gemma3n] layer {layer} must share the K and V of a layer of its kind but there is none")
+            raise LoadError(f"[gemma3n] no earlier layer of its kind has the K and V that layer {layer} shares")
         return sources[-1]
 
 
 class Mean:
-    """Of each row, ``[tokens, 1]``."""
+    """The mean of each row, ``[tokens, 1]``."""
 
     def __init__(self, weights: Weights, n: int) -> None:
         import numpy as np
@@ -93,12 +93,12 @@ class Mean:
         return graph.linear(x, self.weight)
 
     def size(self, x: Tensor) -> Tensor:
-        """The root of the mean square."""
+        """Return the root mean square of each row."""
         return self(x * graph.rms_norm(x, None, TINY))
 
 
 class Attention:
-    """``source``: the layer whose K and V are attended to."""
+    """Attention to a layer's own K and V, or to those of an earlier layer (``source``)."""
 
     def __init__(self, config: Gemma3nConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
         self.config, self.layer, self.source, self.rotation = config, layer, config.source_of(layer), rotation
@@ -123,7 +123,7 @@ class Attention:
 
 
 class SparseMLP:
-    """Gates count by how far they are above a cutoff: some standard deviations above the mean of their row."""
+    """A gated MLP whose gates are cut off some standard deviations above the mean of their row."""
 
     def __init__(self, weights: Weights, dim: int, ffn_dim: int, cutoff: float) -> None:
         self.gate, self.up = weights.linear("ffn_gate", dim, ffn_dim), weights.linear("ffn_up", dim, ffn_dim)
@@ -141,7 +141,7 @@ class SparseMLP:
 
 
 class AltUp:
-    """Streams ``[tokens, n, dim]``, of which one goes through a layer: the others are predicted, then corrected."""
+    """Streams ``[tokens, n, dim]``: one goes through a layer, the others are predicted and then corrected."""
 
     def __init__(self, config: Gemma3nConfig, weights: Weights) -> None:
         self.n, self.active, self.dim = config.n_stream, config.active, config.dim
@@ -157,7 +157,7 @@ class AltUp:
         return graph.tanh(self.router(self.norm(x) * (1 / self.dim)))
 
     def predict(self, streams: Tensor) -> Tensor:
-        """Each stream and a sum of all of them, by a matrix of the token."""
+        """Add to each stream a mix of all streams, by a matrix computed from the token."""
         weights = graph.reshape(self.predictions(self.modalities(self.one(streams))), [self.n, self.n])
         predicted = streams
         for i in range(self.n):
@@ -166,7 +166,7 @@ class AltUp:
         return predicted
 
     def correct(self, predicted: Tensor, output: Tensor) -> Tensor:
-        """By what the layer made of the active stream otherwise than predicted."""
+        """Correct all streams by the difference between the layer's output and the prediction of the active stream."""
         news = output + graph.negate(self.one(predicted))
         repeated = graph.repeat_heads(news.heads(1), self.n)
         weights = self.corrections(self.modalities(output)).heads(self.n)
@@ -194,7 +194,7 @@ class Block:
         self.extra_post = weights.norm("post_norm", config.dim, config.eps)
 
     def __call__(self, streams: Tensor, extra: Tensor, step: Step) -> Tensor:
-        """``extra``: the token's embeddings for all layers."""
+        """Run the layer; ``extra`` holds the tokens' embeddings for all layers."""
         predicted = self.altup.predict(streams)
         x = self.altup.one(predicted)
         normed = self.attn_norm(x)
@@ -218,7 +218,9 @@ class Gemma3n:
         self.cap = keys.number("final_logit_softcapping", 30.0)
         local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
-            raise LoadError("[gemma3n] rope.freq_base_swa and final_logit_softcapping must not be negative")
+            raise LoadError(
+                f"[gemma3n] rope.freq_base_swa {local_base} or final_logit_softcapping {self.cap} is out of range"
+            )
         keys.only("rope.dimension_count_swa", config.n_rot)
         keys.only("attention.value_length", config.head_dim)
         everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
@@ -244,13 +246,13 @@ class Gemma3n:
         return [spec if self.config.source_of(i) == i else CacheSpec() for i, spec in enumerate(kept)]
 
     def extras(self, x: Tensor, step: Step) -> Tensor:
-        """What every layer adds of the token and of its embedding ``x``: ``[tokens, n_layer * n_extra]``."""
+        """Return the per-layer inputs from the tokens and their embeddings ``x``: ``[tokens, n_layer * n_extra]``."""
         config = self.config
         projected = self.extra_norm((self.extra_proj(x) * config.dim**-0.5).heads(config.n_layer)).merge_heads()
         return (projected + self.extra_embedding(step.tokens) * math.sqrt(config.n_extra)) * math.sqrt(0.5)
 
     def as_large_as(self, x: Tensor, streams: Tensor) -> Tensor:
-        """The streams, each scaled to the size of ``x``."""
+        """Scale each stream to the magnitude of ``x``."""
         return graph.multiply_broadcast(graph.rms_norm(streams, None, TINY), self.mean.size(x).heads(1))
 
     def __call__(self, step: Step) -> Tensor:
@@ -280,7 +282,7 @@ def _ffn_dims(config: Fields) -> list[int]:
     if not isinstance(sizes, list):
         return [config.integer("intermediate_size", 16384)] * n_layer
     if len(sizes) != n_layer or not all(type(size) is int for size in sizes):
-        raise UnsupportedError(f"[convert] 'intermediate_size' must be {n_layer} whole numbers, or one, but is not")
+        raise UnsupportedError(f"[convert] invalid 'intermediate_size': expected an integer or a list of {n_layer}")
     return [int(str(size)) for size in sizes]
 
 
@@ -291,17 +293,19 @@ def _cutoffs(config: Fields) -> list[float]:
         shares = [SPARSITY if i < N_SPARSE < n_layer else 0.0 for i in range(n_layer)]
     numbers = [float(share) for share in shares if isinstance(share, (int, float)) and 0 <= share < 1]
     if len(numbers) != n_layer or len(shares) != n_layer:
-        raise UnsupportedError(f"[convert] 'activation_sparsity_pattern' must be {n_layer} numbers below 1 but is not")
+        raise UnsupportedError(f"[convert] invalid 'activation_sparsity_pattern': expected {n_layer} numbers below 1")
     return [NormalDist().inv_cdf(share) if share > 0 else -math.inf for share in numbers]
 
 
 def _padded(x: Array, config: Fields) -> Array:
-    """Tokens that the table does not have are looked up as the first one."""
+    """Pad the table with its first row, for tokens that it lacks."""
     import numpy as np
 
     missing = config.integer("vocab_size") - len(x)
     if missing < 0:
-        raise UnsupportedError("[convert] 'vocab_size_per_layer_input' must be at most 'vocab_size' but is not")
+        raise UnsupportedError(
+            f"[convert] unsupported 'vocab_size_per_layer_input': {len(x)} is larger than 'vocab_size'"
+        )
     return np.concatenate([x, np.repeat(x[:1], missing, 0)]) if missing else x
 
 
@@ -351,7 +355,7 @@ _TEXT = Checkpoint(
     fixed={"hidden_activation": (*GELU_TANH, None), "altup_correct_scale": (True, None)},
     rope=rope_entries,
     tied=True,
-    # AltUp's coefficients are clipped in training; what follows from the tensors.
+    # Clipping applies in training only; the rank follows from the tensors.
     unused=("attention_bias", "hidden_act", "altup_coef_clip", "laurel_rank", "vocab_size_per_layer_input",
             "query_pre_attn_scalar", "attn_logit_softcapping"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Gemma 4, text: heads by kind of layer, later layers without K and V of their own, an embedding for every layer."""
+"""Gemma 4, text: different heads in windowed layers, later layers that share K and V, an embedding for every layer."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, Config, head
 
 ARCHES = ("gemma4",)
 LOCAL_BASE, GLOBAL_BASE = 10000.0, 1e6
-CAP = 30.0  # of logits, where files do not say
+CAP = 30.0  # the default soft cap of logits
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the layers of one kind have in common."""
+    """Parameters that all layers of a kind share."""
 
     head_dim: int
-    window: int  # 0: all of the past
+    window: int  # 0: full attention
     rotation: RopeSpec
 
 
 class Attention:
-    """``source``: the layer whose K and V are attended to.  Where there is no matrix for V, V is K without rotation."""
+    """Attention to the K and V of layer ``source``.  If there is no matrix for V, V is K before RoPE."""
 
     def __init__(self, config: Gemma4Config, weights: Weights, layer: int, kind: Kind, source: int) -> None:
         self.layer, self.source, self.kind, self.eps = layer, source, kind, config.eps
@@ -89,7 +89,7 @@ class Attention:
 
 
 class Experts:
-    """Of the rows before the norm: the router has a norm of its own, and its scores a scale for each expert."""
+    """Experts of rows before the norm: experts and router each have a norm; each expert's output has a scale."""
 
     def __init__(self, config: Gemma4Config, weights: Weights) -> None:
         n, ffn, self.config = config.n_expert, config.expert_dim, config
@@ -149,8 +149,8 @@ class Gemma4Config(Config):
     ffn_dims: list[int]
     eps: float
     is_local: list[bool]
-    n_shared: int  # layers, the last ones, without K and V
-    n_extra: int  # width of each layer's own embedding
+    n_shared: int  # the number of last layers that reuse the K and V of earlier ones
+    n_extra: int  # the width of each layer's own embedding
     n_expert: int
     n_expert_used: int
     expert_dim: int
@@ -174,8 +174,11 @@ class Gemma4Config(Config):
             n_expert_used=keys.same("expert_used_count", n, 0, low=min(n_expert, 1), high=n_expert),
             expert_dim=keys.same("expert_feed_forward_length", n, 0, low=min(n_expert, 1), high=MAX_DIM),
         )
-        if any(n_head % n_kv for n_kv in config.n_kv_heads) or not 0 < config.eps < 1:
-            raise LoadError("[gemma4] head_count must be divisible by head_count_kv, and the epsilon within 0 and 1")
+        for n_kv in config.n_kv_heads:
+            if n_head % n_kv:
+                raise LoadError(f"[gemma4] head_count {n_head} is not divisible by head_count_kv {n_kv}")
+        if not 0 < config.eps < 1:
+            raise LoadError(f"[gemma4] norm epsilon {config.eps} is out of range: expected between 0 and 1")
         keys.only("attention.causal", True)
         return config
 
@@ -184,22 +187,22 @@ class Gemma4Config(Config):
         return max(self.dim, *self.ffn_dims, self.n_extra * self.n_layer)
 
     def source_of(self, layer: int) -> int:
-        """The layer whose K and V a layer attends to: its own, or the last one of its kind that has them."""
+        """Return the layer whose K and V a layer attends to: itself, or the last one of its kind that has them."""
         first_shared = self.n_layer - self.n_shared
         if layer < first_shared:
             return layer
         sources = [i for i in range(first_shared) if self.is_local[i] == self.is_local[layer]]
         if not sources:
-            raise LoadError(f"[gemma4] layer {layer} must share the K and V of a layer of its kind but there is none")
+            raise LoadError(f"[gemma4] no earlier layer of its kind has the K and V that layer {layer} shares")
         return sources[-1]
 
 
 def _head_dim(keys: Keys, suffix: str) -> int:
-    """K and V have heads of one size, which is even."""
+    """Read the size of heads, which is even and the same for K and V."""
     size = keys.integer(f"attention.key_length{suffix}", low=2, high=MAX_HEAD_DIM)
     keys.only(f"attention.value_length{suffix}", size)
     if size % 2:
-        raise LoadError(f"[gemma4] the size of a head must be even but is {size}")
+        raise LoadError(f"[gemma4] odd head size {size} in key_length{suffix}")
     return size
 
 
@@ -212,7 +215,9 @@ class Gemma4:
         self.cap = keys.number("final_logit_softcapping", CAP)
         local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         if local_base <= 0 or self.cap < 0:
-            raise LoadError("[gemma4] rope.freq_base_swa and final_logit_softcapping must not be negative")
+            raise LoadError(
+                f"[gemma4] rope.freq_base_swa {local_base} or final_logit_softcapping {self.cap} is out of range"
+            )
         everywhere = Kind(
             size, 0, rope_spec(keys, n_dims=size, layout="half", factors=frequency_factors(weights, size))
         )
@@ -240,7 +245,7 @@ class Gemma4:
         ]
 
     def extras(self, x: Tensor, step: Step) -> Tensor:
-        """What every layer adds of the token and of its embedding ``x``: ``[tokens, n_layer * n_extra]``."""
+        """Return the per-layer inputs from the tokens and their embeddings ``x``: ``[tokens, n_layer * n_extra]``."""
         config = self.config
         projected = self.extra_norm((self.extra_proj(x) * config.dim**-0.5).heads(config.n_layer)).merge_heads()
         return (projected + self.extra_embedding(step.tokens) * math.sqrt(config.n_extra)) * math.sqrt(0.5)
@@ -260,12 +265,12 @@ MODEL = Gemma4
 
 
 def _locals(config: Fields) -> list[bool]:
-    """Which layers have a window; the last one never has."""
+    """Return the layers with windows; the last layer never has one."""
     return [*local_layers(config, 6)[:-1], False]
 
 
 def _of_global(config: Fields, name: str, default: int) -> int:
-    """A size of the full-attention layers, which ``per_layer_config`` holds since transformers 5.20."""
+    """Read a size of the full-attention layers from ``per_layer_config`` (transformers 5.20 and later)."""
     layers, own = config.inner("per_layer_config"), config.integer(name, default, low=1)
     if set(layers.names()) != {str(i) for i, local in enumerate(_locals(config)) if not local}:
         raise UnsupportedError("[convert] unsupported 'per_layer_config': its layers are not those of full_attention")
@@ -308,12 +313,13 @@ def _of_experts(name: str) -> Key:
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """Layers that see everything rotate a part of each head, the others the whole of it."""
+    """Yield the RoPE keys: full-attention layers rotate a part of each head, windowed layers all of it."""
     if config.has("rope_parameters"):
         local, everywhere = rope_of(config, "sliding_attention"), rope_of(config)
         if kind_of(local) != "default" or kind_of(everywhere) != "proportional":
             raise UnsupportedError(
-                "[convert] the rope scaling must be default for sliding_attention and proportional for full_attention"
+                f"[convert] unsupported rope scaling: '{kind_of(local)}' for sliding_attention (expected default), "
+                f"'{kind_of(everywhere)}' for full_attention (expected proportional)"
             )
         yield "rope.freq_base_swa", "f32", local.number("rope_theta", LOCAL_BASE)
     yield "rope.freq_base", "f32", theta_of(config, GLOBAL_BASE)
@@ -323,7 +329,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 class _Checkpoint(Checkpoint):
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
-        """Leave out value weights where keys stand for them, whatever the checkpoint holds."""
+        """Omit value weights in layers whose keys serve as values, even if the checkpoint has them."""
         found = super().targets(config, entries, there)
         if not config.flag("attention_k_eq_v", False):
             return found
@@ -331,7 +337,7 @@ class _Checkpoint(Checkpoint):
         return [target for target in found if target.name not in shared]
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
-        """Dimensions that are not rotated have frequencies near 0."""
+        """Yield the frequency factors: huge ones for dimensions that are not rotated."""
         import numpy as np
 
         n = _global_head_dim(config)
@@ -352,7 +358,7 @@ _KEYS: dict[str, Key] = {
     "attention.sliding_window_pattern": made("bool[]", _locals),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
-    # llama.cpp takes 30 where there is no key; 0 is no cap.
+    # Without the key llama.cpp uses 30; 0 means no cap.
     "final_logit_softcapping": cap("final_logit_softcapping", None),
     "expert_count": _of_experts("num_experts"),
     "expert_used_count": _of_experts("top_k_experts"),
@@ -390,7 +396,7 @@ _TEXT = _Checkpoint(
     fixed={"hidden_activation": ("gelu_pytorch_tanh", "gelu_new"), "use_bidirectional_attention": (None, "vision")},
     rope=_rope,
     tied=True,
-    # The table of the layers' embeddings tells its own size; biases are in the file or not.
+    # The table of the layers' embeddings has its own size; tensors show whether there are biases.
     unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
 )
 HF = {"Gemma4ForCausalLM": _TEXT, "Gemma4ForConditionalGeneration": with_pictures(_TEXT)}

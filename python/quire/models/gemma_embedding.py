@@ -1,4 +1,4 @@
-"""EmbeddingGemma (Vera et al. 2025): Gemma 3 whose tokens attend both ways, and two matrices on the vectors."""
+"""EmbeddingGemma (Vera et al. 2025): Gemma 3 with bidirectional attention, and two dense layers on the vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHES = ("gemma-embedding",)
 
 
 class Attention(gemma3.Attention):
-    """Both ways, to all or to half of ``window`` on either side."""
+    """Bidirectional attention, to all tokens or to half of ``window`` on either side."""
 
     def __init__(self, config: DenseConfig, weights: Weights, rotation: RopeSpec, window: int) -> None:
         super().__init__(config, weights, 0, rotation)
@@ -31,7 +31,7 @@ class GemmaEmbedding:
         local = local_layers(keys, config.n_layer, gemma3.PERIOD)
         local_base = keys.number("rope.freq_base_swa", gemma3.LOCAL_BASE)
         if local_base <= 0:
-            raise LoadError(f"[{keys.arch}] rope.freq_base_swa must be above 0 but is {local_base}")
+            raise LoadError(f"[{keys.arch}] rope.freq_base_swa {local_base} is out of range: expected more than 0")
         keys.only("rope.dimension_count_swa", config.n_rot)
         everywhere = rope_spec(
             keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot)
@@ -67,9 +67,9 @@ MODEL = GemmaEmbedding
 
 
 def _attends_both_ways(config: Fields) -> None:
-    """What says nothing attends to the past alone."""
+    """Require bidirectional attention: without the field, attention is causal."""
     if not config.flag("use_bidirectional_attention", False):
-        raise UnsupportedError("[convert] 'use_bidirectional_attention' must be true but is false or absent")
+        raise UnsupportedError("[convert] unsupported 'use_bidirectional_attention': false or missing (expected true)")
 
 
 _KEYS: dict[str, Key] = {

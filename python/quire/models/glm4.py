@@ -1,4 +1,4 @@
-"""GLM-4-0414 (GLM team 2024): norms before and after each part, half of a head rotated in pairs."""
+"""GLM-4-0414 (GLM team 2024): pre- and post-norms, interleaved RoPE on half of each head."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def n_rot_of(config: Fields) -> int:
     return partial_rotary(config, config.integer("head_dim", 128), 0.5)
 
 
-# Of ChatGLM as transformers has it, too.
+# Also used by transformers' version of ChatGLM.
 KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=131072),

@@ -1,6 +1,6 @@
-"""GLM 4.5 and later (Zeng et al. 2025): experts chosen by corrected sigmoids, in groups, beside a shared one.
+"""GLM 4.5 and later (Zeng et al. 2025): grouped experts by corrected sigmoids, shared experts.
 
-The first layers are dense.  A layer behind the last one predicts later tokens.
+The first layers are dense.  A layer after the last one predicts later tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attention:
         self.k = weights.linear("attn_k", config.dim, config.n_kv_head * config.head_dim, bias=None)
         self.v = weights.linear("attn_v", config.dim, config.n_kv_head * config.v_head_dim, bias=None)
         self.o = weights.linear("attn_output", config.n_head * config.v_head_dim, config.dim)
-        has_norms = weights.has("attn_q_norm.weight")  # the smaller models have none
+        has_norms = weights.has("attn_q_norm.weight")  # smaller models have no query and key norms
         self.q_norm = weights.norm("attn_q_norm", config.head_dim, config.eps) if has_norms else None
         self.k_norm = weights.norm("attn_k_norm", config.head_dim, config.eps) if has_norms else None
 

@@ -65,7 +65,7 @@ HF = {
         rope=None,
         tied=True,
         unused=("n_ctx", "reorder_and_upcast_attn", "summary_*"),
-        ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias"),  # causal masks, which older versions saved
+        ignored=("*h.*.attn.bias", "*h.*.attn.masked_bias"),  # causal masks, saved by older versions
         base="transformer.",
     )
 }

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): windows in every other layer, attention sinks, experts with biases and a clamped unit."""
+"""gpt-oss (OpenAI 2025): windows in every other layer, attention sinks, experts with biases and clamped activations."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from ..nn.rotary import Scaling
 from .base import Decoder, DenseConfig, local_layers
 
 ARCHES = ("gpt-oss",)
-PERIOD = 2  # every second layer sees all of the past
+PERIOD = 2  # every second layer has full attention
 
 
 def base_of(keys: Keys) -> float:
     base = keys.number("rope.freq_base", 10000.0)
     if base <= 1:
-        raise LoadError(f"[gpt-oss] rope.freq_base must be above 1 but is {base}")
+        raise LoadError(f"[gpt-oss] rope.freq_base {base} is out of range: expected more than 1")
     return base
 
 
 def yarn_factors(keys: Keys, config: DenseConfig, base: float, factor: float) -> Array:
-    """What each frequency is divided by: YaRN (Peng et al. 2023) whose ramp has no whole numbers as ends."""
+    """Return the divisors of the frequencies: YaRN (Peng et al. 2023) with a ramp whose ends are not rounded."""
     import numpy as np
 
     context = keys.integer("rope.scaling.original_context_length", config.n_ctx_train, low=1)
 
     def dimension(n_turns: float) -> float:
-        """That which turns so often within the context."""
+        """Return the dimension that turns ``n_turns`` times within the context."""
         if n_turns <= 0:
-            raise LoadError(f"[gpt-oss] rope.scaling.yarn_beta_* must be above 0 but is {n_turns}")
+            raise LoadError(f"[gpt-oss] rope.scaling.yarn_beta_* {n_turns} is out of range: expected more than 0")
         return config.n_rot * math.log(context / (n_turns * 2 * math.pi)) / (2 * math.log(base))
 
     low = max(dimension(keys.number("rope.scaling.yarn_beta_fast", 32.0)), 0)
@@ -139,7 +139,7 @@ def _window(config: Fields) -> int:
 
 def _rope(config: Fields) -> Iterator[Entry]:
     if not config.has("rope_parameters") and not config.has("rope_scaling"):
-        raise UnsupportedError("[convert] 'rope_parameters' must be in config.json but is not")
+        raise UnsupportedError("[convert] 'rope_parameters' is missing from config.json")
     yield from rope_keys(config, 150000.0, truncate=False)
 
 
@@ -149,7 +149,7 @@ def _packed(name: str, packing: MXFP4) -> Source:
 
 
 def _every_second(begin: int) -> Change:
-    """Rows of gate and up lie in turn; matrices are stored ``[in, out]``."""
+    """Take every second row: gate and up alternate, and matrices are stored ``[in, out]``."""
 
     def change(x: Array, config: Fields) -> Array:
         half: Array = (x.swapaxes(1, 2) if x.ndim == 3 else x)[:, begin::2].copy()
@@ -187,7 +187,7 @@ _TENSORS = {
     "blk.{i}.ffn_up_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(1)),
     "blk.{i}.ffn_down_exps.bias": f"{_MLP}.experts.down_proj_bias",
 }
-# The same tensors in either form: tables have one entry for a name.
+# Packed and plain forms need separate tables, because a table has one entry for each name.
 _PACKED = {
     "blk.{i}.ffn_gate_exps.weight": _packed("gate_up_proj", MXFP4(0, 2)),
     "blk.{i}.ffn_up_exps.weight": _packed("gate_up_proj", MXFP4(1, 2)),

@@ -1,4 +1,4 @@
-"""GPT-J (Wang and Komatsuzaki 2021) and CodeGen (Nijkamp et al. 2022): both parts side by side, neighbours rotated."""
+"""GPT-J (Wang and Komatsuzaki 2021), CodeGen (Nijkamp et al. 2022): attention and MLP in parallel, interleaved RoPE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ARCHES = ("gptj",)
 
 
 class GPTJ(LayerNormDecoder):
-    """Checkpoints, too, store q and k interleaved."""
+    """Files and checkpoints store q and k interleaved."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
@@ -38,7 +38,7 @@ def _ffn_dim(config: Fields) -> int:
 
 
 def _in_order(x: Array, config: Fields) -> Array:
-    """Four parts, each with its heads' q, v and k."""
+    """Reorder CodeGen's fused rows, which come in four parts, each with the q, v and k of its heads."""
     parts = x.reshape(4, 3, x.shape[0] // 12, x.shape[1])
     ordered: Array = parts[:, [0, 2, 1]].swapaxes(0, 1).reshape(x.shape)
     return ordered
@@ -63,7 +63,7 @@ _TENSORS = {
     "blk.{i}.ffn_up": f"{_LAYER}.mlp.fc_in",
     "blk.{i}.ffn_down": f"{_LAYER}.mlp.fc_out",
 }
-_MASKS = ("*h.*.attn.bias", "*h.*.attn.masked_bias", "*h.*.attn.causal_mask")  # which older versions saved
+_MASKS = ("*h.*.attn.bias", "*h.*.attn.masked_bias", "*h.*.attn.causal_mask")  # saved by older versions
 HF = {
     "GPTJForCausalLM": Checkpoint(
         "gptj",

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia: attention and MLP side by side, a part of each head rotated."""
+"""GPT-NeoX (Black et al. 2022) and Pythia: attention and MLP in parallel, partial RoPE."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ MODEL = GPTNeoX
 def _rope(config: Fields) -> Iterator[Entry]:
     base = config.number("rotary_emb_base", 10000.0)
     if config.has("rope_theta") and theta_of(config) != base and not config.has("rope_parameters"):
-        raise UnsupportedError(f"[convert] 'rope_theta' must be 'rotary_emb_base', {base}, but is another")
+        raise UnsupportedError(f"[convert] 'rope_theta' is {theta_of(config)}, but 'rotary_emb_base' is {base}")
     yield from rope_keys(config, base)
 
 
 def _activation(config: Fields) -> str | None:
-    """The key's value; None for the usual activation, for which no key is written."""
+    """Return the key's value, or None for the usual activation, which is not written."""
     return "gelu_tanh" if config.text("hidden_act", "gelu") in GELU_TANH else None
 
 
@@ -94,7 +94,7 @@ HF = {
         fixed={"hidden_act": ("gelu", *GELU_TANH), "num_key_value_heads": (None,)},
         rope=_rope,
         unused=("attention_bias",),
-        ignored=("*.attention.bias", "*.attention.masked_bias"),  # causal masks, which older versions saved
+        ignored=("*.attention.bias", "*.attention.masked_bias"),  # causal masks, saved by older versions
         base="gpt_neox.",
     )
 }

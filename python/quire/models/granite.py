@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense (Granite team 2024): llama with four multipliers."""
+"""Granite 3 and 4, dense (Granite team 2024): Llama with four multipliers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Attention(llama.Attention):
 
 
 class ScaledBlock(Block):
-    """What each part adds is multiplied by a number."""
+    """A block whose attention and MLP outputs are scaled before they are added."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, attention: Attention, mlp: GatedMLP, scale: float
@@ -35,24 +35,24 @@ class ScaledBlock(Block):
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Of embedded tokens, of what each part adds, of scores (0: as usual); logits are divided by the last."""
+    """Granite's four multipliers."""
 
     embedding: float
-    residual: float
-    attention: float
-    logit: float
+    residual: float  # for attention and MLP outputs
+    attention: float  # for scores; 0: the usual one
+    logit: float  # logits are divided by it
 
 
 class Granite(Decoder):
-    """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
+    """A multiplier of 0 means the default.  Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         keys.only("expert_count", 0)
-        keys.only("rope.scaling.finetuned", True)  # false: no rotation
+        keys.only("rope.scaling.finetuned", True)  # false: without RoPE
         self.scales = scales = self.multipliers(keys, config)
         if scales.logit == 0:
-            raise LoadError(f"[{keys.arch}] logit_scale must not be 0")
+            raise LoadError(f"[{keys.arch}] invalid logit_scale: 0")
         rotation = rope_spec(
             keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
         )
@@ -94,10 +94,10 @@ MULTIPLIERS = {
 
 
 def no_zeros(config: Fields) -> None:
-    """In files, a multiplier of 0 means none."""
+    """Reject multipliers of 0, which files cannot express."""
     for name in ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"):
         if config.number(name, 1.0) == 0:
-            raise UnsupportedError(f"[convert] '{name}' must not be 0")
+            raise UnsupportedError(f"[convert] unsupported '{name}': 0")
 
 
 HF = {

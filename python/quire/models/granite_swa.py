@@ -1,4 +1,4 @@
-"""Granite with windows (IBM 2026): granite with a sink for every head, and a window in most layers."""
+"""Granite with windows (IBM 2026): Granite with attention sinks, and windows in most layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARCHES = ("granite_swa",)
 
 
 class Attention(granite.Attention):
-    """``is_rotated``: whether the layer knows positions."""
+    """Granite's attention with sinks; ``is_rotated``: with RoPE."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, scale: float, *, is_rotated: bool
@@ -33,7 +33,7 @@ class Attention(granite.Attention):
 
 
 class GraniteSwa(Decoder):
-    """A multiplier of 0 says nothing.  Files store q and k interleaved, as llama's."""
+    """A multiplier of 0 means the default.  Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -41,14 +41,14 @@ class GraniteSwa(Decoder):
         self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0
         self.logit_scale = keys.number("logit_scale", 1.0)
         if self.logit_scale == 0:
-            raise LoadError("[granite_swa] logit_scale must not be 0")
+            raise LoadError("[granite_swa] invalid logit_scale: 0")
         residual_scale = keys.number("residual_scale", 0.0) or 1.0
         attention_scale = keys.number("attention.scale", 0.0)
         window = keys.integer("attention.sliding_window", low=1)
         is_local = keys.integers("attention.sliding_window_pattern", config.n_layer, high=1)
         self.windows = [window if local else 0 for local in is_local]
         if keys.has("attention.rope_pattern") and not keys.is_array("attention.rope_pattern"):
-            raise LoadError("[granite_swa] attention.rope_pattern must be one for each layer but is one for all")
+            raise LoadError("[granite_swa] attention.rope_pattern is a single value: expected one for each layer")
         is_rotated = keys.integers("attention.rope_pattern", config.n_layer, 1, high=1)
         rotation = rope_spec(
             keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
@@ -78,17 +78,17 @@ MODEL = GraniteSwa
 
 
 def _pattern(config: Fields) -> Sequence[bool]:
-    """As ``layer_types`` says, or all but the first of every four."""
+    """Return the layers with windows: those of ``layer_types``, or all but the first of every four."""
     if config.items("layer_types"):
         return local_layers(config, 4)
     return [i % 4 != 0 for i in range(config.integer("num_hidden_layers"))]
 
 
 def _rotated(config: Fields) -> Sequence[bool] | None:
-    """Bases by layer: 0 for no rotation, and otherwise one for all."""
+    """Return the layers with RoPE: those whose base is not 0; all others have the same base."""
     thetas, base = config.items("layer_rope_theta"), theta_of(config)
     if thetas and (len(thetas) != config.integer("num_hidden_layers") or not set(thetas) <= {0, base}):
-        raise UnsupportedError(f"[convert] 'layer_rope_theta' must be 0 or {base} for each layer but is not")
+        raise UnsupportedError(f"[convert] unsupported 'layer_rope_theta': expected 0 or {base} for each layer")
     return [bool(theta) for theta in thetas] or None
 
 

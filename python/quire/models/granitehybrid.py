@@ -1,6 +1,6 @@
-"""Granite 4 hybrid (IBM 2025): Mamba 2 in most layers, attention in some, experts beside a shared one, four scales.
+"""Granite 4 hybrid (IBM 2025): Mamba 2 in most layers, attention in some, routed and shared experts, four multipliers.
 
-Bamba (IBM 2024) is without experts and scales, and rotates a half of each head.
+Bamba (IBM 2024) has neither experts nor multipliers, and applies RoPE to half of each head.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ARCHES = ("granitehybrid",)
 
 
 class Experts:
-    """Those that are chosen, and one that every token goes through."""
+    """Routed experts, and a shared one."""
 
     def __init__(self, weights: Weights, config: DenseConfig, n_expert: int, spec: MoeSpec, shared_dim: int) -> None:
         self.chosen = MoE(weights, config.dim, config.ffn_dim, n_expert, spec)
@@ -65,7 +65,7 @@ class Block:
 
 
 class GraniteHybrid(Decoder):
-    """The number of heads of k and v is 0 in layers with a state.  A scale of 0 says nothing."""
+    """Layers with a recurrent state have 0 heads of k and v.  A multiplier of 0 means the default."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
@@ -76,7 +76,7 @@ class GraniteHybrid(Decoder):
         residual = keys.number("residual_scale", 1.0) or 1.0
         scale = keys.number("attention.scale", 0.0)
         rotation = None
-        if keys.flag("rope.scaling.finetuned", True):  # whether heads are rotated
+        if keys.flag("rope.scaling.finetuned", True):  # llama.cpp's key for RoPE in this architecture
             rotation = rope_spec(
                 keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
             )
@@ -117,7 +117,7 @@ def _kv_heads(config: Fields) -> list[int]:
     n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
     attention, state = {"attention", "full_attention"}, {"mamba", "linear_attention"}
     if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= attention | state):
-        raise UnsupportedError("[convert] 'layer_types' must be attention or mamba for each layer")
+        raise UnsupportedError("[convert] invalid 'layer_types': expected attention or mamba for each layer")
     n_kv_head = config.integer("num_key_value_heads", config.integer("num_attention_heads"), low=1)
     return [n_kv_head if kind in attention else 0 for kind in kinds] or [0] * n_layer
 
@@ -136,7 +136,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 
 def _of_experts(key: Key) -> Key:
-    """Left out of models without experts, which have a shared one only: their MLP."""
+    """Return a key that is omitted for models without routed experts; their shared expert is the MLP."""
 
     def read(config: Fields) -> Value | None:
         value = key.read(config)
@@ -155,7 +155,7 @@ def _n_rot(config: Fields) -> int:
 
 
 def _paired(n_heads: str, n_rot: Callable[[Fields], int] | None = None) -> Change:
-    """Rows that are rotated from halves to pairs; ``n_rot`` None: all of each head, where heads are rotated at all."""
+    """Interleave the rotated rows of each head; ``n_rot`` None: all rows if the model uses RoPE, else none."""
 
     def change(x: Array, config: Fields) -> Array:
         import numpy as np
@@ -165,7 +165,9 @@ def _paired(n_heads: str, n_rot: Callable[[Fields], int] | None = None) -> Chang
         n_head = config.integer(n_heads, config.integer("num_attention_heads"))
         n = x.shape[0] // n_head if n_rot is None else n_rot(config)
         if x.shape[0] % n_head or n > x.shape[0] // n_head or n % 2:
-            raise LoadError(f"[convert] '{n_heads}' must divide the rows of q and k in heads of at least {n}")
+            raise LoadError(
+                f"[convert] {x.shape[0]} rows of q or k do not split into '{n_heads}' {n_head} heads of at least {n}"
+            )
         heads = x.reshape(n_head, x.shape[0] // n_head, -1)
         order = np.arange(n).reshape(2, n // 2).T.ravel()
         made: Array = np.concatenate([heads[:, order], heads[:, n:]], 1).reshape(x.shape)
@@ -175,7 +177,7 @@ def _paired(n_heads: str, n_rot: Callable[[Fields], int] | None = None) -> Chang
 
 
 class _Checkpoint(Checkpoint):
-    """Without experts the shared one is called the MLP.  What has no state is ``granite``, or ``granitemoe``."""
+    """Without routed experts the shared one becomes the MLP; without recurrent layers the architecture differs."""
 
     def arch_of(self, config: Fields) -> str:
         if 0 in _kv_heads(config):
@@ -207,7 +209,9 @@ def _inner(config: Fields) -> int:
 def _sizes_agree(config: Fields) -> None:
     heads = config.integer("mamba_n_heads", 128, low=1)
     if config.value("mamba_d_head") not in (None, "auto", _inner(config) // heads):
-        raise UnsupportedError("[convert] 'mamba_d_head' must be mamba_expand * hidden_size / mamba_n_heads")
+        raise UnsupportedError(
+            "[convert] unsupported 'mamba_d_head': expected mamba_expand * hidden_size / mamba_n_heads"
+        )
 
 
 _LAYER = "model.layers.{i}"
@@ -278,7 +282,7 @@ HF = {
         },
         fixed={
             "hidden_act": SILU, "time_step_limit": UNLIMITED,
-            "partial_rotary_factor": (0.5, None),  # whatever it is; that of rope_parameters counts
+            "partial_rotary_factor": (0.5, None),  # rope_parameters takes precedence
         },
         checks=(_sizes_agree,),
         unused=(

@@ -1,4 +1,4 @@
-"""Granite 3 with experts (Granite team 2024): Llama's attention, four multipliers, with or without a shared expert."""
+"""Granite 3 with experts (Granite team 2024): Llama's attention, four multipliers, an optional shared expert."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ScaledAttention(Attention):
 
 
 class Block:
-    """What is added is multiplied by ``scale``."""
+    """A block whose attention and MLP outputs are multiplied by ``scale`` before they are added."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
         self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
@@ -56,10 +56,10 @@ class GraniteMoe(Decoder):
         config = DenseConfig.read(keys, n_vocab)
         experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
         shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
-        self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0  # 0 says nothing
+        self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0  # 0: not set
         self.logit_scale = keys.number("logit_scale")
         if self.logit_scale == 0:
-            raise LoadError("[granitemoe] logit_scale must not be 0 but is")
+            raise LoadError("[granitemoe] invalid logit_scale: 0")
         attention_scale = keys.number("attention.scale", 0.0)
         scale = keys.number("residual_scale", 0.0) or 1.0
         rotation = rope_spec(

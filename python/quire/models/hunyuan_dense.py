@@ -1,4 +1,4 @@
-"""Hunyuan, dense (Tencent 2025): norms on the heads of q and k after their rotation, a stretched base."""
+"""Hunyuan, dense (Tencent 2025): query and key norms after RoPE, a stretched RoPE base."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _head_dim(config: Fields) -> int:
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """With ``alpha``, the kind that is called dynamic is a larger base and nothing else."""
+    """Yield the RoPE keys; "dynamic" scaling with ``alpha`` is just a larger base."""
     rope = rope_of(config)
     if kind_of(rope) != "dynamic" or not rope.number("alpha", 0.0):
         yield from rope_keys(config)

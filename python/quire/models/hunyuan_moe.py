@@ -1,4 +1,4 @@
-"""Hunyuan with experts (Sun et al. 2024): norms on the heads of q and k after they are rotated, a shared expert."""
+"""Hunyuan with experts (Sun et al. 2024): query and key norms after RoPE, a shared expert."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HunyuanMoe(Decoder):
         config = DenseConfig.read(keys, n_vocab)
         experts = ExpertConfig.read(keys, config.n_layer)
         shared_dim = keys.integer("expert_shared_feed_forward_length", config.ffn_dim, low=1, high=MAX_DIM)
-        keys.without_effect("expert_shared_count")  # the size of all of them is the key above
+        keys.without_effect("expert_shared_count")  # the key above holds the width of all of them together
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
             Block(
@@ -61,18 +61,18 @@ def _n_used(config: Fields) -> int:
     if isinstance(config.value("moe_topk"), list):
         numbers = set(config.items("moe_topk"))
         if len(numbers) != 1 or not isinstance(number := numbers.pop(), int):
-            raise UnsupportedError("[convert] 'moe_topk' must be the same for all layers but is not")
+            raise UnsupportedError("[convert] unsupported 'moe_topk': it differs between layers")
         return number
     return config.integer("moe_topk", 1)
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """A fixed alpha stretches the base (what is called dynamic here)."""
+    """Yield the RoPE keys; "dynamic" scaling with a fixed ``alpha`` is just a larger base."""
     rope = rope_of(config)
     if kind_of(rope) == "dynamic" and rope.has("alpha"):
         head_dim = config.integer("head_dim", 0)
         if head_dim <= 2:
-            raise UnsupportedError(f"[convert] 'head_dim' must be above 2 but is {head_dim}")
+            raise UnsupportedError(f"[convert] 'head_dim' {head_dim} is out of range: expected more than 2")
         rope.read(("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"))
         yield "rope.freq_base", "f32", theta_of(config) * rope.number("alpha") ** (head_dim / (head_dim - 2))
     else:

@@ -1,4 +1,4 @@
-"""Hunyuan 3 (Tencent 2026): Qwen3's attention, experts by corrected sigmoids and a shared one, first layers dense."""
+"""Hunyuan 3 (Tencent 2026): Qwen3's attention, experts by corrected sigmoids, a shared expert, first layers dense."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARCHES = ("hy_v3",)
 
 
 class HunyuanV3(Decoder):
-    """A layer has experts where the file has their router."""
+    """A layer has experts if the file has its router."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -65,7 +65,7 @@ def _shared_dim(config: Fields) -> int:
 
 
 def _kinds_of_layers(config: Fields) -> None:
-    """Which they are shows in the checkpoint."""
+    """Check the kinds of layers; the checkpoint's tensors show which ones have experts."""
     kinds_of_mlps(config)
 
 

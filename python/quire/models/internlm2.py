@@ -1,4 +1,4 @@
-"""InternLM 2 and 2.5 (Cai et al. 2024): llama, whose checkpoints hold q, k and v in one tensor."""
+"""InternLM 2 and 2.5 (Cai et al. 2024): Llama, with q, k and v fused in checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = llama.Windowless
 
 
 def _part(which: str) -> Change:
-    """The rows of q, k or v: each head of k is stored after the heads of q that share it, and before its v."""
+    """Take the rows of q, k or v: each k head follows the q heads that share it and precedes its v head."""
 
     def change(x: Array, config: Fields) -> Array:
         n_head, n_kv_head = config.integer("num_attention_heads", low=1), config.integer("num_key_value_heads", low=1)

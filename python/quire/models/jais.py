@@ -1,4 +1,4 @@
-"""Jais (Sengupta et al. 2023): linear biases for positions, a gated MLP, scores divided by the size of a head."""
+"""Jais (Sengupta et al. 2023): ALiBi, a gated MLP, scores divided by the size of a head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Jais(LayerNormDecoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
         if (max_bias := keys.number("attention.max_alibi_bias", 0.0)) < 0:
-            raise LoadError(f"[jais] attention.max_alibi_bias must not be negative but is {max_bias}")
+            raise LoadError(f"[jais] negative attention.max_alibi_bias: {max_bias}")
         biases = LinearBiases(weights, config.n_head, max_bias) if max_bias else None
         blocks = [
             Block(config, block, Attention(config, block, i, biases), GatedMLP(block, config.dim, config.ffn_dim))
@@ -53,7 +53,7 @@ def _embedding(x: Array, config: Fields) -> Array:
 
 
 def _head(x: Array, config: Fields) -> Array:
-    """The embedding's matrix with another scale."""
+    """Scale the embedding matrix for use as the output matrix."""
     import numpy as np
 
     scaled: Array = x * np.float32(_width_scale(config))
@@ -63,7 +63,7 @@ def _head(x: Array, config: Fields) -> Array:
 def _scores_by_size(config: Fields) -> None:
     for name in ("scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"):
         if config.flag(name, True) is False:
-            raise UnsupportedError(f"[convert] '{name}' must be true but is false")
+            raise UnsupportedError(f"[convert] unsupported '{name}': false")
 
 
 _LAYER = "transformer.h.{i}"

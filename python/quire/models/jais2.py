@@ -1,4 +1,4 @@
-"""Jais 2 (Inception 2025): layer norms, biases everywhere, an ungated MLP of squared ReLUs (So et al. 2021)."""
+"""Jais 2 (Inception 2025): layer norms, biases everywhere, an ungated MLP with squared ReLU (So et al. 2021)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ ARCHES = ("jamba",)
 
 
 class Jamba(Decoder):
-    """The number of heads of k and v is 0 in layers with a state.  Layers have experts where the file has a router."""
+    """Layers with a recurrent state have 0 heads of k and v.  A layer has experts if the file has its router."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)

@@ -1,4 +1,4 @@
-"""Jina embeddings v2 (Gunther et al. 2023): BERT with linear biases for positions, and gated GELUs."""
+"""Jina embeddings v2 (Gunther et al. 2023): BERT with ALiBi and GeGLU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARCHES = ("jina-bert-v2",)
 
 
 class LinearBiases:
-    """ALiBi (Press, Smith and Lewis 2021) both ways: scores fall with the distance, whichever token comes first."""
+    """Bidirectional ALiBi (Press, Smith and Lewis 2021): scores fall with the distance in both directions."""
 
     def __init__(self, weights: Weights, n_head: int) -> None:
         self.weights, self.slopes = weights, alibi_slopes(n_head, 8.0)
@@ -30,7 +30,7 @@ class LinearBiases:
 
 
 class Attention(encoding.Attention):
-    """With norms of all of q and k where the file has them."""
+    """Attention with ALiBi, and norms of whole q and k rows if the file has them."""
 
     def __init__(self, config: EncoderConfig, weights: Weights, biases: LinearBiases) -> None:
         super().__init__(config, weights)
@@ -76,7 +76,7 @@ MODEL = JinaBertV2
 
 def _no_classes(config: Fields) -> None:
     if (kind := config.value("emb_pooler")) not in ("mean", None):
-        raise UnsupportedError(f"[convert] 'emb_pooler' must be mean but is {kind}")
+        raise UnsupportedError(f"[convert] unsupported 'emb_pooler': {kind} (expected mean)")
 
 
 _LAYER = "encoder.layer.{i}"

@@ -1,4 +1,4 @@
-"""Jina embeddings v3 (Sturua et al. 2024), without adapters: BERT's wiring with rotated heads."""
+"""Jina embeddings v3 (Sturua et al. 2024), without adapters: BERT with RoPE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kimi Linear (Moonshot AI 2025): a delta rule with a decay for every key, and latent attention without rotation."""
+"""Kimi Linear (Moonshot AI 2025): a delta rule with a decay for every key, and latent attention without RoPE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READS = ("expert_gating_func", "expert_weights_scale")
 
 
 class DeltaAttention:
-    """Queries, keys and values go through short convolutions; what comes out is normed by head, times a sigmoid."""
+    """The delta rule on convolved queries, keys and values; the output is normalized by head and gated."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, *, size: int, kernel: int) -> None:
         self.layer, self.n_head, self.size = layer, config.n_head, size
@@ -54,14 +54,14 @@ class DeltaAttention:
 
 
 def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
-    """A vector that files hold with dimensions of 1, some with one more before them."""
+    """Take a vector stored with dimensions of 1; some files have one more in front."""
     has_more = weights.n_rows(name) == 1 and stored[0] != 1
     before = (1,) * (4 - len(stored)) if has_more else ()
     return weights.tensor(name, shape, vector=True, stored=(*before, *stored))
 
 
 class KimiLinear(Decoder):
-    """Layers without heads of k and v have the delta rule."""
+    """Layers without heads of k and v use the delta rule."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         n_layer = keys.integer("block_count", low=1, high=MAX_LAYERS)
@@ -74,7 +74,7 @@ class KimiLinear(Decoder):
         self.kernel = keys.integer("ssm.conv_kernel", low=2, high=32)
         self.size = keys.integer("kda.head_dim", low=1, high=256)
         if config.head_dim != sizes.rank + sizes.n_rot:
-            raise LoadError(f"[kimi-linear] key_length must be {sizes.rank + sizes.n_rot} but is {config.head_dim}")
+            raise LoadError(f"[kimi-linear] key_length is {config.head_dim}: expected {sizes.rank + sizes.n_rot}")
         keys.without_effect("rope.freq_base")
         experts = ExpertConfig.read(keys, n_layer, gating="sigmoid", grouped=True, reads=READS)
         n_dense_layers = keys.integer("leading_dense_block_count", 0)
@@ -106,25 +106,27 @@ MODEL = KimiLinear
 
 
 def _linear(config: Fields, name: str, old: str, default: int) -> int:
-    """Of the layers with the delta rule, wherever the configuration has it."""
+    """Read a size of the delta-rule layers, under its new or old name."""
     return config.inner("linear_attn_config").integer(old, config.integer(name, default), low=1)
 
 
 def _full_layers(config: Fields) -> list[bool]:
-    """Which layers have attention: as ``layer_types`` says, or by numbers from 1, or every fourth but the first."""
+    """Return the attention layers: by ``layer_types``, by layer numbers from 1, or every fourth except the first."""
     n_layer = config.integer("num_hidden_layers")
     kinds = config.items("layer_types")
     old = config.inner("linear_attn_config")
     numbers, others = old.items("full_attn_layers"), old.items("kda_layers")
     if kinds:
         if len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}:
-            raise UnsupportedError("[convert] 'layer_types' must be linear_attention or full_attention for each layer")
+            raise UnsupportedError(
+                "[convert] invalid 'layer_types': expected linear_attention or full_attention for each layer"
+            )
         return [kind == "full_attention" for kind in kinds]
     if not (old.has("full_attn_layers") and old.has("kda_layers")):
         return [i > 0 and i % 4 == 0 for i in range(n_layer)]
     if sorted(map(str, [*numbers, *others])) != sorted(str(i + 1) for i in range(n_layer)):
         raise UnsupportedError(
-            "[convert] 'full_attn_layers' and 'kda_layers' must be all layers, each once, but are not"
+            f"[convert] invalid 'full_attn_layers' and 'kda_layers': expected each of {n_layer} layers once"
         )
     return [i + 1 in numbers for i in range(n_layer)]
 
@@ -132,14 +134,14 @@ def _full_layers(config: Fields) -> list[bool]:
 def _heads_agree(config: Fields) -> None:
     n = config.integer("num_attention_heads", 32)
     if (found := _linear(config, "linear_num_heads", "num_heads", 32)) != n:
-        raise UnsupportedError(f"[convert] 'num_heads' of the delta rule must be {n} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'num_heads' of the delta rule: {found} (expected {n})")
     all_heads(config)
 
 
 def _normalized(config: Fields) -> None:
     for name in ("moe_renormalize", "norm_topk_prob"):
         if not config.flag(name, True):
-            raise UnsupportedError(f"[convert] '{name}' must be true but is not")
+            raise UnsupportedError(f"[convert] unsupported '{name}': false")
 
 
 def _decay(x: Array, config: Fields) -> Array:
@@ -178,7 +180,7 @@ HF = {
         {
             **LATENT_TENSORS,
             **DECODER_TENSORS,
-            # Transformers saves those of dense layers where others have their experts.
+            # Transformers saves the MLPs of dense layers under the experts' module.
             **{f"blk.{{i}}.ffn_{x}.weight": f"{_MOE}.{x}_proj.weight" for x in ("gate", "up", "down")},
             **{f"blk.{{i}}.ssm_conv1d_{one}": f"{_ATTENTION}.{one}_conv1d" for one in "qkv"},
             **{f"blk.{{i}}.ssm_{one}": f"{_ATTENTION}.{one}_proj" for one in ("f_a", "f_b", "g_a", "g_b")},

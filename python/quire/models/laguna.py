@@ -1,4 +1,4 @@
-"""Laguna (poolside 2026): Qwen3's attention times a softplus, more heads in layers with windows, corrected sigmoids."""
+"""Laguna (poolside 2026): Qwen3's attention with a softplus gate, more heads in windowed layers, corrected sigmoids."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from .base import MAX_DIM, MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, d
 from .mellum import pattern_of
 
 ARCHES = ("laguna",)
-PERIOD = 4  # every fourth layer, the first one too, sees all of the past
+PERIOD = 4  # every fourth layer, beginning with the first, has full attention
 
 
 class Attention(qwen3.Attention):
-    """What heads give is multiplied by the softplus of a product with the input: each head, or each number."""
+    """Multiplies the heads' outputs by the softplus of a projection of the input, per head or per element."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
         super().__init__(config, weights, layer, rotation)
@@ -58,7 +58,7 @@ class Attention(qwen3.Attention):
 
 
 class Laguna(Decoder):
-    """Scaling of the rotation is that of the layers that see everything."""
+    """RoPE scaling applies to the full-attention layers only."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         n_heads = keys.integers(
@@ -88,11 +88,11 @@ class Laguna(Decoder):
 
 
 def _nearby(keys: Keys, config: DenseConfig) -> RopeSpec:
-    """The rotation within windows."""
+    """Read the rotation of windowed layers."""
     base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
     n_rot = keys.integer("rope.dimension_count_swa", config.n_rot, low=2, high=config.head_dim)
     if base <= 0 or n_rot % 2:
-        raise LoadError(f"[laguna] rope.freq_base_swa and dimension_count_swa cannot be {base} and {n_rot}")
+        raise LoadError(f"[laguna] invalid rope.freq_base_swa {base} or dimension_count_swa {n_rot}")
     return RopeSpec(n_dims=n_rot, layout="half", freq_base=base)
 
 
@@ -102,14 +102,14 @@ MODEL = Laguna
 
 
 def _n_heads(config: Fields) -> list[int]:
-    """A list of all layers counts more than a number."""
+    """Return each layer's number of heads; a list of all layers takes precedence over a number."""
     n_layer, heads = config.integer("num_hidden_layers"), config.items("num_attention_heads_per_layer")
     if not heads:
         return [config.integer("num_attention_heads", low=1)] * n_layer
     config.read(("num_attention_heads",))
     numbers = [n for n in heads if isinstance(n, int) and n > 0]
     if len(numbers) != n_layer or len(heads) != n_layer:
-        raise LoadError(f"[convert] 'num_attention_heads_per_layer' must be {n_layer} numbers above 0 but is not")
+        raise LoadError(f"[convert] invalid 'num_attention_heads_per_layer': expected {n_layer} positive integers")
     return numbers
 
 
@@ -122,15 +122,18 @@ def _window(config: Fields) -> int | None:
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """By the kind of layer."""
+    """Yield the RoPE keys of both kinds of layers."""
     kinds, head_dim = config.inner("rope_parameters"), config.integer("head_dim", 128)
     if config.has("rope_scaling") or (config.has("rope_parameters") and not kinds.has("full_attention")):
-        raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+        raise UnsupportedError("[convert] unsupported 'rope_parameters': expected one entry for each kind of layer")
     if not kinds.has("sliding_attention") and any(pattern_of(config)) and config.has("rope_parameters"):
-        raise UnsupportedError("[convert] 'rope_parameters' must have sliding_attention but have not")
+        raise UnsupportedError("[convert] 'rope_parameters' has no entry for sliding_attention")
     local, default_part = kinds.inner("sliding_attention"), 1.0 if config.has("rope_parameters") else 0.5
     if kind_of(local) != "default" or kind_of(rope_of(config)) == "llama3":
-        raise UnsupportedError("[convert] the rope scaling must be default, and yarn in full_attention, but is not")
+        raise UnsupportedError(
+            f"[convert] unsupported rope scaling: '{kind_of(local)}' for sliding_attention, "
+            f"'{kind_of(rope_of(config))}' for full_attention (expected default, and default or yarn)"
+        )
     yield "rope.freq_base_swa", "f32", local.number("rope_theta", 10000.0)
     yield "rope.dimension_count_swa", "u32", int(head_dim * local.number("partial_rotary_factor", 1.0))
     part = rope_of(config).number("partial_rotary_factor", default_part)
@@ -172,7 +175,7 @@ HF = {
         fixed={
             "hidden_act": SILU,
             "attention_bias": (False,),
-            "gating": (True, "per-head", "per-element"),  # which of them shows in the checkpoint
+            "gating": (True, "per-head", "per-element"),  # the checkpoint's tensors show which
             "moe_router_logit_softcapping": (0, 0.0),
             "moe_apply_router_weight_on_input": (False,),
         },

@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI 2025): gated short convolutions, and attention in some of the layers."""
+"""LFM2 (Liquid AI 2025): gated short convolutions, and attention in some layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARCHES = ("lfm2",)
 
 
 class ShortConvolution:
-    """``out(c * conv(b * x))``, with b, c and x of one projection."""
+    """``out(c * conv(b * x))``, where b, c and x come from one projection."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, kernel: int) -> None:
         self.layer, self.dim = layer, config.dim
@@ -43,7 +43,7 @@ class ShortConvolution:
 
 
 class Lfm2(Decoder):
-    """The number of heads of k and v is 0 in layers that are convolutions."""
+    """Convolution layers have 0 heads of k and v."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.attends, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
@@ -64,7 +64,7 @@ class Lfm2(Decoder):
             )
         ]
         self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
-        self.norm = weights.norm("token_embd_norm", config.dim, config.eps)  # in spite of its name it is the last one
+        self.norm = weights.norm("token_embd_norm", config.dim, config.eps)  # despite its name, the output norm
         self.head = head(weights, config, self.embedding)
 
     @staticmethod
@@ -94,7 +94,7 @@ def _attends(config: Fields) -> list[bool]:
         return [i in full for i in range(n_layer)]
     config.read(("full_attn_idxs",))
     if len(kinds) != n_layer or not set(map(str, kinds)) <= {"conv", "full_attention"}:
-        raise UnsupportedError("[convert] 'layer_types' must be conv or full_attention for each layer")
+        raise UnsupportedError("[convert] invalid 'layer_types': expected conv or full_attention for each layer")
     return [kind == "full_attention" for kind in kinds]
 
 
@@ -104,7 +104,7 @@ def _kv_heads(config: Fields) -> list[int]:
 
 
 def _ffn_dim(config: Fields) -> int:
-    """Two thirds of what the configuration says, times a factor, rounded up: Llama's old habit."""
+    """Return the MLP width: two thirds of the configured one, times a factor, rounded up, as in the first Llama."""
     dim = config.integer("block_ff_dim") if config.has("block_ff_dim") else config.integer("intermediate_size", 12288)
     config.read(("intermediate_size",))
     factor, multiple = config.value("block_ffn_dim_multiplier"), config.integer("block_multiple_of", 256, low=1)

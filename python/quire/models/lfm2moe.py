@@ -1,4 +1,4 @@
-"""LFM2 with experts (Liquid AI 2025): LFM2's layers, a mixture in all but the first few."""
+"""LFM2 with experts (Liquid AI 2025): LFM2's layers, experts in all but the first few."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import MAX_DIM, MAX_LAYERS, Layer
 from .lfm2 import KEYS, TENSORS, Lfm2, rope_of_lfm2
 
 ARCHES = ("lfm2moe",)
-SIGMOID = 2  # of expert_gating_func
+SIGMOID = 2  # the value of expert_gating_func
 
 
 class Lfm2Moe(Lfm2):
@@ -32,7 +32,7 @@ class Lfm2Moe(Lfm2):
             n_used=n_used,
             gating="sigmoid",
             normalize=keys.flag("expert_weights_norm", True),
-            scale=keys.number("expert_weights_scale", 1.0) or 1.0,  # 0 says nothing
+            scale=keys.number("expert_weights_scale", 1.0) or 1.0,  # 0: not set
         )
         return [
             GatedMLP(block, config.dim, config.ffn_dim)

@@ -1,6 +1,6 @@
-"""Llama (Touvron et al. 2023, Grattafiori et al. 2024) and models of its shape, such as Mistral (Jiang et al. 2023).
+"""Llama (Touvron et al. 2023, Grattafiori et al. 2024), Mistral (Jiang et al. 2023), Mixtral (Jiang et al. 2024).
 
-With experts, Mixtral (Jiang et al. 2024).
+Mixtral is Llama with experts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ARCHES = ("llama",)
 
 
 class Attention:
-    """``bias``: whether q, k and v have one; None: as the file has it, of the output too."""
+    """Grouped-query attention with RoPE.  ``bias``: q, k and v have biases; None: if the file has them."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, bias: bool | None = None
@@ -63,7 +63,7 @@ class Attention:
 
 
 class Llama(Decoder):
-    """Files store q and k with the halves of each head interleaved, as the original checkpoints did."""
+    """Files store q and k with the halves of each head interleaved, as in the original checkpoints."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -80,12 +80,12 @@ class Llama(Decoder):
 
     @staticmethod
     def window_of(keys: Keys) -> int:
-        """Mistral's, in every layer; 0: there is none."""
+        """Return Mistral's window, which applies to every layer; 0: none."""
         return keys.integer("attention.sliding_window", 0)
 
     @staticmethod
     def mlps(keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
-        """What makes each layer's MLP, or its mixture where the file has experts."""
+        """Return a function that makes a layer's MLP, or its mixture if the file has experts."""
         if keys.integer("expert_count", 0) == 0:
             keys.only("expert_count", 0)
             keys.only("expert_used_count", 0)
@@ -98,7 +98,7 @@ class Llama(Decoder):
 
 
 class Windowless(Llama):
-    """For siblings none of which has windows."""
+    """Llama for architectures that never have windows."""
 
     @staticmethod
     def window_of(keys: Keys) -> int:
@@ -143,7 +143,7 @@ HF = {
         {**KEYS, "attention.sliding_window": window(4096)},
         TENSORS,
         fixed={"hidden_act": SILU},
-        unused=("layer_types",),  # transformers warns of them and goes on
+        unused=("layer_types",),  # transformers ignores them with a warning
     ),
     "MixtralForCausalLM": Checkpoint(
         "llama",

@@ -1,5 +1,6 @@
-"""Llama 4, text (Meta 2025): attention within chunks, and in every fourth layer to all of the past, without rotation
-but with a temperature that grows with the position; experts whose weights multiply what goes into them.
+"""Llama 4, text (Meta 2025): chunked attention, full attention without RoPE in every fourth layer, experts.
+
+Full attention has a temperature that grows with the position.  Routing weights multiply the experts' inputs.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from ..nn import (
 from .base import Block, Decoder, DenseConfig, Layer, local_layers
 
 ARCHES = ("llama4",)
-PERIOD = 4  # every fourth layer sees all of the past
-LENGTH = 8192  # of a chunk, and of a step of the temperature
-WITHOUT_NORMS = 128  # experts of the model whose q and k are not normalized
+PERIOD = 4  # every fourth layer has full attention
+LENGTH = 8192  # default length of a chunk, and of a step of the temperature
+WITHOUT_NORMS = 128  # the number of experts of the model without query and key norms
 
 
 class Attention(ABC):
@@ -60,7 +61,7 @@ class Attention(ABC):
 
     @abstractmethod
     def turn(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Queries and keys as they attend."""
+        """Return queries and keys with positions applied."""
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k = self.turn(self.q(x).heads(self.n_head), self.k(x).heads(self.n_kv_head), step)
@@ -68,7 +69,7 @@ class Attention(ABC):
 
 
 class ChunkAttention(Attention):
-    """``eps`` 0: without norms, which have no weights."""
+    """Attention within chunks, with RoPE.  ``eps``: of query and key norms, which have no weights; 0: no norms."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, eps: float) -> None:
         super().__init__(config, weights, layer)
@@ -80,7 +81,7 @@ class ChunkAttention(Attention):
 
 
 class GlobalAttention(Attention):
-    """``beta`` and ``length``: of the temperature."""
+    """Full attention without RoPE; ``beta`` and ``length`` are the temperature's."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, beta: float, length: int) -> None:
         super().__init__(config, weights, layer)
@@ -108,7 +109,7 @@ class Llama4(Decoder):
         self.is_local = [(i + 1) % PERIOD != 0 for i in range(config.n_layer)]
         if local_layers(keys, config.n_layer, PERIOD) != self.is_local:
             key = keys.full("attention.sliding_window_pattern")
-            raise UnsupportedError(f"[llama4] '{key}' must be {PERIOD}, which layers turn by too, but is not")
+            raise UnsupportedError(f"[llama4] unsupported '{key}': expected {PERIOD}, the period of layers with RoPE")
         rotation = rope_spec(
             keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
         )
@@ -155,21 +156,23 @@ def _layers_are_usual(config: Fields) -> None:
     local = [int((i + 1) % PERIOD != 0) for i in range(n_layer)]
     kinds = ["chunked_attention" if one else "full_attention" for one in local]
     if config.integer("no_rope_layer_interval", PERIOD) != PERIOD and not config.items("no_rope_layers"):
-        raise UnsupportedError(f"[convert] 'no_rope_layer_interval' must be {PERIOD}")
+        raise UnsupportedError(f"[convert] unsupported 'no_rope_layer_interval': expected {PERIOD}")
     if config.items("no_rope_layers") not in ([], local):
-        raise UnsupportedError("[convert] 'no_rope_layers' must have a 0 for every fourth layer but has not")
+        raise UnsupportedError("[convert] unsupported 'no_rope_layers': expected 0 for every fourth layer, else 1")
     if config.items("layer_types") not in ([], kinds):
-        raise UnsupportedError("[convert] 'layer_types' must be full_attention for every fourth layer but is not")
+        raise UnsupportedError("[convert] unsupported 'layer_types': expected full_attention for every fourth layer")
     if config.has("moe_layers") and config.items("moe_layers") != list(range(step - 1, n_layer, step)):
-        raise UnsupportedError(f"[convert] 'moe_layers' must be every {step}th layer but is not")
+        raise UnsupportedError(f"[convert] 'moe_layers' contradicts 'interleave_moe_layer_step' {step}")
     has_norms = config.integer("num_local_experts", 16) != WITHOUT_NORMS
     if config.flag("use_qk_norm", True) != has_norms:
-        raise UnsupportedError(f"[convert] 'use_qk_norm' must be {has_norms} for so many experts but is not")
+        raise UnsupportedError(
+            f"[convert] unsupported 'use_qk_norm': {not has_norms} (expected {has_norms} for this number of experts)"
+        )
 
 
 def _chunk(config: Fields) -> int | None:
     if config.is_null("attention_chunk_size"):
-        raise UnsupportedError("[convert] 'attention_chunk_size' must be a number but is null")
+        raise UnsupportedError("[convert] unsupported 'attention_chunk_size': null (expected a number)")
     chunk = config.integer("attention_chunk_size", LENGTH, low=1)
     return None if chunk == LENGTH else chunk
 
@@ -180,13 +183,13 @@ def _length(config: Fields) -> int | None:
 
 
 def _beta(config: Fields) -> float | None:
-    is_tuned = config.value("attn_temperature_tuning")  # true, or the 4 of old files
+    is_tuned = config.value("attn_temperature_tuning")  # true, or 4 in old files
     beta = config.number("attn_scale", 0.1) if is_tuned or is_tuned is None else 0.0
     return None if beta == 0.1 else beta
 
 
 def _half(which: int) -> Change:
-    """Gate or up, which lie side by side in matrices ``[in, out]``, of every expert."""
+    """Take the gate or up half of every expert; matrices are stored ``[in, out]``."""
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[-1] // 2

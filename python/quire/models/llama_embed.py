@@ -1,4 +1,4 @@
-"""Llama whose tokens attend both ways, such as Llama-Embed-Nemotron (Babakhin et al. 2025)."""
+"""Llama with bidirectional attention, such as Llama-Embed-Nemotron (Babakhin et al. 2025)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHES = ("llama-embed",)
 
 
 class LlamaEmbed(EuroBert):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     LAYOUT: ClassVar[Layout] = "interleaved"
 

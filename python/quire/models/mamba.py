@@ -1,6 +1,6 @@
-"""Mamba (Gu and Dao 2023): a state for each channel, with decays of its own, and a short convolution before it.
+"""Mamba (Gu and Dao 2023): a state for each channel, with its own decays, and a short convolution before it.
 
-Falcon Mamba (Zuo et al. 2024) normalizes what selects: time steps, b and c, without weights.
+Falcon Mamba (Zuo et al. 2024) also normalizes time steps, b and c, without weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ARCHES = ("mamba",)
 
 @dataclass(frozen=True)
 class Selection:
-    """Sizes of the layers with a state."""
+    """Sizes of the recurrent layers."""
 
     kernel: int
     inner: int
     n_state: int
-    dt_rank: int  # of the product that gives time steps
+    dt_rank: int  # rank of the projection to time steps
 
     @classmethod
     def read(cls, keys: Keys) -> Selection:
@@ -41,7 +41,7 @@ class Selection:
 
 
 class MambaMixer:
-    """Norms of time steps, b and c are there where the file has their weights (Jamba), or where ``unit_eps`` is set."""
+    """Mamba's mixer; time steps, b and c are normalized if the file has norms for them (Jamba) or by ``unit_eps``."""
 
     def __init__(
         self, weights: Weights, dim: int, layer: int, selection: Selection, eps: float, *, unit_eps: float = 0.0
@@ -75,13 +75,15 @@ class MambaMixer:
 
 
 class Mamba(Mamba2):
-    """Mamba 2's layers, with another mixer."""
+    """Mamba 2's wiring with Mamba's mixer."""
 
     def mixers(self, keys: Keys, blocks: Sequence[Weights], eps: float) -> list[MambaMixer]:  # type: ignore[override]
         self.selection = selection = Selection.read(keys)
-        unit_eps = keys.number("ssm.dt_b_c_rms_epsilon", eps)  # a key of ours: llama.cpp takes that of the other norms
+        unit_eps = keys.number(
+            "ssm.dt_b_c_rms_epsilon", eps
+        )  # Quire's own key: llama.cpp uses the other norms' epsilon
         if not 0 < unit_eps < 1:
-            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {unit_eps}")
+            raise LoadError(f"[{keys.arch}] norm epsilon {unit_eps} is out of range: expected between 0 and 1")
         unit_eps = unit_eps if keys.flag("ssm.dt_b_c_rms", False) else 0.0
         return [
             MambaMixer(block, self.config.dim, i, selection, eps, unit_eps=unit_eps) for i, block in enumerate(blocks)

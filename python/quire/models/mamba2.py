@@ -1,4 +1,4 @@
-"""Mamba 2 (Dao and Gu 2024): a state for each head, decayed by one number, and a short convolution before it."""
+"""Mamba 2 (Dao and Gu 2024): a state for each head, with one decay, and a short convolution before it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ARCHES = ("mamba2",)
 
 @dataclass(frozen=True)
 class StateSpace:
-    """Sizes of the layers with a state."""
+    """Sizes of the recurrent layers."""
 
     kernel: int
     inner: int
     n_state: int
     n_head: int
-    n_group: int  # heads of a group read and write by the same vectors
+    n_group: int  # heads of a group share b and c
 
     @classmethod
     def read(cls, keys: Keys) -> StateSpace:
@@ -40,23 +40,24 @@ class StateSpace:
         )
         if sizes.inner % sizes.n_head or sizes.n_head % sizes.n_group:
             raise LoadError(
-                f"[{keys.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other"
+                f"[{keys.arch}] ssm.inner_size {sizes.inner}, ssm.time_step_rank {sizes.n_head} and ssm.group_count "
+                f"{sizes.n_group} do not divide each other"
             )
         return sizes
 
     @property
     def n_channels(self) -> int:
-        """Of the convolution: x, b and c."""
+        """The channels of the convolution: x, b and c."""
         return self.inner + 2 * self.n_group * self.n_state
 
     def cache(self, *, n_kv_head: int = 0, head_dim: int = 0) -> CacheSpec:
-        """``n_kv_head``, ``head_dim``: of attention in the same layer."""
+        """Return what a layer keeps; ``n_kv_head`` and ``head_dim`` belong to attention in the same layer."""
         states = [("conv", (self.kernel - 1) * self.n_channels), ("ssm", self.inner * self.n_state)]
         return CacheSpec(n_kv_head=n_kv_head, head_dim=head_dim, states=states)
 
 
 class Mamba2Mixer:
-    """``eps``: of the norm by group, which some models leave out."""
+    """Mamba 2's mixer; ``eps`` is that of the group norm, which some models lack."""
 
     def __init__(self, weights: Weights, dim: int, layer: int, sizes: StateSpace, eps: float) -> None:
         self.layer, self.sizes, self.eps = layer, sizes, eps
@@ -89,12 +90,12 @@ class Mamba2Mixer:
 
 
 class Attention:
-    """Of models that mix both: most are without rotation, as the states tell the order."""
+    """Attention in hybrid models: most have no RoPE, because the states carry the order."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, layer: int, scale: float = 0.0, *, rotation: RopeSpec | None = None
     ) -> None:
-        """``scale``: of scores; 0: by the size of a head."""
+        """Declare the weights; ``scale`` is that of scores, 0: ``head_dim ** -0.5``."""
         self.rotation = rotation
         self.layer, self.n_head, self.n_kv_head = layer, config.n_head, config.n_kv_head
         self.scale = scale or config.head_dim**-0.5
@@ -111,14 +112,14 @@ class Attention:
 
 
 class Mamba2:
-    """Norm and mixer in each layer; nothing else."""
+    """A norm and a mixer in each layer, without MLPs."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.config = config = Config.read(keys, n_vocab)
         eps = keys.number("attention.layer_norm_rms_epsilon")
         if not 0 < eps < 1:
-            raise LoadError(f"[{keys.arch}] the epsilon of norms must be between 0 and 1 but is {eps}")
-        keys.without_effect("attention.head_count", "feed_forward_length")  # 0 in files, as llama.cpp wants them
+            raise LoadError(f"[{keys.arch}] norm epsilon {eps} is out of range: expected between 0 and 1")
+        keys.without_effect("attention.head_count", "feed_forward_length")  # llama.cpp requires them, as 0
         self.layers = self.mixers(keys, [*weights.blocks(config.n_layer)], eps)
         self.norms = [block.norm("attn_norm", config.dim, eps) for block in weights.blocks(config.n_layer)]
         self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
@@ -145,7 +146,7 @@ MODEL = Mamba2
 
 
 def decay(x: Array, config: Fields) -> Array:
-    """From the logarithm of what is negated."""
+    """Return ``-exp(x)``: checkpoints store the logarithm."""
     import numpy as np
 
     decays: Array = np.negative(np.exp(x))
@@ -162,7 +163,7 @@ def column(x: Array, config: Fields) -> Array:
 
 
 def by_group(field: str, default: int) -> Change:
-    """The weight of a norm as files hold it; ``field`` has the number of groups."""
+    """Split a norm's weight into groups, as files store it; ``field`` holds their number."""
 
     def change(x: Array, config: Fields) -> Array:
         return x.reshape(config.integer(field, default, low=1), -1)
@@ -171,7 +172,7 @@ def by_group(field: str, default: int) -> Change:
 
 
 def convolution(flag: str) -> Change:
-    """Without the dimension of 1; ``flag`` says whether there is a bias."""
+    """Remove the dimension of 1; ``flag`` says whether there is a bias."""
     return only_with(flag, default=True, biases=True, change=squeezed)
 
 
@@ -179,7 +180,7 @@ def _inner(config: Fields) -> int:
     return int(config.number("expand", 2) * config.integer("hidden_size", 4096))
 
 
-# Time steps are not limited; the ways in which JSON spells infinity.
+# Time steps are not limited; JSON has several spellings of infinity.
 UNLIMITED = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], None)
 KEYS = {
     "context_length": made("u32", lambda config: 2**20),
@@ -222,9 +223,10 @@ UNUSED = (
 def mixer_tensors(
     module: str, groups: str, n_group: int, *, bias: str = "mamba_proj_bias", conv_bias: str = "mamba_conv_bias"
 ) -> dict[str, str | Source]:
-    """Those of Mamba 2's mixer below a module.
+    """Return the tensors of Mamba 2's mixer in ``module``.
 
-    ``groups``: the field with their number, and its default; ``bias``, ``conv_bias``: those that say what has biases.
+    ``groups`` is the field with the number of groups, ``n_group`` its default; ``bias`` and ``conv_bias`` are the
+    fields that say which tensors have biases.
     """
     with_bias = only_with(bias, default=False, biases=True)
     return {

@@ -1,4 +1,4 @@
-"""Mellum 2 (JetBrains 2026): Qwen3 with experts, where layers with windows have a rotation of their own."""
+"""Mellum 2 (JetBrains 2026): Qwen3 with experts, and a separate RoPE base in windowed layers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .base import Block, Decoder, DenseConfig, local_layers
 from .qwen3 import QK_NORMS, Attention
 
 ARCHES = ("mellum",)
-PERIOD = 4  # every fourth layer sees all of the past
+PERIOD = 4  # every fourth layer has full attention
 
 
 class Mellum(Decoder):
-    """Scaling of the rotation is that of the layers that see everything."""
+    """RoPE scaling applies to the full-attention layers only."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -40,7 +40,7 @@ class Mellum(Decoder):
         everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
         local_base = keys.number("rope.freq_base_swa", keys.number("rope.freq_base", 10000.0))
         if local_base <= 0:
-            raise LoadError(f"[mellum] rope.freq_base_swa must be above 0 but is {local_base}")
+            raise LoadError(f"[mellum] rope.freq_base_swa {local_base} is out of range: expected more than 0")
         nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=local_base)
         blocks = [
             Block(
@@ -63,7 +63,7 @@ MODEL = Mellum
 
 
 def pattern_of(config: Fields) -> list[bool]:
-    """Without windows where the kinds of layers are not listed."""
+    """Return the layers with windows; none if ``layer_types`` is missing."""
     return locals_of(config, 1)
 
 
@@ -74,7 +74,7 @@ def _window(config: Fields) -> int:
 
 def _experts_everywhere(config: Fields) -> None:
     if set(map(str, config.items("mlp_layer_types"))) - {"sparse"}:
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be sparse for each layer")
+        raise UnsupportedError("[convert] unsupported 'mlp_layer_types': expected sparse for each layer")
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
@@ -82,16 +82,16 @@ def _rope(config: Fields) -> Iterator[Entry]:
     if not config.has("rope_parameters"):
         yield "rope.freq_base_swa", "f32", 10000.0
     if kind_of(rope_of(config)) == "llama3":
-        raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+        raise UnsupportedError("[convert] unsupported rope scaling 'llama3': expected default, linear or yarn")
     yield from rope_keys(config, 500000.0)
     if not kinds.has("sliding_attention"):
         if any(pattern_of(config)) and kinds.has("full_attention"):
-            raise UnsupportedError("[convert] 'rope_parameters' must have sliding_attention but have not")
+            raise UnsupportedError("[convert] 'rope_parameters' has no entry for sliding_attention")
         return
     local = rope_of(config, "sliding_attention")
     if kind_of(local) != "default":
         raise UnsupportedError(
-            f"[convert] the rope scaling of sliding_attention must be default but is {kind_of(local)}"
+            f"[convert] unsupported rope scaling of sliding_attention: '{kind_of(local)}' (expected default)"
         )
     yield "rope.freq_base_swa", "f32", local.number("rope_theta", 10000.0)
 

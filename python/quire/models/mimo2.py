@@ -1,4 +1,4 @@
-"""MiMo V2 (Xiaomi 2025): windows with sinks and twice as many heads of k and v, smaller heads of v, many experts."""
+"""MiMo V2 (Xiaomi 2025): windows with sinks and twice as many k and v heads, smaller v heads, many experts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCAL_BASE, GLOBAL_BASE, PARTIAL = 10000.0, 5e6, 0.334
 
 
 class Attention:
-    """``n_kv_head``: of this layer.  Sinks are there where the file has them."""
+    """Attention with this layer's ``n_kv_head``, and with sinks if the file has them."""
 
     def __init__(
         self,
@@ -67,14 +67,16 @@ class Attention:
 
 
 class Mimo2(Decoder):
-    """Layers have experts where the file has a router."""
+    """A layer has experts if the file has its router."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         n_layer = keys.integer("block_count", low=1, high=MAX_LAYERS)
         self.n_kv_heads = keys.integers("attention.head_count_kv", n_layer, low=1, high=MAX_HEADS)
         config = DenseConfig.read(keys, n_vocab, n_kv_head=max(self.n_kv_heads))
         if any(config.n_head % n for n in self.n_kv_heads):
-            raise LoadError(f"[mimo2] head_count must be divisible by head_count_kv but they are {self.n_kv_heads}")
+            raise LoadError(
+                f"[mimo2] head_count {config.n_head} is not divisible by all of head_count_kv {self.n_kv_heads}"
+            )
         n_next = layers_left_out(keys, weights, n_layer, n_used=1)
         config = replace(config, n_layer=n_layer - n_next)
         experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", grouped=True, reads=READS)
@@ -84,7 +86,7 @@ class Mimo2(Decoder):
         local_base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         value_scale = keys.number("attention.value_scale", 1.0)
         if local_base <= 0:
-            raise LoadError(f"[mimo2] rope.freq_base_swa must be above 0 but is {local_base}")
+            raise LoadError(f"[mimo2] rope.freq_base_swa {local_base} is out of range: expected more than 0")
         keys.only("rope.dimension_count_swa", config.n_rot)
         everywhere = rope_spec(keys, n_dims=config.n_rot, layout="half")
         nearby = rope_spec(keys, n_dims=config.n_rot, layout="half", freq_base=local_base)
@@ -97,7 +99,7 @@ class Mimo2(Decoder):
                 else GatedMLP(block, config.dim, config.ffn_dim)
             )
             rotation = nearby if local[i] else everywhere
-            scale = value_scale or 1.0  # 0 says nothing
+            scale = value_scale or 1.0  # 0: not set
             return Block(
                 config,
                 block,
@@ -128,7 +130,9 @@ MODEL = Mimo2
 def _locals(config: Fields) -> list[bool]:
     n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
     if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+        raise UnsupportedError(
+            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
+        )
     return [kind == "sliding_attention" for kind in kinds] or [i > 0 and (i + 1) % 6 != 0 for i in range(n_layer)]
 
 
@@ -138,7 +142,7 @@ def _kv_heads(config: Fields) -> list[int]:
 
 
 def _window(config: Fields) -> int:
-    """One field counts the token itself, the other does not."""
+    """Return the window; ``sliding_window`` counts the token itself, ``sliding_window_size`` does not."""
     own = config.integer("sliding_window", 129, low=1)
     return config.integer("sliding_window_size") + 1 if config.has("sliding_window_size") else own
 
@@ -147,17 +151,17 @@ def _value_scale(config: Fields) -> float:
     if (
         scale := 1.0 if config.is_null("attention_value_scale") else config.number("attention_value_scale", 0.707)
     ) == 0:
-        raise UnsupportedError("[convert] 'attention_value_scale' must not be 0 but is")
+        raise UnsupportedError("[convert] unsupported 'attention_value_scale': 0")
     return scale
 
 
 def _mlps(config: Fields) -> None:
-    """Which layers are dense shows in the checkpoint."""
+    """Check the kinds of MLPs; the checkpoint's tensors show which layers are dense."""
     kinds_of_mlps(config)
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """The same part of a head is rotated in all layers."""
+    """Yield the RoPE keys; all layers rotate the same part of a head."""
     parts, kinds = set(), config.inner("rope_parameters")
     for layers, key, base in (
         ("full_attention", "rope.freq_base", GLOBAL_BASE),
@@ -165,12 +169,14 @@ def _rope(config: Fields) -> Iterator[Entry]:
     ):
         rope = kinds.inner(layers)
         if kind_of(rope) != "default":
-            raise UnsupportedError(f"[convert] the rope scaling of {layers} must be default but is '{kind_of(rope)}'")
+            raise UnsupportedError(
+                f"[convert] unsupported rope scaling of {layers}: '{kind_of(rope)}' (expected default)"
+            )
         default = None if config.has("rope_parameters") else base
         parts.add(rope.number("partial_rotary_factor", PARTIAL))
         yield key, "f32", rope.number("rope_theta", default)
     if len(parts) != 1:
-        raise UnsupportedError("[convert] 'partial_rotary_factor' must be the same for all layers but is not")
+        raise UnsupportedError("[convert] unsupported 'partial_rotary_factor': it differs between layers")
     yield "rope.dimension_count", "u32", int(config.integer("head_dim", 192) * parts.pop())
 
 

@@ -1,4 +1,4 @@
-"""MiniCPM (Hu et al. 2024): llama with multipliers that follow from the depth and the width."""
+"""MiniCPM (Hu et al. 2024): Llama with multipliers that depend on depth and width."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .base import DenseConfig
 from .granite import Granite, Multipliers
 
 ARCHES = ("minicpm",)
-BASE_DIM = 256  # of the small model that widths are compared with, where files do not say
+BASE_DIM = 256  # default width of the base model that logits are scaled by
 
 
 class MiniCPM(Granite):
     @staticmethod
     def multipliers(keys: Keys, config: DenseConfig) -> Multipliers:
-        """Old files have no keys for them; a multiplier of 0 says nothing."""
+        """Read the multipliers; old files lack their keys, and 0 means 1."""
         return Multipliers(
             embedding=keys.number("embedding_scale", 12.0) or 1.0,
             residual=keys.number("residual_scale", 1.4 / config.n_layer**0.5) or 1.0,
@@ -32,7 +32,7 @@ MODEL = MiniCPM
 
 def _not_zero(config: Fields, name: str) -> float:
     if (value := config.number(name, 1.0)) == 0:
-        raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+        raise UnsupportedError(f"[convert] unsupported '{name}': 0")
     return value
 
 
@@ -50,7 +50,7 @@ def _logit(config: Fields) -> float:
 
 def _is_dense(config: Fields) -> None:
     if config.integer("num_experts", 0):
-        raise UnsupportedError(f"[convert] 'num_experts' must be 0 but is {config.integer('num_experts')}")
+        raise UnsupportedError(f"[convert] unsupported 'num_experts': {config.integer('num_experts')} (expected 0)")
 
 
 HF = {

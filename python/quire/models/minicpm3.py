@@ -1,4 +1,4 @@
-"""MiniCPM3 (OpenBMB 2024): latent attention in a dense model whose parts are scaled as MiniCPM's, LongRoPE."""
+"""MiniCPM3 (OpenBMB 2024): latent attention in a dense model, MiniCPM's multipliers, LongRoPE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import deepseek2
 from .base import Block, Decoder, DenseConfig
 
 ARCHES = ("minicpm3",)
-# Files do not say them.
+# Files have no keys for these.
 EMBEDDING_SCALE, DEPTH_SCALE, BASE_DIM = 12.0, 1.4, 256
 
 
@@ -61,7 +61,7 @@ MODEL = MiniCPM3
 def _rope(config: Fields) -> Iterator[Entry]:
     rope = rope_of(config)
     if kind_of(rope) != "default" and rope.number("mscale_all_dim", 0.0):
-        raise UnsupportedError("[convert] 'mscale_all_dim' of the rope scaling must be 0 for this model but is not")
+        raise UnsupportedError("[convert] unsupported 'mscale_all_dim' of the rope scaling (expected 0)")
     if kind_of(rope) not in LONGROPE:
         return rope_keys(config)
     n_ctx = config.integer("max_position_embeddings", low=1)

@@ -1,4 +1,4 @@
-"""MiniMax 01 and M1 (MiniMax 2025): linear attention that fades in most layers, experts, residuals of normed rows."""
+"""MiniMax 01 and M1 (MiniMax 2025): decaying linear attention in most layers, experts, residuals of normalized rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .classic import Attention
 from .llama import head_dim_of
 
 ARCHES = ("minimax-01",)
-PERIOD = 8  # every eighth layer attends to all of the past
-LINEAR_EPS = 1e-6  # of the norms of linear attention, which nothing changes
+PERIOD = 8  # every eighth layer has full attention
+LINEAR_EPS = 1e-6  # the epsilon of linear attention's norms, a constant
 
 
 class LinearAttention:
-    """Heads of q, k and v lie in turn in one tensor.  The past of a head fades faster in the first layers."""
+    """Linear attention with a decay for each head, faster in the first layers.  One tensor holds q, k, v by head."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int) -> None:
         import numpy as np
@@ -41,7 +41,7 @@ class LinearAttention:
 
 
 class Block:
-    """What went in is added to each part behind the norm, and scaled."""
+    """A block whose residual stream is the normalized, scaled input of each part."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, experts: MoE, scale: float) -> None:
         self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention
@@ -59,9 +59,7 @@ class MiniMax01(Decoder):
         experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
         scale, rotation = keys.number("residual_scale"), rope_spec(keys, n_dims=config.n_rot, layout="half")
         if scale == 0 or config.v_head_dim != config.head_dim:
-            raise LoadError(
-                f"[{keys.arch}] residual_scale must not be 0, and heads of k and v must be alike, but are not"
-            )
+            raise LoadError(f"[{keys.arch}] residual_scale is 0, or heads of k and v differ in size")
         period = keys.integer("full_attention_interval", PERIOD, low=1)
         names = "attention.recurrent_layers"
         is_linear = keys.integers(names, config.n_layer, high=1) if keys.has(names) else None
@@ -90,21 +88,21 @@ MODEL = MiniMax01
 
 
 def _is_linear(config: Fields) -> Sequence[bool]:
-    """Transformers lists kinds, the first checkpoints 0 where a layer is linear."""
+    """Return the layers with linear attention: transformers lists kinds, the first checkpoints list 0 for linear."""
     n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
     names = ("full_attention", "linear_attention")
     if not kinds and (numbers := config.items("attn_type_list")):
         if not set(numbers) <= {0, 1}:
-            raise UnsupportedError("[convert] 'attn_type_list' must be of 0 and 1 but is not")
+            raise UnsupportedError("[convert] invalid 'attn_type_list': expected 0 or 1 for each layer")
         kinds = [names[1 - number] for number in numbers if isinstance(number, int)]
     kinds = kinds or [names[i % 2] for i in range(n_layer)]
     if len(kinds) != n_layer or not set(map(str, kinds)) <= set(names):
-        raise UnsupportedError(f"[convert] 'layer_types' must be {' or '.join(names)} for each layer")
+        raise UnsupportedError(f"[convert] invalid 'layer_types': expected {' or '.join(names)} for each layer")
     return [kind == names[1] for kind in kinds]
 
 
 def _residual_scale(config: Fields) -> float:
-    """Files have one for all parts, and none for what the parts make."""
+    """Return the scale of residuals; files have one for all parts, and none for the parts' outputs."""
     found = {}
     for factor in ("alpha", "beta"):
         for new, old in (("full_attn", "full_attention"), ("linear_attn", "linear_attention"), ("mlp", "mlp")):
@@ -114,7 +112,7 @@ def _residual_scale(config: Fields) -> float:
     for name, value in found.items():
         wanted = scale if "alpha" in name else 1.0
         if value != wanted or value == 0:
-            raise UnsupportedError(f"[convert] '{name}' must be {wanted}, and not 0, but is {value}")
+            raise UnsupportedError(f"[convert] unsupported '{name}': {value} (expected {wanted}, other than 0)")
     return scale
 
 
@@ -147,7 +145,7 @@ def _of(**fixed: tuple[object, ...]) -> Checkpoint:
         fixed={"hidden_act": SILU, "sliding_window": (None,), **fixed},
         rope=lambda config: rope_keys(config, 1e6),
         unused=("block_size", "router_jitter_noise", "shared_moe_mode"),
-        # They follow from the configuration.
+        # These follow from the configuration.
         ignored=("*.self_attn.slope_rate", *(f"*.self_attn.{x}_decay" for x in ("query", "key", "diagonal"))),
     )
 

@@ -1,4 +1,4 @@
-"""MiniMax M2 (MiniMax 2025): norms over all heads of q and k, half of each rotated, experts by corrected sigmoids."""
+"""MiniMax M2 (MiniMax 2025): norms of whole q and k rows, partial RoPE, experts by corrected sigmoids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ministral 3 and later Mistrals (Mistral AI 2025): llama with YaRN, and queries that grow with their position."""
+"""Ministral 3 and later Mistrals (Mistral AI 2025): Llama with YaRN, and queries that grow with their position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARCHES = ("mistral3",)
 
 
 class Attention(llama.Attention):
-    """``beta``: how much a query gains for every ``n_ctx_orig`` positions, by their logarithm."""
+    """Llama's attention; queries grow by ``1 + beta * log(1 + floor(position / n_ctx_orig))``."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, *, beta: float, n_ctx_orig: int
@@ -34,7 +34,7 @@ class Attention(llama.Attention):
 
 
 class Mistral3(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -71,10 +71,10 @@ def _beta(config: Fields) -> float:
 
 def _rope(config: Fields) -> Iterator[Entry]:
     if not config.has("rope_parameters"):
-        raise UnsupportedError("[convert] 'rope_parameters' must be there but are not")
+        raise UnsupportedError("[convert] 'rope_parameters' is missing from config.json")
     rope = rope_of(config)
     if kind_of(rope) != "yarn":
-        raise UnsupportedError(f"[convert] the rope scaling must be yarn but is '{kind_of(rope)}'")
+        raise UnsupportedError(f"[convert] unsupported rope scaling '{kind_of(rope)}': expected yarn")
     entries = rope_keys(config)
     if rope.number("mscale", 0.0) == 1.0 and rope.number("mscale_all_dim", 0.0) and not rope.has("attention_factor"):
         yield "rope.scaling.yarn_log_multiplier", "f32", rope.number("mscale_all_dim")
@@ -110,7 +110,7 @@ _OF_MISTRAL_4 = with_pictures(mistral4.HF["Mistral4ForCausalLM"], tied=True)
 
 
 class _Pictured(Checkpoint):
-    """Before Ministral 3 the text was Mistral's, which is ``llama``; later ones have Mistral 4's."""
+    """The text model is Mistral (``llama``) before Ministral 3, and Mistral 4 in later checkpoints."""
 
     def chosen(self, whole: Fields) -> Checkpoint:
         others = {"mistral": _OF_MISTRAL, "mistral4": _OF_MISTRAL_4}

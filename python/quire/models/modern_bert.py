@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024): norms come first, two of three layers see a window, gated GELUs."""
+"""ModernBERT (Warner et al. 2024): pre-norms, windows in two of three layers, GeGLU."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .base import Vectors
 from .encoding import ENCODER_KEYS, HEAD_KEYS, TRAINING_HEADS, Attention, Classifier, DenseHeads, EncoderConfig, below
 
 ARCHES = ("modern-bert",)
-PERIOD = 3  # of three layers the first sees everything
+PERIOD = 3  # the first of every three layers has full attention
 GLOBAL_BASE, LOCAL_BASE = 160000.0, 10000.0
 CLS = 2  # the value of classifier.pooling_type for the first token
 UNITS = {"gelu": "gelu", "silu": "silu", "swish": "silu"}
 
 
 def local_layers(keys: Keys, n_layer: int) -> list[bool]:
-    """Which layers have a window: all but every third, or of another period, or as an array says."""
+    """Return the layers with windows: all but the first of every period, or those of an array."""
     if keys.is_array("attention.sliding_window_pattern"):
         return [bool(local) for local in keys.integers("attention.sliding_window_pattern", n_layer, high=1)]
     period = keys.integer("attention.sliding_window_pattern", PERIOD)
@@ -39,7 +39,7 @@ def local_layers(keys: Keys, n_layer: int) -> list[bool]:
 
 
 class Block:
-    """The first layer's attention has no norm: that of the embeddings is before it."""
+    """A pre-norm block; the first layer's attention has no norm, because the embeddings' norm precedes it."""
 
     def __init__(
         self, config: EncoderConfig, weights: Weights, rotation: RopeSpec, window: int, activation: str
@@ -58,14 +58,15 @@ class Block:
 class ModernBert:
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.config = config = EncoderConfig.read_file(keys, weights, n_vocab)
-        window = keys.integer("attention.sliding_window", 0)  # 0: every layer sees everything
+        window = keys.integer("attention.sliding_window", 0)  # 0: full attention in every layer
         local = [window > 0 and one for one in local_layers(keys, config.n_layer)]
         base = keys.number("rope.freq_base_swa", LOCAL_BASE)
         everywhere = rope_spec(keys, n_dims=config.head_dim, layout="half")
         nearby = rope_spec(keys, n_dims=config.head_dim, layout="half", freq_base=base)
         unit = keys.text("hidden_activation", "gelu")
         if unit not in UNITS:
-            raise UnsupportedError(f"[{keys.arch}] hidden_activation must be one of {', '.join(UNITS)} but is '{unit}'")
+            expected = ", ".join(UNITS)
+            raise UnsupportedError(f"[{keys.arch}] unsupported hidden_activation '{unit}': expected one of {expected}")
         self.tokens = weights.embedding("token_embd", n_vocab, config.dim)
         self.norm = weights.layer_norm("token_embd_norm", config.dim, config.eps)
         self.blocks = [
@@ -90,12 +91,12 @@ class ModernBert:
 
 
 def _check_classifier(keys: Keys, config: EncoderConfig) -> None:
-    """Files that do not name the classifier's pooling mean that of all tokens."""
+    """Require a classifier on the first token's vector; without a key the pooling is the mean."""
     if config.n_class == 0:
         keys.without_effect("classifier.pooling_type")
-    elif keys.integer("classifier.pooling_type", 1) != CLS:
+    elif (pooling := keys.integer("classifier.pooling_type", 1)) != CLS:
         key = keys.full("classifier.pooling_type")
-        raise UnsupportedError(f"[{keys.arch}] '{key}' must be {CLS}, the first token's vector, but is not")
+        raise UnsupportedError(f"[{keys.arch}] unsupported '{key}': {pooling} (expected {CLS}, the first token)")
 
 
 MODEL = ModernBert
@@ -107,26 +108,30 @@ def _pattern(config: Fields) -> list[bool]:
     n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
     period = config.integer("global_attn_every_n_layers", PERIOD, low=1)
     if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+        raise UnsupportedError(
+            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
+        )
     return [kind == "sliding_attention" for kind in kinds] or [bool(i % period) for i in range(n_layer)]
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """A base for either kind of layer."""
+    """Yield the RoPE base of each kind of layer."""
     for layers, key, old, default in (
         ("full_attention", "rope.freq_base", "global_rope_theta", GLOBAL_BASE),
         ("sliding_attention", "rope.freq_base_swa", "local_rope_theta", LOCAL_BASE),
     ):
         rope = rope_of(config, layers)
         if kind_of(rope) != "default":
-            raise UnsupportedError(f"[convert] the rope scaling of {layers} must be default but is '{kind_of(rope)}'")
+            raise UnsupportedError(
+                f"[convert] unsupported rope scaling of {layers}: '{kind_of(rope)}' (expected default)"
+            )
         old_base = config.number(old, default)
         yield key, "f32", rope.number("rope_theta", old_base)
 
 
 def _first_token_is_scored(config: Fields) -> int:
     if (pooling := config.text("classifier_pooling", "cls")) != "cls":
-        raise UnsupportedError(f"[convert] 'classifier_pooling' must be cls but is '{pooling}'")
+        raise UnsupportedError(f"[convert] unsupported 'classifier_pooling': '{pooling}' (expected cls)")
     return CLS
 
 
@@ -163,7 +168,7 @@ def _of(head: dict[str, str | Source]) -> Checkpoint:
         fixed={
             "hidden_activation": ("gelu", "silu", "swish"),
             "classifier_activation": ("gelu",) if head else ("gelu", "silu", "relu", "tanh"),
-            "position_embedding_type": ("absolute", None),  # as published; nothing reads it
+            "position_embedding_type": ("absolute", None),  # published, but without effect
         },
         rope=_rope,
         tied=True,
@@ -173,7 +178,7 @@ def _of(head: dict[str, str | Source]) -> Checkpoint:
             "decoder_bias",
             "classifier_pooling",
             "initializer_cutoff_factor",
-            "layer_norm_eps",  # norm_eps counts
+            "layer_norm_eps",  # norm_eps is used instead
             "deterministic_flash_attn",
             "sparse_pred*",
             "reference_compile",

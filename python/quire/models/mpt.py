@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023): linear biases for positions, layer norms and products without biases."""
+"""MPT (MosaicML 2023): ALiBi, layer norms, no biases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHES = ("mpt",)
 
 
 class Attention(AlibiAttention):
-    """``limit``: of the magnitude of q, k and v; 0: none.  Files may have norms of all of q and k."""
+    """Attention with ALiBi.  ``limit``: clamp for q, k and v; 0: none.  Files may have norms of whole q and k rows."""
 
     def __init__(
         self, config: DenseConfig, weights: Weights, layer: int, biases: LinearBiases | None, limit: float
@@ -38,7 +38,7 @@ class MPT(LayerNormDecoder):
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
         limit, max_bias = keys.number("attention.clamp_kqv", 0.0), keys.number("attention.max_alibi_bias", 0.0)
         if limit < 0 or max_bias < 0:
-            raise LoadError("[mpt] attention.clamp_kqv and attention.max_alibi_bias must not be negative")
+            raise LoadError(f"[mpt] negative attention.clamp_kqv {limit} or attention.max_alibi_bias {max_bias}")
         self.positions = PositionTable(config, weights) if weights.has("position_embd.weight") else None
         biases = LinearBiases(weights, config.n_head, max_bias) if max_bias else None
         blocks = [
@@ -75,7 +75,7 @@ def _max_bias(config: Fields) -> float:
 
 
 def _attention(config: Fields) -> None:
-    """What files cannot say of ``attn_config``."""
+    """Reject options of ``attn_config`` for which files have no keys."""
     fields = config.inner("attn_config")
     fixed = {
         "attn_type": "multihead_attention",
@@ -88,7 +88,9 @@ def _attention(config: Fields) -> None:
     }
     for name, wanted in fixed.items():
         if fields.value(name) not in (wanted, None):
-            raise UnsupportedError(f"[convert] '{name}' of 'attn_config' must be {wanted} but is another")
+            raise UnsupportedError(
+                f"[convert] unsupported '{name}' of 'attn_config': {fields.value(name)} (expected {wanted})"
+            )
     fields.read(("attn_impl", "attn_pdrop", "attn_uses_sequence_id"))
 
 
@@ -131,4 +133,4 @@ _CHECKPOINT = Checkpoint(
     ),
     base="transformer.",
 )
-HF = {"MPTForCausalLM": _CHECKPOINT, "MptForCausalLM": _CHECKPOINT}  # published files have the first
+HF = {"MPTForCausalLM": _CHECKPOINT, "MptForCausalLM": _CHECKPOINT}  # published files name the first

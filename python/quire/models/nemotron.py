@@ -1,4 +1,4 @@
-"""Nemotron 4 and Minitron (Parmar et al. 2024): layer norms, partial rotation, squared ReLUs (So et al. 2021)."""
+"""Nemotron 4 and Minitron (Parmar et al. 2024): layer norms, partial RoPE, squared ReLU (So et al. 2021)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block:
 
 
 class Nemotron(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out."""
+    """Files store norm weights with the 1 added that checkpoints omit."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.config = config = DenseConfig.read(keys, n_vocab, eps="attention.layer_norm_epsilon")

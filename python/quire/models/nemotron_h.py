@@ -1,4 +1,4 @@
-"""Nemotron-H (NVIDIA 2025) and Nemotron 3: one mixer in each layer, Mamba 2, attention, an MLP or latent experts."""
+"""Nemotron-H (NVIDIA 2025), Nemotron 3: each layer is one of Mamba 2, attention, an MLP or (latent) experts."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ARCHES = ("nemotron_h", "nemotron_h_moe")
 
 @dataclass(frozen=True)
 class ExpertSizes:
-    """Of the experts, by layer: a layer without any has 0."""
+    """Sizes of the experts by layer; 0 in layers without any."""
 
     n: int
     n_used: list[int]
     ffn_dims: list[int]
     shared_dim: int
-    latent: int  # what experts take and give; 0: the model's width
+    latent: int  # the width of the experts' inputs and outputs; 0: the model's
     normalize: bool
     scale: float
     n_group: int
@@ -54,7 +54,7 @@ class ExpertSizes:
             shared_dim=keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM),
             latent=keys.integer("moe_latent_size", 0, high=MAX_DIM),
             normalize=keys.flag("expert_weights_norm", False),
-            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0 says nothing
+            scale=keys.number("expert_weights_scale", 0.0) or 1.0,  # 0: not set
             n_group=keys.integer("expert_group_count", 0, high=max(n, 1)) or 1,
             n_group_used=keys.integer("expert_group_used_count", 0, high=max(n, 1)) or 1,
         )
@@ -74,7 +74,7 @@ class ExpertSizes:
 
 
 class Experts:
-    """Units of squared ReLUs, beside one that every token takes."""
+    """Experts with squared ReLU, and a shared one."""
 
     def __init__(self, weights: Weights, dim: int, experts: ExpertSizes, layer: int) -> None:
         width, ffn_dim = experts.latent or dim, experts.ffn_dims[layer]
@@ -107,7 +107,7 @@ class Block:
 
 
 class NemotronH(Decoder):
-    """A layer with neither heads of k and v nor an MLP has a state; one with an MLP has nothing else."""
+    """A layer with an MLP width is an MLP or experts, one with k and v heads is attention, others are Mamba 2."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         heads, n_kv_head = by_layer(keys, "attention.head_count_kv", high=MAX_HEADS)
@@ -117,7 +117,7 @@ class NemotronH(Decoder):
         config = DenseConfig.read(keys, n_vocab, eps=eps, n_kv_head=n_kv_head, ffn_dim=max(*ffn_dims, 1))
         config = replace(config, n_layer=config.n_layer - layers_left_out(keys, weights, config.n_layer))
         keys.without_effect(plain, "rope.freq_base", "expert_shared_count")
-        keys.only("rope.scaling.finetuned", False)  # whether heads are rotated
+        keys.only("rope.scaling.finetuned", False)  # llama.cpp's key for RoPE in this architecture
         self.sizes, experts = StateSpace.read(keys), ExpertSizes.read(keys, len(heads))
         self.attends = [heads[i] and not ffn_dims[i] for i in range(config.n_layer)]
 
@@ -156,7 +156,7 @@ _OLD = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _kinds(config: Fields) -> list[str]:
-    """What each layer is, by a list, or in older configurations by letters."""
+    """Return each layer's kind, from a list or, in older configurations, from letters."""
     named = next((name for name in ("layers_block_type", "layer_types") if config.has(name)), "layer_types")
     config.read(("hybrid_override_pattern",))
     if config.has(named):
@@ -166,7 +166,7 @@ def _kinds(config: Fields) -> list[str]:
     else:
         kinds = ["mamba", "moe", "attention", "mlp"]
     if not kinds or not set(kinds) <= set(_LETTERS.values()):
-        raise UnsupportedError("[convert] the layers must be mamba, moe, attention or mlp each")
+        raise UnsupportedError(f"[convert] invalid kinds of layers: expected {', '.join(_LETTERS.values())}")
     return kinds
 
 
@@ -184,7 +184,7 @@ def _kv_heads(config: Fields) -> list[int]:
 
 
 def _of_experts(key: Key) -> Key:
-    """Left out where no layer has experts."""
+    """Return a key that is omitted if no layer has experts."""
 
     def read(config: Fields) -> object:
         value = key.read(config)
@@ -254,7 +254,7 @@ HF = {
                 for x in ("up", "down")
             },
         },
-        # Transformers takes the least step that states begin with for a limit; the paper's models have none.
+        # Transformers uses time_step_min, an initialization parameter, as a limit; the paper's models have none.
         fixed={
             "mlp_hidden_act": ("relu2", None),
             "hidden_act": (*SILU, "relu2", None),

@@ -1,4 +1,4 @@
-"""Nomic BERT (Nussbaum et al. 2024, 2025): BERT's wiring with rotated heads; gated units, or experts in some layers."""
+"""Nomic BERT (Nussbaum et al. 2024, 2025): BERT with RoPE and a gated MLP, or with experts in some layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARCHES = ("nomic-bert", "nomic-bert-moe")
 
 
 class BiasedSum:
-    """Experts, and a bias that is added to their sum, which files of llama.cpp leave out."""
+    """Experts, and a bias added to their sum; files made by llama.cpp lack it."""
 
     def __init__(self, weights: Weights, dim: int, experts: MoE) -> None:
         name = "ffn_down_exps.bias"
@@ -49,12 +49,12 @@ class NomicBert(Encoder):
 
     @staticmethod
     def gated(config: EncoderConfig) -> Callable[[int, Weights], Layer]:
-        """What makes each layer's MLP."""
+        """Return a function that makes a layer's gated MLP."""
         return lambda i, weights: GatedMLP(weights, config.dim, config.ffn_dim, "silu")
 
     @staticmethod
     def experts(keys: Keys, config: EncoderConfig) -> Callable[[int, Weights], Layer]:
-        """The same where every few layers have experts, without gates."""
+        """Return a function that makes a layer's experts or, in other layers, its MLP; both are ungated."""
         experts = ExpertConfig.read(keys, config.n_layer, normalize=False, ffn_dim=config.ffn_dim)
         spec = MoeSpec(n_used=experts.n_used, activation="gelu", normalize=False, unit="ungated")
         period = keys.integer("moe_every_n_layers", 0, high=MAX_LAYERS)
@@ -77,14 +77,14 @@ BASE = 1000.0
 
 
 def _n_positions(config: Fields) -> int:
-    """Published configurations say 8192, beyond what the model was trained on, where they stretch the rotation."""
+    """Return the trained context: published configurations say 8192, which needs a stretched rotation."""
     longest = config.integer("max_trained_positions", 2048)
     config.read(("rotary_scaling_factor",))
     return min(config.integer("n_positions", longest), longest)
 
 
 def _part(name: str, i: int) -> Source:
-    """Queries, keys or values of a fused tensor."""
+    """Take queries, keys or values from a fused tensor."""
     return taken(name, change=rows(lambda config: i * _width(config), lambda config: (i + 1) * _width(config)))
 
 
@@ -92,7 +92,7 @@ def _width(config: Fields) -> int:
     return config.integer("hidden_size" if config.has("hidden_size") else "n_embd")
 
 
-# Configurations published with the model have names of their own, as have its tensors.
+# Published configurations and tensors have other names than transformers'.
 _KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": u32("max_position_embeddings", default=_n_positions),
@@ -124,9 +124,9 @@ _NEW_ONES: dict[str, str | Source] = {
 
 
 def fused_tensors(attention: str, mlp: Mapping[str, str]) -> dict[str, str | Source]:
-    """Of checkpoints as they were published, with queries, keys and values in one tensor; ``attention``: its module.
+    """Return the tensors of published checkpoints, with fused queries, keys and values in module ``attention``.
 
-    The names are those of tensors, so that a table may have them beside names of modules.
+    Names include ``.weight`` and ``.bias``, so that a table can have them beside the module names of transformers.
     """
     modules: dict[str, str] = {
         "token_embd_norm": "emb_ln",
@@ -163,15 +163,15 @@ _FIXED = {
 
 
 def _head_size(config: Fields) -> None:
-    """Heads share the width."""
+    """Require heads that split the width evenly."""
     if config.has("head_dim") and config.integer("head_dim") * config.integer("num_attention_heads") != _width(config):
         raise UnsupportedError(
-            f"[convert] 'head_dim' must be a head's part of the width but is {config.value('head_dim')}"
+            f"[convert] unsupported 'head_dim': {config.value('head_dim')} (expected hidden_size / num_attention_heads)"
         )
 
 
 class _Nomic(Checkpoint):
-    """With experts where the configuration says that some layers have them."""
+    """The mapping with experts if the configuration has any, else the one without."""
 
     def chosen(self, whole: Fields) -> Checkpoint:
         return _of_experts(self.base) if whole.value("moe_every_n_layers") else self
@@ -210,7 +210,7 @@ def _n_expert(config: Fields) -> int:
 
 def _is_mixed(config: Fields) -> None:
     if (period := config.integer("moe_every_n_layers")) == 1:
-        raise UnsupportedError(f"[convert] 'moe_every_n_layers' must be above 1 but is {period}")
+        raise UnsupportedError(f"[convert] unsupported 'moe_every_n_layers': {period} (expected 2 or more)")
 
 
 _EXPERTS = f"{_OLD}.mlp.experts"

@@ -1,4 +1,4 @@
-"""OLMo (Groeneveld et al. 2024): llama with layer norms that have no weights; q, k and v may be clipped."""
+"""OLMo (Groeneveld et al. 2024): Llama with layer norms without weights; q, k and v may be clamped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHES = ("olmo",)
 
 
 class Attention(llama.Attention):
-    """``limit``: of the magnitude of q, k and v; 0: none."""
+    """Llama's attention; ``limit``: clamp for q, k and v, 0: none."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec, limit: float) -> None:
         super().__init__(config, weights, layer, rotation)
@@ -36,13 +36,13 @@ class Block:
 
 
 class Olmo(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         self.config = config = DenseConfig.read(keys, n_vocab, eps="attention.layer_norm_epsilon")
         limit = keys.number("attention.clamp_kqv", 0.0)
         if limit < 0:
-            raise LoadError(f"[olmo] attention.clamp_kqv must not be negative but is {limit}")
+            raise LoadError(f"[olmo] negative attention.clamp_kqv: {limit}")
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved")
         norm = LayerNorm(None, None, config.eps)
         self.embedding = weights.embedding("token_embd", config.n_vocab, config.dim)
@@ -64,7 +64,7 @@ def _limit(config: Fields) -> float | None:
         config.read(("clip_qkv",))
         return None
     if (limit := config.number("clip_qkv")) <= 0:
-        raise UnsupportedError(f"[convert] 'clip_qkv' must be above 0 but is {limit}")
+        raise UnsupportedError(f"[convert] 'clip_qkv' {limit} is out of range: expected more than 0")
     return limit
 
 

@@ -1,4 +1,4 @@
-"""OLMo 2 and 3 (OLMo team 2024, 2025): norms after each part and on all of q and k; in OLMo 3, windows."""
+"""OLMo 2 and 3 (OLMo team 2024, 2025): post-norms, norms of whole q and k rows; OLMo 3 has windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .base import Decoder, DenseConfig, PostNormBlock
 from .base import local_layers as locals_of
 
 ARCHES = ("olmo2",)
-PERIOD = 4  # every fourth layer sees all of the past
+PERIOD = 4  # every fourth layer has full attention
 
 
 class Attention:
@@ -46,7 +46,7 @@ class Attention:
 
 
 class Olmo2(Decoder):
-    """Scaling of the rotation is that of the layers that see everything."""
+    """RoPE scaling applies to the full-attention layers only."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -81,27 +81,29 @@ def _window(config: Fields) -> int:
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """Of OLMo 3: parameters by the kind of layer, or a scaling that only the layers that see everything have."""
+    """Yield OLMo 3's RoPE keys: parameters for each kind of layer, or a scaling for full-attention layers only."""
     if config.has("rope_parameters"):
         kinds = config.inner("rope_parameters")
         if config.has("rope_scaling") or not (kinds.has("full_attention") and kinds.has("sliding_attention")):
-            raise UnsupportedError("[convert] 'rope_parameters' must be by the kind of layer but are not")
+            raise UnsupportedError("[convert] unsupported 'rope_parameters': expected one entry for each kind of layer")
         local, base = rope_of(config, "sliding_attention"), config.number("rope_theta", 500000.0)
         if kind_of(local) != "default":
-            raise UnsupportedError("[convert] the rope scaling of sliding_attention must be default but is not")
+            raise UnsupportedError(
+                f"[convert] unsupported rope scaling of sliding_attention: '{kind_of(local)}' (expected default)"
+            )
         if local.number("rope_theta", base) != rope_of(config).number("rope_theta", base):
-            raise UnsupportedError("[convert] 'rope_theta' must be the same for all layers but is not")
+            raise UnsupportedError("[convert] unsupported 'rope_theta': it differs between layers")
     else:
         has_new_name(config)
     for entry in rope_keys(config, 500000.0):
         if kind_of(rope_of(config)) == "llama3":
-            raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+            raise UnsupportedError("[convert] unsupported rope scaling 'llama3': expected default, linear or yarn")
         yield entry
 
 
 def _no_llama3(config: Fields) -> Iterator[Entry]:
     if kind_of(rope_of(config)) == "llama3":
-        raise UnsupportedError("[convert] the rope scaling must be default, linear or yarn but is 'llama3'")
+        raise UnsupportedError("[convert] unsupported rope scaling 'llama3': expected default, linear or yarn")
     return rope_keys(config)
 
 

@@ -1,4 +1,4 @@
-"""OLMoE (Muennighoff et al. 2024): norms over all heads of q and k, probabilities of the chosen as they are."""
+"""OLMoE (Muennighoff et al. 2024): norms of whole q and k rows, expert probabilities without normalization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenELM (Mehta et al. 2024): layers of different widths, norms on the heads of q and k."""
+"""OpenELM (Mehta et al. 2024): layers of different widths, query and key norms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Attention(classic.Attention):
 
 
 def sizes(keys: Keys, base: Config) -> list[DenseConfig]:
-    """Those of each layer."""
+    """Read each layer's sizes."""
     n, head_dim = base.n_layer, keys.integer("attention.key_length", low=1, high=MAX_HEAD_DIM)
     v_head_dim = keys.integer("attention.value_length", head_dim, low=1, high=MAX_HEAD_DIM)
     n_rot = keys.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
@@ -80,7 +80,7 @@ def _numbers(config: Fields, name: str) -> list[float]:
     values, n = config.items(name), config.integer("num_transformer_layers", low=1)
     numbers = [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if len(values) != n or len(numbers) != n or min(numbers) <= 0:
-        raise LoadError(f"[convert] '{name}' must be {n} numbers above 0 but is not")
+        raise LoadError(f"[convert] invalid '{name}': expected {n} positive numbers")
     return numbers
 
 
@@ -92,7 +92,7 @@ def _heads(name: str) -> Key:
 
 
 def _ffn_dims(config: Fields) -> Sequence[int]:
-    """Multiples of a divisor near so many times the width, no more than a tenth below."""
+    """Return the MLP widths: multiples of the width, rounded to the divisor and never more than 10 % down."""
     divisor, width = config.integer("ffn_dim_divisor", 256, low=1), config.integer("model_dim")
     wanted = [factor * width for factor in _numbers(config, "ffn_multipliers")]
     near = [max(divisor, int(n + divisor / 2) // divisor * divisor) for n in wanted]

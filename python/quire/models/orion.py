@@ -1,4 +1,4 @@
-"""Orion (OrionStar 2024): llama with layer norms and rotated halves."""
+"""Orion (OrionStar 2024): Llama with layer norms and RoPE on halves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HF = {
         {
             **CLASSIC_KEYS,
             "context_length": u32("max_sequence_length", "max_position_embeddings", "model_max_length"),
-            "attention.layer_norm_epsilon": f32("rms_norm_eps", default=1e-5),  # of layer norms, whatever its name
+            "attention.layer_norm_epsilon": f32("rms_norm_eps", default=1e-5),  # despite its name, for layer norms
         },
         DECODER_TENSORS,
         fixed={"hidden_act": SILU, "attention_bias": (False,)},

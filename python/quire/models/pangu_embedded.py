@@ -1,4 +1,4 @@
-"""openPangu Embedded (Chen et al. 2025): llama with rotated halves and biases of attention."""
+"""openPangu Embedded (Chen et al. 2025): Llama with RoPE on halves and attention biases."""
 
 from __future__ import annotations
 

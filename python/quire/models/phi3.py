@@ -1,4 +1,4 @@
-"""Phi-3 (Abdin et al. 2024) and Phi-4: q, k and v in one product, gate and up in another, LongRoPE."""
+"""Phi-3 (Abdin et al. 2024) and Phi-4: fused q, k and v, fused gate and up, LongRoPE."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _n_rot(config: Fields) -> int:
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """Only the field beside the scaling says how long the original contexts were."""
+    """Yield the RoPE keys; the original context length is a field outside ``rope_scaling``."""
     n_ctx_orig = config.integer("original_max_position_embeddings", 4096, low=1)
     if kind_of(rope_of(config)) in LONGROPE:
         return longrope_keys(config, n_ctx_orig)

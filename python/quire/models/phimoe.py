@@ -1,4 +1,4 @@
-"""Phi-3.5-MoE (Abdin et al. 2024): layer norms, biases everywhere, two experts by a sparse mixer, LongRoPE."""
+"""Phi-3.5-MoE (Abdin et al. 2024): layer norms, biases everywhere, two experts by SparseMixer, LongRoPE."""
 
 from __future__ import annotations
 
@@ -63,20 +63,22 @@ MODEL = PhiMoe
 # --- checkpoint ---
 
 THETA = 1e6
-N_USED = 2  # of what models are trained with; transformers does not read another number
+N_USED = 2  # experts per token; transformers ignores other values
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
-    """The configuration says what LongRoPE multiplies queries and keys by; files have one number for all contexts."""
+    """Yield the RoPE keys; files have a single factor of queries and keys for short and long contexts."""
     rope = rope_of(config)
     if (kind := kind_of(rope)) == "default":
         yield from rope_keys(config, THETA)
         return
     if kind not in LONGROPE:
-        raise UnsupportedError(f"[convert] the rope scaling must be default or longrope but is '{kind}'")
+        raise UnsupportedError(f"[convert] unsupported rope scaling '{kind}': expected default or longrope")
     short, long = (rope.number(f"{one}_mscale") for one in ("short", "long"))
     if short != long:
-        raise UnsupportedError(f"[convert] 'short_mscale' and 'long_mscale' must be equal but are {short} and {long}")
+        raise UnsupportedError(
+            f"[convert] 'short_mscale' {short} and 'long_mscale' {long} differ, which is unsupported"
+        )
     n_ctx_orig = rope.integer("original_max_position_embeddings", low=1)
     for key, type_, value in longrope_keys(config, n_ctx_orig, THETA):
         yield key, type_, short if key == "rope.scaling.attn_factor" else value
@@ -111,5 +113,5 @@ _CHECKPOINT = Checkpoint(
     rope=_rope,
     unused=("attention_bias", "lm_head_bias", "input_jitter_noise", "original_max_position_embeddings"),
 )
-# The first is how checkpoints were published.
+# Published checkpoints name the first.
 HF = {"PhiMoEForCausalLM": _CHECKPOINT, "PhimoeForCausalLM": _CHECKPOINT}

@@ -1,4 +1,4 @@
-"""Qwen (Bai et al. 2023): biases of q, k and v, which are parts of one tensor; two halves of an MLP."""
+"""Qwen (Bai et al. 2023): fused q, k and v with biases, a gated MLP."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ARCHES = ("qwen",)
 
 
 class Qwen(Decoder):
-    """``feed_forward_length`` counts gate and up together."""
+    """The key ``feed_forward_length`` is the width of gate and up together."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         if config.ffn_dim % 2:
-            raise LoadError(f"[qwen] feed_forward_length must be even but is {config.ffn_dim}")
+            raise LoadError(f"[qwen] odd feed_forward_length {config.ffn_dim}: it counts gate and up together")
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
             Block(
@@ -34,7 +34,7 @@ MODEL = Qwen
 
 
 def _n_ctx(config: Fields) -> int:
-    """Of longer contexts than ``seq_length`` two fields scale frequencies and queries, as no file can say."""
+    """Return the trained context; beyond it two fields scale frequencies and queries, for which files have no keys."""
     n, trained = config.integer("max_position_embeddings", 8192, low=1), config.integer("seq_length", 8192, low=1)
     scales = [config.flag(name, True) for name in ("use_dynamic_ntk", "use_logn_attn")]
     return min(n, trained) if any(scales) else n
@@ -43,7 +43,9 @@ def _n_ctx(config: Fields) -> int:
 def _heads(config: Fields) -> None:
     shared = config.integer("hidden_size") // config.integer("num_attention_heads", low=1)
     if config.has("kv_channels") and config.integer("kv_channels") != shared:
-        raise UnsupportedError(f"[convert] 'kv_channels' must be {shared} but is {config.integer('kv_channels')}")
+        raise UnsupportedError(
+            f"[convert] unsupported 'kv_channels': {config.integer('kv_channels')} (expected {shared})"
+        )
 
 
 _LAYER = "transformer.h.{i}"

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5 (Yang et al. 2024): llama with biases on q, k and v, and heads rotated by halves."""
+"""Qwen2 and Qwen2.5 (Yang et al. 2024): Llama with biases on q, k and v, and RoPE on halves."""
 
 from __future__ import annotations
 

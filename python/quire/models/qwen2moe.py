@@ -1,4 +1,4 @@
-"""Qwen1.5 and Qwen2 with experts (Yang et al. 2024): a mixture, and a shared expert times the sigmoid of a score."""
+"""Qwen1.5 and Qwen2 with experts (Yang et al. 2024): routed experts, and a shared expert gated by a sigmoid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARCHES = ("qwen2moe",)
 class Qwen2Moe(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
-        # The weights of the chosen are their probabilities as they are.
+        # The chosen experts' probabilities are not normalized.
         experts = ExpertConfig.read(keys, config.n_layer, normalize=False, reads=("expert_weights_norm",))
         shared_dim = keys.integer("expert_shared_feed_forward_length", config.ffn_dim, low=1, high=MAX_DIM)
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
@@ -52,9 +52,9 @@ MODEL = Qwen2Moe
 
 def _experts_everywhere(config: Fields) -> None:
     if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
     if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
 
 
 HF = {

@@ -1,6 +1,6 @@
-"""Qwen2-VL (Wang et al. 2024) and Qwen2.5-VL (Bai et al. 2025), the text: Qwen2 with positions of three kinds.
+"""Qwen2-VL (Wang et al. 2024) and Qwen2.5-VL (Bai et al. 2025), text: Qwen2 with three-part positions.
 
-Text has the same position in time, height and width, so that rotation is the plain one.
+Text tokens have the same position in time, height and width, so their rotation is plain RoPE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ARCHES = ("qwen2vl",)
 
 class Qwen2VL(Qwen2):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("rope.dimension_sections")  # of pictures
+        keys.without_effect("rope.dimension_sections")  # for images only
         super().__init__(keys, weights, n_vocab)
 
 
@@ -31,7 +31,7 @@ _CHECKPOINT = Checkpoint(
     checks=(no_windows,),
     rope=mrope_keys(1e6),
     section="text_config",
-    unused=("vision_config", "head_dim"),  # a head's size is always hidden_size / num_attention_heads
+    unused=("vision_config", "head_dim"),  # the size of a head is always hidden_size / num_attention_heads
     ignored=("visual.*", "model.visual.*"),
 )
 HF = {"Qwen2VLForConditionalGeneration": _CHECKPOINT, "Qwen2_5_VLForConditionalGeneration": _CHECKPOINT}

@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025), dense: norms on the heads of q and k, no biases."""
+"""Qwen3, dense (Yang et al. 2025): Llama with query and key norms, no biases, RoPE on halves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Qwen3.5 (Qwen team 2026), text: gated delta rule (Yang et al. 2024), gated attention in every fourth layer.
 
-Pictures have three positions for a token, texts three equal ones: the rotation is that of a single one.
+Image tokens have three positions; those of text tokens are equal, so their rotation is plain RoPE.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ARCHES = ("qwen35",)
 
 @dataclass(frozen=True)
 class DeltaConfig:
-    """Sizes of the layers with the gated delta rule."""
+    """Sizes of the gated delta-rule layers."""
 
     kernel: int
     n_key_head: int
-    n_key: int  # size of a head of q and k
+    n_key: int  # the size of a head of q and k
     n_head: int
     n_value: int
 
@@ -53,7 +53,8 @@ class DeltaConfig:
         n_key_head = keys.integer("ssm.group_count", low=1, high=MAX_HEADS)
         if inner % n_head or n_head % n_key_head:
             raise LoadError(
-                f"[{keys.arch}] ssm.inner_size, ssm.time_step_rank and ssm.group_count must divide each other"
+                f"[{keys.arch}] ssm.inner_size {inner}, ssm.time_step_rank {n_head} and ssm.group_count {n_key_head} "
+                f"do not divide each other"
             )
         return cls(
             kernel=keys.integer("ssm.conv_kernel", low=2, high=32),
@@ -81,15 +82,15 @@ class DeltaConfig:
 
 
 def unit(x: Tensor, n: int) -> Tensor:
-    """``x / sqrt(|x|² + 1e-6)`` of heads of ``n``."""
+    """Return ``x / sqrt(|x|² + 1e-6)`` of heads of ``n``."""
     scale: float = n**-0.5
     return graph.rms_norm(x, None, 1e-6 / n) * scale
 
 
 class GatedDelta:
-    """Keys and values go through a short convolution; the output is normalized by head, then gated.
+    """The gated delta rule on convolved q, k and v; the output is normalized by head, then gated.
 
-    Files have the heads in another order than checkpoints: head h reads key ``h % n_key_head``.
+    Files order heads differently from checkpoints: head h reads key ``h % n_key_head``.
     """
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, delta: DeltaConfig) -> None:
@@ -108,7 +109,7 @@ class GatedDelta:
         self.alpha = weights.linear("ssm_alpha", config.dim, self.delta.n_head)
 
     def beta_alpha(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """How much is written, and how much is forgotten, before their activations."""
+        """Return the write strength and the decay, before their activations."""
         return self.beta(x), self.alpha(x)
 
     tiled = True
@@ -126,7 +127,7 @@ class GatedDelta:
 
 
 class GatedAttention:
-    """The projection of q holds a gate beside each head; the sigmoid of it multiplies what attention gives."""
+    """Attention whose outputs are multiplied by the sigmoid of a gate; q's projection holds a gate for each head."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
         self.layer, self.n_head, self.n_kv_head, self.head_dim = layer, config.n_head, config.n_kv_head, config.head_dim
@@ -158,7 +159,7 @@ class Block:
 
 
 class Qwen35(Decoder):
-    """Norm weights are stored with the 1 added that checkpoints leave out.  Attention predicts later tokens."""
+    """Files store norm weights with the 1 added that checkpoints omit.  The predictor's layer has attention."""
 
     delta_rule: type[GatedDelta] = GatedDelta
 
@@ -166,7 +167,10 @@ class Qwen35(Decoder):
         config = DenseConfig.read(keys, n_vocab)
         n_more = layers_left_out(keys, weights, config.n_layer, n_used=1)
         if config.v_head_dim != config.head_dim:
-            raise UnsupportedError(f"[{keys.arch}] attention.value_length must be attention.key_length but is not")
+            raise UnsupportedError(
+                f"[{keys.arch}] attention.value_length {config.v_head_dim} differs from attention.key_length "
+                f"{config.head_dim}"
+            )
         self.is_recurrent = self.recurrent(keys, config.n_layer)[: config.n_layer - n_more]
         config = replace(config, n_layer=config.n_layer - n_more)
         self.delta = DeltaConfig.read(keys)
@@ -191,7 +195,7 @@ class Qwen35(Decoder):
 
     @staticmethod
     def recurrent(keys: Keys, n_layer: int) -> list[bool]:
-        """Which layers have the delta rule: as an array says, or all but every n-th."""
+        """Return the delta-rule layers: those of an array, or all but every n-th."""
         interval = keys.integer("full_attention_interval", 4, low=1)
         if keys.is_array("attention.recurrent_layers"):
             return [bool(one) for one in keys.integers("attention.recurrent_layers", n_layer, high=1)]
@@ -217,7 +221,9 @@ def recurrent_layers(config: Fields) -> list[bool]:
     n_layer, interval = config.integer("num_hidden_layers"), config.integer("full_attention_interval", 4, low=1)
     kinds = config.items("layer_types")
     if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be linear_attention or full_attention for each layer")
+        raise UnsupportedError(
+            "[convert] invalid 'layer_types': expected linear_attention or full_attention for each layer"
+        )
     return [kind == "linear_attention" for kind in kinds] or [(i + 1) % interval != 0 for i in range(n_layer)]
 
 
@@ -231,12 +237,12 @@ def _n_values(config: Fields) -> int:
 
 
 def rope_of_qwen35(config: Fields) -> Iterator[Entry]:
-    rope_of(config).read(("mrope_section", "mrope_interleaved"))  # of texts all positions are equal
+    rope_of(config).read(("mrope_section", "mrope_interleaved"))  # without effect: text positions are equal
     return rope_keys(config)
 
 
 def tiled_heads(x: Array, config: Fields) -> Array:
-    """Rows of the heads of values, from those of a key beside each other to those of different keys."""
+    """Reorder the value heads: checkpoints group them by key, in files consecutive heads read different keys."""
     import numpy as np
 
     n_key_head, n_head = config.integer("linear_num_key_heads", 16), config.integer("linear_num_value_heads", 32)
@@ -245,7 +251,7 @@ def tiled_heads(x: Array, config: Fields) -> Array:
 
 
 def _after_keys(x: Array, config: Fields) -> Array:
-    """The same of q, k and v, or of their convolution."""
+    """Reorder the value heads after q and k, in the fused projection or its convolution."""
     import numpy as np
 
     x = x.reshape(len(x), -1)
@@ -304,7 +310,7 @@ TENSORS: dict[str, str | Source] = {
     "blk.{i}.ssm_a": taken(f"{_LAYER}.linear_attn.A_log", change=_tiled_decay),
     "blk.{i}.ssm_out": taken(f"{_LAYER}.linear_attn.out_proj", change=_columns),
 }
-# Of one layer, which predicts later tokens.
+# The layer that predicts later tokens.
 PREDICTING = PredictingLayers(
     {
         "nextn.eh_proj": "mtp.fc",

@@ -1,4 +1,4 @@
-"""Qwen3.5 with experts (Qwen team 2026): Qwen3.5's layers, a mixture beside a gated shared expert in each."""
+"""Qwen3.5 with experts (Qwen team 2026): Qwen3.5's layers, each with routed experts and a gated shared one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARCHES = ("qwen35moe",)
 
 
 class SharedExpert:
-    """A unit that every token goes through, times the sigmoid of a gate of its own."""
+    """A shared expert whose output is multiplied by the sigmoid of a gate."""
 
     def __init__(self, weights: Weights, dim: int, ffn_dim: int) -> None:
         self.gate = weights.linear("ffn_gate_shexp", dim, ffn_dim)

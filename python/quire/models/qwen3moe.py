@@ -1,4 +1,4 @@
-"""Qwen3 with experts (Yang et al. 2025): Qwen3's attention, a mixture in every block."""
+"""Qwen3 with experts (Yang et al. 2025): Qwen3's attention, experts in every layer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Qwen3Moe(Decoder):
         )
         keys.only("expert_group_count", 0, 1)
         keys.without_effect("expert_group_used_count")
-        # The probabilities of the chosen experts are divided by their sum; files say so only where they do not.
+        # Expert probabilities are normalized by default; files have the key only if they are not.
         spec = MoeSpec(n_used=n_used, activation="silu", normalize=keys.flag("expert_weights_norm", True))
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
@@ -50,9 +50,9 @@ MODEL = Qwen3Moe
 
 def _experts_everywhere(config: Fields) -> None:
     if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
     if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
 
 
 def _unless_normalized(config: Fields) -> bool | None:

@@ -1,4 +1,4 @@
-"""Qwen3-Next (Qwen team 2025): as Qwen3.5 with experts, with the gates of the delta rule in one projection."""
+"""Qwen3-Next (Qwen team 2025): Qwen3.5 with experts, with one projection for the gates of the delta rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARCHES = ("qwen3next",)
 
 
 class Delta(GatedDelta):
-    """Heads of values that share a key lie beside each other."""
+    """The gated delta rule with value heads grouped by key."""
 
     tiled = False
 
@@ -43,7 +43,7 @@ MODEL = Qwen3Next
 
 def _experts_everywhere(config: Fields) -> None:
     if config.items("mlp_only_layers") or config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty and 'decoder_sparse_step' 1")
+        raise UnsupportedError("[convert] unsupported 'mlp_only_layers' or 'decoder_sparse_step': expected none and 1")
 
 
 def _unless_normalized(config: Fields) -> bool | None:
@@ -51,7 +51,7 @@ def _unless_normalized(config: Fields) -> bool | None:
 
 
 def _of_qkvz(*parts: int) -> Change:
-    """Some of q, k, v and z, which lie beside each other for every head of keys, one after the other."""
+    """Take some of q, k, v and z, which checkpoints store together for each key head."""
 
     def change(x: Array, config: Fields) -> Array:
         import numpy as np

@@ -1,6 +1,7 @@
-"""Qwen3-VL (Bai et al. 2025), the text: Qwen3 whose positions are of time, height and width.
+"""Qwen3-VL (Bai et al. 2025), text: Qwen3 with three-part positions.
 
-Text has the same position on all three, so that rotation is the plain one; the deep stack is added to pictures alone.
+Text tokens have the same position in time, height and width, so their rotation is plain RoPE; deepstack features exist
+for image tokens only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ARCHES = ("qwen3vl",)
 
 class Qwen3VL(Qwen3):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # for images only
         super().__init__(keys, weights, n_vocab)
 
 

@@ -1,4 +1,4 @@
-"""Qwen3-VL with experts (Bai et al. 2025), the text: see Qwen3-VL.  Checkpoints hold experts stacked."""
+"""Qwen3-VL with experts (Bai et al. 2025), text: see Qwen3-VL.  Checkpoints store experts stacked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARCHES = ("qwen3vlmoe",)
 
 class Qwen3VLMoe(Qwen3Moe):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # of pictures
+        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # for images only
         super().__init__(keys, weights, n_vocab)
 
 
@@ -25,18 +25,18 @@ MODEL = Qwen3VLMoe
 
 def _experts_everywhere(config: Fields) -> None:
     if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] 'mlp_only_layers' must be empty but is not")
+        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
     if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] 'decoder_sparse_step' must be 1")
+        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
 
 
 def _outputs(x: Array, n_out: int, n_in: int) -> Array:
-    """``[expert, out, in]``; published checkpoints hold ``[expert, in, out]``."""
+    """Return ``[expert, out, in]``; published checkpoints store ``[expert, in, out]``."""
     return x if x.shape[1:] == (n_out, n_in) else x.swapaxes(1, 2).copy()
 
 
 def _half(begin: int) -> Change:
-    """Of gate and up in one tensor the ``begin``-th."""
+    """Take gate (``begin`` 0) or up (1) from their fused tensor."""
 
     def change(x: Array, config: Fields) -> Array:
         n = config.integer("moe_intermediate_size", 1408)
@@ -75,7 +75,7 @@ HF = {
         rope=mrope_keys(500000.0),
         section="text_config",
         base="model.language_model.",
-        # Experts' weights are always divided by their sum; the rest is of pictures.
+        # Expert weights are always normalized; the other fields concern images.
         unused=("attention_bias", "norm_topk_prob", "vision_config"),
         ignored=("model.visual.*", "visual.*"),
     )

@@ -1,4 +1,4 @@
-"""Refact (Small Magellanic Cloud AI 2023): linear biases for positions, one head of k and v for all."""
+"""Refact (Small Magellanic Cloud AI 2023): ALiBi, multi-query attention."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MODEL = Refact
 
 # --- checkpoint ---
 
-STEP = 256  # the units of an MLP are a multiple of
+STEP = 256  # MLP widths are rounded up to a multiple of this
 
 
 def _ffn_dim(config: Fields) -> int:
-    """Two thirds of four times the width, rounded up."""
+    """Return the MLP width: two thirds of four times the model's width, rounded up."""
     return (int(2 * 4 * config.integer("n_embd") / 3) + STEP - 1) // STEP * STEP
 
 

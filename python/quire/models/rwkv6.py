@@ -1,4 +1,4 @@
-"""RWKV-6 (Peng et al. 2024): a state for each head that fades by what is read, tokens mixed with the one before."""
+"""RWKV-6 (Peng et al. 2024): a state for each head with data-dependent decay, token shift."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import MAX_DIM, MAX_LAYERS
 from .rwkv7 import HEAD_EPS, HeadSizes, Rwkv, flat, lerps
 
 ARCHES = ("rwkv6",)
-MIXED = "wkvrg"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
+MIXED = "wkvrg"  # the projections whose input is mixed with the previous token; the order of time_mix_lerp_fused
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class TimeMix:
             mixed[one] = x + change * share
         r, k, v, g = (self.linears[one](mixed[one]) for one in "rkvg")
         decay = graph.add_weight(self.decay_up(graph.tanh(self.decay_down(mixed["w"]))), self.decay)
-        r, weights, k, v = (y.heads(config.n_head) for y in (r, graph.exp(decay) * -1.0, k, v))
-        y = graph.wkv6(r, weights, k, v, self.first, layer=self.layer, state=1)
+        r, decay, k, v = (y.heads(config.n_head) for y in (r, graph.exp(decay) * -1.0, k, v))
+        y = graph.wkv6(r, decay, k, v, self.first, layer=self.layer, state=1)
         y = graph.layer_norm(y, None, None, HEAD_EPS).merge_heads()
         y = graph.add_weight(graph.multiply_weight(y, self.ln[0]), self.ln[1])
         return self.linears["o"](graph.glu(g, y, "silu"))
@@ -84,7 +84,10 @@ class ChannelMix:
 
 
 class Block:
-    """``halves``: what comes out is halved, so that large models fit half precision; weights of later layers are."""
+    """Time mixing and channel mixing.
+
+    ``halves``: the output is halved, so that large models fit half precision; later layers' weights are scaled too.
+    """
 
     def __init__(self, config: Sizes, weights: Weights, layer: int, *, halves: bool) -> None:
         self.norms = [weights.layer_norm(name, config.dim, config.eps) for name in ("attn_norm", "attn_norm_2")]
@@ -114,11 +117,11 @@ MODEL = Rwkv6
 
 
 def _size(config: Fields) -> int:
-    """Of a head; norms of heads have an epsilon that files cannot say."""
+    """Return the size of a head, and check the epsilon of the head norms, for which files have no key."""
     size, divisor = config.integer("head_size", 64, low=1), config.integer("head_size_divisor", 8)
-    eps = 1e-5 * divisor**2  # whatever the other norms have
+    eps = 1e-5 * divisor**2  # independent of the other norms
     if abs(eps - HEAD_EPS) > 1e-9:
-        raise UnsupportedError(f"[convert] 'head_size_divisor' must be 8 but is {divisor}")
+        raise UnsupportedError(f"[convert] unsupported 'head_size_divisor': {divisor} (expected 8)")
     return size
 
 
@@ -135,7 +138,7 @@ def _turned(x: Array, config: Fields) -> Array:
 def _attention_size(config: Fields) -> None:
     n = config.integer("hidden_size")
     if (found := config.integer("attention_hidden_size", n)) != n:
-        raise UnsupportedError(f"[convert] 'attention_hidden_size' must be {n} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'attention_hidden_size': {found} (expected {n})")
 
 
 _BLOCK = "rwkv.blocks.{i}"
@@ -182,7 +185,7 @@ HF = {
         fixed={"tie_word_embeddings": (False,)},
         checks=(_attention_size,),
         rope=None,
-        # That later layers are scaled down is for half precision: what layer norms read means the same.
+        # Later layers are scaled down for half precision only; layer norms make the results equivalent.
         unused=("rescale_every", "num_attention_heads", "model_version"),
         base="rwkv.",
     )

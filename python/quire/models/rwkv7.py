@@ -1,4 +1,4 @@
-"""RWKV-7 (Peng et al. 2025): a state for each head that a delta rule writes, tokens mixed with the one before."""
+"""RWKV-7 (Peng et al. 2025): a state for each head with a generalized delta rule, token shift."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_
 from .base import MAX_DIM, Config, Layer
 
 ARCHES = ("rwkv7",)
-MIXED = "rwkvag"  # what a token mixed with the one before is read for: the parts of time_mix_lerp_fused
-SLOWEST = -0.6065306597126334  # of the logarithms of decays: -exp(-1/2)
-HEAD_EPS = 64e-5  # of the norms of heads
+MIXED = "rwkvag"  # the projections whose input is mixed with the previous token; the order of time_mix_lerp_fused
+FASTEST = -0.6065306597126334  # the lowest logarithm of a decay: -exp(-1/2)
+HEAD_EPS = 64e-5  # the epsilon of head norms
 RANKS = {"w": "decay", "a": "iclr", "v": "value_residual_mix", "g": "gate"}
 
 
 @dataclass(frozen=True)
 class HeadSizes(Config):
-    """What RWKV-6 has as well."""
+    """Sizes that RWKV-6 shares."""
 
-    size: int  # of a head
+    size: int  # the size of a head
     ffn_dim: int
     eps: float
 
@@ -43,7 +43,8 @@ class HeadSizes(Config):
         size, eps = keys.integer("wkv.head_size", low=1, high=256), keys.number("attention.layer_norm_epsilon")
         if base.dim % size or not 0 < eps < 1:
             raise LoadError(
-                f"[{keys.arch}] embedding_length {base.dim} must be heads of {size}, the epsilon {eps} below 1"
+                f"[{keys.arch}] embedding_length {base.dim} does not split into heads of {size}, or norm epsilon {eps} "
+                f"is out of range"
             )
         ffn_dim = keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
         return HeadSizes(**vars(base), size=size, ffn_dim=ffn_dim, eps=eps)
@@ -60,7 +61,7 @@ class Sizes(HeadSizes):
 
 
 class LowRank:
-    """``w0 + w2 activation(w1 x)``; the gate's has no first part."""
+    """A low-rank projection, ``w0 + w2 activation(w1 x)``; the gate's has no ``w0``."""
 
     def __init__(self, config: Sizes, weights: Weights, one: str) -> None:
         rank, names = config.ranks[one], [f"time_mix_{one}{i}" for i in range(3)]
@@ -77,7 +78,7 @@ class LowRank:
 
 @dataclass
 class First:
-    """The first layer's values, which the others mix with theirs."""
+    """The first layer's values, which later layers mix with their own."""
 
     values: list[Tensor] = field(default_factory=list)
 
@@ -95,7 +96,7 @@ class TimeMix:
         }
         self.lows = {one: LowRank(config, weights, one) for one in ("wag" if layer == 0 else "wavg")}
         if layer == 0:
-            weights.ignore("time_mix_v[012].weight", "the first layer's values are what others are mixed with")
+            weights.ignore("time_mix_v[012].weight", "the first layer's values are not mixed with others")
         self.k_k, self.k_a = (
             weights.tensor(f"time_mix_{one}.weight", (config.dim,), vector=True) for one in ("k_k", "k_a")
         )
@@ -112,7 +113,7 @@ class TimeMix:
         mixed = {one: x + graph.multiply_weight(change, lerp) for one, lerp in self.lerps.items()}
         r, k, v = (self.linears[one](mixed[one]) for one in "rkv")
         low = {one: made(mixed[one]) for one, made in self.lows.items()}
-        decay, rate = graph.sigmoid(low["w"]) * SLOWEST, graph.sigmoid(low["a"])
+        decay, rate = graph.sigmoid(low["w"]) * FASTEST, graph.sigmoid(low["a"])
         if self.layer == 0:
             self.first.values = [v]
         else:
@@ -150,7 +151,7 @@ class Block:
 
 
 class Rwkv:
-    """What is around the blocks, of RWKV-6 as well."""
+    """The parts of RWKV-6 and RWKV-7 outside the blocks: embedding, norms, output, cache."""
 
     def __init__(
         self, config: HeadSizes, weights: Weights, n_vocab: int, blocks: Sequence[Callable[[Tensor, Step], Tensor]]
@@ -189,10 +190,10 @@ MODEL = Rwkv7
 
 
 def _epsilons_agree(config: Fields) -> None:
-    """Of heads, which files cannot say."""
+    """Check the epsilon of the head norms, for which files have no key."""
     eps = config.integer("head_dim", 64, low=1) * config.number("norm_eps", 1e-5)
     if abs(eps - HEAD_EPS) > 1e-9:
-        raise UnsupportedError(f"[convert] 'head_dim' times 'norm_eps' must be {HEAD_EPS} but is {eps}")
+        raise UnsupportedError(f"[convert] unsupported 'head_dim' * 'norm_eps': {eps} (expected {HEAD_EPS})")
 
 
 def flat(x: Array, config: Fields) -> Array:
@@ -235,7 +236,7 @@ HF = {
                 for ours, theirs in (("receptance", "r"), ("key", "k"), ("value", "v"), ("output", "o"))
             },
             **_LOW,
-            # llama.cpp wants them in the first layer too, where nothing reads them.
+            # llama.cpp requires them in the first layer too, where they have no effect.
             **{
                 f"blk.0.time_mix_v{i}.weight": f"model.layers.0.attn.a_lora.lora.{part}"
                 for i, part in enumerate(("2.bias", "0.weight", "2.weight"))

@@ -1,4 +1,4 @@
-"""Seed-OSS (ByteDance Seed 2025): llama with biases, and heads rotated by halves."""
+"""Seed-OSS (ByteDance Seed 2025): Llama with biases and RoPE on halves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHES = ("seed_oss",)
 
 
 class Block:
-    """The usual one; files call the norm before the MLP after what it follows."""
+    """The usual block; files name the norm before the MLP ``post_attention_norm``."""
 
     def __init__(self, config: DenseConfig, weights: Weights, attention: Mixer, mlp: Layer) -> None:
         self.attn_norm, self.attention = weights.norm("attn_norm", config.dim, config.eps), attention

@@ -1,4 +1,4 @@
-"""SmallThinker (SJTU 2025): experts of ReLUs that are chosen by what goes into a layer, before attention."""
+"""SmallThinker (SJTU 2025): ReLU experts chosen from the layer's input, before attention."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .base import Decoder, DenseConfig, local_layers
 from .classic import Attention
 
 ARCHES = ("smallthinker",)
-PERIOD = 4  # every fourth layer, the first one too, sees everything and is not rotated, where others have windows
+PERIOD = 4  # every fourth layer, beginning with the first, has full attention without RoPE
 
 
 class EarlyMoE(MoE):
-    """``routed``: what the router reads."""
+    """Experts that are chosen from other rows (``routed``) than those they read."""
 
     def of(self, x: Tensor, routed: Tensor) -> Tensor:
         return graph.moe(x, self.router(routed), self.gate, self.up, self.down, self.spec)
@@ -65,18 +65,18 @@ def _layout(config: Fields, name: str) -> list[object]:
     n_layer = config.integer("num_hidden_layers")
     layout = config.items(name) or [1 if name == "rope_layout" else 0] * n_layer
     if len(layout) != n_layer or not set(map(str, layout)) <= {"0", "1"}:
-        raise UnsupportedError(f"[convert] '{name}' must be 0 or 1 for each layer but is not")
+        raise UnsupportedError(f"[convert] invalid '{name}': expected 0 or 1 for each layer")
     return layout
 
 
 def _window(config: Fields) -> int | None:
-    """Files know which layers are rotated by their windows alone."""
+    """Return the window; files have no key for the layers with RoPE, which must be those with windows."""
     local, rotated = (_layout(config, f"{name}_layout") for name in ("sliding_window", "rope"))
     if any(local) and local != rotated:
-        raise UnsupportedError("[convert] 'rope_layout' must be 'sliding_window_layout' where that has any but is not")
+        raise UnsupportedError("[convert] unsupported 'rope_layout': it differs from 'sliding_window_layout'")
     if not any(local):
         if not all(rotated):
-            raise UnsupportedError("[convert] 'rope_layout' must be 1 for each layer without windows but is not")
+            raise UnsupportedError("[convert] unsupported 'rope_layout': without windows, expected 1 for each layer")
         config.read(("sliding_window_size",))
         return None
     return config.integer("sliding_window_size", low=1)
@@ -94,9 +94,9 @@ def _gating(config: Fields) -> int:
 
 def _rope(config: Fields) -> Iterator[Entry]:
     if not any(_layout(config, "rope_layout")):
-        raise UnsupportedError("[convert] 'rope_layout' must have a layer that is rotated but has none")
+        raise UnsupportedError("[convert] unsupported 'rope_layout': no layer has RoPE")
     if not config.has("rope_parameters"):
-        config.number("rope_theta")  # of which there is no usual value
+        config.number("rope_theta")  # required: there is no usual value
     return rope_keys(config)
 
 

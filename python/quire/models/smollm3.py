@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face 2025): llama in which every fourth layer has no rotation (Yang et al. 2025)."""
+"""SmolLM3 (Hugging Face 2025): Llama without RoPE in every fourth layer (Yang et al. 2025)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WithoutPositions(llama.Attention):
 
 
 class SmolLM3(Decoder):
-    """Files store q and k interleaved, as llama's."""
+    """Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -43,13 +43,11 @@ MODEL = SmolLM3
 
 
 def _rotated_as_known(config: Fields) -> None:
-    """Files do not say which layers rotate."""
+    """Require RoPE in the usual layers: files have no key for it."""
     n_layer, period = config.integer("num_hidden_layers"), config.integer("no_rope_layer_interval", PERIOD)
     rotated = config.items("no_rope_layers") or [int((i + 1) % max(period, 1) != 0) for i in range(n_layer)]
     if rotated[:n_layer] != [int((i + 1) % PERIOD != 0) for i in range(n_layer)]:
-        raise UnsupportedError(
-            "[convert] 'no_rope_layers' must be 0 for every fourth layer and 1 for others but is not"
-        )
+        raise UnsupportedError("[convert] unsupported 'no_rope_layers': expected 0 for every fourth layer, else 1")
 
 
 def _n_kv_head(config: Fields) -> int:

@@ -1,4 +1,4 @@
-"""StableLM (Bellagente et al. 2024): layer norms, a gated MLP, a part of each head rotated."""
+"""StableLM (Bellagente et al. 2024): layer norms, a gated MLP, partial RoPE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARCHES = ("stablelm",)
 
 
 class StableLM(LayerNormDecoder):
-    """Attention and MLP are side by side where the file has no norm between them, whatever its key says."""
+    """Attention and MLP run in parallel if the file has no norm for the MLP; the key is not used."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab, eps=EPS)
@@ -35,13 +35,13 @@ MODEL = StableLM
 
 def _between(x: Array, config: Fields) -> Array:
     if config.flag("use_parallel_residual", False):
-        raise UnsupportedError("[convert] 'use_parallel_residual' must be false where blocks have a second norm")
+        raise UnsupportedError("[convert] 'use_parallel_residual' is true, but blocks have a second norm")
     return x
 
 
 def _head_norm(x: Array, config: Fields) -> Array:
     if not config.flag("qk_layernorm", False):
-        raise UnsupportedError("[convert] 'qk_layernorm' must be true where the checkpoint has such norms")
+        raise UnsupportedError("[convert] 'qk_layernorm' is false, but the checkpoint has such norms")
     return x
 
 

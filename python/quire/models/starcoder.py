@@ -1,4 +1,4 @@
-"""StarCoder (Li et al. 2023): GPT-2 with one head of k and v for all."""
+"""StarCoder (Li et al. 2023): GPT-2 with multi-query attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODEL = GPT2
 
 _GPT2 = GPT2_HF["GPT2LMHeadModel"]
 _LAYER = "transformer.h.{i}"
-# What changes how transformers computes, and not what.
+# Fields that change how transformers computes, but not the result.
 UNUSED = (
     "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32",

@@ -1,4 +1,4 @@
-"""StarCoder 2 (Lozhkov et al. 2024): groups of heads, a window, layer norms and biases."""
+"""StarCoder 2 (Lozhkov et al. 2024): grouped-query attention, a window, layer norms, biases everywhere."""
 
 from __future__ import annotations
 

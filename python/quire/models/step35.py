@@ -1,4 +1,4 @@
-"""Step 3.5 and 3.7 Flash, text (StepFun 2026): a gate for each head, more heads within windows, limited units."""
+"""Step 3.5 and 3.7 Flash, text (StepFun 2026): gated heads, more heads in windowed layers, clamped activations."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from .base import MAX_DIM, MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, L
 from .base import local_layers as locals_of
 
 ARCHES = ("step35",)
-THETA, LEAST = 10000.0, 1e-6  # a limit below the second says nothing
+THETA, LEAST = 10000.0, 1e-6  # limits of at most LEAST mean none
 
 
 class LimitedMLP:
-    """``down(min(silu(gate(x)), limit) * clamp(up(x), -limit, limit))``; ``ending``: of the names of weights."""
+    """``down(min(silu(gate(x)), limit) * clamp(up(x), -limit, limit))``; ``ending``: suffix of the tensors' names."""
 
     def __init__(self, weights: Weights, dim: int, ffn_dim: int, limit: float, ending: str) -> None:
         self.gate, self.up = (weights.linear(f"ffn_{one}{ending}", dim, ffn_dim) for one in ("gate", "up"))
@@ -58,12 +58,12 @@ class LimitedMLP:
     def __call__(self, x: Tensor) -> Tensor:
         if self.limit == math.inf:
             return self.down(graph.glu(self.gate(x), self.up(x), "silu"))
-        gate = graph.clamp(graph.activate(self.gate(x), "silu"), -1.0, self.limit)  # none is below -0.3
+        gate = graph.clamp(graph.activate(self.gate(x), "silu"), -1.0, self.limit)  # silu is never below -0.3
         return self.down(gate * graph.clamp(self.up(x), -self.limit, self.limit))
 
 
 class Attention(qwen3.Attention):
-    """What each head gives is multiplied by the sigmoid of a product with the input."""
+    """Multiplies each head's output by the sigmoid of a projection of the input."""
 
     def __init__(self, config: DenseConfig, weights: Weights, layer: int, rotation: RopeSpec) -> None:
         super().__init__(config, weights, layer, rotation)
@@ -75,7 +75,7 @@ class Attention(qwen3.Attention):
 
 
 class Step35(Decoder):
-    """Half of a head is rotated where layers see everything, all of it within windows."""
+    """Full-attention layers apply RoPE to half of each head, windowed layers to all of it."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         n_all = keys.integer("block_count", low=1, high=MAX_LAYERS)
@@ -83,7 +83,10 @@ class Step35(Decoder):
         config = DenseConfig.read(keys, n_vocab, n_head=max(n_heads))
         config = replace(config, n_layer=n_all - layers_left_out(keys, weights, n_all))
         if config.n_rot % 4 or config.head_dim != config.v_head_dim:
-            raise LoadError(f"[step35] rope.dimension_count must be divisible by 4 but is {config.n_rot}")
+            raise LoadError(
+                f"[step35] rope.dimension_count {config.n_rot} is not divisible by 4, or key_length {config.head_dim} "
+                f"differs from value_length {config.v_head_dim}"
+            )
         experts = ExpertConfig.read(keys, config.n_layer, gating="sigmoid", normalize=False, reads=ROUTING)
         shared_dim = keys.integer("expert_shared_feed_forward_length", low=1, high=MAX_DIM)
         n_dense_layers = keys.integer("leading_dense_block_count", 0)
@@ -93,10 +96,10 @@ class Step35(Decoder):
         local = locals_of(keys, config.n_layer, 1)
         self.windows = [window if one else 0 for one in local]
         if (base := keys.number("rope.freq_base_swa", keys.number("rope.freq_base", THETA))) <= 0:
-            raise LoadError(f"[step35] rope.freq_base_swa must be above 0 but is {base}")
+            raise LoadError(f"[step35] rope.freq_base_swa {base} is out of range: expected more than 0")
         nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=base)
         factors = None
-        if weights.has("rope_freqs.weight"):  # for whole heads, of which the first ones count
+        if weights.has("rope_freqs.weight"):  # stored for whole heads; only the first half applies
             factors = weights.made(
                 "rope_freqs", weights.numbers("rope_freqs.weight", (config.n_rot // 2,))[: config.n_rot // 4]
             )
@@ -147,36 +150,38 @@ def _n_next(config: Fields) -> int:
 
 
 def _by_layer(config: Fields, name: str) -> list[object]:
-    """A list of the layers, without those that predict the token after the next one; empty where there is none."""
+    """Return a field's list without the layers that predict later tokens; empty if there is none."""
     n_layer, values = config.integer("num_hidden_layers"), config.items(name)
     if len(values) not in (0, n_layer, n_layer + _n_next(config)):
-        raise UnsupportedError(f"[convert] '{name}' must be a list of all {n_layer} layers but has {len(values)}")
+        raise UnsupportedError(
+            f"[convert] '{name}' has {len(values)} entries: expected one for each of {n_layer} layers"
+        )
     return values[:n_layer]
 
 
 def _is_local(config: Fields) -> list[bool]:
     kinds = _by_layer(config, "layer_types") or ["full_attention"] * config.integer("num_hidden_layers")
     if not set(map(str, kinds)) <= {"full_attention", "sliding_attention"}:
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+        raise UnsupportedError(
+            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
+        )
     return [kind == "sliding_attention" for kind in kinds]
 
 
 def _n_heads(config: Fields) -> list[int]:
-    """Within windows there may be more; old configurations say so in an object of their own."""
+    """Return each layer's number of heads; windowed layers may have more, in old configurations by a nested object."""
     n, other = config.integer("num_attention_heads", 64, low=1), config.inner("attention_other_setting")
     n_local = config.integer("num_sliding_attention_heads", other.integer("num_attention_heads", n, low=1), low=1)
     for name, wanted in (("num_attention_groups", _n_kv_head(config)), ("head_dim", config.integer("head_dim", 128))):
         if (found := other.integer(name, wanted)) != wanted:
-            raise UnsupportedError(f"[convert] '{name}' must be {wanted} in all layers but is {found}")
+            raise UnsupportedError(f"[convert] unsupported '{name}' of windowed layers: {found} (expected {wanted})")
     other.read(("attention_type", "true_head_dim"))
     heads = [n_local if local else n for local in _is_local(config)]
     layers = config.inner("per_layer_config")
     for i in layers.names():
         own = layers.inner(i)
         if not i.isdigit() or int(i) >= len(heads) or own.integer("num_attention_heads") != heads[int(i)]:
-            raise UnsupportedError(
-                f"[convert] 'per_layer_config' must say what 'layer_types' does but not of layer {i}"
-            )
+            raise UnsupportedError(f"[convert] 'per_layer_config' contradicts 'layer_types' for layer {i}")
     return heads
 
 
@@ -191,13 +196,15 @@ def _window(config: Fields) -> int:
 
 
 def _n_dense(config: Fields) -> int:
-    """Those before the first one that the configuration lists; three where it lists none."""
+    """Return how many layers are dense: those before the first listed one, or three without a list."""
     listed, n_layer = config.value("moe_layers_enum"), config.integer("num_hidden_layers")
     parts = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else []
     routed = sorted(int(str(part)) for part in parts if str(part).strip().isdigit())
     first = routed[0] if routed else n_layer if listed is not None else 3
     if routed and [i for i in routed if i < n_layer] != list(range(first, n_layer)):
-        raise UnsupportedError("[convert] 'moe_layers_enum' must list all layers from one on but does not")
+        raise UnsupportedError(
+            "[convert] unsupported 'moe_layers_enum': expected all layers from the first listed one on"
+        )
     return n_dense(config, min(first, n_layer))
 
 
@@ -205,21 +212,21 @@ def _clamps(name: str) -> Callable[[Fields], list[float] | None]:
     def read(config: Fields) -> list[float] | None:
         limits = [limit if isinstance(limit, (int, float)) else 0.0 for limit in _by_layer(config, name)]
         if any(isinstance(limit, bool) or limit < 0 for limit in limits):
-            raise UnsupportedError(f"[convert] '{name}' must be numbers that are not negative, or null")
+            raise UnsupportedError(f"[convert] invalid '{name}': expected numbers of at least 0, or null")
         return [float(limit) if limit > LEAST else 0.0 for limit in limits] or None
 
     return read
 
 
 def _parts(config: Fields) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The base and the part of a head that is rotated: where layers see everything, and within windows."""
+    """Return the RoPE base and the rotated part of a head, for full-attention and for windowed layers."""
     local, kinds = _is_local(config), config.inner("rope_parameters")
     out = []
     for name, is_local in (("full_attention", False), ("sliding_attention", True)):
         of_kind = [i for i, one in enumerate(local) if one == is_local]
         if config.has("rope_parameters"):
             if of_kind and not kinds.has(name):
-                raise UnsupportedError(f"[convert] 'rope_parameters' must have {name} but have not")
+                raise UnsupportedError(f"[convert] 'rope_parameters' has no entry for {name}")
             rope = kinds.inner(name)
             out.append((rope.number("rope_theta", THETA), rope.number("partial_rotary_factor", 1.0)))
             continue
@@ -230,21 +237,24 @@ def _parts(config: Fields) -> tuple[tuple[float, float], tuple[float, float]]:
         parts = _by_layer(config, "partial_rotary_factors")
         if any(x[i] != x[of_kind[0]] for x in (bases, parts) if x for i in of_kind):
             raise UnsupportedError(
-                "[convert] 'rope_theta' and 'partial_rotary_factors' must be one for a kind of layers"
+                "[convert] unsupported 'rope_theta' or 'partial_rotary_factors': layers of one kind differ"
             )
         out.append((base or THETA, float(str(parts[of_kind[0]])) if parts and of_kind else 1.0))
     for (_, part), wanted, is_local in zip(out, (0.5, 1.0), (False, True), strict=True):
         if part != wanted and is_local in local:
-            raise UnsupportedError(f"[convert] 'partial_rotary_factor' must be {wanted} there but is {part}")
+            kind = "sliding_attention" if is_local else "full_attention"
+            raise UnsupportedError(
+                f"[convert] unsupported 'partial_rotary_factor' of {kind}: {part} (expected {wanted})"
+            )
     return out[0], out[1]
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
     (base, _), (nearby, _) = _parts(config)
     if config.has("rope_parameters") and kind_of(rope_of(config, "sliding_attention")) != "default":
-        raise UnsupportedError("[convert] the rope scaling of sliding_attention must be default but is not")
+        raise UnsupportedError("[convert] unsupported rope scaling of sliding_attention (expected default)")
     if (kind := kind_of(rope_of(config))) not in ("default", "llama3"):
-        raise UnsupportedError(f"[convert] the rope scaling must be default or llama3 but is '{kind}'")
+        raise UnsupportedError(f"[convert] unsupported rope scaling '{kind}': expected default or llama3")
     yield "rope.freq_base", "f32", base
     yield "rope.freq_base_swa", "f32", nearby
     scaling = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -252,7 +262,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 
 class _Checkpoint(Checkpoint):
-    """Half of a head has factors of llama 3's scaling; files have them for a whole one."""
+    """Llama 3's scaling applies to half of a head; files store factors for the whole head."""
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
         import numpy as np
@@ -268,7 +278,7 @@ class _Checkpoint(Checkpoint):
 def _scale_of_scores(config: Fields) -> None:
     size = config.integer("head_dim", 128)
     if (found := config.number("query_pre_attn_scalar", size)) != size:
-        raise UnsupportedError(f"[convert] 'query_pre_attn_scalar' must be {size} but is {found}")
+        raise UnsupportedError(f"[convert] unsupported 'query_pre_attn_scalar': {found} (expected {size})")
 
 
 def _pattern(config: Fields) -> Sequence[bool]:
@@ -334,7 +344,7 @@ _TEXT = _Checkpoint(
         "attention_bias", "mtp_layer_types", "mtp_mlp_layer_types", "max_seq_len", "yarn_only_types", "need_fp32_gate",
         "use_moe", "att_impl_type", "use_rope_layers",
     ),
-    # What sees pictures, and what predicts the token after the next one.
+    # The vision tower, and layers that predict later tokens.
     ignored=("vit_large_projector.*", *(f"model.layers.{i}.*" for i in (45, 46, 47))),
 )  # fmt: skip
 HF = {

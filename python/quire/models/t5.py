@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), Flan-T5, mT5, UMT5: an encoder reads the prompt, all layers of a decoder attend to it."""
+"""T5 (Raffel et al. 2020), Flan-T5, mT5, UMT5: an encoder for the prompt, a decoder with cross attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARCHES = ("t5",)
 
 @dataclass(frozen=True)
 class T5Config(DenseConfig):
-    """``n_layer``: of the encoder."""
+    """Sizes of encoder and decoder; ``n_layer`` counts the encoder's layers."""
 
     n_decoder_layer: int
     start: int
@@ -40,7 +40,7 @@ class T5Config(DenseConfig):
         return self.start
 
     def cache(self, windows: Sequence[int] | None = None) -> list[CacheSpec]:
-        """What the layers of the decoder keep of its own text, then what they keep of the source."""
+        """Return the decoder's layers twice: for its own text, then for the source."""
         kept = [
             CacheSpec(n_kv_head=self.n_head, head_dim=self.head_dim, of_source=of_source) for of_source in (False, True)
         ]
@@ -48,7 +48,7 @@ class T5Config(DenseConfig):
 
 
 class DecoderBlock:
-    """Layer ``i`` of the cache is its own text's, and layer ``source`` is the source's."""
+    """A decoder layer; its own text is layer ``i`` of the cache, the source is layer ``source``."""
 
     def __init__(self, config: T5Config, weights: Weights, i: int, bias: Weight) -> None:
         self.n_head, self.i, self.source, self.bias = config.n_head, i, config.n_decoder_layer + i, bias
@@ -62,7 +62,7 @@ class DecoderBlock:
         )
         self.o, self.cross_o = (weights.linear(f"{name}_o", inner, config.dim) for name in ("attn", "cross_attn"))
         self.ffn_norm, self.mlp = weights.norm("ffn_norm", config.dim, config.eps), mlp_of(config, weights)
-        weights.ignore("cross_attn_rel_b.weight", "scores of the source have no bias")
+        weights.ignore("cross_attn_rel_b.weight", "cross attention has no bias")
 
     def write_source(self, encoded: Tensor, step: Step) -> None:
         k, v = (linear(encoded).heads(self.n_head) for linear in (self.cross_k, self.cross_v))
@@ -94,11 +94,11 @@ class T5:
         self.decoder = [DecoderBlock(config, block, i, bias) for i, (block, bias) in biases]
         self.norm = weights.norm("dec.output_norm", config.dim, config.eps)
         self.head = head(weights, config, self.embedding)
-        # Version 1.0, which has no gates, shares one matrix and scales what comes of it; later ones do neither.
+        # Version 1.0 (ungated) ties embedding and output and scales the logits; later versions do neither.
         is_first = not (weights.has("output.weight") and weights.has("dec.blk.0.ffn_gate.weight"))
         self.scale = keys.number("logit_scale", config.dim**-0.5 if is_first else 1.0)
         if not 0 < self.scale < 1e6:
-            raise LoadError(f"[t5] logit_scale must be positive but is {self.scale}")
+            raise LoadError(f"[t5] logit_scale {self.scale} is out of range: expected more than 0, below 1e6")
 
     def cache(self) -> list[CacheSpec]:
         return self.config.cache()
@@ -121,7 +121,7 @@ MODEL = T5
 
 
 def _n_decoder_layer(default: int) -> Key:
-    """As many as the encoder has, where the configuration does not say; ``default``: transformers' of the encoder."""
+    """Return the key of the decoder's layers, by default as many as the encoder's; ``default`` is the encoder's."""
 
     def read(config: Fields) -> int:
         if config.value("num_decoder_layers") is not None:
@@ -132,16 +132,16 @@ def _n_decoder_layer(default: int) -> Key:
 
 
 def _logit_scale(config: Fields) -> float:
-    """The scale of the logits.
+    """Return the scale of the logits.
 
-    Newer versions of transformers always tie the head, and save separately whether logits are scaled.
+    Newer versions of transformers always tie the output matrix, and have a separate field for the scale.
     """
     is_scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
     return float(config.integer("d_model", 512)) ** -0.5 if is_scaled else 1.0
 
 
 class T5Checkpoint(Checkpoint):
-    """Where there is no head it is the embedding's matrix, whatever the configuration says."""
+    """If there is no output matrix, the embedding is used, even if the configuration does not tie them."""
 
     def is_tied(self, whole: Fields) -> bool:
         super().is_tied(whole)
@@ -177,7 +177,7 @@ _T5 = T5Checkpoint(
     rope=None,
     tied=True,
     unused=("dropout_rate", "output_past", "classifier_dropout"),
-    # The first two are the same as shared; the third one is not used by transformers either.
+    # The first two duplicate "shared"; transformers does not use the third one either.
     ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "*.EncDecAttention.relative_*"),
     base="",
 )
@@ -194,7 +194,7 @@ _UMT5 = replace(
 HF = {
     "T5ForConditionalGeneration": _T5,
     "UMT5ForConditionalGeneration": _UMT5,
-    # Its logits are never scaled, whatever the configuration says of a tied head.
+    # UMT5's logits are never scaled, even if the output matrix is tied.
     "MT5ForConditionalGeneration": replace(
         _UMT5,
         keys={**_UMT5.keys, "logit_scale": made("f32", lambda config: 1.0)},

@@ -1,4 +1,4 @@
-"""The encoder of T5 (Raffel et al. 2020): scores, not scaled, have a learned bias for each bucket of distances."""
+"""The encoder of T5 (Raffel et al. 2020): unscaled scores with a learned bias for each bucket of distances."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Table: TypeAlias = npt.NDArray[np.float32]
 
 ARCHES = ("t5encoder",)
-MAX_DISTANCE = 128  # from which on all distances are in one bucket
+MAX_DISTANCE = 128  # all distances from here on share a bucket
 MAX_BUCKETS = 4096
 
 
 def buckets(distances: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """Of 0 and more tokens: half of the buckets for one distance each, the others for ranges by logarithm."""
+    """Return the buckets of distances of 0 or more: half for single distances, half for logarithmic ranges."""
     import numpy as np
 
     n_exact = n // 2
@@ -35,14 +35,14 @@ def buckets(distances: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
 
 
 def before(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Each head's biases by distance, of tokens before and last the token itself, of a table by bucket."""
+    """Return each head's biases for earlier tokens, ending with distance 0, from a table of buckets."""
     import numpy as np
 
     return np.ascontiguousarray(table[buckets(np.arange(MAX_DISTANCE, -1, -1), len(table))].T)
 
 
 def both_ways(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Each head's biases by distance, from before to after, of a table by bucket, whose second half is of after."""
+    """Return each head's biases from the earliest to the latest token; the table's second half is for later tokens."""
     import numpy as np
 
     n = len(table) // 2
@@ -76,18 +76,18 @@ class Block:
 
 
 def n_buckets_of(keys: Keys, config: DenseConfig) -> int:
-    """Rows of a table of biases; also that heads are as T5 has them."""
+    """Return the number of buckets, and check that heads are like T5's."""
     keys.without_effect("attention.layer_norm_epsilon")
     if config.n_kv_head != config.n_head or config.v_head_dim != config.head_dim:
-        raise LoadError(f"[{config.arch}] heads of q, k and v must be as many and as large but are not")
+        raise LoadError(f"[{config.arch}] heads of q, k and v differ in number or size")
     n_buckets = keys.integer("attention.relative_buckets_count", low=4, high=MAX_BUCKETS)
     if n_buckets % 4:
-        raise LoadError(f"[{config.arch}] relative_buckets_count must be divisible by 4 but is {n_buckets}")
+        raise LoadError(f"[{config.arch}] relative_buckets_count {n_buckets} is not divisible by 4")
     return n_buckets
 
 
 def mlp_of(config: DenseConfig, weights: Weights) -> Layer:
-    """Gated since version 1.1."""
+    """Return the MLP, which is gated since version 1.1."""
     if weights.has("ffn_gate.weight"):
         return GatedMLP(weights, config.dim, config.ffn_dim, "gelu_tanh")
     return MLP(weights, config.dim, config.ffn_dim, "relu")
@@ -96,7 +96,7 @@ def mlp_of(config: DenseConfig, weights: Weights) -> Layer:
 def with_biases(
     config: DenseConfig, layers: Iterable[Weights], n_buckets: int, by_distance: Callable[[Table], Table]
 ) -> Iterator[tuple[Weights, Weight]]:
-    """The weights of each layer with its biases; those without a table of their own have the first one's."""
+    """Iterate over the layers' weights and biases; layers without a table use the first layer's."""
     for i, block in enumerate(layers):
         if i == 0 or block.has("attn_rel_b.weight"):
             bias = block.made("attn_rel_b", by_distance(block.numbers("attn_rel_b.weight", (n_buckets, config.n_head))))
@@ -134,19 +134,19 @@ MODEL = T5Encoder
 
 
 def activation_is_known(config: Fields, default: str = "relu") -> None:
-    """Fields that follow from another one must say the same, as transformers reads them."""
+    """Check that fields derived from ``feed_forward_proj`` agree with it, because transformers reads them."""
     kind = config.text("feed_forward_proj", default)
     if kind not in ("relu", "gated-gelu"):
-        raise UnsupportedError(f"[convert] 'feed_forward_proj' must be relu or gated-gelu but is '{kind}'")
+        raise UnsupportedError(f"[convert] unsupported 'feed_forward_proj': '{kind}' (expected relu or gated-gelu)")
     is_gated = kind == "gated-gelu"
     if config.flag("is_gated_act", is_gated) != is_gated:
-        raise UnsupportedError("[convert] 'is_gated_act' must be as 'feed_forward_proj' says but is not")
+        raise UnsupportedError(f"[convert] 'is_gated_act' contradicts 'feed_forward_proj' '{kind}'")
     if config.text("dense_act_fn", "gelu_new" if is_gated else "relu") != ("gelu_new" if is_gated else "relu"):
-        raise UnsupportedError("[convert] 'dense_act_fn' must be as 'feed_forward_proj' says but is not")
+        raise UnsupportedError(f"[convert] 'dense_act_fn' contradicts 'feed_forward_proj' '{kind}'")
 
 
 def is_gated_unless_said(config: Fields) -> None:
-    """Of mT5 and UMT5, which are gated unless they say otherwise."""
+    """Check the activation of mT5 and UMT5, which are gated by default."""
     activation_is_known(config, "gated-gelu")
 
 
@@ -213,7 +213,7 @@ _CHECKPOINT = Checkpoint(
         "classifier_dropout",
         "scale_decoder_outputs",
     ),
-    ignored=("encoder.embed_tokens.weight",),  # the same as shared
+    ignored=("encoder.embed_tokens.weight",),  # duplicates "shared"
     base="",
 )
 _MULTILINGUAL = replace(_CHECKPOINT, keys={**MULTILINGUAL_KEYS, **_CAUSAL}, checks=(is_gated_unless_said,))

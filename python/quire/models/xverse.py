@@ -1,4 +1,4 @@
-"""XVERSE (XVERSE Technology 2023): llama."""
+"""XVERSE (XVERSE Technology 2023): Llama."""
 
 from __future__ import annotations
 
