@@ -219,9 +219,7 @@ def test_speculators_configuration(tmp_path: Path, llama: Path) -> None:
     named = {name.replace(LAYER, "layers.0."): values for name, values in tensors.items()}
     expect_same(tmp_path, llama, config, named, tensors, flat)
     del config["norm_before_residual"]
-    with pytest.raises(
-        LoadError, match=r"'norm_before_residual' must be in config.json of a head of speculators but is not"
-    ):
+    with pytest.raises(LoadError, match="'norm_before_residual'"):
         Pair(tmp_path, llama, write_head(tmp_path / "unsaid", config, named))
 
 
@@ -244,10 +242,10 @@ BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
     "layers": ({"num_hidden_layers": 2}, {}, "'num_hidden_layers' must be 1 but is 2"),
     "layer ids": ({"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}, {}, "target_layers 0, 1, 3"),
     "order": ({"eagle_aux_hidden_state_layer_ids": [1, 0, 2]}, {}, "target_layers"),
-    "twice": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}}, {}, "must be there once but is twice"),
-    "one state": ({"eagle_config": {"use_aux_hidden_state": False}}, {}, "'use_aux_hidden_state' of the head must be true"),
-    "parallel": ({"eagle_config": {"parallel_draft_step": 2}}, {}, "'parallel_draft_step' of the head must be 1 but is 2"),
-    "mtp norm": ({"eagle_config": {"use_mtp_layernorm": True}}, {}, "'use_mtp_layernorm' of the head must be false"),
+    "twice": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}}, {}, "'eagle_aux_hidden_state_layer_ids'"),
+    "one state": ({"eagle_config": {"use_aux_hidden_state": False}}, {}, "'use_aux_hidden_state': false"),
+    "parallel": ({"eagle_config": {"parallel_draft_step": 2}}, {}, "'parallel_draft_step': 2"),
+    "mtp norm": ({"eagle_config": {"use_mtp_layernorm": True}}, {}, "'use_mtp_layernorm': true"),
     "unknown field": ({"soft_reset": 3}, {}, "'soft_reset' of config.json"),
     "unknown field within": ({"eagle_config": {"soft_reset": 3}}, {}, "'soft_reset'"),
     "activation": ({"hidden_act": "gelu"}, {}, "'hidden_act' must be silu or swish but is gelu"),
@@ -256,7 +254,7 @@ BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
     "no map": ({}, {"d2t": None, "t2d": None}, "must hold 'd2t' as it knows 200 of 272 tokens but does not"),
     "short map": ({}, {"d2t": known_tokens()[:9]}, r"'d2t' must have 200 numbers but has \[9\]"),
     "map of numbers": ({}, {"d2t": np.ones(200, np.float32)}, "'d2t' must hold whole numbers but is F32"),
-    "map beyond": ({}, {**maps_of(known_tokens()), "d2t": np.full(200, 100), "t2d": None}, "'d2t' must lead to tokens of the model that differ"),
+    "map beyond": ({}, {**maps_of(known_tokens()), "d2t": np.full(200, 100), "t2d": None}, "'d2t'.* 272"),
     "two maps": ({}, {"t2d": np.zeros(272, bool)}, "'t2d' must tell the tokens that 'd2t' leads to but does not"),
     "unknown tensor": ({}, {"midlayer.mystery.weight": np.ones(4, np.float32)}, "'midlayer.mystery.weight'"),
     "narrow": ({}, {"midlayer.self_attn.q_proj.weight": np.ones((64, 64), np.float32)}, r"attn_q.weight' has shape \[64, 64\]"),
@@ -264,7 +262,7 @@ BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
     "unsaid norm": ({}, {"input_norm.weight": np.ones(192, np.float32)}, "enc.output_norm.weight"),
     "eagle 2": ({}, {"midlayer.hidden_norm.weight": None}, "as heads of EAGLE-1 and 2 have not"),
     "eagle class": ({"architectures": ["EagleLlamaForCausalLM"]}, {}, "must be one of EAGLE-3 of llama's kind .* but is .*EagleLlamaForCausalLM"),
-    "kind": ({"speculators_model_type": "dflash"}, {}, "'speculators_model_type' must be eagle3 but is 'dflash'"),
+    "kind": ({"speculators_model_type": "dflash"}, {}, "'speculators_model_type': 'dflash'"),
 }  # fmt: skip
 
 
@@ -292,7 +290,7 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "one layer": ({"eagle3.target_layers": (1, "i32")}, {}, "'eagle3.target_layers' must be an array of numbers"),
     "map of numbers": ({}, {"d2t": (np.ones(200, np.float32), "f32")}, r"'d2t' is \[200\] of f32"),
     "long map": ({}, {"d2t": (known_tokens(201), "i64")}, r"'d2t' is \[201\] of i64"),
-    "map below": ({}, {"d2t": (known_tokens() - 1, "i64")}, "'d2t' must lead to tokens of the model that differ, below 272"),
+    "map below": ({}, {"d2t": (known_tokens() - 1, "i64")}, "'d2t'.* 272"),
     "unknown tensor": ({}, {"mystery": (np.ones(4, np.float32), "f32")}, "unused .*mystery"),
 }  # fmt: skip
 
@@ -336,5 +334,5 @@ def test_models_that_heads_cannot_read_are_refused(tmp_path: Path) -> None:
             write_checkpoint(tmp_path / name, name)
             convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32")
             model = load_model(GGUFReader(tmp_path / f"{name}.gguf"))
-            with pytest.raises(UnsupportedError, match=f"the model is {name}"):
+            with pytest.raises(UnsupportedError, match=f"architecture {name}"):
                 load_head(reader, model)

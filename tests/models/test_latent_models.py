@@ -98,7 +98,7 @@ def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> 
             load_model(GGUFReader(path))
     for change, words in (
         ({"rope.dimension_count": 40}, "rope.dimension_count"),
-        ({"rope.dimension_count": 15}, "must be even"),
+        ({"rope.dimension_count": 15}, "rope.dimension_count 15"),
         ({"attention.kv_lora_rank": 0}, "attention.kv_lora_rank"),
     ):
         with pytest.raises(LoadError, match=words):
@@ -115,5 +115,5 @@ def test_contexts_are_as_long_as_all_tokens_are_attended_to(tmp_path: Path, name
     top_k = int(str(config_of(name)["index_topk"]))
     with LLM(tmp_path / "hf") as llm:
         assert llm.n_ctx == top_k
-    with pytest.raises(UnsupportedError, match=rf"at most the {top_k} tokens .*n_ctx is {top_k + 1}"):
+    with pytest.raises(UnsupportedError, match=rf"n_ctx {top_k + 1} .*{top_k} tokens"):
         LLM(tmp_path / "hf", n_ctx=top_k + 1)

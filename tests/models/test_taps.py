@@ -81,7 +81,7 @@ def test_what_is_not_tapped_is_refused(tmp_path: Path) -> None:
                 model.hidden_states([1, 2], layers=layers)
         with pytest.raises(RequestError, match="no layers"):
             model.hidden_states([1, 2], layers=[])
-    with pytest.raises(UnsupportedError, match=r"^\[taps\] qwen3 .* 99 "):
+    with pytest.raises(UnsupportedError, match=r"^\[taps\] qwen3 .* 99\b"):
         LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=[0, 99])
     write_checkpoint(tmp_path / "other", "gemma3n")
     with pytest.raises(UnsupportedError, match=r"^\[taps\] gemma3n "):
