@@ -1,1 +1,1 @@
-"""The HTTP server: one listener, the dialects that clients speak, and engines behind messages."""
+"""The HTTP server: one listener, the API dialects that clients speak, and engines behind a message protocol."""

@@ -1,4 +1,4 @@
-"""The server's routes, as data, and the ASGI application that they make."""
+"""The table of the server's routes, and the ASGI application built from it."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ ROUTES = (
     Route("POST", "/v1/chat", openai_chat.complete, "Answer a conversation", _CHAT),
     Route("POST", "/v1/completions", openai_completions.complete, "Complete prompts", _COMPLETION),
     Route("GET", "/v1/models", models.list_models, "List the models"),
-    Route("GET", "/v1/models/list", models.list_files, "The models, open or not"),
-    Route("GET", "/v1/models/active", models.list_active, "The models that are open"),
-    Route("POST", "/v1/models/load", models.load, "Open a model", models.ModelBody, opens=False),
-    Route("POST", "/v1/models/unload", models.unload, "Close a model", models.ModelBody, opens=False),
-    Route("POST", "/v1/models/reload", models.reload, "Open a model again", models.ModelBody, opens=False),
+    Route("GET", "/v1/models/list", models.list_files, "List the models, loaded or not"),
+    Route("GET", "/v1/models/active", models.list_active, "List the loaded models"),
+    Route("POST", "/v1/models/load", models.load, "Load a model", models.ModelBody, opens=False),
+    Route("POST", "/v1/models/unload", models.unload, "Unload a model", models.ModelBody, opens=False),
+    Route("POST", "/v1/models/reload", models.reload, "Reload a model", models.ModelBody, opens=False),
     Route("GET", "/v1/models/{model}", models.show_model, "Show one model"),
-    Route("GET", "/health", native_routes.health, "Whether requests would be answered"),
-    Route("GET", "/v1/health", native_routes.health_v1, "Whether requests would be answered"),
-    Route("GET", "/v1/status", native_routes.status, "What the server does right now"),
+    Route("GET", "/health", native_routes.health, "Check if the server can answer requests"),
+    Route("GET", "/v1/health", native_routes.health_v1, "Check if the server can answer requests"),
+    Route("GET", "/v1/status", native_routes.status, "Show the server's current load"),
     Route("GET", "/openapi.json", openapi.openapi, "This document"),
-    Route("GET", "/docs", openapi.docs, "The routes for people"),
-    Route("GET", "/", page.page, "A chat in the browser"),
-    Route("GET", "/page/{file}", page.page_file, "A script, style or picture of it"),
-    Route("GET", "/metrics", native_routes.metrics, "Figures for Prometheus"),
-    Route("POST", "/v1/generate", native_routes.generate, "Complete a text, plainly", native_routes.GenerateBody),
+    Route("GET", "/docs", openapi.docs, "The routes in a readable page"),
+    Route("GET", "/", page.page, "The chat page"),
+    Route("GET", "/page/{file}", page.page_file, "A script, style or picture of the chat page"),
+    Route("GET", "/metrics", native_routes.metrics, "Metrics for Prometheus"),
+    Route("POST", "/v1/generate", native_routes.generate, "Complete a text", native_routes.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", _RESPONSES),
-    Route("GET", "/v1/responses/{id}", responses.show, "An answer that was kept"),
-    Route("DELETE", "/v1/responses/{id}", responses.delete, "Forget an answer"),
+    Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
+    Route("DELETE", "/v1/responses/{id}", responses.delete, "Delete a stored response"),
     *(
         Route("POST", path, openai_chat.count, "Count a prompt's tokens", _CHAT)
         for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
@@ -71,39 +71,41 @@ ROUTES = (
     ),
     Route("POST", "/responses", responses.create, "Answer an input", _RESPONSES),
     Route("GET", "/version", native_routes.version, "The server's version"),
-    Route("GET", "/ping", native_routes.ping, "Whether requests would be answered"),
-    Route("POST", "/ping", native_routes.ping, "Whether requests would be answered"),
-    Route("POST", "/v1/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, _LLAMA),
-    Route("POST", "/v1/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, _LLAMA),
+    Route("GET", "/ping", native_routes.ping, "Check if the server can answer requests"),
+    Route("POST", "/ping", native_routes.ping, "Check if the server can answer requests"),
+    Route("POST", "/v1/tokenize", tokens.tokenize, "Tokenize a text", tokens.TokenizeBody, _LLAMA),
+    Route("POST", "/v1/detokenize", tokens.detokenize, "Turn tokens into text", tokens.DetokenizeBody, _LLAMA),
     Route("POST", "/v1/messages", anthropic.create, "Answer a conversation", anthropic.MessagesBody, _ANTHROPIC),
     Route("POST", "/v1/messages/count_tokens", anthropic.count, "Count tokens", anthropic.CountBody, _ANTHROPIC),
-    Route("POST", "/tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody, Dialect.LLAMA_CPP),
-    Route("POST", "/detokenize", tokens.detokenize, "Tokens to text", tokens.DetokenizeBody, Dialect.LLAMA_CPP),
+    Route("POST", "/tokenize", tokens.tokenize, "Tokenize a text", tokens.TokenizeBody, Dialect.LLAMA_CPP),
+    Route("POST", "/detokenize", tokens.detokenize, "Turn tokens into text", tokens.DetokenizeBody, Dialect.LLAMA_CPP),
     Route("POST", "/completion", llama_cpp.complete, "Complete prompts", _LLAMA_COMPLETION, _LLAMA),
     Route("POST", "/completions", llama_cpp.complete, "Complete prompts", _LLAMA_COMPLETION, _LLAMA),
     Route("POST", "/infill", llama_cpp.infill, "Fill a gap in a text", llama_cpp_fields.InfillBody, _LLAMA),
-    Route("POST", "/apply-template", llama_cpp_state.apply_template, "A conversation's prompt", _CHAT, _LLAMA),
+    Route(
+        "POST", "/apply-template", llama_cpp_state.apply_template, "Render a conversation as a prompt", _CHAT, _LLAMA
+    ),
     Route("POST", "/chat/completions", openai_chat.complete, "Answer a conversation", _CHAT),
     Route("GET", "/models", models.list_models, "List the models"),
-    Route("GET", "/props", llama_cpp_state.props, "What is known of the model", dialect=_LLAMA),
-    Route("GET", "/slots", llama_cpp_state.slots, "Sequences that can run at a time", dialect=_LLAMA),
-    Route("POST", "/props", llama_cpp_state.set_props, "Refused: not supported", dialect=_LLAMA),
+    Route("GET", "/props", llama_cpp_state.props, "Show the model's properties", dialect=_LLAMA),
+    Route("GET", "/slots", llama_cpp_state.slots, "List the slots for concurrent sequences", dialect=_LLAMA),
+    Route("POST", "/props", llama_cpp_state.set_props, "Not supported", dialect=_LLAMA),
     Route(
         "POST",
         "/lora-adapters",
         llama_cpp_state.set_lora_adapters,
-        "Other scales of the adapters",
+        "Set the adapters' scales",
         llama_cpp_state.ScalesBody,
         _LLAMA,
         opens=False,
         list_field="adapters",
     ),
-    Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Refused: not supported", dialect=_LLAMA),
+    Route("POST", "/slots/{id}", llama_cpp_state.slot_action, "Not supported", dialect=_LLAMA),
     Route(
         "GET",
         "/lora-adapters",
         llama_cpp_state.lora_adapters,
-        "The adapters of the model, with their scales",
+        "List the model's adapters and their scales",
         dialect=_LLAMA,
     ),
     *(Route("POST", path, ranking.rank, "Rank documents", ranking.RankBody, _LLAMA) for path in _RERANK),
@@ -121,25 +123,29 @@ ROUTES = (
     Route("GET", "/api/ps", ollama_models.ps, "List the models that are loaded", dialect=_OLLAMA),
     Route("POST", "/api/show", ollama_models.show, "Show one model", ollama_fields.ModelBody, _OLLAMA, opens=False),
     Route("GET", "/api/version", ollama_models.version, "The server's version", dialect=_OLLAMA),
-    Route("POST", "/api/pull", model_admin.pull, "Fetch a model", model_admin.PullBody, _OLLAMA, opens=False),
+    Route("POST", "/api/pull", model_admin.pull, "Download a model", model_admin.PullBody, _OLLAMA, opens=False),
     Route("DELETE", "/api/delete", model_admin.delete, "Delete a model", model_admin.DeleteBody, _OLLAMA, opens=False),
-    Route("POST", "/api/copy", model_admin.copy, "Name a model", model_admin.CopyBody, _OLLAMA, opens=False),
-    Route("POST", "/api/create", model_admin.create, "Name a model", model_admin.CreateBody, _OLLAMA, opens=False),
-    Route("POST", "/models", model_admin.fetch, "Fetch a model", model_admin.FetchBody, _LLAMA, opens=False),
+    Route(
+        "POST", "/api/copy", model_admin.copy, "Give a model another name", model_admin.CopyBody, _OLLAMA, opens=False
+    ),
+    Route(
+        "POST", "/api/create", model_admin.create, "Create a named model", model_admin.CreateBody, _OLLAMA, opens=False
+    ),
+    Route("POST", "/models", model_admin.fetch, "Download a model", model_admin.FetchBody, _LLAMA, opens=False),
     Route("DELETE", "/models", model_admin.forget, "Delete a model", dialect=_LLAMA),
-    Route("GET", "/models/sse", model_admin.events, "How far models are", dialect=_LLAMA),
-    *(Route(method, path, ollama_models.absent, "Refused: not supported", dialect=_OLLAMA) for method, path in _FETCH),
-    Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Refused: there is none", dialect=_OLLAMA),
+    Route("GET", "/models/sse", model_admin.events, "Stream the progress of downloads and loading", dialect=_LLAMA),
+    *(Route(method, path, ollama_models.absent, "Not supported", dialect=_OLLAMA) for method, path in _FETCH),
+    Route("HEAD", "/api/blobs/{digest}", ollama_models.blob, "Not supported: no blob exists", dialect=_OLLAMA),
     Route("POST", "/api/embed", embeddings.ollama_embed, "Embed texts", embeddings.OllamaBody, _OLLAMA),
     Route("POST", "/api/embeddings", embeddings.ollama_embed_one, "Embed a text", embeddings.OllamaOldBody, _OLLAMA),
 )
 
 
 def build_app(service: Service) -> ASGIApp:
-    """The application, for a service that somebody else starts and stops."""
+    """Build the application; the caller starts and stops the service."""
     routes = [HttpRoute(row.path, Endpoint(row, service, ROUTES), methods=[row.method]) for row in ROUTES]
     return AccessMiddleware(Router(routes, redirect_slashes=False, default=_not_found), service)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    raise ApiError(404, "no_such_route", f"the path must be a route's but {scope['path']!r:.80} is not")
+    raise ApiError(404, "no_such_route", f"no such route: {scope['path']!r:.80}")

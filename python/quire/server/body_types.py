@@ -1,4 +1,4 @@
-"""The bases of the wire types of bodies."""
+"""Base classes of the wire types of request bodies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["MEDIA", "Body", "Seconds", "TimedBody"]
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The base of wire types: a field is declared only if it is honoured.
+    """The base of wire types.  Only fields that the server honours are declared.
 
-    A subclass's ``refused`` names fields that would change the answer and are not honoured, each with the values that
-    ask for nothing; its ``hints`` those that would not, which are taken and named in a header of the reply; its
-    ``inner`` the types of fields that have such fields themselves.
+    Subclasses list other fields they know.  ``refused`` are unsupported fields that would change the answer, with the
+    values that are accepted because they change nothing.  ``hints`` are fields that do not change the answer; they are
+    ignored and named in a header of the reply.  ``inner`` gives the types of nested objects with such fields.
     """
 
 
-# What an answer would be about: refused wherever no field takes it, never passed over as unknown.
+# Media inputs.  Rejected wherever they are unsupported, because an answer that ignored them would be wrong.
 MEDIA = frozenset(
     ("image_data", "image_url", "images", "input_image", "audio", "audio_data", "input_audio", "video", "video_url",
      "files", "multimodal_data", "mm_data")
@@ -27,11 +27,11 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
 class TimedBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """A body that may shorten the server's time limits, all from the request's arrival: until it leaves the queue,
-    until its first token, until it is complete.
+    """A body that may tighten the server's time limits.
 
-    ``sse_ping_interval``: seconds of silence after which its stream carries a ping, where not the server's own; -1 and
-    0: none does.
+    All limits count from the request's arrival: until it leaves the queue, until its first token, until it is complete.
+    ``sse_ping_interval`` replaces the server's interval of silence, in seconds, before a stream sends a ping; 0 and -1
+    turn pings off.
     """
 
     queue_timeout_s: Seconds | None = None

@@ -1,4 +1,4 @@
-"""Errors as HTTP has them: a status, a stable code, the field at fault, and the body in each dialect."""
+"""Errors as HTTP responses: a status, a stable code, the field at fault, and the body in each dialect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BusyError, QuireError
+from ..params.sampling import SamplingParams
 
 __all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"]
 
-# Messages about sampling begin with the parameter; of others, those that say what a field must be.
-_FIELD = re.compile(r"\[(?:sampling\] |[\w ]+\] (?=\S+ must ))([\w.]+(?:\[\d+\])?(?:\.\w+)*)")
+# Engine errors begin with their place in brackets, and then the parameter at fault if there is one.
+_FIELD = re.compile(r"\[[\w ]+\] '?((\w+)(?:\[\d+\])?(?:\.\w+)*)")
+_FIELDS = frozenset(SamplingParams.__dataclass_fields__) | {
+    "dimensions", "input_type", "layers", "messages", "parallel_tool_calls", "pooling", "prompt_name",
+    "reasoning_budget", "reasoning_format", "template_values", "tool_choice", "tool_format", "tools",
+}  # fmt: skip
 _WHOLE_FIELDS = ("response_format", "structured_outputs", "prompt", "logit_bias")
 _TYPES = {
     400: "invalid_request_error",
@@ -31,12 +36,13 @@ _TYPES = {
     504: "timeout_error",
 }
 _CLOSING = ("malformed_request", "unsupported_transfer_coding", "host_not_allowed", "shutting_down")
-_MOST_SAID = 1000  # characters of a message: it may quote what it is about
-_CONTEXT = re.compile(r"must fit into the context of (\d+) tokens but the prompt has (\d+)")
+_MOST_SAID = 1000  # characters; a message may quote its input
+_CONTEXT = re.compile(r"context of (\d+) tokens")
+_PROMPT = re.compile(r"prompt (?:has|of) (\d+)")
 
 
 class Dialect(enum.Enum):
-    """Whose shapes a route speaks."""
+    """The API whose request and response formats a route uses."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -46,8 +52,11 @@ class Dialect(enum.Enum):
 
 @dataclass
 class ApiError(Exception):
-    """A refusal.  ``code``: a stable word; ``param``: the field at fault; ``retry_after_s``: when to come again;
-    ``allow``: the methods that the route has."""
+    """An error response.
+
+    ``code`` is a stable identifier and ``param`` the field at fault.  ``retry_after_s`` tells the client when to retry,
+    ``allow`` lists the methods of the route.
+    """
 
     status: int
     code: str
@@ -59,24 +68,24 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The kind of error, by its status."""
+        """OpenAI's error type for the status."""
         return _TYPES.get(self.status, "server_error")
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What goes beside the body."""
+        """Return the headers that the error adds to the reply."""
         found = []
         if self.retry_after_s is not None:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.allow is not None:
             found.append((b"allow", self.allow.encode("ascii")))
-        # The rest of the body is not waited for, or nobody knows where it ends, or nothing else is answered.
+        # Close if the rest of the body will not be read or has no known end, or if the server accepts nothing more.
         if self.status in (408, 413, 431) or self.code in _CLOSING:
             found.append((b"connection", b"close"))
         return found
 
 
 def brief(value: object) -> str:
-    """A value of any size as a message shows it."""
+    """Describe a value of any size for a message."""
     if isinstance(value, str):
         return repr(value[:40])
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)
@@ -95,23 +104,23 @@ _STATUS = {
 
 
 def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiError:
-    """The refusal for an error of the engine, by the name of its class."""
+    """Convert an engine error, given by the name of its class, to an error response."""
     message = message[:_MOST_SAID]
-    context = _CONTEXT.search(message)
-    if context is not None:
-        details = {"n_prompt_tokens": int(context[2]), "n_ctx": int(context[1])}
+    context, prompt = _CONTEXT.search(message), _PROMPT.search(message)
+    if context is not None and prompt is not None:
+        details = {"n_prompt_tokens": int(prompt[1]), "n_ctx": int(context[1])}
         return ApiError(400, "context_length_exceeded", message, details=details)
     status, code = _STATUS.get(kind, (500, "internal_error"))
     param = None
     if status == 400 and (place := message[1:].partition("]")[0]) in _WHOLE_FIELDS:
         param = place
-    elif status == 400 and (found := _FIELD.match(message)):
+    elif status == 400 and (found := _FIELD.match(message)) and found[2] in _FIELDS:
         param = found[1]
     return ApiError(status, code, message, param, 1 if status == 503 else retry_after_s)
 
 
 def of_quire(error: QuireError) -> ApiError:
-    """The refusal for an error that was raised here."""
+    """Convert an exception raised in this process to an error response."""
     retry_after_s = error.retry_after_s if isinstance(error, BusyError) else None
     return api_error(type(error).__name__, str(error), retry_after_s)
 
@@ -127,7 +136,7 @@ def error_body(error: ApiError, dialect: Dialect) -> dict[str, Any]:
         kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else error.type
         kind = "unavailable_error" if error.status == 503 else kind
         return {"error": {"code": error.status, "message": error.message, "type": kind, **error.details}}
-    # llama.cpp's word for the kind, OpenAI's for the code.
+    # The type is llama.cpp's, the code OpenAI's.
     kind = "exceed_context_size_error" if error.code == "context_length_exceeded" else error.type
     body = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
     return {"error": {**body, **error.details}}

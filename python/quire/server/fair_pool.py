@@ -1,4 +1,4 @@
-"""Threads that callers share: each of them gets its turn, and what is small does not wait for what is large."""
+"""A thread pool shared fairly between callers, in which small jobs do not wait for large ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SMALL = 64 << 10
 
 
 class FairPool:
-    """Jobs by caller and size in bytes.
+    """Runs jobs, which have a caller and a size in bytes.
 
-    Callers take turns.  Of a caller's large jobs one runs at a time; small ones have a thread where no large one runs
-    (unless there is one thread in all).  Jobs must not raise.
+    Callers take turns.  Each caller runs at most one large job at a time, and one thread is always left for small jobs,
+    unless there is only one thread.  Jobs must not raise.
     """
 
     def __init__(self, n_threads: int, name: str) -> None:
@@ -29,7 +29,7 @@ class FairPool:
         self._threads: list[threading.Thread] = []
 
     def submit(self, caller: str, size: int, job: Callable[[], None]) -> None:
-        """Have a job done.  Returns at once; nothing happens after ``close``."""
+        """Queue a job and return at once.  Does nothing after ``close``."""
         queues = self._small if size <= _SMALL else self._large
         with self._changed:
             if self._closed:
@@ -42,7 +42,7 @@ class FairPool:
                 self._threads[-1].start()
 
     def close(self) -> None:
-        """End the threads; what waits is dropped, what runs is waited for."""
+        """Drop queued jobs, wait for running ones, and end the threads."""
         with self._changed:
             self._closed = True
             self._small.clear()
@@ -68,7 +68,7 @@ class FairPool:
                     self._changed.notify_all()
 
     def _take(self) -> tuple[str | None, Callable[[], None]] | None:
-        """The next job, with its caller where it is a large one."""
+        """Return the next job, with its caller if it is a large one."""
         for caller in self._small:
             return None, _pop(self._small, caller)
         if len(self._callers_at_large) < self._most_at_large:
@@ -80,7 +80,7 @@ class FairPool:
 
 
 def _pop(queues: dict[str, deque[Callable[[], None]]], caller: str) -> Callable[[], None]:
-    """A caller's first job; its others go behind those of the other callers."""
+    """Remove a caller's first job and move the caller behind the others."""
     queue = queues.pop(caller)
     job = queue.popleft()
     if queue:

@@ -1,4 +1,4 @@
-"""How long a model stays open after its last request, as Ollama's clients and the command line write it."""
+"""Parse how long a model stays loaded after its last request, in the format of Ollama and the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["FOREVER", "seconds_of"]
 
 FOREVER = -1.0
-"""Any negative duration: the model stays."""
+"""Stands for any negative duration: the model is never unloaded."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 _DURATION = re.compile(r"([+-]?)((?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+)")
@@ -16,9 +16,9 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 
 
 def seconds_of(given: float | str) -> float:
-    """Seconds of a number, or of a duration such as ``5m``, ``1h30m`` or ``-1s``; ``FOREVER`` for negative ones.
+    """Return the seconds of a number or of a duration such as ``5m``, ``1h30m`` or ``-1s``; ``FOREVER`` if negative.
 
-    ValueError for other texts.
+    ValueError for anything else.
     """
     if isinstance(given, str):
         found = _DURATION.fullmatch(given.strip())

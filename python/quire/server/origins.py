@@ -1,4 +1,4 @@
-"""Which pages may call the server, and which names of it they may use."""
+"""Checks of Origin and Host: which pages may call the server, and by which names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Origins", "host_of", "preflight_headers"]
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{0,5}))?")
 _ORIGIN = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.*-]*)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]*)(?::([0-9]+|\*))?/?")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
-# llama.cpp's word for pages of this machine on any port.
+# llama.cpp's "localhost": pages of this machine on any port.
 _LOCAL = ("localhost", "127.0.0.1", r"\[::1\]")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _MOST_HEADERS = 64
@@ -29,11 +29,11 @@ _HEADERS = (
 
 
 class Origins:
-    """Origins as llama.cpp, Ollama and vLLM let one write them.
+    """A list of allowed origins in the notations of llama.cpp, Ollama and vLLM.
 
-    ``*`` is every origin, ``localhost`` this machine on any port.  In others, ``*`` stands for a port or for part of a
-    name: ``http://localhost:*``, ``https://*.example.com``, ``app://*``.  Without a scheme, http and https are meant.
-    RequestError for what is no origin.
+    ``*`` alone allows every origin, ``localhost`` this machine on any port.  Elsewhere ``*`` stands for any port or for
+    part of a name: ``http://localhost:*``, ``https://*.example.com``, ``app://*``.  Without a scheme, both http and
+    https are allowed.  RequestError for an invalid origin.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def host_of(authority: str) -> str | None:
-    """The name or address in a Host header, without brackets and port; None where it is no authority (RFC 3986)."""
+    """Return the name or address in a Host header without brackets and port; None if it is invalid (RFC 3986)."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None or int(found[3] or 0) > 65535:
         return None

@@ -1,4 +1,4 @@
-"""The process that listens: sockets, signals, slow clients."""
+"""The listening process: sockets, signals, slow clients."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["serve"]
 
 _BACKLOG = 1024
 _NOT_SENT_BYTES = 64 << 10
-_OTHER_FILES = 512  # beside connections: pages, workers, downloads
+_OTHER_FILES = 512  # files besides connections: pages, workers, downloads
 
 
 def serve(service: Service, say: Callable[[str], None]) -> None:
-    """Listen and answer until SIGTERM or SIGINT, then let answers end for a while.  ``say`` is told the address.
+    """Listen and answer until SIGTERM or SIGINT, then drain.  ``say`` receives the line with the address.
 
-    RequestError where the address cannot be had.
+    RequestError if the server cannot listen on the address.
     """
     settings = service.settings
     allow_open_files(settings.max_connections + _OTHER_FILES)
@@ -76,13 +76,13 @@ def _listening_socket(settings: Settings) -> socket.socket:
         made.bind((settings.host, settings.port))
     except OSError as error:
         made.close()
-        text = f"[serve] {settings.host}:{settings.port} must be free to listen on but {error.strerror or error}"
+        text = f"[serve] cannot listen on {settings.host}:{settings.port}: {error.strerror or error} (try --port)"
         raise RequestError(text) from None
     return made
 
 
 class _Server(uvicorn.Server):
-    """Opens the models, says when it is ready; the first signal drains, the second ends."""
+    """Loads the models and reports when it is ready.  The first signal starts to drain, the second exits."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the models, then listen.  QuireError where a model cannot be opened."""
+        """Load the models, then listen.  QuireError if a model cannot be loaded."""
         self._loop = asyncio.get_running_loop()
         self._starting = asyncio.current_task()
         try:
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
             await self._service.stop()
             raise
         await super().startup(sockets)
-        # What is there now stays; collections need not look at it again.
+        # Exclude everything loaded so far from garbage collection: it stays for the life of the process.
         gc.collect()
         gc.freeze()
         self._ready()
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
         await self._service.stop()
 
     async def _take_what_waits(self, sockets: list[socket.socket]) -> None:
-        """Stop to listen.  Clients whose connection the system has made are taken, as closing would reset them."""
+        """Stop listening, but accept connections that the kernel has already established: closing would reset them."""
         loop = asyncio.get_running_loop()
         taken: list[socket.socket] = []
         kept = [each.dup() for each in sockets]
@@ -135,7 +135,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """SIGHUP, too, unless it is ignored, as nohup has it."""
+        """Also handle SIGHUP, unless it is ignored, as under nohup."""
         hang_up = getattr(signal, "SIGHUP", None)
         if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL:
             with super().capture_signals():
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
                 signal.signal(hang_up, signal.SIG_DFL)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Signals: the first begins to drain, another one does not wait any longer."""
+        """Handle a signal: the first one starts to drain, another one exits at once."""
         if self._loop is None:
             raise KeyboardInterrupt
         if not self.started:
@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
 
     async def _drain(self) -> None:
-        """No new requests; those under way may end in time, the rest are told that they do not."""
+        """Reject new requests and wait for the current ones; those that are late receive an error."""
         service = self._service
         service.draining = True
         end_s = asyncio.get_running_loop().time() + service.settings.drain_s

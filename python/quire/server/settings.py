@@ -1,4 +1,4 @@
-"""What the server may be told, with its limits."""
+"""The server's settings and their limits."""
 
 from __future__ import annotations
 
@@ -42,35 +42,50 @@ _LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Options of the server; RequestError naming the one that does not hold.
+    """Options of the server.  RequestError naming an invalid one.
 
-    ``host``, ``port``: where it listens; port 0 takes a free one.  ``insecure``: a public address without a key is
-    allowed.  ``api_keys``: every route but ``/health`` asks for one of them, when there are any.  ``max_priority``: the
-    most that a request may have (None: any), ``key_priorities`` those of single keys.  ``allowed_hosts``:
-    further names of the ``Host`` header (on a loopback address, only names of loopback are taken otherwise).
-    ``cors_origins``: origins whose pages may call the server, as ``Origins`` reads them.
-    ``strict``: requests that name an unknown model are refused even where there is one only, and so are unknown fields
-    of a body, which otherwise have no effect and are named in the header ``x-quire-ignored``.  ``lenient``: such fields
-    are taken all the same.  ``aliases``: further names of the model.  ``sampling``: fields of ``SamplingParams`` that
-    requests get which say nothing of them, before what models' files advise.  ``system``: the system message of chats
-    that begin without one.  ``defaults``: what else requests get that say nothing of it (``worker.protocol.Open``).
-    ``chat_template``: one in place of the models' own.  ``tags``: words about the model that ``/v1/models`` shows.
-    ``models_dir``: a folder whose models are opened when they are asked for, within ``memory_budget_bytes`` together
-    (None: three quarters of the machine's memory).  One model stays within the budget, too (None: what is left).
-    ``keep_s``: a model that nothing has used for so long is closed, and opened again when it is asked for; negative:
-    never.  ``allow_changes``: clients may fetch, name and delete models, and all models of this machine's stores are
-    served.
+    Address and access:
+        host, port: Where to listen; port 0 takes a free one.
+        insecure: Allow a public address without an API key.
+        api_keys: If there are any, every route except ``/health`` requires one of them.
+        max_priority, key_priorities: The highest priority of requests, for all (None: any) and for single keys.
+        allowed_hosts: More names for the ``Host`` header.  On a loopback address only names of loopback are allowed
+            otherwise.
+        cors_origins: Origins whose pages may call the server, in the format of ``Origins``.
+        strict: Reject unknown model names even if there is only one model, and unknown body fields.  Otherwise such
+            fields have no effect and are named in the header ``x-quire-ignored``.
+        lenient: Accept unknown body fields even if ``strict``.
+        allow_changes: Let clients download, name and delete models, and serve all models in this machine's stores.
 
-    ``max_body_bytes``, ``max_depth``: of a request's body.  8 MiB are two million tokens of text; to decode them takes
-    10 to 25 ms, in which nobody else is answered, and more takes more.  ``max_queue``, ``max_queue_tokens``: requests,
-    and their tokens of prompt and answer, that may wait beside those that run.  ``request_timeout_s``: from arrival to
-    the last token; ``first_token_timeout_s``: to the first; ``queue_timeout_s``: until it runs (None: any
-    time).  ``header_timeout_s``, ``body_timeout_s``, ``send_timeout_s``: for slow clients.  ``ping_s``: silence after
-    which a stream carries a ping, 0 or less: none does; the first comes after a second at most.  ``batch_delay_s``:
-    how long the first request waits for others while nothing runs.  ``drain_s``: how long a stopping server lets
-    answers go on.  ``traces_endpoint``: where a span of each request is sent by OTLP over HTTP (None: nowhere).
-    ``rate_requests_per_minute``, ``rate_tokens_per_minute``: of each key (or of all without a key).
-    ``max_connections``, ``max_connections_per_address``: beyond these, a new connection takes the place of an idle one.
+    Models:
+        models_dir: A folder whose models are loaded on first use.
+        memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
+            limits a single model (None: what is free).
+        keep_s: Idle time after which a model is unloaded, until it is asked for again; negative: never.
+        aliases, tags: More names of the model, and words about it that ``/v1/models`` shows.
+        sampling: Fields of ``SamplingParams`` for requests that do not set them.  They take precedence over the advice
+            in model files.
+        system: System message of chats that begin without one.
+        chat_template: Template to use instead of the models' own.
+        defaults: Other defaults for requests (``worker.protocol.Open``).
+
+    Limits of requests:
+        max_body_bytes, max_depth: Size and nesting of a body.  8 MiB are two million tokens of text; decoding them
+            takes 10 to 25 ms, during which nobody else is answered.
+        max_queue, max_queue_tokens: Requests that may wait in addition to the running ones, and their prompt and answer
+            tokens.
+        request_timeout_s, first_token_timeout_s, queue_timeout_s: Time from a request's arrival to its last token, to
+            its first token, and until it starts running (None: no limit).
+        header_timeout_s, body_timeout_s, send_timeout_s: Time limits for slow clients.
+        rate_requests_per_minute, rate_tokens_per_minute: For each key, or for all requests without keys.
+        max_connections, max_connections_per_address: Beyond these, a new connection replaces an idle one.
+
+    Others:
+        ping_s: Silence after which a stream sends a ping; the first one comes after a second at most.  0 or less:
+            never.
+        batch_delay_s: How long the first request waits for others while nothing runs.
+        drain_s: How long a stopping server waits for current answers.
+        traces_endpoint: URL for a span of each request, sent with OTLP over HTTP (None: nowhere).
     """
 
     host: str = "127.0.0.1"
@@ -115,7 +130,7 @@ class Settings:
 
     @property
     def refuses_unknown(self) -> bool:
-        """Whether unknown fields of a body are refused."""
+        """True if unknown body fields are rejected."""
         return self.strict and not self.lenient
 
     def __post_init__(self) -> None:
@@ -124,19 +139,21 @@ class Settings:
             if entry.name in _LIMITS and value is not None:
                 low, high = _LIMITS[entry.name]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                    raise RequestError(f"[serve] {entry.name} must be from {low:g} to {high:g} but is {value!r:.40}")
+                    raise RequestError(
+                        f"[serve] {entry.name} {value!r:.40} is out of range: expected {low:g} to {high:g}"
+                    )
         Origins(self.cors_origins)
         if self.models_dir is not None and not Path(self.models_dir).is_dir():
-            raise RequestError(f"[serve] models_dir must be a folder but {self.models_dir} is not")
+            raise RequestError(f"[serve] models_dir is not a folder: {self.models_dir}")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):
             raise RequestError(
-                f"[serve] an address beyond this machine must have an API key but {self.host} has none: "
-                "--api-key-file gives it one, --insecure serves it to everybody"
+                f"[serve] no API key for the public address {self.host}: "
+                "give keys with --api-key-file, or serve it to everybody with --insecure"
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return True if only this machine can reach the address."""
     import ipaddress
 
     if host == "localhost":
@@ -148,15 +165,15 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-    """API keys of a file, one a line, and the highest priorities of those that have one: ``KEY max-priority=N``.
+    """Read API keys from a file, one per line, and the highest priorities of lines with ``KEY max-priority=N``.
 
-    Empty lines and those that begin with # do not count.  RequestError where the file cannot be read, has no key, or
-    one that is too short to be a secret.
+    Empty lines and lines that begin with # are skipped.  RequestError if the file cannot be read, has no key, or has a
+    key too short to be a secret.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"[serve] the file of API keys must be readable but {error}") from None
+        raise RequestError(f"[serve] cannot read the API keys: {error}") from None
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not lines:
         raise RequestError(f"[serve] no API key in {path}")
@@ -171,6 +188,6 @@ def read_keys(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
 
 
 def check_key(key: str, which: str) -> None:
-    """RequestError for a text that is no API key."""
+    """Raise RequestError if a text cannot be an API key."""
     if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
-        raise RequestError(f"[serve] an API key must be 8 or more printable ASCII characters but {which} is not")
+        raise RequestError(f"[serve] invalid API key ({which}): expected 8 or more printable ASCII characters")

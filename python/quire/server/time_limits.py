@@ -1,4 +1,4 @@
-"""How long a request may wait, and take."""
+"""The time limits of a request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ __all__ = ["TimeLimits"]
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """Moments of the monotonic clock, in seconds: until when a request must have left the queue, must show its first
-    token, and must be complete."""
+    """Deadlines on the monotonic clock, in seconds: to leave the queue, to produce the first token, to be complete."""
 
     admitted_s: float = math.inf
     first_token_s: float = math.inf
@@ -26,7 +25,7 @@ class TimeLimits:
 
     @classmethod
     def of(cls, settings: Settings, body: TimedBody | None, arrived_s: float) -> TimeLimits:
-        """Those of the server, or the body's own where they are shorter."""
+        """Combine the server's limits with shorter ones in the body."""
 
         def moment(own: float | None, asked: float | None) -> float:
             return arrived_s + min((s for s in (own, asked) if s is not None), default=math.inf)
@@ -38,26 +37,26 @@ class TimeLimits:
         )
 
     def without_queue(self) -> TimeLimits:
-        """What still holds of a request that runs."""
+        """Return the limits that remain once the request runs."""
         return replace(self, admitted_s=math.inf)
 
     def without_first_token(self) -> TimeLimits:
-        """What still holds of a request that has begun to answer; these same limits from its second token on."""
+        """Return the limits that remain once the first token is there."""
         if self.admitted_s == self.first_token_s == math.inf:
             return self
         return TimeLimits(complete_s=self.complete_s)
 
     @property
     def next_s(self) -> float:
-        """The first of the moments."""
+        """The earliest deadline."""
         return min(self.admitted_s, self.first_token_s, self.complete_s)
 
     def passed(self) -> ApiError:
-        """The failure of a request for which the first of the moments is over."""
+        """Return the error for the earliest deadline."""
         if self.next_s == self.complete_s:
-            return ApiError(504, "timeout", "the answer must be complete within the time limit but is not")
+            return ApiError(504, "timeout", "the answer was not complete within the time limit")
         if self.next_s == self.first_token_s:
-            text = "the first token must come within the time limit but does not"
+            text = "the first token did not come within the time limit"
             return ApiError(504, "first_token_timeout", text)
-        text = "a request must leave the queue within the time limit but waits still: come again"
+        text = "the request was still queued at its time limit: try again"
         return ApiError(503, "queue_timeout", text, retry_after_s=1)

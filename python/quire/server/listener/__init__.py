@@ -1,1 +1,1 @@
-"""The way of one HTTP request: connection, access, body, endpoint, reply."""
+"""The path of an HTTP request: connection, access, body, endpoint, reply."""

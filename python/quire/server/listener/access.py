@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: names, keys, origins, a request id, and the line in the log."""
+"""Checks that every request passes before its route: host, origin, key, request id; and the access log."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = ["AccessMiddleware"]
 
 OPEN_PATHS = frozenset({"/health"})
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-# Headers that must come once: of two, this server would read the last one and a proxy perhaps the first.
+# Headers that may occur only once: of two, this server would use the last and a proxy perhaps the first.
 _ONCE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type", b"origin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("quire.server")
 
 
 class AccessMiddleware:
-    """The outermost ASGI application."""
+    """The outermost ASGI application: checks requests, turns exceptions into error replies, and logs."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         settings = service.settings
@@ -62,7 +62,7 @@ class AccessMiddleware:
         state = request_state_of(scope)
         state.request_id = _request_id(headers)
         state.headers.append((b"x-request-id", state.request_id.encode()))
-        scope["app"] = self._app  # without one the router answers by itself
+        scope["app"] = self._app  # without an app in the scope, the router would answer 404 and 405 itself
         begun = False
 
         async def sending(message: Message) -> None:
@@ -78,16 +78,16 @@ class AccessMiddleware:
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
             await self._refuse(failure, state, sending, begun)
-        except HTTPException as error:  # the router's, for a route without this method
-            text = f"the method must be one of the route's but is {scope['method']!r:.40}"
+        except HTTPException as error:  # from the router, for a method that the route lacks
+            text = f"method {scope['method']!r:.40} is not allowed for this route"
             allowed = (error.headers or {}).get("Allow")
             failure = ApiError(error.status_code, "method_not_allowed", text, allow=allowed)
             await self._refuse(failure, state, sending, begun)
         except asyncio.CancelledError:
             state.status = 499
         except Exception as error:
-            _log.exception("[server] a request must be answered but %s", type(error).__name__)
-            text = "the server failed: its log has more"
+            _log.exception("[server] unexpected error while answering a request: %s", type(error).__name__)
+            text = "internal server error (see the server's log)"
             await self._refuse(ApiError(500, "internal_error", text), state, sending, begun)
         finally:
             self._note(scope, state, time.monotonic() - started_s)
@@ -106,7 +106,7 @@ class AccessMiddleware:
                 return
         state.caller = self._caller(scope["path"], headers, state)
         if self._service.draining and scope["method"] == "POST":
-            raise ApiError(503, "shutting_down", "the server must take requests but stops", retry_after_s=5)
+            raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
         await self._app(scope, receive, send)
 
     async def _refuse(self, error: ApiError, state: RequestState, send: Send, begun: bool) -> None:
@@ -116,17 +116,21 @@ class AccessMiddleware:
             await _send_reply(refusal(error, state.dialect), state, send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """A page of another site that has its name resolve to this address comes with that name."""
+        """Protect against DNS rebinding: a page whose name resolves to this address sends that name as Host."""
         given = headers.get(b"host", b"").decode("latin-1")
         name = host_of(given)
         if self._hosts is None:
             if name is None and given:
                 raise ApiError(400, "malformed_request", f"the Host header {given!r:.80} has no valid name")
         elif name not in self._hosts:
-            raise ApiError(403, "host_not_allowed", "the Host header must name this machine but does not")
+            raise ApiError(
+                403,
+                "host_not_allowed",
+                "the Host header does not name this machine (allow more names with --allow-host)",
+            )
 
     def _check_origin(self, origin: bytes, host: bytes, method: str, state: RequestState) -> None:
-        """Pages of named origins may read answers; those of others are told nothing, which browsers respect."""
+        """Let pages of allowed origins read answers.  Browsers hide the answers from all other pages."""
         text = origin.decode("latin-1")
         if self._origins.allow(text):
             state.headers += [
@@ -135,7 +139,9 @@ class AccessMiddleware:
                 (b"vary", b"origin"),
             ]
         elif text.partition("://")[2].encode("latin-1") != host and method != "GET":
-            raise ApiError(403, "origin_not_allowed", "the Origin must be this server or one that is named but is not")
+            raise ApiError(
+                403, "origin_not_allowed", "this Origin may not call the server (allow it with --cors-origin)"
+            )
 
     def _caller(self, path: str, headers: dict[bytes, bytes], state: RequestState) -> Caller:
         if not self._keys:
@@ -143,15 +149,15 @@ class AccessMiddleware:
         given = _given_key(headers)
         if given is not None:
             digest = hashlib.sha256(given).digest()
-            # Every key is compared, whichever fits.
+            # Compare with every key, so that the time does not tell which one matches.
             fits = [hmac.compare_digest(digest, known) for known in self._keys]
             if any(fits):
                 return Caller(caller_name(digest), digest)
         if path in OPEN_PATHS:
             return Caller()
-        if path == "/":  # browsers then ask for it: any name, the key as the password
+        if path == "/":  # makes browsers ask for it: any user name, the key as password
             state.headers.append((b"www-authenticate", b'Basic realm="quire"'))
-        raise ApiError(401, "invalid_api_key", "an API key must be given that the server knows but is not")
+        raise ApiError(401, "invalid_api_key", "missing or invalid API key")
 
     def _note(self, scope: Scope, state: RequestState, elapsed_s: float) -> None:
         self._service.metrics.request(state.status)
@@ -173,12 +179,12 @@ class AccessMiddleware:
         if state.code is not None:
             entry["code"] = state.code
         entry.update(state.usage)
-        # Everything beyond ASCII is escaped, so that nothing a client sends can begin another line.
+        # Escape everything beyond ASCII, so that no input from a client can start a new line.
         sys.stderr.write(json.dumps(entry, ensure_ascii=True).replace("\x7f", "\\u007f") + "\n")
 
 
 def _trace(traces: Traces, scope: Scope, state: RequestState, elapsed_s: float) -> None:
-    """Note the request as a span."""
+    """Record the request as a trace span."""
     method, usage = scope["method"], state.usage
     values = {
         "http.request.method": method,
@@ -200,19 +206,19 @@ def _trace(traces: Traces, scope: Scope, state: RequestState, elapsed_s: float) 
 
 
 def _check_head(scope: Scope, headers: dict[bytes, bytes]) -> None:
-    """ApiError 400 for a head that a proxy before this server may have read in another way."""
+    """Raise ApiError 400 for a request head that a proxy might interpret differently."""
     names = [name for name, _ in scope["headers"]]
     for name in _ONCE:
         if names.count(name) > 1:
-            raise ApiError(400, "malformed_request", f"the header {name.decode()} must come once but comes again")
+            raise ApiError(400, "malformed_request", f"duplicate header {name.decode()}")
     version = scope["http_version"]
     if version == "1.1" and b"host" not in headers:
-        raise ApiError(400, "malformed_request", "the Host header must be given but is absent")
+        raise ApiError(400, "malformed_request", "missing Host header")
     if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
         coding = headers[b"transfer-encoding"].decode("latin-1")
         raise ApiError(501, "unsupported_transfer_coding", f"unsupported transfer coding {coding!r:.80}: send chunked")
     if version == "1.0" and b"transfer-encoding" in headers:
-        raise ApiError(400, "malformed_request", "HTTP/1.0 must have no Transfer-Encoding but has one")
+        raise ApiError(400, "malformed_request", "Transfer-Encoding is not allowed in HTTP/1.0")
 
 
 async def _send_reply(reply: Reply, state: RequestState, send: Send) -> None:
@@ -224,13 +230,13 @@ async def _send_reply(reply: Reply, state: RequestState, send: Send) -> None:
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
-    """The client's, where it is one; it goes into logs and headers and is never a key of anything."""
+    """Return the client's request id if it is valid, else a new one.  It only goes into logs and headers."""
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     return given if _REQUEST_ID.fullmatch(given) else f"req-{os.urandom(12).hex()}"
 
 
 def _given_key(headers: dict[bytes, bytes]) -> bytes | None:
-    """The key of a request, in one of the places where clients put it."""
+    """Return the API key of a request from one of the headers that clients use."""
     if (key := headers.get(b"x-api-key")) is not None:
         return key
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")

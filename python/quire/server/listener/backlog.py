@@ -1,4 +1,4 @@
-"""Bytes received on a connection that the parser has not been given yet."""
+"""Bytes received on a connection but not yet given to the parser."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Backlog", "Flow"]
 
-# Bytes given to the parser at a time.  It never keeps more of a head than this beyond the limit.
+# Bytes given to the parser at a time.  It buffers at most this much of a request head beyond the limit.
 _PIECE = 16 << 10
-# Smaller, as other requests may follow the last chunk of a body, and the parser starts all those in a piece.
+# Smaller for chunked bodies: more requests may follow the last chunk, and the parser starts all those in a piece.
 _CHUNKED_PIECE = 4 << 10
 _HEAD_END = b"\r\n\r\n"
 
 
 class Backlog:
-    """Cuts received bytes into pieces, each of which ends where a request may end."""
+    """Divides received bytes into pieces that end where a request may end."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -42,7 +42,8 @@ class Backlog:
         """Take the next piece.
 
         Args:
-            n_body_left: Bytes until the end of the body; 0 outside of one; None where only its chunks tell.
+                n_body_left: Bytes until the end of the body; 0 outside of one; None for a chunked body of unknown
+                    length.
         """
         if n_body_left is None:
             n = _CHUNKED_PIECE
@@ -60,7 +61,7 @@ class Backlog:
 
 
 class Flow(FlowControl):
-    """Flow control of a connection that asks its protocol before it reads again."""
+    """Flow control that asks the protocol before reading from the connection again."""
 
     def __init__(self, transport: Transport, wanted: Callable[[], None]) -> None:
         super().__init__(transport)

@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits, decoded into wire types, refused by the name of what does not hold."""
+"""Read request bodies within limits, decode them into wire types, and reject invalid ones by the name of a field."""
 
 from __future__ import annotations
 
@@ -34,23 +34,21 @@ T = TypeVar("T")
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The header of a request; ApiError 400 when it comes twice."""
+    """Return a header of a request.  ApiError 400 if it occurs twice."""
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
-        raise ApiError(
-            400, "duplicate_header", f"the header {name.decode()} must come once but comes {len(found)} times"
-        )
+        raise ApiError(400, "duplicate_header", f"duplicate header {name.decode()}: sent {len(found)} times")
     return bytes(found[0]) if found else None
 
 
-# What is done with a body of this size takes some milliseconds.
+# Processing a body larger than these takes some milliseconds.
 _EXACT = 2.0**63
 _LIGHT_BYTES, _LIGHT_VALUES = 256 << 10, 1 << 15
 _UNSAID = (b"", b"application/x-www-form-urlencoded", b"text/plain")
 
 
 def content_length(scope: Scope, limit: int) -> int:
-    """What the Content-Length says; 0 where there is none.  ApiError 413 where it is more than the limit."""
+    """Return the Content-Length, 0 if there is none.  ApiError 413 if it exceeds the limit."""
     given = header(scope, b"content-length")
     length = int(given) if given is not None and given.isdigit() and len(given) < 19 else 0
     if length > limit:
@@ -59,12 +57,12 @@ def content_length(scope: Scope, limit: int) -> int:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(413, "body_too_large", f"the body must have at most {limit} bytes but has more")
+    return ApiError(413, "body_too_large", f"the body is too large: the limit is {limit} bytes")
 
 
 @dataclass
 class Received:
-    """A body as it came, and how many values it has (see ``BodyMeter``)."""
+    """A body as received, and the number of its values (see ``BodyMeter``)."""
 
     content: bytes
     n_values: int
@@ -74,30 +72,30 @@ class Received:
 
     @property
     def heavy(self) -> bool:
-        """Whether what is done with it may take so long that it is not done on the event loop."""
+        """True if processing it may take too long for the event loop."""
         return self.n_bytes > _LIGHT_BYTES or self.n_values > _LIGHT_VALUES
 
     def take(self) -> bytes:
-        """The content, which is not kept any longer."""
+        """Return the content and drop the reference to it."""
         content, self.content = self.content, b""
         return content
 
 
 def nothing_received() -> Received:
-    """The body of a request that has none."""
+    """Return the empty body of a request without one."""
     return Received(b"", 0)
 
 
 async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: Ticket) -> Received:
-    """The body, as far as the limits go, and the ticket; ApiError 400, 408, 413, 415 or 429."""
+    """Read the body within the limits of settings and ticket.  ApiError 400, 408, 413, 415 or 429."""
     if header(scope, b"content-encoding") not in (None, b"identity"):
-        raise ApiError(415, "compressed_body", "the body must be sent without a Content-Encoding but has one")
+        raise ApiError(415, "compressed_body", "compressed bodies are not supported: send without Content-Encoding")
     kind = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
-    # A page of another origin can send text or a form without being asked for permission, but not JSON.  Programs send
-    # no Origin, and curl calls everything a form: a line of a peer's documentation shall work here, too.
+    # A page of another origin can send text or a form without a CORS preflight, but not JSON.  Programs send no Origin,
+    # and curl labels everything a form by default, so examples from other servers' documentation work here, too.
     from_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
     if kind != b"application/json" and (from_page or kind not in _UNSAID):
-        raise ApiError(415, "content_type", "the Content-Type must be application/json but is not")
+        raise ApiError(415, "content_type", "unsupported Content-Type: send application/json")
     limit = settings.max_body_bytes
     parts: list[bytes] = []
     meter = BodyMeter()
@@ -107,7 +105,7 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
         try:
             message = await asyncio.wait_for(receive(), max(deadline - loop.time(), 0.001))
         except (TimeoutError, asyncio.TimeoutError):
-            text = f"the body must come within {settings.body_timeout_s:g} s but does not"
+            text = f"the body did not arrive within {settings.body_timeout_s:g} s"
             raise ApiError(408, "body_timeout", text) from None
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
@@ -123,27 +121,27 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
 
 
 def decode_object(body: bytes, max_depth: int, list_field: str | None = None) -> dict[str, Any]:
-    """The JSON object that a body is; ApiError 400.  ``list_field``: the body may be a list, which is this field."""
+    """Decode a body that is a JSON object.  ApiError 400.  A body that is a list becomes the field ``list_field``."""
     try:
         value = msgspec.json.decode(body)
         if body.count(b"[") + body.count(b"{") > max_depth:
             _check_depth(value, max_depth)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, "invalid_json", f"the body must be JSON but {of_decoding(error)}") from None
+        raise ApiError(400, "invalid_json", f"invalid JSON in the body: {of_decoding(error)}") from None
     except RecursionError:
-        raise ApiError(400, "too_deep", f"the body must be nested at most {max_depth} deep but is deeper") from None
+        raise ApiError(400, "too_deep", f"the body is nested too deeply: the limit is {max_depth} levels") from None
     if isinstance(value, list) and list_field is not None:
         return {list_field: value}
     if not isinstance(value, dict):
-        raise ApiError(400, "invalid_json", f"the body must be a JSON object but is {_json_kind(value)}")
+        raise ApiError(400, "invalid_json", f"the body is {_json_kind(value)}: expected a JSON object")
     return value
 
 
 def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool) -> tuple[T, list[str]]:
-    """A body as its wire type, and the names of fields that have no effect: hints, and those that are not known.
+    """Convert a body to its wire type; also return the names of fields without effect: hints and unknown fields.
 
-    null counts as absent.  ApiError 400 for an unknown field where ``strict``, one that would change the answer and is
-    not honoured, and a value of another type or beyond its limits.
+    null counts as absent.  ApiError 400 for a value of the wrong type or out of range, for an unsupported field that
+    would change the answer, and if ``strict`` for an unknown field.
     """
     ignored: list[str] = []
     taken = _sorted_out(given, wire, strict, "", ignored)
@@ -152,7 +150,7 @@ def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool) -> tuple[T, l
         try:
             return msgspec.convert(taken, wire), ignored
         except msgspec.ValidationError as error:
-            # A field at a time, as others may be numbers of any kind: a schema, say.
+            # Convert only the field at fault: others, such as a schema, may contain any numbers.
             field = _whole_number_at(error)
             if field is None or field in mended or field not in taken:
                 param, text = of_validation(error, wire, taken)
@@ -165,13 +163,13 @@ _NO_WHOLE_NUMBER = re.compile(r"Expected `(?:.* )?int(?: .*)?`, got `float` - at
 
 
 def _whole_number_at(error: msgspec.ValidationError) -> str | None:
-    """The field of a body that has a number with a fraction where a whole one is expected."""
+    """Return the field of a body that has a fractional number where an integer is expected."""
     found = _NO_WHOLE_NUMBER.match(str(error))
     return None if found is None else found[1]
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """A value whose numbers such as 4.0 are whole, as JSON does not tell these apart."""
+    """Turn numbers such as 4.0 into integers, because JSON does not distinguish them."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, list):
@@ -182,8 +180,8 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def _sorted_out(given: Mapping[str, Any], wire: type, strict: bool, place: str, ignored: list[str]) -> dict[str, Any]:
-    """The fields that are honoured; those inside of others, too, by the type that ``inner`` names for these."""
-    # Not msgspec.structs.fields, which evaluates all annotations: for milliseconds, at each request.
+    """Return the fields that are honoured, and handle nested objects by their types in ``inner``."""
+    # msgspec.structs.fields would evaluate all annotations, which takes milliseconds per request.
     known: Collection[str] = wire.__struct_encode_fields__  # type: ignore[attr-defined]
     refused: Mapping[str, tuple[object, ...]] = getattr(wire, "refused", {})
     hints: Mapping[str, tuple[object, ...]] = getattr(wire, "hints", {})
@@ -198,13 +196,13 @@ def _sorted_out(given: Mapping[str, Any], wire: type, strict: bool, place: str, 
             taken[name] = _sorted_out(value, inner[name], strict, f"{at}.", ignored) if is_inner else value
         elif name in refused or name in MEDIA:
             if value not in refused.get(name, ([], "")):
-                text = f"{at!r} must be left out (or ask for nothing) but is set: it is not supported"
+                text = f"unsupported parameter {at!r}: leave it out"
                 raise ApiError(400, "unsupported_parameter", text, at)
         elif name in hints:
             if value not in hints[name]:
                 ignored.append(repr(at))
         elif strict:
-            raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
+            raise ApiError(400, "unknown_parameter", f"unknown field {at!r}", at)
         else:
             ignored.append(repr(at))
     return taken

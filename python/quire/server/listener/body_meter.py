@@ -1,4 +1,4 @@
-"""How much a JSON body will make, counted while it arrives: in linear time, and before anything is made of it."""
+"""Estimate what decoding a JSON body will cost, in linear time while it arrives."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from ..failures import ApiError
 
 __all__ = ["MOST_VALUES", "BodyMeter"]
 
-# To decode so many takes 15 to 30 ms on one core of a server, whatever they are, and at most some tens of MB.
+# Decoding this many takes 15 to 30 ms on one core of a server, whatever their types, and at most some tens of MB.
 MOST_VALUES = 1 << 20
 
 
 class BodyMeter:
-    """Counts values, weighted by what they take: 1 for each, 2 more for a text, 8 more for an object or a list, 6 for
-    the name of a field."""
+    """Counts a body's values by weight: 1 for each, 2 more for a text, 8 more for an object or list, 6 for a key."""
 
     def __init__(self, most: int = MOST_VALUES) -> None:
         self._most = most
@@ -22,15 +21,15 @@ class BodyMeter:
         self.n_values = 0
 
     def feed(self, part: bytes) -> None:
-        """The next part of the body.  ApiError 400 when there are too many values.
+        """Count the next part of the body.  ApiError 400 if there are too many values.
 
-        What is no JSON may be counted wrongly: it is not decoded beyond the fault.
+        The count may be wrong for invalid JSON, which is not decoded beyond its first error anyway.
         """
         self.n_bytes += len(part)
         data = self._escape + part
         self._escape = b""
         if b"\\" in data:
-            # Without escaped backslashes and quotes, which of these in a row are escaped need not be asked any more.
+            # Once escaped backslashes are gone, a backslash before a quote always escapes it.
             data = data.replace(b"\\\\", b"")
             if data.endswith(b"\\"):
                 self._escape, data = b"\\", data[:-1]
@@ -48,6 +47,6 @@ class BodyMeter:
     def _add(self, n: int) -> None:
         self.n_values += n
         if self.n_values > self._most:
-            text = f"the body must have at most {self._most} values but has more"
-            text += " (a number counts 1, a text 3, the name of a field 6, an object or a list 9)"
+            text = f"the body has too many values: the limit is {self._most}"
+            text += " (a number counts 1, a text 3, a key 6, an object or a list 9)"
             raise ApiError(400, "too_many_values", text)

@@ -1,4 +1,4 @@
-"""The open connections, with limits on their number, in all and per address, and on the bytes they hold unread."""
+"""The open connections: limits on their number, in total and per address, and on the bytes they hold unread."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Protocol
 
 __all__ = ["Connection", "Connections", "address_group"]
 
-# A network interface has a whole /64 of IPv6 addresses to itself.
+# A network interface typically has a whole /64 of IPv6 addresses.
 _IPV6_PREFIX = 64
-# The idle connections to try before giving up on one whose answer was read to the end.
+# Number of idle connections to try to close before giving up.
 _MOST_LOOKS = 8
 
 
 class Connection(Protocol):
-    """A connection as the table sees it."""
+    """A connection, as this table uses it."""
 
     def drop_idle(self) -> bool:
-        """Close the connection at once; False where an answer is still being read."""
+        """Close the connection at once; False if it is still sending an answer."""
 
     def drop_holder(self) -> None:
-        """Refuse what the client sent beyond its in-flight request."""
+        """Reject what the client sent beyond its in-flight request."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Address:
 
 
 def address_group(host: str | None) -> str:
-    """The address that a client's connections are counted under: its own, or the /64 network of IPv6."""
+    """Return the address under which connections are counted: the client's own, or its /64 network for IPv6."""
     try:
         address = ipaddress.ip_address((host or "").partition("%")[0])
     except ValueError:
@@ -45,9 +45,9 @@ def address_group(host: str | None) -> str:
 
 
 class Connections:
-    """Counts connections, and the bytes that they hold unread.
+    """Counts connections and the bytes they hold unread.
 
-    A new connection beyond a limit replaces an idle one.  If none is idle, it is refused.
+    A new connection beyond a limit replaces an idle one; if none is idle, it is rejected.
     """
 
     def __init__(self, most: int, most_of_address: int, most_bytes: int) -> None:
@@ -87,7 +87,7 @@ class Connections:
             del self._addresses[group]
 
     def mark(self, connection: Connection, *, idle: bool) -> None:
-        """Note whether a connection is idle or has a request in flight."""
+        """Record if a connection is idle or has a request in flight."""
         group = self._groups.get(connection)
         if group is None:
             return
@@ -97,7 +97,7 @@ class Connections:
             waiting[connection] = None
 
     def hold(self, connection: Connection, n_bytes: int) -> None:
-        """Note the unread bytes of a connection.  Beyond the limit for all, the largest holder is refused."""
+        """Record the unread bytes of a connection.  If the total exceeds its limit, the largest holder is rejected."""
         before = self._held.get(connection, 0)
         if n_bytes == before or connection not in self._groups:
             return
@@ -112,7 +112,7 @@ class Connections:
             largest.drop_holder()
 
     def _make_room(self) -> bool:
-        """Close an idle connection of the address that has the most."""
+        """Close an idle connection of the address with the most connections."""
         having = [address for address in self._addresses.values() if address.idle]
         return bool(having) and self._drop_idle(max(having, key=lambda address: address.n_open))
 

@@ -1,4 +1,4 @@
-"""How a request to a route and its reply go over HTTP."""
+"""Run a route's handler for an HTTP request and write its reply."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Endpoint"]
 
 
 class Endpoint:
-    """A route as an ASGI application: body in, reply out; what the client abandons is cancelled."""
+    """A route as an ASGI application.  A request whose client disconnects is cancelled."""
 
     def __init__(self, route: Route, service: Service, routes: Sequence[Route]) -> None:
         self._route = route
@@ -97,7 +97,7 @@ class Endpoint:
         if isinstance(body, TimedBody):
             state.ping_s = body.sse_ping_interval
         if body is not None and route.opens:
-            # It stays open until the request ends, whatever else is asked for meanwhile.
+            # Pinned until the request ends, so that loading another model does not evict it.
             model = body.model.removesuffix(":latest") if body.model and route.dialect is Dialect.OLLAMA else body.model
             context.opened_model = state.model = await service.find(model)
             await closing.enter_async_context(service.pinned(context.opened_model, state.caller))
@@ -105,13 +105,13 @@ class Endpoint:
 
 
 def _ignored(names: list[str]) -> list[tuple[bytes, bytes]]:
-    """The header that names fields without effect, each once."""
+    """Return the header that names the fields without effect, each once."""
     shown = ",".join(dict.fromkeys(names[:256])).encode("ascii", "replace")[:1024]
     return [(b"x-quire-ignored", shown)] if shown else []
 
 
 class _Sender:
-    """Writes a reply; gives up on a client that does not read."""
+    """Writes a reply, and cancels the request if the client does not read it."""
 
     def __init__(self, scope: Scope, send: Send, service: Service) -> None:
         self._state = request_state_of(scope)
@@ -175,7 +175,7 @@ class _Sender:
         self._sending = False
 
     def _check(self, n_sends: int) -> None:
-        """Whether the same piece is still being sent as when this was called last."""
+        """Cancel the request if it is still sending the same piece as in the previous check."""
         if self._sending and self._n_sends == n_sends and self.job is not None:
             self._service.metrics.error("slow_reader")
             self.job.cancel()

@@ -1,4 +1,4 @@
-"""HTTP/1 as this server speaks it: uvicorn's protocol with limits before anybody has shown a key, and whole endings."""
+"""HTTP/1 for this server: uvicorn's protocol with limits on unauthenticated input and clean connection ends."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ __all__ = ["MAX_HEAD_BYTES", "MAX_HEAD_LINES", "protocol_of"]
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEAD_LINES = 100
-# Bytes that all connections together may hold before anything reads them.
+# Bytes that all connections together may hold unread.
 _MOST_UNREAD = 64 << 20
-# A connection on which no request is under way stays open so long after a drain, as one may be on its way already.
+# After a drain, idle connections stay open this long, because a request may be on its way.
 _LINGER_S = 0.3
-_READ_S = 1.0  # so long may a client that still sends take to read that it is refused
+_READ_S = 1.0  # time for a client that is still sending to read its error
 _HEAD_TOO_LARGE = ApiError(
     431, "headers_too_large",
-    f"the line and the headers of a request must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEAD_LINES} lines"
-    " but have more",
+    f"the request head is too large: the limits are {MAX_HEAD_BYTES} bytes and {MAX_HEAD_LINES} headers",
 )  # fmt: skip
-_MALFORMED = ApiError(400, "malformed_request", "the request must be HTTP/1.1 (RFC 9112) but is not")
+_MALFORMED = ApiError(400, "malformed_request", "the request is not valid HTTP/1.1 (RFC 9112)")
 
 
 class _HeadTooLarge(Exception):
@@ -44,12 +43,12 @@ class _HeadTooLarge(Exception):
 
 
 class _Protocol(PacedProtocol):
-    """What ``protocol_of`` adds the settings to."""
+    """The protocol, to which ``protocol_of`` adds the settings."""
 
     _headers_timer: asyncio.TimerHandle | None = None
-    _n_head_bytes = 0  # of the line, the headers and the trailers of a request, as far as the parser has told
+    _n_head_bytes = 0  # bytes of request line, headers and trailers reported by the parser
     _n_lines = 0
-    _n_untold = 0  # given to the parser since it last told anything: it keeps parts of a line until the line is whole
+    _n_untold = 0  # bytes given to the parser since its last callback; it buffers incomplete lines
     _told = False
     _in_head = True
     _stopping = False
@@ -64,13 +63,13 @@ class _Protocol(PacedProtocol):
         self._have_headers()
         super().connection_lost(exc)
 
-    # What comes, and how much of it
+    # Limits on received data
 
     def _feed(self, piece: memoryview) -> None:
         self._told = False
         super()._feed(piece)
         self._n_untold = 0 if self._told else self._n_untold + len(piece)
-        if self.parser is not None and self.parser.should_upgrade():  # what follows is of another protocol
+        if self.parser is not None and self.parser.should_upgrade():  # the rest would be another protocol
             self._refused = True
         if self._n_head_bytes + self._n_untold > MAX_HEAD_BYTES and not self._refused:
             self._refuse(_HEAD_TOO_LARGE)
@@ -90,7 +89,7 @@ class _Protocol(PacedProtocol):
         self._n_lines += 1
         if self._n_lines > MAX_HEAD_LINES:
             raise _HeadTooLarge
-        if self._in_head:  # trailers say nothing here
+        if self._in_head:  # trailers are ignored
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
@@ -99,7 +98,7 @@ class _Protocol(PacedProtocol):
             self._n_body_left -= len(body)
         if self.cycle.response_complete:
             self._n_dropped += len(body)
-            if self._n_dropped > self.settings.max_body_bytes:  # as it was answered, its client had time to see why
+            if self._n_dropped > self.settings.max_body_bytes:  # the client had time to read the answer
                 self.close_gently()
         super().on_body(body)
 
@@ -136,22 +135,22 @@ class _Protocol(PacedProtocol):
             self._headers_timer.cancel()
             self._headers_timer = None
 
-    # Refusals of the parser's
+    # Errors of the parser
 
     def send_400_response(self, msg: str) -> None:
-        """The parser, or one of its callbacks, does not take what came."""
+        """Reject input that the parser, or one of its callbacks, does not accept."""
         error = sys.exc_info()[1]
         too_large = isinstance(error and error.__context__, _HeadTooLarge)
         self._refuse(_HEAD_TOO_LARGE if too_large else _MALFORMED)
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer with an error and close; what is being answered already is the last answer."""
+        """Answer with an error and close.  If an answer is already being sent, it becomes the last one."""
         self._refused = True
         self._backlog.clear()
         self._have_headers()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and (not cycle.more_body or cycle.response_started):
-            # The fault is in what follows a request that is whole, or its answer has begun.
+            # The fault is in data after a complete request, or the answer to this request has begun.
             cycle.keep_alive = False
             self.pipeline.clear()
             self.flow.pause_reading()
@@ -165,10 +164,10 @@ class _Protocol(PacedProtocol):
         self.transport.write(b"".join([status, *lines, b"\r\n", body]))
         self.close_gently()
 
-    # Ends
+    # Closing
 
     def close_gently(self) -> None:
-        """Close; where a client still sends, after it had time to read the answer: to close at once is to reset."""
+        """Close, but give a client that is still sending time to read the answer: closing at once would reset it."""
         if self.cycle is not None and not self.cycle.more_body and not self._refused and not self._backlog:
             self.transport.close()
             return
@@ -176,11 +175,11 @@ class _Protocol(PacedProtocol):
         self._backlog.clear()
         if not self.transport.is_closing():
             self.transport.write_eof()
-            self.flow.read()  # and thrown away
+            self.flow.read()  # read and discard
             self.loop.call_later(_READ_S, self.transport.close)
 
     def shutdown(self) -> None:
-        """Close once nothing is under way; a request that is on its way still finds somebody who refuses it."""
+        """Close once nothing is in flight.  A request that is already on its way still gets a proper rejection."""
         self._stopping = True
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(_LINGER_S, self._end_if_idle)
@@ -193,7 +192,7 @@ class _Protocol(PacedProtocol):
 
 
 class _Ending:
-    """The transport that a cycle sees: it ends gently."""
+    """The transport that a cycle sees; its ``close`` is ``close_gently``."""
 
     def __init__(self, protocol: _Protocol) -> None:
         self.write = protocol.transport.write
@@ -202,13 +201,13 @@ class _Ending:
 
 
 def protocol_of(settings: Settings) -> type[HttpToolsProtocol]:
-    """The protocol with a server's settings, and a table of its connections."""
+    """Return the protocol class with a server's settings and a table of its connections."""
     table = Connections(settings.max_connections, settings.max_connections_per_address, _MOST_UNREAD)
     return type("Protocol", (_Protocol,), {"settings": settings, "table": table})
 
 
 def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
-    """See ``Backlog.take``; the parser has checked the headers."""
+    """Return the body length in the form of ``Backlog.take``.  The parser has validated the headers."""
     length = 0
     for name, value in headers:
         if name == b"transfer-encoding":

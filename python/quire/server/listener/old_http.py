@@ -1,4 +1,4 @@
-"""Answers to clients of HTTP/1.0."""
+"""Replies to HTTP/1.0 clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["UntilClose"]
 
 
 class UntilClose:
-    """Sends answers to clients of HTTP/1.0, which know no chunks: one of unknown length ends with the connection."""
+    """Sends replies without chunked encoding: one of unknown length ends when the connection closes."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -21,7 +21,7 @@ class UntilClose:
         self._plain = False
 
     async def send(self, message: Any) -> None:
-        """An ASGI message."""
+        """Send an ASGI message."""
         cycle = self._cycle
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}

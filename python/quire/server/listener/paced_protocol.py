@@ -1,4 +1,4 @@
-"""A connection that is parsed one request at a time, and read no faster than its answers are."""
+"""A connection that is parsed one request at a time and read no faster than its answers are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PacedProtocol"]
 
-# Bytes parsed of one connection before others have their turn.
+# Bytes to parse of one connection before the others get a turn.
 _TURN = 64 << 10
 _LOOK_S = 0.1
 _LOOK_HELD_S = 1.0
@@ -32,15 +32,15 @@ _OVERLOADED = ApiError(503, "overloaded", "too many bytes are waiting to be read
 class PacedProtocol(HttpToolsProtocol, ABC):
     """uvicorn's protocol, made to parse one request at a time.
 
-    By itself it parses everything that arrives, and reads on after each answer.  Here, bytes behind a complete request
-    stay unparsed until it is answered, and no more than one read's worth of them is taken from the socket.
+    uvicorn parses everything that arrives and keeps reading after each answer.  Here, bytes after a complete request
+    stay unparsed until it is answered, and at most one read's worth of them is taken from the socket.
     """
 
     settings: Settings
     table: Connections
     flow: Flow
-    _refused = False  # nothing that comes is looked at any more
-    _ended = False  # the client sends no more
+    _refused = False  # ignore everything that arrives from now on
+    _ended = False  # the client has stopped sending
     _n_body_left: int | None = 0  # see ``Backlog.take``
     _scheduled = False
     _n_looks = 0
@@ -66,7 +66,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came as far as one request; what follows it waits until that one is answered."""
+        """Parse the data up to the end of one request; the rest waits until that request is answered."""
         if self._refused or self.transport.is_closing():
             return
         self._backlog.add(data)
@@ -76,7 +76,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
             self._go_on()
 
     def _want(self) -> None:
-        """Go on soon: a request was answered, or a body is waited for."""
+        """Continue soon: a request was answered, or more of a body is needed."""
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._go_on)
@@ -119,14 +119,14 @@ class PacedProtocol(HttpToolsProtocol, ABC):
         self.table.hold(self, len(self._backlog) + (len(cycle.body) if under_way else 0))
 
     def _feed(self, piece: memoryview) -> None:
-        """Give the parser a piece."""
+        """Give a piece to the parser."""
         super().data_received(piece)  # type: ignore[arg-type]
 
     @abstractmethod
     def _refuse(self, error: ApiError) -> None:
-        """Answer with an error, and ignore everything that comes later."""
+        """Answer with an error and ignore all later input."""
 
-    # For the table of connections
+    # Used by the table of connections
 
     def drop_idle(self) -> bool:
         """Close at once, unless a request or its answer is in flight."""
@@ -136,7 +136,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
         return True
 
     def drop_holder(self) -> None:
-        """Refuse what came beyond the in-flight request."""
+        """Reject what was received beyond the in-flight request."""
         if not self._refused and not self.transport.is_closing():
             self._refuse(_OVERLOADED)
 
@@ -145,8 +145,8 @@ class PacedProtocol(HttpToolsProtocol, ABC):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep answering a client that has only stopped sending.
 
-        One that is gone looks the same until something is sent to it.  So it is sent 100 Continue, which HTTP/1.1
-        clients must ignore (RFC 9110, 15.2) and a closed connection rejects.
+        A client that has disconnected looks the same until something is sent to it.  So it is sent 100 Continue, which
+        HTTP/1.1 clients must ignore (RFC 9110, 15.2) and a closed connection rejects.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self._refused:
@@ -172,8 +172,8 @@ class PacedProtocol(HttpToolsProtocol, ABC):
             self.transport.abort()
             return
         if self._backlog and not self._ended:
-            # While reading is paused, the end of the client's data is not seen; with full system buffers it does not
-            # even arrive.
+            # While reading is paused, the end of the client's data goes unnoticed.  With full system buffers it does
+            # not even arrive.
             self._n_looks += 1
             self._ended = connection is not None and peer_has_ended(connection)
             if self._ended or self._n_looks % _LOOKS_PER_PROBE == 0:
@@ -195,7 +195,7 @@ class PacedProtocol(HttpToolsProtocol, ABC):
         self._want()
 
     def _watch_reader(self, n_unsent: int) -> None:
-        """Cut off the client if it has read nothing when the send timeout has passed."""
+        """Disconnect the client if it reads nothing for the length of the send timeout."""
         self._send_timer = self.loop.call_later(self.settings.send_timeout_s, self._check_reader, n_unsent)
 
     def _check_reader(self, n_unsent: int) -> None:

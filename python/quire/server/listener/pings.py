@@ -1,4 +1,4 @@
-"""Signs of life on streams that are silent: clients and proxies give up on a connection that carries nothing."""
+"""Keep-alive pings on silent streams, because clients and proxies give up on idle connections."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Awaitable, Callable
 
 __all__ = ["Pings"]
 
-# The first ping comes early in a long prefill, as some clients time out after a few seconds.
+# Send the first ping early in a long prefill: some clients time out after a few seconds.
 _FIRST_S = 1.0
 
 
 class Pings:
-    """Sends a piece whenever a stream has carried nothing for a while: first after a second at most, then after
-    ``interval_s`` of silence each time.
+    """Sends a ping whenever a stream is silent: first after a second at most, then after ``interval_s`` each time.
 
-    A timer looks at the time of the last piece, so that pieces themselves cost nothing.
+    A timer checks the time of the last piece, so sending pieces costs nothing extra.
     """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], ping: bytes, interval_s: float) -> None:
@@ -27,17 +26,17 @@ class Pings:
         self._timer = self._loop.call_later(self._after_s, self._look)
 
     def carried(self) -> None:
-        """Note that the stream has carried something."""
+        """Record that the stream has carried something."""
         self._last_s = self._loop.time()
 
     async def finish(self) -> None:
-        """Send no more, and wait for a ping that is on its way: nothing may follow the end of a stream."""
+        """Stop, and wait for a ping that is being sent: nothing may follow the end of a stream."""
         self._timer.cancel()
         if self._sending is not None:
             await self._sending
 
     def cancel(self) -> None:
-        """Send no more, nor what is on its way."""
+        """Stop, and cancel a ping that is being sent."""
         self._timer.cancel()
         if self._sending is not None:
             self._sending.cancel()

@@ -1,4 +1,4 @@
-"""What a route gives back: an answer as a whole, or in pieces."""
+"""Replies of routes: a complete answer, or a stream of pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Events", "Reply", "event_stream", "refusal"]
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as a whole."""
+    """A complete answer."""
 
     content: bytes
     status: int = 200
@@ -23,14 +23,17 @@ class Reply:
 
     @classmethod
     def json(cls, value: Any, status: int = 200) -> Reply:
-        """An answer in JSON."""
+        """Return an answer in JSON."""
         return cls(sse.encode(value), status)
 
 
 @dataclass(frozen=True)
 class Events:
-    """An answer in pieces.  ``failed`` is the last piece where the answer breaks off; ``ping`` says nothing, where no
-    other piece comes for a while (None: the format has no such piece)."""
+    """An answer in pieces.
+
+    ``failed`` makes the last piece if the answer breaks off.  ``ping`` is a piece without content for silent streams;
+    None if the format has none.
+    """
 
     pieces: AsyncIterator[bytes]
     failed: Callable[[ApiError], bytes]
@@ -39,10 +42,10 @@ class Events:
 
 
 def event_stream(pieces: AsyncIterator[bytes], dialect: Dialect) -> Events:
-    """Server-sent events, of which a failure is one without a name."""
+    """Return a stream of server-sent events; an error is sent as an unnamed event."""
     return Events(pieces, lambda error: sse.event(error_body(error, dialect)), ping=sse.PING)
 
 
 def refusal(error: ApiError, dialect: Dialect) -> Reply:
-    """The reply that an error is."""
+    """Return the reply for an error."""
     return Reply(sse.encode(error_body(error, dialect)), error.status, headers=tuple(error.headers()))

@@ -1,4 +1,4 @@
-"""What a route gets of one request, and what a route is."""
+"""The context of a request that a route's handler receives, and the description of a route."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 
 @dataclass
 class RequestContext(Generic[T]):
-    """A request to a route, its body decoded.  ``routes``: all that the server has."""
+    """A request to a route, with its body decoded.  ``routes`` lists all routes of the server."""
 
     service: Service
     body: T
@@ -49,31 +49,30 @@ class RequestContext(Generic[T]):
     closing: AsyncExitStack
     received: Received = field(default_factory=nothing_received)
     arrived_s: float = field(default_factory=time.monotonic)
-    # Fields of the body by what they are to the engine, where these have other names.
+    # Maps the engine's names for ignored fields to the body's, where they differ.
     said_by: dict[str, str] = field(default_factory=dict)
-    opened_model: str | None = None  # the model that was opened for this request
+    opened_model: str | None = None  # the model loaded for this request
 
     @property
     def caller(self) -> Caller:
-        """Who asks."""
+        """The caller, identified by its API key."""
         caller = self.state.caller
-        assert caller is not None  # no route runs before it is known
+        assert caller is not None  # access.py sets it before any route runs
         return caller
 
     @property
     def ticket(self) -> Ticket:
-        """What the request may take, where it has a body."""
+        """The request's share of the limits; only requests with a body have one."""
         ticket = self.state.ticket
         assert ticket is not None
         return ticket
 
     def path(self, name: str) -> str:
-        """A part of the path."""
+        """Return a parameter of the path."""
         return str(self.scope["path_params"][name])
 
     def engine(self, model: str | None) -> EngineClient:
-        """The engine that answers this request, or (where none was opened for it) that of a model; ApiError 404 for one
-        that there is not."""
+        """Return the engine loaded for this request, or else that of ``model``.  ApiError 404 for an unknown model."""
         return self.service.engine(self.opened_model if self.opened_model is not None else model)
 
     @property
@@ -82,9 +81,9 @@ class RequestContext(Generic[T]):
         return self.opened_model or self.service.model
 
     def keep(self, seconds: float | None) -> None:
-        """How long the model that answers stays open after this request; None: as long as usual.
+        """Set how long the model stays loaded after this request; None for the default.
 
-        Has no effect on a model that is not the caller's to close.
+        Has no effect on a model that the caller may not unload.
         """
         if self.opened_model is None:
             return
@@ -94,8 +93,10 @@ class RequestContext(Generic[T]):
             self.ignore("keep_alive")
 
     async def needs_context(self, n_ctx: int) -> None:
-        """Have the model that answers opened with a longer context where the server may change its models and the model
-        was trained on so many positions.  Raises as ``Library.grow``; where it may not, nothing happens."""
+        """Reload the model with a longer context, if the server may change its models.
+
+        Does nothing if the model was not trained on a context that long.  Raises like ``Library.grow``.
+        """
         if self.opened_model is None or not self.service.settings.allow_changes:
             return
         info = self.service.engine(self.opened_model).info
@@ -103,16 +104,16 @@ class RequestContext(Generic[T]):
             await self.service.library.grow(self.opened_model, n_ctx)
 
     def ignore(self, name: str) -> None:
-        """Note that a field has no effect; the reply's header names it."""
+        """Record that a field has no effect; a header of the reply will name it."""
         self.state.ignored.append(repr(name[:64]))
 
     def note(self, ignored: Sequence[str]) -> None:
-        """The same for what a model cannot follow, by the engine's names."""
+        """Record fields that the model cannot follow, given by the engine's names."""
         for name in ignored:
             self.ignore(self.said_by.get(name, name))
 
     def submit(self, engine: EngineClient, work: Work) -> Stream:
-        """Hand in work that ends, at the latest, with this request."""
+        """Submit work, which ends with this request at the latest."""
         priority = self.service.admission.priority(self.caller, work.hints.priority)
         if priority < work.hints.priority and work.hints.priority != 0:
             self.ignore("priority")
@@ -124,23 +125,23 @@ class RequestContext(Generic[T]):
         stream.n_ctx = engine.info.n_ctx
         body = self.body if isinstance(self.body, TimedBody) else None
         stream.limits = TimeLimits.of(self.service.settings, body, self.arrived_s)
-        if isinstance(work, Ask | Embed | Score):  # an answer as a whole
+        if isinstance(work, Ask | Embed | Score):  # answered as a whole, so there is no first token
             stream.limits = stream.limits.without_first_token()
         return stream
 
     async def prepared(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
-        """What a function makes of the body: on the event loop, or on a thread where the body is large."""
+        """Call a function on the body: on the event loop, or on a thread if the body is large."""
         if not self.received.heavy:
             return make(*args, **kwargs)
         return await self.offload(make, *args, **kwargs)
 
     async def offload(self, make: Callable[P, T2], *args: P.args, **kwargs: P.kwargs) -> T2:
-        """What a function makes, for which the event loop does not wait.  No call into C within it may take long."""
+        """Call a function on a thread.  It must not contain long calls into C, which would hold the GIL."""
         job = partial(make, *args, **kwargs)
         return await offload(self.service.threads, self.caller.name, self.received.n_bytes, job)
 
     async def ask(self, engine: EngineClient, work: Work) -> Any:
-        """The answer to a question."""
+        """Submit a question and return its answer."""
         return await self.submit(engine, work).answer()
 
 
@@ -151,8 +152,8 @@ Handler = Callable[[RequestContext[Any]], Awaitable[Reply | Events]]
 class Route:
     """A row of the table of routes.
 
-    ``body``: the wire type of the body, where there is one.  ``opens``: its model is opened before the handler runs.
-    ``list_field``: the field of the body that it is as a whole where it is a list.
+    ``body`` is the wire type of the body, if there is one.  ``opens``: load its model before the handler runs.
+    ``list_field``: accept a list as the body, as the value of this field.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""The state of one HTTP request, which the parts of the server fill in as it passes them."""
+"""The state of one HTTP request, filled in by the parts of the server that it passes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ _KEY = "quire.request_state"
 class RequestState:
     """One HTTP request and its reply.
 
-    ``caller``: None until its key was checked.  ``ticket``: of a request with a body, once it was let in.
-    ``ignored``: names of fields without effect, which the reply tells.
-    ``headers``: of the reply, whatever it is.  ``status`` and ``code``: of the reply, for the log.  ``usage``: tokens
-    and times, for the log.  ``route`` and ``model``: what answers, where a route does.  ``abort``: ends the connection
-    at once, where there is one.  ``ping_s``: silence after which a stream carries a ping, where the request says (0 or
-    less: none does).
+    Attributes:
+        caller: None until the key has been checked.
+        ticket: The share of the limits that an admitted request with a body holds.
+        ignored: Names of fields without effect, for a header of the reply.
+        headers: Headers of the reply, also if it is an error.
+        status, code: Of the reply, for the log.
+        usage: Tokens and times, for the log.
+        route, model: What answered, if a route did.
+        abort: Closes the connection at once.
+        ping_s: Silence after which the stream sends a ping, if the request sets it; 0 or less: never.
     """
 
     request_id: str = ""

@@ -1,4 +1,4 @@
-"""Server-sent events and lines of JSON."""
+"""Encode server-sent events and lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """JSON."""
+    """Encode a value as JSON."""
     return _encoder.encode(value)
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """JSON to be put into other JSON as it is.  What is large in the end is encoded bit by bit as it comes."""
+    """Encode a value as JSON that other JSON includes as is, so that large lists can be encoded piece by piece."""
     return msgspec.Raw(_encoder.encode(value))
 
 
 def event(value: Any) -> bytes:
-    """A server-sent event."""
+    """Encode a server-sent event."""
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
 def named_event(name: str, value: Any) -> bytes:
-    """A server-sent event with a name."""
+    """Encode a server-sent event with a name."""
     return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(value) + b"\n\n"
 
 
 def line(value: Any) -> bytes:
-    """A line of a stream of JSON objects."""
+    """Encode a line of a stream of JSON objects."""
     return _encoder.encode(value) + b"\n"

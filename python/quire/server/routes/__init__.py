@@ -1,1 +1,1 @@
-"""The routes, one file for each family."""
+"""The routes, one file per family."""

@@ -1,4 +1,4 @@
-"""The stream of one answer, as every route reads it: counted, timed and logged."""
+"""The stream of one answer, as every route reads it, with its counts, times and log entry."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from .truncation import explain_length
 
 __all__ = ["Message", "ResponseStream", "Usage", "arguments_object", "new_id"]
 
-# Tokens that an answer without a limit counts as in the queue: most are shorter, and no context is so short that few
-# such answers would fill the queue.
+# Tokens that an answer without a limit counts as in the queue.  Most answers are shorter, and with longer estimates a
+# few such answers would fill the queue.
 _USUAL_ANSWER = 4096
 
 
 @dataclass
 class Usage:
-    """Tokens of a request: of its prompt, of these found in the cache, and of all its choices."""
+    """Token counts of a request: its prompt, the cached part of it, and all its choices."""
 
     n_prompt: int = 0
     n_cached: int = 0
     n_generated: int = 0
-    n_drafted: int = 0  # computed because a drafter proposed them
-    n_accepted: int = 0  # of these, in the answer
+    n_drafted: int = 0  # drafted tokens that were computed
+    n_accepted: int = 0  # drafted tokens that were accepted
 
     def openai(self) -> dict[str, Any]:
-        """The shape of OpenAI's interface."""
+        """Return the counts in OpenAI's format."""
         usage: dict[str, Any] = {
             "prompt_tokens": self.n_prompt,
             "completion_tokens": self.n_generated,
@@ -53,7 +53,7 @@ class Usage:
         return usage
 
     def add(self, other: Usage) -> None:
-        """Take another request's tokens in."""
+        """Add another request's tokens."""
         self.n_prompt += other.n_prompt
         self.n_cached += other.n_cached
         self.n_generated += other.n_generated
@@ -63,18 +63,18 @@ class Usage:
 
 @dataclass
 class ResponseStream:
-    """An answer in progress: its events in batches, and its usage and ends for the reply."""
+    """An answer in progress: its events in batches, its usage, and the ends of its choices."""
 
     context: RequestContext[Any]
     stream: Stream
     usage: Usage = field(default_factory=Usage)
     ends: dict[int, Finished] = field(default_factory=dict)
     first_token_s: float | None = None
-    n_seen: dict[int, int] = field(default_factory=dict)  # tokens of each choice
-    advice: str = "shorten it"  # for a prompt that is too long
+    n_seen: dict[int, int] = field(default_factory=dict)  # tokens received of each choice
+    advice: str = "shorten it"  # shown if the prompt is too long
 
     async def start(self) -> None:
-        """Wait until the engine has taken the request, so that a refusal is an answer of its own."""
+        """Wait until the engine has accepted the request, so that an error still gets a status of its own."""
         try:
             started = await self.stream.start()
         except ApiError as error:
@@ -89,7 +89,7 @@ class ResponseStream:
         self.context.ticket.know(started.n_prompt_tokens + n_new * self.stream.n_choices)
 
     async def batches(self) -> AsyncIterator[Sequence[StreamEvent]]:
-        """Yield the events of the answer, in batches."""
+        """Yield the events of the answer in batches."""
         while (batch := await self.stream.batch()) is not None:
             n_tokens = 0
             for event in batch:
@@ -112,7 +112,7 @@ class ResponseStream:
                     yield event
 
     def _leave(self) -> None:
-        """Count the tokens of choices that did not end, because the client left or a limit passed."""
+        """Count the tokens of unfinished choices, after the client left or a limit passed."""
         open_choices = [choice for choice in range(self.stream.n_choices) if choice not in self.ends]
         if not open_choices or not (self.n_seen or self.stream.admitted):
             return
@@ -132,7 +132,7 @@ class ResponseStream:
 
     def _finished(self, end: Finished) -> None:
         if end.reason == "cancelled":
-            text = "the server must be running until the answer is complete but stops"
+            text = "the server shut down before the answer was complete"
             raise ApiError(503, "shutting_down", text, retry_after_s=1)
         self.ends[end.choice] = end
         n_new = end.n_generated_tokens + (end.n_prompt_tokens if end.choice == 0 else 0)
@@ -153,7 +153,7 @@ class ResponseStream:
 
 
 class Message:
-    """Joins the deltas of a chat's choice.  ``logprob``: how log-probabilities are shown, where they are."""
+    """Joins the deltas of a chat choice.  ``logprob`` formats log-probabilities, if they are wanted."""
 
     def __init__(self, logprob: Callable[[Logprob], dict[str, Any]] | None = None) -> None:
         self._logprob = logprob
@@ -163,7 +163,7 @@ class Message:
         self.logprobs: list[msgspec.Raw] = []
 
     def add(self, delta: Delta) -> None:
-        """Take more of it in."""
+        """Add a delta."""
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
         if self._logprob is not None:
@@ -174,8 +174,11 @@ class Message:
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object: of those that ``max_tokens`` cut, the members that are whole; what is no
-    object at all is shown as it is."""
+    """Return a call's arguments as an object.
+
+    Of arguments cut off by ``max_tokens``, only the complete members are kept.  Anything that is not an object becomes
+    the member ``arguments``.
+    """
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -189,5 +192,5 @@ def arguments_object(text: str) -> dict[str, Any]:
 
 
 def new_id() -> str:
-    """The random part of an answer's id."""
+    """Return the random part of an answer's id."""
     return os.urandom(12).hex()

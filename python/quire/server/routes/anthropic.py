@@ -1,4 +1,4 @@
-"""``POST /v1/messages`` and its count of tokens: Anthropic's interface."""
+"""Anthropic's API: ``POST /v1/messages`` and its token count."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 
 class Thinking(Body, kw_only=True, forbid_unknown_fields=True):
-    """``enabled`` with a budget, ``adaptive`` (as the model does by itself), or ``disabled``."""
+    """``enabled`` with a budget, ``adaptive`` (the model decides), or ``disabled``."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = None
 
 
 class Metadata(Body, kw_only=True, forbid_unknown_fields=True):
-    """Whom the request is for; nothing here depends on it."""
+    """The user a request is made for; it has no effect."""
 
     user_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
 class OutputConfig(Body, kw_only=True, forbid_unknown_fields=True):
-    """How much a model that knows such words thinks, and the form of its answer: ``json_schema`` with ``schema``."""
+    """How much to think, for models with such levels, and the answer's form: ``json_schema`` with ``schema``."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: dict[str, Any] | None = None
 
     def form(self) -> StructuredOutputsParams | None:
-        """ApiError 400 for another form."""
+        """Return the form.  ApiError 400 for an unsupported one."""
         if self.format is None:
             return None
         schema = self.format.get("schema")
@@ -84,7 +84,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     inner: ClassVar[dict[str, type[Body]]] = {"thinking": Thinking, "output_config": OutputConfig}
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **ConstrainedBody.hints,
-        # What the client does with its own context; all of it that comes is read.
+        # Concerns the client's own context management; everything that it sends is read.
         "context_management": (),
         "service_tier": ("auto", "standard_only"),
         "inference_geo": (),
@@ -96,12 +96,12 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     }
 
     def check(self, context: RequestContext[Any]) -> None:
-        """ApiError 400 naming a field of a message, a block or a tool that is not known."""
+        """Check the fields of messages, blocks and tools.  ApiError 400 for an unknown one."""
         check_blocks_of(self.system, self.messages, context)
         check_tools(self.tools, self.tool_choice, context)
 
     def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
-        """The messages by the names of templates."""
+        """Return the messages in the format of templates."""
         messages = Conversation(partial(leave_out, context)).messages(self.system, self.messages)
         if self.system:
             context.said_by["messages[0].role"] = "system.role"
@@ -111,7 +111,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         return kept
 
     def options(self, context: RequestContext[Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Fields of ``ChatOptions`` for these messages; where they end with an answer's beginning, it goes on."""
+        """Return fields of ``ChatOptions``.  If the messages end with the beginning of an answer, it is continued."""
         options: dict[str, Any] = {} if context.service.settings.refuses_unknown else {"lenient": True}
         context.said_by |= {"enable_thinking": "thinking", "reasoning_budget": "thinking.budget_tokens"}
         context.said_by["reasoning_effort"] = "output_config.effort"
@@ -132,7 +132,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     def _choice(
         self, given: dict[str, Any], tools: list[dict[str, Any]], context: RequestContext[Any]
     ) -> dict[str, Any]:
-        """Fields of ``ChatOptions`` for a choice of tools; none where it is of a tool that the model cannot call."""
+        """Return fields of ``ChatOptions`` for a tool choice; none if the model cannot call the chosen tool."""
         choice = tool_choice_of(given)
         names = {tool["function"]["name"] for tool in tools}
         named = choice["function"]["name"] if isinstance(choice, dict) else None
@@ -146,7 +146,7 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
 @sampling_fields("anthropic")
 class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
-    """Anthropic's fields."""
+    """A request in Anthropic's format."""
 
     max_tokens: Annotated[int, limits_of("max_tokens")]
     example: ClassVar[dict[str, object]] = {
@@ -160,7 +160,7 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     inner: ClassVar[dict[str, type[Body]]] = {**CountBody.inner, "metadata": Metadata}
 
     def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
-        """What the engine is asked."""
+        """Return the engine's work for the request."""
         given = sampling_of(self)
         values = {**chat_defaults(engine.info.advised, given), **given}
         form = self.wanted_form(None if self.output_config is None else self.output_config.form())
@@ -171,7 +171,7 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
 
 
 async def count(context: RequestContext[CountBody]) -> Reply:
-    """How many tokens a conversation is."""
+    """Count the tokens of a conversation."""
     values = await context.prepared(_counted, context)
     answer = await context.ask(context.engine(context.body.model), Ask(0, "count", values))
     context.note(answer["ignored"])
@@ -217,7 +217,7 @@ def _usage(answer: ResponseStream) -> dict[str, int]:
 
 
 def _stop(end: Finished) -> dict[str, Any]:
-    """Why the answer ended; a stop string is the request's own."""
+    """Return the stop reason.  Only stop strings of the request are reported as stop sequences."""
     if end.reason == "stop" and isinstance(end.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": end.stop_reason}
     return {"stop_reason": _STOP_REASONS[end.reason], "stop_sequence": None}
@@ -243,7 +243,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 async def _pieces(head: dict[str, Any], answer: ResponseStream) -> AsyncIterator[bytes]:
-    """The answer as events: one block after another is started, goes on and stops."""
+    """Yield the answer as events: blocks start, receive deltas and stop one after another."""
     started = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(answer)}
     yield sse.named_event("message_start", {"type": "message_start", "message": started})
     blocks = _BlockEvents()
@@ -257,14 +257,14 @@ async def _pieces(head: dict[str, Any], answer: ResponseStream) -> AsyncIterator
 
 
 class _BlockEvents:
-    """Makes events of blocks from deltas."""
+    """Turns deltas into events of blocks."""
 
     def __init__(self) -> None:
         self._index = -1
         self._kind: str | None = None
 
     def of(self, delta: Delta) -> list[bytes]:
-        """The events of a delta."""
+        """Return the events for a delta."""
         pieces: list[bytes] = []
         if delta.reasoning:
             pieces += self._in("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -279,7 +279,7 @@ class _BlockEvents:
         return pieces
 
     def stop(self) -> list[bytes]:
-        """The end of the block that is open, if one is."""
+        """Return the event that ends the open block, if there is one."""
         if self._kind is None:
             return []
         self._kind = None

@@ -1,4 +1,4 @@
-"""Messages, blocks and tools of Anthropic's interface, by the names of templates."""
+"""Convert messages, blocks and tools of Anthropic's API to the format of templates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Conversation", "check_blocks_of", "check_tools", "refuse", "tool_cho
 
 LeftOut: TypeAlias = Callable[[str], None]
 
-# Which parts of a prompt a cache should keep, and what a result means beside its text, changes no answer here: all of
-# it is kept.
+# cache_control and the other fields about caching or the meaning of results are accepted without effect: every prompt
+# is cached anyway.
 _BLOCKS = {
     "text": ("type", "text", "cache_control", "citations"),
     "thinking": ("type", "thinking", "signature", "cache_control"),
@@ -49,7 +49,10 @@ def check_tools(tools: list[dict[str, Any]], choice: Any, context: RequestContex
 
 
 class Conversation:
-    """Makes the messages that a template takes.  ``left_out`` is told the places of blocks that it does not show."""
+    """Converts messages for a template.
+
+    ``left_out`` receives the place of each block that the template cannot show.
+    """
 
     def __init__(self, left_out: LeftOut) -> None:
         self._left_out = left_out
@@ -64,7 +67,7 @@ class Conversation:
         return messages
 
     def _message(self, message: dict[str, Any], place: str) -> list[dict[str, Any]]:
-        """A message as templates have it: results of tools are messages of their own."""
+        """Convert a message; tool results become messages of their own."""
         role, content = message.get("role"), message.get("content")
         if role not in ("user", "assistant", "system"):
             raise refuse(f"{place}.role", "expected user or assistant")
@@ -99,7 +102,7 @@ class Conversation:
         return {"role": "tool", "tool_call_id": _field(block, "tool_use_id", str, at), "content": content}
 
     def _content(self, content: Any, place: str) -> str | list[dict[str, Any]]:
-        """Text, or the texts of blocks."""
+        """Return text as it is, or the texts of blocks."""
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
@@ -113,7 +116,7 @@ class Conversation:
         return content_of(texts)
 
     def _texts(self, block: dict[str, Any], kind: str, at: str) -> list[str]:
-        """The texts that a block shows the model; none for blocks of tools that Anthropic's servers run."""
+        """Return the texts that a block shows to the model; none for tools that run on Anthropic's servers."""
         if kind == "text":
             return [_field(block, "text", str, at)]
         if kind == "tool_reference":
@@ -134,7 +137,7 @@ class Conversation:
         return []
 
     def _document(self, block: dict[str, Any], source: dict[str, Any], at: str) -> list[str]:
-        """The text of a document that is none of a file, after its title."""
+        """Return the text of an inline document, after its title."""
         if source["type"] == "text":
             texts = [_field(source, "data", str, f"{at}.source")]
         else:
@@ -155,7 +158,7 @@ class _Parts:
         self.calls: list[dict[str, Any]] = []
 
     def messages(self) -> list[dict[str, Any]]:
-        """The message, with results before the text of a user, and after the calls of an assistant."""
+        """Return the messages: tool results go before a user's text, and after an assistant's calls."""
         own: dict[str, Any] = {"role": self.role}
         if self.texts or not (self.calls or self.thoughts or self.results):
             own["content"] = content_of(self.texts)
@@ -175,12 +178,12 @@ def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
 
 
 def _is_custom(tool: dict[str, Any]) -> bool:
-    """Return whether the client runs a tool by its schema.  Others run on Anthropic's servers, or have no schema."""
+    """Return True if the client runs a tool by its schema.  Others run on Anthropic's servers or have no schema."""
     return tool.get("type", "custom") in ("custom", None) or "input_schema" in tool
 
 
 def tools_of(tools: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
-    """The tools that a model can call, as functions; the others are noted."""
+    """Return the tools that the model can call, as functions; the others are noted as ignored."""
     made = []
     for i, tool in enumerate(tools):
         if _is_custom(tool):

@@ -1,4 +1,4 @@
-"""Classes of texts, in the forms of vLLM and of TEI."""
+"""Classify texts, in the formats of vLLM and TEI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .texts import MAX_TEXTS, CutBody, asked_together
 __all__ = ["ClassifyBody", "PredictBody", "classify", "predict", "sigmoid"]
 
 Input: TypeAlias = Text | Annotated[list[Text | Ids], Meta(min_length=1, max_length=MAX_TEXTS)]
-# A text; two texts, which are a pair; or a list of either, each in a list of its own.
+# A text, a pair of two texts, or a list of lists that each hold one or two texts.
 Inputs: TypeAlias = (
     Text
     | Annotated[
@@ -29,7 +29,7 @@ Inputs: TypeAlias = (
 
 
 class PredictBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """TEI's fields: a text, a pair of two, or a list of lists with one or two texts."""
+    """A request in TEI's format: a text, a pair of two, or a list of lists with one or two texts."""
 
     inputs: Inputs
     raw_scores: bool = False
@@ -37,7 +37,7 @@ class PredictBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class ClassifyBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's fields; with ``inputs``, TEI's."""
+    """A request in vLLM's format, or in TEI's if it has ``inputs``."""
 
     input: Input | None = None
     inputs: Inputs | None = None
@@ -48,7 +48,7 @@ class ClassifyBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 def sigmoid(score: float) -> float:
-    """Between 0 and 1."""
+    """Map a score to between 0 and 1."""
     return 1 / (1 + exp(-min(max(score, -700.0), 700.0)))
 
 
@@ -58,7 +58,7 @@ def _label(answer: dict[str, Any], i: int) -> str:
 
 
 async def predict(context: RequestContext[PredictBody]) -> Reply:
-    """Each text's classes, the likeliest first."""
+    """Classify each text; list its classes, the most likely first."""
     body = context.body
     return await _predicted(context, body.inputs, body.raw_scores, body.model)
 
@@ -67,10 +67,10 @@ async def _predicted(context: RequestContext[Any], inputs: Any, raw: bool, model
     is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
     given = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
     if any(not isinstance(item, list) or len(item) > 2 for item in given):
-        text = "inputs must be a text, two texts, or a list of lists of one or two but are not"
+        text = "invalid inputs: expected a text, two texts, or a list of lists with one or two texts"
         raise ApiError(400, "invalid_value", text, "inputs")
     if not is_batch and any(not isinstance(text, str) for text in given[0]):
-        raise ApiError(400, "invalid_value", "inputs must not mix texts and lists but do", "inputs")
+        raise ApiError(400, "invalid_value", "inputs mix texts and lists", "inputs")
     hints, rules = hints_of(context.caller), context.body.rules()
     works = [Score(0, item[0], item[1] if len(item) > 1 else None, None, hints, rules) for item in given]
     answers = await asked_together(context, context.engine(model), works)
@@ -83,10 +83,10 @@ async def _predicted(context: RequestContext[Any], inputs: Any, raw: bool, model
 
 
 async def classify(context: RequestContext[ClassifyBody]) -> Reply:
-    """The likeliest class of each text, and how likely all are; with ``inputs``, as ``predict``."""
+    """Classify each text; return its most likely class and all probabilities.  With ``inputs``, same as ``predict``."""
     body = context.body
     if (body.input is None) == (body.inputs is None):
-        raise ApiError(400, "invalid_value", "input must be given, or inputs, but not both", "input")
+        raise ApiError(400, "invalid_value", "give either input or inputs", "input")
     if body.inputs is not None:
         return await _predicted(context, body.inputs, body.raw_scores, body.model)
     assert body.input is not None

@@ -1,4 +1,4 @@
-"""Embeddings, in each dialect."""
+"""Embeddings, in each dialect's format."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Mixed: TypeAlias = str | list[int | str]
 
 
 class InputPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of an input: only text is read."""
+    """A part of an input; only text is supported."""
 
     text: Text
     type: Literal["text", "input_text"] = "text"
 
 
 class InputObject(msgspec.Struct, forbid_unknown_fields=True):
-    """An input as llama.cpp's server takes it, too."""
+    """An input object in llama.cpp's format."""
 
     content: Text | Annotated[list[InputPart], Meta(max_length=4096)] | None = None
     prompt_string: Text | None = None
@@ -56,8 +56,9 @@ Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 class EmbeddingsBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields: a text, ids, or a list of either.  ``pooling``: which vectors are an embedding, where the file's
-    word for it is not what is wanted; ``normalize`` false leaves their length.
+    """A request in OpenAI's format: a text, token ids, or a list of either.
+
+    ``pooling`` overrides the pooling named in the model file.  If ``normalize`` is false, vectors keep their length.
     """
 
     input: Inputs
@@ -71,7 +72,7 @@ class EmbeddingsBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class LlamaBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """llama.cpp's fields.  ``embd_normalize``: -1 not at all, 0 by the largest, p by the p-norm."""
+    """A request in llama.cpp's format.  ``embd_normalize``: -1 none, 0 by the largest value, p by the p-norm."""
 
     content: Inputs | None = None
     input: Inputs | None = None
@@ -81,7 +82,7 @@ class LlamaBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaOldBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Ollama's older fields: one text."""
+    """A request in Ollama's older format: one text."""
 
     model: Name
     prompt: Text
@@ -91,7 +92,10 @@ class OllamaOldBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Ollama's fields: one text or several.  Texts that are too long are cut unless ``truncate`` is false."""
+    """A request in Ollama's format: one text or several.
+
+    Texts that are too long are cut unless ``truncate`` is false.
+    """
 
     model: Name
     input: Text | Annotated[list[Text], Meta(max_length=MAX_INPUTS)] = []
@@ -102,7 +106,7 @@ class OllamaBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class TeiBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
-    """TEI's fields: a text, or a list of texts, or of ids of texts."""
+    """A request in TEI's format: a text, or a list of texts or token ids."""
 
     inputs: Text | Annotated[list[Text | Ids], Meta(min_length=1, max_length=MAX_INPUTS)]
     normalize: bool = True
@@ -112,28 +116,28 @@ class TeiBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Little-endian float32 of each prompt, and how many tokens all prompts have."""
+    """The vectors of prompts as little-endian float32, and the number of tokens in all prompts."""
 
     encoded: list[bytes]
     n_tokens: int
-    n_rows: list[int]  # of each, more than one where nothing is pooled
+    n_rows: list[int]  # vectors of each prompt; one per token without pooling
 
     def rows(self) -> list[msgspec.Raw]:
-        """As numbers in JSON, the vectors of every token of each prompt."""
+        """Encode the vectors of every token of each prompt as JSON numbers."""
         made = []
         for encoded, n in zip(self.encoded, self.n_rows, strict=True):
             size = len(encoded) // n
-            # Row by row: a single call would hold the GIL, and so every other stream, for seconds.
+            # Encode row by row: a single call would hold the GIL for seconds and block every other stream.
             rows = [sse.encode(_floats(encoded[i * size : (i + 1) * size])) for i in range(n)]
             made.append(msgspec.Raw(b"[" + b",".join(rows) + b"]"))
         return made
 
     def floats_in_list(self) -> list[msgspec.Raw]:
-        """As numbers in JSON, each in a list of its own."""
+        """Encode each vector as JSON numbers, in a list of its own."""
         return [sse.raw([_floats(encoded)]) for encoded in self.encoded]
 
     def floats(self) -> list[msgspec.Raw]:
-        """As numbers in JSON, row by row."""
+        """Encode each vector as JSON numbers."""
         return [sse.raw(_floats(encoded)) for encoded in self.encoded]
 
 
@@ -145,17 +149,20 @@ def _floats(encoded: bytes) -> list[float]:
 
 
 def _prompts(given: Any, field: str) -> list[Mixed]:
-    """The inputs, one by one: a list with ids of its own is one input, of which texts are parts; any other list has one
-    input in each item.  ApiError 400 for one that is neither, or for too many."""
+    """Split the field into inputs.
+
+    A list that contains token ids is a single input, whose other parts are texts.  Any other list has one input per
+    item. ApiError 400 for mixed or too many inputs.
+    """
     if isinstance(given, str | InputObject):
         return [_text_of(given, field)]
     if any(isinstance(item, int) for item in given):
         if any(not isinstance(item, int | str) for item in given):
-            text = f"{field} must have ids and texts, or inputs of their own, but mixes them"
+            text = f"{field} mixes token ids with whole inputs"
             raise ApiError(400, "invalid_value", text, field)
         return [given]
     if len(given) > MAX_INPUTS:
-        text = f"{field} must have at most {MAX_INPUTS} entries but has {len(given)}"
+        text = f"{field} has {len(given)} entries: at most {MAX_INPUTS} are allowed"
         raise ApiError(400, "invalid_value", text, field)
     return [item if isinstance(item, list) else _text_of(item, field) for item in given]
 
@@ -167,12 +174,12 @@ def _text_of(given: str | InputObject, field: str) -> str:
     if isinstance(content, list):
         return "".join(part.text for part in content)
     if content is None:
-        raise ApiError(400, "invalid_value", f"{field} must have content but has an object without it", field)
+        raise ApiError(400, "invalid_value", f"an object in {field} has no content", field)
     return content
 
 
 async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mixed) -> str | list[int]:
-    """An input as the engine takes it: texts among ids are tokenized."""
+    """Return an input as the engine takes it, after tokenizing texts among ids."""
     if isinstance(given, str):
         return given
     ids: list[int] = []
@@ -187,7 +194,7 @@ async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mix
 
 @dataclass(frozen=True)
 class _Wanted:
-    """How vectors are made; see ``protocol.Embed``."""
+    """How to compute vectors; see ``protocol.Embed``."""
 
     norm: int | None
     n_dimensions: int | None = None
@@ -208,19 +215,19 @@ async def _embedded(
 
 
 def _is_unpooled(context: RequestContext[Any]) -> bool:
-    """Return whether the server returns one vector for each token by default."""
+    """Return True if the server returns one vector for each token by default."""
     return context.service.settings.defaults.get("pooling") == "none"
 
 
 def _check_pooled(context: RequestContext[Any]) -> None:
-    """Raise ApiError 400 if the server returns vectors of tokens, which most response formats have no place for."""
+    """Raise ApiError 400 if the server returns one vector per token, which most response formats cannot hold."""
     if _is_unpooled(context):
-        text = "the server has --pooling none, which gives the vectors of tokens: ask /embedding or /embed_all"
+        text = "this server runs with --pooling none and returns one vector per token: use /embedding or /embed_all"
         raise ApiError(400, "unsupported_parameter", text, "pooling")
 
 
 async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
-    """Vectors of length 1, by OpenAI's interface."""
+    """Compute vectors of length 1, in OpenAI's format."""
     body = context.body
     if body.pooling is None:
         _check_pooled(context)
@@ -229,7 +236,7 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
         wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules(), body.pooling)
         made = await _embedded(context, context.engine(body.model), prompts, wanted)
     except ApiError as error:
-        if error.param == "prompt":  # the engine's word for it
+        if error.param == "prompt":  # the engine's name for the field
             error.param = "input"
         raise
     shown: list[Any]
@@ -243,13 +250,13 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
 
 
 async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
-    """Vectors by llama.cpp's interface."""
+    """Compute vectors in llama.cpp's format."""
     body = context.body
     field = "input" if body.input is not None else "content"
     given = getattr(body, field)
     if given is None or (body.input is not None and body.content is not None):
-        raise ApiError(400, "invalid_value", "content must be given, or input, but not both", "content")
-    # Vectors of tokens are as the model has them, as llama.cpp gives them.
+        raise ApiError(400, "invalid_value", "give either content or input", "content")
+    # Vectors of single tokens are not normalized, as in llama.cpp.
     norm = None if body.embd_normalize < 0 or _is_unpooled(context) else body.embd_normalize
     prompts = await context.prepared(_prompts, given, field)
     made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
@@ -258,7 +265,7 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
 
 
 async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
-    """Vectors of length 1, by Ollama's interface."""
+    """Compute vectors of length 1, in Ollama's format."""
     body = context.body
     _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
@@ -277,7 +284,7 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
 
 
 async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
-    """A vector as the model has it, by Ollama's older interface."""
+    """Compute one vector without normalizing it, in Ollama's older format."""
     body = context.body
     _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
@@ -287,7 +294,7 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
 
 
 async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
-    """Vectors by TEI's interface."""
+    """Compute vectors in TEI's format."""
     body = context.body
     _check_pooled(context)
     wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules())
@@ -296,7 +303,7 @@ async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
 
 
 async def tei_embed_all(context: RequestContext[TeiBody]) -> Reply:
-    """The vector of every token, as the model has it, by TEI's interface."""
+    """Compute the vector of every token without normalizing it, in TEI's format."""
     body = context.body
     wanted = _Wanted(None, body.dimensions, body.rules(), "none")
     made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)

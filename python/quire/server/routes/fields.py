@@ -1,4 +1,4 @@
-"""Fields that several bodies share: how tokens are drawn, where an answer ends."""
+"""Fields that several request bodies share."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bias: TypeAlias = Annotated[float, limits_of("logit_bias")]
 Salt: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
 Priority: TypeAlias = Annotated[int, Meta(ge=-100, le=100)]
-# Programs that find tools by themselves send hundreds.
+# Programs with automatic tool discovery send hundreds.
 Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
 _TIERS = {"flex": -50, "priority": 50}
 
 
 class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
-    """The form of an answer; the fields of ``quire.StructuredOutputsParams``."""
+    """The form of an answer; same fields as ``quire.StructuredOutputsParams``."""
 
     json: dict[str, Any] | str | bool | None = None
     json_object: bool = False
@@ -62,7 +62,7 @@ class FormFields(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must be like, under the names of several engines; one of them at most."""
+    """A constraint on the answer, under the field names of several engines; at most one may be given."""
 
     response_format: dict[str, Any] | None = None
     structured_outputs: FormFields | None = None
@@ -79,8 +79,11 @@ class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"guided_decoding_backend": ("auto",)}
 
     def wanted_form(self, own: StructuredOutputsParams | None = None) -> StructuredOutputsParams | None:
-        """The form that an answer must have; ``own``: what a field of this dialect alone says.  ApiError naming the
-        field that does not hold, or that comes beside another one."""
+        """Return the form that the answer must have.
+
+        ``own`` is the form from a field that only this dialect has.  ApiError naming an invalid field, or RequestError
+        for two of them.
+        """
         found: list[tuple[str, StructuredOutputsParams]] = [] if own is None else [("format", own)]
         for name, make in _FORMS.items():
             value = getattr(self, name)
@@ -95,7 +98,7 @@ class ConstrainedBody(TimedBody, kw_only=True, forbid_unknown_fields=True):
                     found.append((name, form))
         if len(found) > 1:
             (first, _), (second, _) = found[:2]
-            raise RequestError(f"[sampling] {second} must come without {first} but both are given")
+            raise RequestError(f"[sampling] {second} cannot be combined with {first}")
         return found[0][1] if found else None
 
 
@@ -122,7 +125,7 @@ _FORMS: dict[str, Callable[[Any, str | None], StructuredOutputsParams | None]] =
 
 @sampling_fields("openai")
 class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """What ``/v1/chat/completions`` and ``/v1/completions`` share."""
+    """Fields that ``/v1/chat/completions`` and ``/v1/completions`` share."""
 
     model: Name | None = None
     n: Annotated[int, limits_of("n")] = 1
@@ -139,7 +142,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     cache_salt: Salt | None = None
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    # These describe the caller to whoever keeps records; nothing here depends on them.
+    # Descriptions of the caller for record keeping; they have no effect.
     user: Annotated[str, Meta(max_length=512)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
@@ -152,7 +155,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "spaces_between_special_tokens": (True,),
         "length_penalty": (1.0,),
         "early_stopping": (False,),
-        # Slots, shifted contexts and the machine are the server's own.
+        # Slots, context shifting and hardware options belong to the server.
         "id_slot": (-1,),
         "n_keep": (0,),
         "n_discard": (0,),
@@ -184,11 +187,11 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         return sampling_of(self)
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
-        """What holds where nothing is said, here what the model's file advises; of chats more (``chat_defaults``)."""
+        """Return the defaults: here the advice of the model's file; chats add more (``chat_defaults``)."""
         return info.advised
 
     def params(self, info: ModelInfo, max_tokens: int | None, **further: Any) -> SamplingParams:
-        """The parameters, with what is usual where nothing is said.  RequestError names a field."""
+        """Return the parameters, with defaults for those not given.  RequestError names an invalid field."""
         check_scales(self.lora, info)
         given = self.given()
         values = {**self.usual(info, given), **given, **further}
@@ -209,25 +212,25 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         )
 
     def hints_for(self, caller: Caller) -> SchedulingHints:
-        """How the request stands beside others."""
+        """Return the request's scheduling hints."""
         return hints_of(caller, self.cache_salt, priority_of(self.service_tier, self.priority))
 
 
 def priority_of(tier: str | None, priority: int | None = None) -> int:
-    """The priority that OpenAI's word for it is, or the number itself.  ApiError 400 for both."""
+    """Map OpenAI's service tier to a priority, or return the number.  ApiError 400 if both are given."""
     named = _TIERS.get(tier or "auto", 0)
     if named and priority is not None:
-        raise ApiError(400, "invalid_value", "priority must come without service_tier but comes with it", "priority")
+        raise ApiError(400, "invalid_value", "priority cannot be combined with service_tier", "priority")
     return named or priority or 0
 
 
 def shown_tier(tier: str | None) -> dict[str, str]:
-    """What an answer tells of the tier that it was asked in."""
+    """Return the tier that the answer reports."""
     return {} if tier is None else {"service_tier": "default" if tier == "auto" else tier}
 
 
 def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -> SchedulingHints:
-    """How a request stands beside others: a caller shares cached blocks with itself, or less, by a salt of its own."""
+    """Return scheduling hints.  Cached blocks are shared only within a caller, and only with the same salt."""
     salt = caller.salt
     if cache_salt is not None:
         salt = hashlib.blake2b(cache_salt.encode(), key=salt[:64], digest_size=32).digest()
@@ -235,16 +238,16 @@ def hints_of(caller: Caller, cache_salt: str | None = None, priority: int = 0) -
 
 
 def stops_of(given: str | list[str] | None) -> list[str]:
-    """Stop strings, without the empty ones that some clients send for none."""
+    """Return stop strings without the empty ones, which some clients send for "none"."""
     texts = [given] if isinstance(given, str) else given or []
     return [text for text in texts if text]
 
 
 def logit_bias_of(given: dict[str, float]) -> dict[int, float]:
-    """OpenAI's mapping, whose keys are token ids as text.  ApiError 400 for other keys."""
+    """Convert OpenAI's mapping, whose keys are token ids as text.  ApiError 400 for other keys."""
     result: dict[int, float] = {}
     for key, bias in given.items():
         if not key.isdecimal() or not key.isascii() or len(key) > 10:
-            raise ApiError(400, "invalid_value", "logit_bias must have token ids as keys but has another", "logit_bias")
+            raise ApiError(400, "invalid_value", "invalid key in logit_bias: keys are token ids", "logit_bias")
         result[int(key)] = bias
     return result

@@ -1,4 +1,4 @@
-"""Fields of objects inside bodies, whose shape depends on their kind: what is not known is named."""
+"""Check nested objects, whose fields depend on their kind, for unknown fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_blocks", "check_fields", "functions_of", "leave_out"]
 
 
 def check_fields(given: Any, known: Collection[str], place: str, context: RequestContext[Any]) -> None:
-    """Note a field that is none of ``known``, unless it says nothing; ApiError 400 where the server is strict."""
+    """Note fields that are not in ``known`` and not empty as ignored; ApiError 400 if the server is strict."""
     if not isinstance(given, dict):
         return
     for name, value in given.items():
@@ -21,13 +21,13 @@ def check_fields(given: Any, known: Collection[str], place: str, context: Reques
             if not context.service.settings.refuses_unknown:
                 context.ignore(at)
                 continue
-            raise ApiError(400, "unknown_parameter", f"a field must be one that is known but {at!r} is not", at)
+            raise ApiError(400, "unknown_parameter", f"unknown field {at!r}", at)
 
 
 def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, context: RequestContext[Any]) -> None:
-    """The same for a list of blocks, by their ``type``; what is within a block is looked at, too.
+    """Check a list of blocks by their ``type``, including the blocks inside them.
 
-    Blocks of kinds that are not in ``known`` are left to those who read them.
+    Blocks of kinds that are not in ``known`` are left to the code that reads them.
     """
     if not isinstance(given, list):
         return
@@ -38,7 +38,7 @@ def check_blocks(given: Any, known: Mapping[str, Collection[str]], place: str, c
 
 
 def functions_of(tools: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
-    """The tools that are functions; those of other types, which a server would run, are noted."""
+    """Return the tools that are functions; other types, which a server would run, are noted as ignored."""
     kept = []
     for i, tool in enumerate(tools):
         if isinstance(kind := tool.get("type"), str) and kind != "function":
@@ -49,7 +49,7 @@ def functions_of(tools: list[dict[str, Any]], context: RequestContext[Any]) -> l
 
 
 def leave_out(context: RequestContext[Any], place: str) -> None:
-    """Note what the model is not shown: a tool, an item or a block that it cannot use.  ApiError 400 where strict."""
+    """Note a tool, item or block that the model will not see.  ApiError 400 if the server is strict."""
     if context.service.settings.refuses_unknown:
         raise ApiError(400, "unsupported_parameter", f"{place} is not supported: leave it out", place)
     context.ignore(place)

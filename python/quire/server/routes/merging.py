@@ -1,4 +1,4 @@
-"""Several requests under way for one call."""
+"""Merge the answers of several requests that run for one call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .answers import ResponseStream
 
 __all__ = ["merged"]
 
-# Few, as each may hold all that came while the client did not read: what waits before the queue is counted, and pauses
-# the answer.
+# Few, because each may hold everything that arrived while the client did not read.  Data waiting before the queue is
+# counted, and pauses the answer.
 _QUEUED_BATCHES = 2
 
 

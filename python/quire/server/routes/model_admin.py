@@ -1,4 +1,4 @@
-"""Routes that fetch, delete and name models, by Ollama's and llama-server's interfaces; off unless they are allowed."""
+"""Routes to download, delete and name models, as in Ollama and llama-server; off unless --allow-changes is given."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 
 _LINES = b"application/x-ndjson"
 _PING_S = 15.0
-_registry_lock = threading.Lock()  # the file is read, changed and written
+_registry_lock = threading.Lock()  # held while the registry is read, changed and written
 
 
 class PullBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Which model; older clients say ``name``."""
+    """The model to download; older clients send ``name``."""
 
     model: Name | None = None
     name: Name | None = None
@@ -45,29 +45,29 @@ class PullBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeleteBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Which model; older clients say ``name``."""
+    """The model to delete; older clients send ``name``."""
 
     model: Name | None = None
     name: Name | None = None
 
 
 class CopyBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """A model, and its further name."""
+    """A model, and another name for it."""
 
     source: Name
     destination: Name
 
 
 class FetchBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Which model."""
+    """The model to download."""
 
     model: Name
 
 
 def _check_allowed(context: RequestContext[Any]) -> Downloads:
-    """ApiError 403 where the server's models are not to be changed."""
+    """Raise ApiError 403 if the server's models must not be changed."""
     if not context.service.settings.allow_changes:
-        text = "models are fetched, named and deleted only where the server is started with --allow-changes"
+        text = "changing models is off: start the server with --allow-changes"
         raise ApiError(403, "not_allowed", text)
     return context.service.downloads
 
@@ -75,7 +75,7 @@ def _check_allowed(context: RequestContext[Any]) -> Downloads:
 def _named(body: PullBody | DeleteBody | CreateBody) -> str:
     name = body.model or body.name
     if name is None:
-        raise ApiError(400, "invalid_value", "model must be given but is absent", "model")
+        raise ApiError(400, "invalid_value", "model is required", "model")
     return name
 
 
@@ -83,7 +83,7 @@ def _repository(name: str) -> HubName:
     preset = preset_of(name)
     wanted = repository_of(name if preset is None else preset.model)
     if wanted is None:
-        text = f"model must be org/name, org/name:QUANT or a short name but is {brief(name)}"
+        text = f"unknown model {brief(name)}: expected org/name, org/name:QUANT or a short name"
         raise ApiError(400, "invalid_value", text, "model")
     return wanted
 
@@ -91,12 +91,12 @@ def _repository(name: str) -> HubName:
 def _begun(downloads: Downloads, name: str) -> Download:
     wanted = _repository(name)
     if downloads.full:
-        raise ApiError(429, "too_many_downloads", "fewer models must be fetched at a time", retry_after_s=30)
+        raise ApiError(429, "too_many_downloads", "too many downloads at the same time", retry_after_s=30)
     return downloads.start(wanted)
 
 
 async def pull(context: RequestContext[PullBody]) -> Reply | Events:
-    """Fetch a model; lines tell how far it is."""
+    """Download a model; lines report its progress."""
     downloads = _check_allowed(context)
     download = _begun(downloads, _named(context.body))
     if context.body.stream:
@@ -128,7 +128,7 @@ def _raise(step: DownloadStep) -> None:
 
 
 async def delete(context: RequestContext[DeleteBody]) -> Reply:
-    """Delete a name of the registry, or a model of the hub's cache."""
+    """Delete a name from the registry, or a model from the hub's cache."""
     _check_allowed(context)
     await _delete(context, _named(context.body))
     return Reply(b"")
@@ -150,7 +150,7 @@ def _forget(name: str) -> None:
     models, wanted = stored_models(), repository_of(name)
     found = find_stored(name, models) or (None if wanted is None else find_stored(wanted, models))
     if found is None:
-        raise ApiError(404, "model_not_found", f"the model must be on this machine but {brief(name)} is not", "model")
+        raise ApiError(404, "model_not_found", f"no such model on this machine: {brief(name)}", "model")
     try:
         remove_stored(found)
     except QuireError as error:
@@ -158,7 +158,7 @@ def _forget(name: str) -> None:
 
 
 async def copy(context: RequestContext[CopyBody]) -> Reply:
-    """Give a model a further name."""
+    """Give a model another name."""
     _check_allowed(context)
     body = context.body
     model = await _resolved(context, body.source)
@@ -169,7 +169,7 @@ async def copy(context: RequestContext[CopyBody]) -> Reply:
 
 
 async def create(context: RequestContext[CreateBody]) -> Reply | Events:
-    """Name a model, with parameters and a system message of its own."""
+    """Create a named model, with parameters and a system message of its own."""
     _check_allowed(context)
     name = _named(context.body)
     preset = await context.prepared(preset_of_body, context.body, context.service.settings.models_dir)
@@ -207,15 +207,15 @@ async def _resolved(context: RequestContext[Any], given: str) -> str | None:
 
 
 async def _keep(context: RequestContext[Any], name: str, preset: Preset) -> None:
-    """Write a preset, and close what is open under its name: it is as it was."""
+    """Store a preset, and unload a model that was loaded under its old definition."""
     service, name = context.service, name.removesuffix(":latest")
     if service.own_files(name) is not None:
-        text = f"the name {brief(name)} is that of a model file of this server: choose another one"
+        text = f"the name {brief(name)} belongs to a model file on this server: choose another one"
         raise ApiError(409, "name_taken", text, "model")
     await asyncio.to_thread(_add, name, preset)
     await service.library.rescan(force=True)
     if name in service.engines():
-        with suppress(ApiError):  # it is busy, and comes as it is now when it is opened again
+        with suppress(ApiError):  # it is busy: the new definition applies when it is loaded again
             await service.library.close(name)
 
 
@@ -227,28 +227,28 @@ def _add(name: str, preset: Preset) -> None:
         raise ApiError(400, "invalid_value", str(error), "model") from None
 
 
-# llama-server's
+# llama-server's routes
 
 
 async def fetch(context: RequestContext[FetchBody]) -> Reply:
-    """Begin to fetch a model; ``/models/sse`` tells how far it is."""
+    """Start to download a model; ``/models/sse`` reports its progress."""
     _begun(_check_allowed(context), context.body.model)
     return Reply.json({"success": True})
 
 
 async def forget(context: RequestContext[None]) -> Reply:
-    """Delete the model that the query names."""
+    """Delete the model named in the query."""
     downloads = _check_allowed(context)
     names = parse_qs(bytes(context.scope["query_string"]).decode("ascii", "replace")).get("model")
     if not names:
-        raise ApiError(400, "invalid_value", "the query must name a model but does not", "model")
+        raise ApiError(400, "invalid_value", "the query names no model", "model")
     downloads.cancel(names[0])
     await _delete(context, names[0])
     return Reply.json({"success": True})
 
 
 async def events(context: RequestContext[None]) -> Events:
-    """How far models are that are being fetched, without end."""
+    """Stream the progress of downloads, without end."""
     downloads = _check_allowed(context)
     return Events(_event_lines(context, downloads), lambda error: sse.event(error_body(error, Dialect.OPENAI)))
 

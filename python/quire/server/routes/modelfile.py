@@ -1,4 +1,4 @@
-"""Ollama's Modelfile: what a model's name stands for, as text."""
+"""Parse Ollama's Modelfile, the text definition of a named model."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Modelfile:
 
 
 def read_modelfile(text: str) -> Modelfile:
-    """Read a Modelfile, in time linear in its length.
+    """Parse a Modelfile, in time linear in its length.
 
     Raises:
-        ApiError: It says something else, other than a licence.
+        ApiError: It has an unknown or unsupported instruction.
     """
     read = Modelfile()
     for word, value in _instructions(text):
@@ -66,7 +66,7 @@ def read_modelfile(text: str) -> Modelfile:
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Instructions in capitals, with what follows them; a value in quotes, one or three, may have several lines."""
+    """Yield instructions in capitals with their arguments.  Arguments in quotes may span several lines."""
     lines = iter(text.splitlines())
     for untrimmed in lines:
         line = untrimmed.strip()
@@ -85,7 +85,7 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _quoted(quotes: str, first: str, lines: Iterator[str]) -> str:
-    """The text up to the closing quotes, which begins on a line already taken; a single quote ends its line."""
+    """Return the text up to the closing quotes, given the rest of the first line.  A single quote ends its line."""
     parts, line = [], first
     while True:
         before, found, rest = line.partition(quotes) if quotes == _QUOTES else line.rstrip().rpartition(quotes)

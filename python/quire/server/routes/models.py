@@ -1,4 +1,4 @@
-"""The models that there are."""
+"""List, show, load and unload models."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 
-# llama.cpp's numbers of tokenizers, by their names in files.
+# llama.cpp's tokenizer numbers, by the names in model files.
 _VOCABULARIES = {"llama": 1, "gpt2": 2, "bert": 3, "t5": 4, "rwkv": 5}
 
 
 async def model_object(context: RequestContext[None], name: str) -> dict[str, Any]:
-    """A model as OpenAI's interface has it, with what is known of it beside, as llama.cpp has it."""
+    """Return a model in OpenAI's format, with more details in llama.cpp's format."""
     service = context.service
     engine, created = service.engines().get(service.exactly(name)), service.created
     shown: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "quire"}
@@ -48,7 +48,7 @@ async def model_object(context: RequestContext[None], name: str) -> dict[str, An
         }
         if info.adapters:
             shown["meta"]["lora_adapters"] = shown_adapters(info)
-        with suppress(ApiError):  # the worker may have ended meanwhile
+        with suppress(ApiError):  # the worker may have exited in the meantime
             file = (await context.ask(engine, Ask(0, "describe", {})))["file"]
             shown["meta"] |= _of_file(file, info.architecture)
     return shown
@@ -68,35 +68,35 @@ def _of_file(file: dict[str, Any], architecture: str) -> dict[str, Any]:
 
 
 async def list_models(context: RequestContext[None]) -> Reply:
-    """All models, each once: by its first alias, where it has one, with its other names beside."""
+    """List every model once, under its first alias if it has one, together with its other names."""
     service = context.service
     data = [await model_object(context, service.names_of(name)[0]) for name in await service.library.rescan()]
     return Reply.json({"object": "list", "data": data})
 
 
 async def show_model(context: RequestContext[None]) -> Reply:
-    """One model."""
+    """Show one model."""
     service, name = context.service, context.path("model")
     if name not in service.names:
-        raise ApiError(404, "model_not_found", f"the model must be one that there is but is {name!r:.80}", "model")
+        raise ApiError(404, "model_not_found", f"no such model: {name!r:.80}", "model")
     return Reply.json(await model_object(context, name))
 
 
 class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Which model."""
+    """The model to load or unload."""
 
     model: Name
 
 
 async def list_files(context: RequestContext[None]) -> Reply:
-    """The models that there are, with bytes of their files and whether they are open."""
+    """List all models with the bytes of their files and their state."""
     known = await context.service.library.rescan()
     engines = context.service.engines()
     return Reply.json({"models": [await _row(context, name, size, engines.get(name)) for name, size in known.items()]})
 
 
 async def list_active(context: RequestContext[None]) -> Reply:
-    """The models that are open."""
+    """List the loaded models."""
     known = context.service.library.known
     engines = context.service.engines()
     return Reply.json(
@@ -106,7 +106,7 @@ async def list_active(context: RequestContext[None]) -> Reply:
 
 async def _row(context: RequestContext[None], name: str, size: int, engine: EngineClient | None) -> dict[str, Any]:
     n_requests = 0 if engine is None else engine.n_active
-    if not size and engine is not None:  # of the package's model only its worker knows
+    if not size and engine is not None:  # only the worker knows the file of the package's model
         with suppress(ApiError):
             size = (await context.ask(engine, Ask(0, "describe", {})))["file"]["size_bytes"]
     row: dict[str, Any] = {
@@ -121,21 +121,21 @@ async def _row(context: RequestContext[None], name: str, size: int, engine: Engi
 
 
 def check_may_close(context: RequestContext[Any], name: str) -> None:
-    """Raise ApiError 403 if an open model is not the caller's to close."""
+    """Raise ApiError 403 if a loaded model is not the caller's to unload."""
     if name in context.service.engines() and not context.service.may_close(name, context.caller):
-        text = f"model {name!r:.80} was not opened by this key: only a server with --allow-changes closes it"
+        text = f"model {name!r:.80} was not loaded by this key: only a server with --allow-changes unloads it"
         raise ApiError(403, "not_allowed", text, "model")
 
 
 async def load(context: RequestContext[ModelBody]) -> Reply:
-    """Open a model, and wait until it is."""
+    """Load a model and wait until it is ready."""
     name = context.service.exactly(context.body.model)
     async with context.service.pinned(name, context.caller):
         return Reply.json({"model": name, "state": EngineState.READY.value})
 
 
 async def unload(context: RequestContext[ModelBody]) -> Reply:
-    """Close an idle model.  If another key opened it, this needs --allow-changes."""
+    """Unload an idle model.  If another key loaded it, this needs --allow-changes."""
     name = context.service.exactly(context.body.model)
     check_may_close(context, name)
     await context.service.library.close(name)
@@ -143,6 +143,6 @@ async def unload(context: RequestContext[ModelBody]) -> Reply:
 
 
 async def reload(context: RequestContext[ModelBody]) -> Reply:
-    """Close a model that is idle, and open it as its file is now."""
+    """Unload an idle model and load its file again."""
     await unload(context)
     return await load(context)

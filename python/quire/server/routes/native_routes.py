@@ -1,4 +1,4 @@
-"""Quire's own routes: state of the server, and the plainest way to have a text completed."""
+"""Quire's own routes: the server's state, and a simple way to complete a text."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["GenerateBody", "generate", "health", "health_v1", "metrics", "ping",
 
 @sampling_fields("generate")
 class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drawn."""
+    """Sampling parameters of ``/v1/generate``."""
 
     max_tokens: Annotated[int, limits_of("max_tokens")] | None = None
     stop_sequences: Stops = []
 
     def params(self, advised: dict[str, Any], form: StructuredOutputsParams | None) -> SamplingParams:
-        """The parameters, with what is usual in a chat where nothing is said."""
+        """Return the parameters, with a chat's defaults for those not given."""
         given = sampling_of(self)
         if self.max_tokens is not None:
             given["max_tokens"] = self.max_tokens
@@ -46,7 +46,7 @@ class GenerateParams(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """A prompt as raw text, and how to go on."""
+    """A raw text prompt and how to continue it."""
 
     prompt: Text
     example: ClassVar[dict[str, object]] = {
@@ -60,7 +60,7 @@ class GenerateBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
-    """Complete a text; events of ``{"token": ..., "done": false}``, the last with ``"done": true``."""
+    """Complete a text; events are ``{"token": ..., "done": false}``, and the last has ``"done": true``."""
     body = context.body
     engine = context.engine(body.model)
     params = body.sampling_params.params(engine.info.advised, body.wanted_form())
@@ -90,13 +90,13 @@ def _failed(error: Any) -> bytes:
 
 
 async def health(context: RequestContext[None]) -> Reply:
-    """Whether requests would be answered now: 200, or 503 and why not."""
+    """Report if requests would be answered now: 200, or 503 with the reason."""
     found = _unhealthy(context.service)
     return Reply.json({"status": "ok"}) if found is None else Reply.json(found, 503)
 
 
 async def health_v1(context: RequestContext[None]) -> Reply:
-    """The same, with the version."""
+    """Report health like ``/health``, with the version."""
     found, version = _unhealthy(context.service), context.service.version
     if found is None:
         return Reply.json({"status": "healthy", "version": version})
@@ -112,26 +112,26 @@ def _unhealthy(service: Service) -> dict[str, Any] | None:
 
 
 async def version(context: RequestContext[None]) -> Reply:
-    """The server's version."""
+    """Return the server's version."""
     return Reply.json({"version": context.service.version})
 
 
 async def ping(context: RequestContext[None]) -> Reply:
-    """As ``health``, with nothing in the body."""
+    """Report health like ``/health``, by status alone."""
     answer = await health(context)
     return Reply(b"", answer.status)
 
 
 async def metrics(context: RequestContext[None]) -> Reply:
-    """All figures for Prometheus."""
-    # By which llama.cpp's clients see that counters began anew.
+    """Return all metrics in Prometheus's format."""
+    # Tells llama.cpp's clients when counters were reset.
     started = ((b"process-start-time-unix", str(context.service.created).encode()),)
     text = context.service.metrics.text()
     return Reply(text, media_type=b"text/plain; version=0.0.4; charset=utf-8", headers=started)
 
 
 async def status(context: RequestContext[None]) -> Reply:
-    """What the server does right now."""
+    """Return the server's current load."""
     service = context.service
     resident, anonymous = process_memory()
     return Reply.json(

@@ -1,4 +1,4 @@
-"""A description of the routes, made of their table and of the wire types of bodies: as OpenAPI, and to be read."""
+"""Describe the routes from their table and the bodies' wire types, as OpenAPI and as a readable page."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["docs", "document", "openapi", "page"]
 _REFERENCE = "#/components/schemas/"
 _PLACE = __name__.rpartition(".")[0].encode() + b"."
 _STATUSES = {
-    "400": "A body or field that does not hold",
-    "401": "No key that the server knows",
-    "403": "A host or an origin that may not come in",
-    "404": "No such model or answer",
-    "408": "A body that comes too slowly",
-    "413": "A body that is too large",
-    "415": "A body that is compressed or not JSON",
-    "429": "Too many requests: come again later",
-    "500": "A bug",
-    "501": "What no model that loads can do",
-    "503": "Not ready: come again later",
-    "504": "Not complete in time",
+    "400": "Invalid body or field",
+    "401": "Missing or invalid API key",
+    "403": "Host or origin not allowed",
+    "404": "No such model or response",
+    "408": "The body arrived too slowly",
+    "413": "The body is too large",
+    "415": "The body is compressed or not JSON",
+    "429": "Too many requests: try again later",
+    "500": "Internal server error",
+    "501": "Not supported by any model",
+    "503": "Not ready: try again later",
+    "504": "Time limit exceeded",
 }
 _ERRORS: dict[Dialect, dict[str, Any]] = {
     Dialect.OPENAI: {"error": {"type": "object", "required": ["message", "type", "param", "code"]}},
@@ -45,9 +45,9 @@ _ERRORS: dict[Dialect, dict[str, Any]] = {
     },
     Dialect.OLLAMA: {"error": {"type": "string"}},
 }
-# What is not JSON.
+# Media types of routes whose answer is not JSON.
 _MEDIA = {"/metrics": "text/plain", "/docs": "text/html", "/": "text/html", "/page/{file}": "text/javascript"}
-# None but what the page itself has: it needs no script, and nothing from elsewhere.
+# The page needs no script and nothing from elsewhere.
 _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222;
@@ -61,12 +61,12 @@ p { margin: .3rem 0; } .refused { color: #666; font-size: 14px; }
 
 
 async def openapi(context: RequestContext[None]) -> Reply:
-    """The description as OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 description."""
     return Reply(_encoded_document(tuple(context.routes), context.service.version))
 
 
 async def docs(context: RequestContext[None]) -> Reply:
-    """The description as a page."""
+    """Return the description as a page."""
     headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
     return Reply(
         _encoded_page(tuple(context.routes), context.service.version),
@@ -86,15 +86,15 @@ def _encoded_page(routes: tuple[Route, ...], version: str) -> bytes:
 
 
 def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
-    """OpenAPI 3.1 of a table of routes."""
+    """Build the OpenAPI 3.1 document of a table of routes."""
     bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
     made = msgspec.json.schema_components(bodies, ref_template=_REFERENCE + "{name}")
-    # Bodies of several dialects have one name: the file tells them apart, where it lies is nobody's business.
+    # Bodies of several dialects share a name, so they are told apart by module; the package's path is removed.
     references, components = msgspec.json.decode(sse.encode(made).replace(_PLACE, b""))
     schemas = dict(zip(bodies, references, strict=True))
     for body, reference in schemas.items():
         component = components[reference["$ref"].removeprefix(_REFERENCE)]
-        # What is not known has no effect and is named in a header, but where the server is strict.
+        # Unknown fields are accepted (ignored and named in a header) unless the server is strict.
         component.pop("additionalProperties", None)
         for name, values in getattr(body, "refused", {}).items():
             component["properties"].setdefault(name, {"enum": [None, *values], "description": "Not supported."})
@@ -115,7 +115,7 @@ def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
             "schemas": {**components, **{_error_name(dialect): _error(dialect) for dialect in Dialect}},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
-        # Where the server has no keys, none is asked for.
+        # A server without keys asks for none.
         "security": [{"key": []}, {}],
     }
 
@@ -164,7 +164,7 @@ def _error(dialect: Dialect) -> dict[str, Any]:
 
 
 def page(described: dict[str, Any]) -> str:
-    """A page that shows a document of ``document``: each route, the fields of its body and their limits."""
+    """Render a document of ``document`` as a page: each route, the fields of its body and their limits."""
     parts = []
     schemas = described["components"]["schemas"]
     for path, operations in described["paths"].items():
@@ -192,12 +192,12 @@ def _table(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
             continue
         default = "required" if name in required else escape(_short(field.get("default")))
         rows.append(f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(field))}</td><td>{default}</td></tr>")
-    head = "<tr><th>field</th><th>what it is</th><th>where it is left out</th></tr>"
+    head = "<tr><th>field</th><th>type</th><th>default</th></tr>"
     table = f"<p>{escape(body.get('description', ''))}</p><table>{head}{''.join(rows)}</table>"
     if refused := body.get("x-refused"):
-        table += f'<p class="refused">Refused where they ask for something: {escape(", ".join(refused))}</p>'
+        table += f'<p class="refused">Unsupported, rejected if set: {escape(", ".join(refused))}</p>'
     if hints := body.get("x-without-effect"):
-        table += f'<p class="refused">Taken without effect, and named in a header: {escape(", ".join(hints))}</p>'
+        table += f'<p class="refused">Ignored, and named in a header: {escape(", ".join(hints))}</p>'
     return table
 
 
@@ -213,7 +213,7 @@ _WORDS = {
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema in words."""
+    """Describe a schema in words."""
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(_REFERENCE)
     if "anyOf" in schema:

@@ -1,4 +1,4 @@
-"""The page at ``/``: chats, and a view of the server, without a build step or anything from elsewhere."""
+"""The page at ``/``: chats and a view of the server, without a build step or external resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..listener.request_context import RequestContext
 
 __all__ = ["MEDIA_TYPES", "page", "page_file", "page_script"]
 
-# Scripts and styles come from this server alone, and as files: what a model or a user writes cannot become one.
+# Scripts and styles load only as files from this server, so text from a model or user can never become one.
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -44,7 +44,7 @@ MEDIA_TYPES = {
 
 @functools.cache
 def _files() -> dict[str, Reply]:
-    """A reply for each file of the page, by name."""
+    """Load the files of the page and return a reply for each, by name."""
     folder = files("quire.server").joinpath("page")
     found = {entry.name: MEDIA_TYPES.get(PurePath(entry.name).suffix) for entry in folder.iterdir()}
     contents = {
@@ -69,19 +69,19 @@ def page_script() -> str:
     return f"export const PARAMETERS = {json.dumps(settings, ensure_ascii=False, indent=1)};\n"
 
 
-# What Ollama's server says there, by which programs find it.
+# Programs recognize Ollama's server by this text.
 _RUNNING = Reply(b"Ollama is running", media_type=b"text/plain; charset=utf-8")
 
 
 async def page(context: RequestContext[None]) -> Reply:
-    """The page for browsers, which ask for HTML; for programs, a word that the server is there."""
+    """Return the page to browsers, which ask for HTML; other programs get a line that the server is running."""
     accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
     return _files()["index.html"] if any(b"text/html" in value for value in accepted) else _RUNNING
 
 
 async def page_file(context: RequestContext[None]) -> Reply:
-    """A script, style or picture of the page."""
+    """Return a script, style or picture of the page."""
     name = context.path("file")
     if name not in _files():
-        raise ApiError(404, "no_such_route", f"a file of the page must be one that there is but is {name!r:.80}")
+        raise ApiError(404, "no_such_route", f"the page has no file {name!r:.80}")
     return _files()[name]

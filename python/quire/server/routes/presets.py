@@ -1,4 +1,4 @@
-"""A name for a model with parameters and a system message, as Ollama's clients write it."""
+"""Create a named model from a request in Ollama's format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .modelfile import read_modelfile
 __all__ = ["CreateBody", "preset_of_body"]
 
 _MOST_SYSTEM = 1 << 20
-# Ollama's names of parameters, with ours; those of the engine with the command line's.
+# Ollama's parameter names and Quire's; engine options by their command-line names.
 _SAMPLING = {field: name for name, fields in fields_of("ollama").items() for field in fields}
 _SAMPLING |= {"num_predict": "max_tokens", "stop": "stop"}
 _ENGINE = {"num_ctx": "ctx-size", "num_thread": "threads", "num_batch": "batch-size"}
 
 
 class CreateBody(Body, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A name for a model with parameters and a system message: as fields, or as the text of a Modelfile."""
+    """A name for a model with parameters and a system message, as fields or as the text of a Modelfile."""
 
     model: Name | None = None
     name: Name | None = None
@@ -47,7 +47,7 @@ def _adapter_in(folder: str | None, name: str) -> str:
     """
     home = None if folder is None else Path(folder).resolve()
     path = None if home is None else home / name
-    is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # a longer one is an error of the system
+    is_name = 0 < len(name.encode()) < 256 and Path(name).name == name  # the operating system rejects longer names
     if home is None or path is None or not is_name or not _is_adapter(path) or path.resolve().parent != home:
         text = f"no adapter {brief(name)} beside the models: name a file or a PEFT folder there"
         raise ApiError(400, "invalid_value", text, "modelfile")

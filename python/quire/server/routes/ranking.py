@@ -1,4 +1,4 @@
-"""Documents by how well they answer a query, in the forms of Jina, llama.cpp and TEI; scores of pairs in vLLM's."""
+"""Rank documents by a query, in the formats of Jina, llama.cpp and TEI; score pairs in vLLM's format."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ Texts: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS
 
 
 class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """``documents``, or TEI's ``texts``, whose answer is a list.  ``raw_scores`` false: TEI's are brought to 0 to 1.
+    """A query with ``documents``, or with TEI's ``texts``, whose answer is a list.
 
-    ``instruction``: what makes a document relevant, for models whose template has one.
+    ``raw_scores`` false maps TEI's scores to 0 to 1.  ``instruction`` tells what makes a document relevant, for models
+    whose template has a place for it.
     """
 
     query: Text
@@ -44,7 +45,7 @@ class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 class ScoreBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's fields: one text with each of others, or as many with as many, in two spellings."""
+    """A request in vLLM's format: one text against several, or two equally long lists; fields have two names."""
 
     model: Name | None = None
     text_1: Text | Texts | None = None
@@ -58,10 +59,10 @@ class ScoreBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 async def rank(context: RequestContext[RankBody]) -> Reply:
-    """The best first."""
+    """Rank documents, best first."""
     body = context.body
     if (body.documents is None) == (body.texts is None):
-        raise ApiError(400, "invalid_value", "documents must be given, or texts, but not both", "documents")
+        raise ApiError(400, "invalid_value", "give either documents or texts", "documents")
     _note_unused(context)
     given: Sequence[str | dict[str, Any]] = body.documents if body.documents is not None else body.texts or []
     texts = [item if isinstance(item, str) else _text_of(item, i, context) for i, item in enumerate(given)]
@@ -73,7 +74,7 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
         return Reply.json([_of_tei(body, i, scores[i], texts[i]) for i in best[: body.top_n]])
     results: list[dict[str, Any]] = []
     for i in best[: body.top_n]:
-        # llama.cpp gives what a classifier says, and the probability of yes.
+        # Like llama.cpp: a classifier's own score, or the probability of "yes".
         shown = sigmoid(scores[i]) if answers[i]["is_judged"] else scores[i]
         results.append({"index": i, "relevance_score": shown})
         if body.return_documents:
@@ -117,7 +118,7 @@ def _of_tei(body: RankBody, index: int, score: float, text: str) -> dict[str, An
 
 
 async def score(context: RequestContext[ScoreBody]) -> Reply:
-    """In the pairs' order; between 0 and 1 unless ``activation`` is false."""
+    """Score pairs in their order; between 0 and 1 unless ``activation`` is false."""
     body = context.body
     pairs = _pairs(body)
     answers = await _scored(context, context.engine(body.model), pairs, body.instruction)
@@ -136,22 +137,22 @@ async def score(context: RequestContext[ScoreBody]) -> Reply:
 
 
 def _shown(answer: dict[str, Any], raw: bool) -> float:
-    """A score after the activation that the model's makers name."""
+    """Return a score after the activation function that the model's authors specify."""
     found: float = answer["relevance"]
     return found if raw or answer["is_raw"] else sigmoid(found)
 
 
 def _pairs(body: ScoreBody) -> list[tuple[str, str]]:
-    """ApiError 400 where a side is absent, given twice, or of another length."""
+    """Return the pairs.  ApiError 400 if a side is missing, given twice, or of a different length."""
     sides = []
     for one, other in (("text_1", "queries"), ("text_2", "documents")):
         given = [value for value in (getattr(body, one), getattr(body, other)) if value is not None]
         if len(given) != 1:
-            raise ApiError(400, "invalid_value", f"{one} must be given, or {other}, but not both", one)
+            raise ApiError(400, "invalid_value", f"give either {one} or {other}", one)
         sides.append([given[0]] if isinstance(given[0], str) else given[0])
     first, second = sides
     if len(first) not in (1, len(second)):
-        text = f"text_1 must have one text, or as many as text_2, {len(second)}, but has {len(first)}"
+        text = f"text_1 has {len(first)} texts: expected one, or {len(second)} as in text_2"
         raise ApiError(400, "invalid_value", text, "text_1")
     return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
 

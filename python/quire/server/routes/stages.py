@@ -1,4 +1,4 @@
-"""The stages of llama.cpp's sampling chain, by its names."""
+"""llama.cpp's names for the stages of the sampling chain."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _SPELLINGS = {"typ_p": "typical_p", "typical": "typical_p", "temp": "temperature
 
 
 def stages_of(given: list[str] | str) -> tuple[str, ...]:
-    """The stages by Quire's names, from llama.cpp's or from its letters.  RequestError for another name."""
+    """Convert llama.cpp's names or letters of stages.  RequestError for an unknown name."""
     names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
     stages = tuple(_SPELLINGS.get(name, name) for name in names)
     for stage in stages:
         if stage not in LLAMA_CPP_ORDER:
-            raise RequestError(f"[sampling] samplers must be of {', '.join(LLAMA_CPP_ORDER)} but has {stage!r:.40}")
+            raise RequestError(
+                f"[sampling] samplers: unknown stage {stage!r:.40} (known: {', '.join(LLAMA_CPP_ORDER)})"
+            )
     return stages

@@ -1,4 +1,4 @@
-"""Content of several texts, as templates take it."""
+"""Message content made of several texts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["content_of", "is_media", "is_prefill", "without_billing_line"]
 
 _FILES = ("image", "document", "file", "input_file", "computer_screenshot", "container_upload")
 
-# The line that Claude Code puts before its instructions, for Anthropic's own servers.  It changes with each request, so
-# that no prompt would begin like the one before.
+# Claude Code puts this line before its instructions, for Anthropic's own servers.  It changes with each request and
+# would prevent every hit in the prefix cache.
 _BILLING = "x-anthropic-billing-header:"
 
 
 def content_of(texts: list[str]) -> str | list[dict[str, Any]]:
-    """Return texts as content: a single one as it is, several as parts, which some templates join in their own way."""
+    """Return a single text as is, and several as parts, which some templates join in their own way."""
     return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
 
 
 def is_media(kind: str) -> bool:
-    """Return whether a part of this type is essential to its message, so that it is refused if unreadable."""
+    """Return True if a part of this type is essential to its message, so that it is rejected if unreadable."""
     return kind in MEDIA or kind in _FILES
 
 
 def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a conversation ends with the beginning of the answer: plain text of the assistant."""
+    """Return True if a conversation ends with the beginning of the answer: plain text of the assistant."""
     last = messages[-1] if messages else {}
     content = last.get("content")
     if last.get("role") != "assistant" or last.get("tool_calls"):
@@ -38,7 +38,7 @@ def is_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def without_billing_line(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages without a billing line at the head of system texts; the same list if there is none."""
+    """Return the messages without billing lines at the start of system texts; the same list if there are none."""
     made = [_without_line(message) if message.get("role") == "system" else message for message in messages]
     if all(a is b for a, b in zip(made, messages, strict=True)):
         return messages

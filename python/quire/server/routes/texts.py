@@ -1,4 +1,4 @@
-"""What the routes share that read texts and give vectors or scores: fields of reading, and asking the engine."""
+"""Shared by routes that read texts and return vectors or scores: truncation fields and calls to the engine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from .truncation import explain_length
 __all__ = ["MAX_TEXTS", "CutBody", "PromptedBody", "asked_together"]
 
 MAX_TEXTS = 2048
-_AT_ONCE = 64  # of one call in the engine, so that other callers get their turn
+_AT_ONCE = 64  # texts of one call in the engine, so that other callers get their turn
 PromptName: TypeAlias = Annotated[str, Meta(max_length=256)]
 
 
 class CutBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """What is done with a text that is too long: it is refused unless a field says that it is cut.
+    """Options for texts that are too long.  They are rejected unless a field asks to cut them.
 
-    ``truncate``: TEI's and Ollama's, or Cohere's ``START`` and ``END``, where tokens are left out; ``truncation``:
-    Voyage's; ``truncate_prompt_tokens``: vLLM's, how many tokens are kept, -1 for as many as the context has.
+    ``truncate`` is TEI's and Ollama's, or Cohere's ``START`` or ``END``, the end at which tokens are dropped.
+    ``truncation`` is Voyage's.  ``truncate_prompt_tokens`` is vLLM's: the number of tokens to keep, or -1 for the whole
+    context.
     """
 
     truncate: bool | Literal["NONE", "START", "END"] = False
@@ -35,10 +36,10 @@ class CutBody(Body, kw_only=True, forbid_unknown_fields=True):
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
     def rules(self) -> TextRules:
-        """ApiError 400 for a number that keeps nothing."""
+        """Return the rules for texts.  ApiError 400 for a number that keeps nothing."""
         kept = self.truncate_prompt_tokens
         if kept == 0:
-            text = "truncate_prompt_tokens must be -1 or at least 1 but is 0"
+            text = "truncate_prompt_tokens is 0: expected -1, or 1 or more"
             raise ApiError(400, "invalid_value", text, "truncate_prompt_tokens")
         truncate: bool | int = self.truncation or self.truncate not in (False, "NONE")
         if kept is not None:
@@ -48,7 +49,7 @@ class CutBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class PromptedBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """What goes before a text: one of the makers' prompts, by its name or by what others call that kind of text."""
+    """A choice of the model's prompt to put before each text, by its name or as the kind of input."""
 
     prompt_name: PromptName | None = None
     input_type: PromptName | None = None
@@ -61,7 +62,7 @@ class PromptedBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 async def asked_together(
     context: RequestContext[Any], engine: EngineClient, works: Sequence[Embed | Score]
 ) -> list[dict[str, Any]]:
-    """The answers, in their order; tokens are counted."""
+    """Return the answers in order, and count their tokens."""
     answers: list[dict[str, Any]] = []
     for first in range(0, len(works), _AT_ONCE):
         for stream in [context.submit(engine, work) for work in works[first : first + _AT_ONCE]]:

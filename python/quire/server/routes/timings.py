@@ -1,4 +1,4 @@
-"""llama.cpp's times of an answer."""
+"""Times of an answer in llama.cpp's format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["progress_of", "reading_so_far", "timings_of", "timings_so_far"]
 
 
 def reading_so_far(stream: Stream, n_read: int) -> dict[str, Any]:
-    """Timings while a prompt is read, ``n_read`` tokens of it with those that were found in the cache."""
+    """Return the timings while a prompt is processed; ``n_read`` counts its tokens so far, including cached ones."""
     return {
         "cache_n": stream.n_cached,
         **_rate("prompt", n_read - stream.n_cached, time.monotonic() - stream.admitted_s),
@@ -21,7 +21,7 @@ def reading_so_far(stream: Stream, n_read: int) -> dict[str, Any]:
 
 
 def progress_of(stream: Stream, n_prompt: int, n_read: int) -> dict[str, Any]:
-    """How much of a prompt is read."""
+    """Return how much of a prompt has been processed."""
     return {
         "total": n_prompt,
         "cache": stream.n_cached,
@@ -31,7 +31,7 @@ def progress_of(stream: Stream, n_prompt: int, n_read: int) -> dict[str, Any]:
 
 
 def timings_so_far(stream: Stream, n_prompt: int, n_new: int, first_s: float) -> dict[str, Any]:
-    """As the listener sees them; the last event has them as the model's process does."""
+    """Return the timings as the listener sees them; the last event has those of the model's process."""
     return {
         "cache_n": stream.n_cached,
         **_rate("prompt", n_prompt - stream.n_cached, first_s - stream.admitted_s),
@@ -40,8 +40,10 @@ def timings_so_far(stream: Stream, n_prompt: int, n_new: int, first_s: float) ->
 
 
 def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
-    """Times of a choice in milliseconds, with rates: 0 where nothing was done, and of one new token, which took no time
-    but its prompt's."""
+    """Return the times of a choice in milliseconds, with rates.
+
+    All are 0 where nothing was done, and for a single new token, which takes no time beyond its prompt's.
+    """
     n_read = end.n_prompt_tokens - end.n_cached_tokens
     n_new = end.n_generated_tokens if n_new is None else n_new
     return {
@@ -55,7 +57,7 @@ def timings_of(end: Finished, n_new: int | None = None) -> dict[str, Any]:
 
 
 def _rate(name: str, n: int, seconds: float, n_timed: int | None = None) -> dict[str, Any]:
-    """Figures of ``n`` tokens, of which ``n_timed`` took the time: an answer's first comes with its prompt's end."""
+    """Return the figures of ``n`` tokens, ``n_timed`` of which took the time: the first comes with the prompt's end."""
     n_timed = n if n_timed is None else n_timed
     return {
         f"{name}_n": n,

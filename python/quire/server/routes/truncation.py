@@ -1,4 +1,4 @@
-"""Prompts that are longer than the context: refused with what to do, or cut where the request says so."""
+"""Prompts longer than the context: rejected with advice, or shortened if the request asks for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..listener.request_context import RequestContext
 __all__ = ["DROP_ADVICE", "Truncation", "explain_length"]
 
 Truncation: TypeAlias = Literal["auto", "disabled"]
-"""The choice to drop the oldest turns of a conversation that does not fit, or to refuse it."""
+"""Drop the oldest turns of a conversation that does not fit, or reject it."""
 
-DROP_ADVICE = 'shorten the conversation, have its oldest turns dropped ("truncation": "auto")'
+DROP_ADVICE = 'shorten the conversation, drop its oldest turns ("truncation": "auto")'
 
 
 def explain_length(error: ApiError, context: RequestContext[Any], advice: str) -> None:
-    """Say in a dialect's own words, which clients look for, that a prompt is too long, and what can be done."""
+    """Reword the error for a prompt that is too long in the dialect's terms, which clients look for, and add advice."""
     if error.code != "context_length_exceeded":
         return
     n, n_ctx = error.details["n_prompt_tokens"], error.details["n_ctx"]

@@ -1,1 +1,1 @@
-"""What all requests share: models, limits, figures, responses that were stored."""
+"""State shared by all requests: models, limits, metrics, stored responses."""

@@ -1,4 +1,4 @@
-"""Who may come in: limits of the queue, rates of callers, and a fair share for each."""
+"""Admission control: queue limits, rate limits per caller, and fair shares."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MOST_CALLERS = 4096
 
 @dataclass
 class _Bucket:
-    """A rate: so many a minute, as many at once; may be overdrawn by what was not known beforehand."""
+    """A token bucket that holds one minute's worth.  It may be overdrawn by costs unknown in advance."""
 
     per_minute: float
     level: float
     filled_s: float = field(default_factory=time.monotonic)
 
     def wait_s(self) -> float:
-        """Seconds until something may be taken; 0 for now."""
+        """Return the seconds until something may be taken; 0 for now."""
         now = time.monotonic()
         self.level = min(self.per_minute, self.level + (now - self.filled_s) * self.per_minute / 60)
         self.filled_s = now
@@ -38,7 +38,7 @@ class _Bucket:
 
 @dataclass
 class _Account:
-    """What a caller has under way and may still ask."""
+    """A caller's requests in flight and remaining rates."""
 
     requests: _Bucket | None
     tokens: _Bucket | None
@@ -48,7 +48,7 @@ class _Account:
 
 @dataclass
 class Ticket:
-    """A request that was let in.  ``n_tokens``: of its prompt and answer, as far as is known."""
+    """An admitted request.  ``n_tokens`` estimates its prompt and answer tokens until they are known."""
 
     admission: Admission
     account: _Account
@@ -58,18 +58,20 @@ class Ticket:
     open: bool = True
 
     def resize(self, n_tokens: int) -> None:
-        """Another number of tokens is known."""
+        """Replace the number of tokens."""
         self._add(n_tokens - self.n_tokens)
         self.n_tokens = n_tokens
 
     def hold(self, n_values: int) -> None:
-        """The body has so many values beyond what any body has.  They take memory until the end, so they count like
-        tokens."""
+        """Set the number of body values beyond what is normal.
+
+        They use memory until the end, so they count like tokens.
+        """
         self._add(n_values - self.n_values)
         self.n_values = n_values
 
     def grow(self, n_tokens: int, n_values: int) -> None:
-        """The body that comes is larger than was thought.  ApiError 429 where there is no room for it."""
+        """Account for a body that is larger than estimated.  ApiError 429 if there is no room for it."""
         more = max(0, n_tokens - self.n_tokens) + max(0, n_values - self.n_values)
         if more and self.admission.n_active > 1:
             self.admission.check_tokens(self.account, more)
@@ -81,17 +83,17 @@ class Ticket:
         self.account.n_tokens += n
 
     def know(self, n_tokens: int) -> None:
-        """So many tokens are those of one prompt and its answers: no guess any more."""
+        """Add the actual tokens of one prompt and its answers, which replace the estimate."""
         self.n_known += n_tokens
         self.resize(self.n_known)
 
     def charge(self, n_tokens: int) -> None:
-        """So many tokens of the caller's rate were used."""
+        """Charge tokens to the caller's rate."""
         if self.account.tokens is not None:
             self.account.tokens.level -= n_tokens
 
     def close(self) -> None:
-        """The request has ended.  May be called again."""
+        """Release the request's share.  May be called again."""
         if self.open:
             self.open = False
             self.resize(0)
@@ -101,7 +103,7 @@ class Ticket:
 
 
 class Admission:
-    """Counts what is under way.  Refusals are ApiError 429 that say when to come again."""
+    """Counts requests in flight.  Rejections are ApiError 429 that tell when to retry."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -115,20 +117,20 @@ class Admission:
 
     @property
     def most(self) -> int:
-        """Requests that may be under way: those that run, and those that wait."""
+        """Most requests in flight: running ones and waiting ones."""
         return self.n_running + self._settings.max_queue
 
     def priority(self, caller: Caller, wanted: int) -> int:
-        """The priority of a caller's request: what it asks for, or the most that the operator lets it have."""
+        """Return the priority of a caller's request: the one it asks for, up to the operator's limit."""
         most = self._priorities.get(caller.name, self._settings.max_priority)
         return wanted if most is None else min(wanted, most)
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
-        """Let a request in, before anything is done for it.  Its tokens are guessed from its size."""
+        """Admit a request before anything is done for it.  Its tokens are estimated from its size."""
         account = self._account(caller.name)
         for bucket, what in ((account.requests, "requests"), (account.tokens, "tokens")):
             if bucket is not None and (wait_s := bucket.wait_s()) > 0:
-                text = f"the {what} of a caller must be at most {bucket.per_minute:g} a minute but are more"
+                text = f"rate limit reached: {bucket.per_minute:g} {what} per minute"
                 raise ApiError(429, "rate_limited", text, retry_after_s=math.ceil(wait_s))
         n_tokens = n_body_bytes // 3
         self._check_share(account, 1, (account.n_active, self.n_active, self.most), "requests")
@@ -143,28 +145,28 @@ class Admission:
         return ticket
 
     def check_tokens(self, account: _Account, n: int) -> None:
-        """ApiError 429 where ``n`` tokens more may not come.  What is larger than the queue runs alone."""
+        """Raise ApiError 429 if ``n`` more tokens do not fit.  A request larger than the queue may run alone."""
         self._check_share(account, n, (account.n_tokens, self.n_tokens, self._settings.max_queue_tokens), "tokens")
 
     def _check_share(self, account: _Account, n: int, figures: tuple[int, int, int], what: str) -> None:
-        """ApiError 429 where ``n`` more may not come.  ``figures``: the account's, all, and the most there may be.
+        """Raise ApiError 429 if ``n`` more do not fit.  ``figures``: the caller's number, the total, and the limit.
 
-        While there is room anybody may have it; beyond half of it everybody has the same part.  Nobody's part can be
-        taken by others: who is within it comes in, even where there is no room left.
+        Up to half of the limit anybody may take any amount; beyond that everybody has an equal share.  Nobody can use
+        up another caller's share: a caller within its share is admitted even above the limit.
         """
         n_own, n_all, most = figures
         n_callers = sum(1 for other in self._accounts.values() if other.n_active) + (account.n_active == 0)
         if n_callers > 1 and n_own + n <= max(1, most // n_callers):
             return
         if n_all + n > most:
-            text = f"{what} under way must be at most {most} but would be more: come again"
+            text = f"the queue is full: the limit is {most} {what} in flight"
             raise ApiError(429, "queue_full", text, retry_after_s=self._retry_s())
         if n_callers > 1 and n_all + n > most // 2:
-            text = f"the {what} of a caller must be at most its fair share but would be more: come again"
+            text = f"the queue is busy and this caller has its fair share of {what} in flight"
             raise ApiError(429, "fair_share", text, retry_after_s=self._retry_s())
 
     def _retry_s(self) -> int:
-        """The longer the queue, the later; nobody can know."""
+        """Estimate when to retry: the longer the queue, the later."""
         return 1 + self.n_active // max(self.n_running, 1) // 2
 
     def _account(self, name: str) -> _Account:

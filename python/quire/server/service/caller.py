@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The identity of a request's caller."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["Caller", "caller_name"]
 
 
 def caller_name(digest: bytes) -> str:
-    """The name of the caller with the key of this SHA-256 digest."""
+    """Return the name of the caller whose key has this SHA-256 digest."""
     return f"key-{digest.hex()[:8]}"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: ``name`` in logs and fair shares, ``salt`` of the cached blocks that it shares with itself only."""
+    """A caller: ``name`` for logs and fair shares, ``salt`` for cached blocks, which callers never share."""
 
     name: str = ""
     salt: bytes = b""

@@ -1,4 +1,4 @@
-"""Which models there are: looked up on a thread, and no more often than needed."""
+"""The list of available models, refreshed on a thread and no more often than necessary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ...errors import QuireError
 
 __all__ = ["Catalog"]
 
-# An unknown name is not looked up again within this time if nothing seems to have changed.
+# An unknown name does not cause another scan within this time if nothing seems to have changed.
 _FRESH_S = 1.0
-# A change this soon before a look may be followed by another with the same modification time.
+# A change this soon before a scan may be followed by another with the same modification time.
 _GRAIN_NS = 20_000_000
-# The largest share of time spent on looks, as they hold the GIL that the event loop needs.
+# The largest share of time to spend on scans, because they hold the GIL that the event loop needs.
 _MOST_BUSY = 0.25
 
 
 class Catalog:
     """The available models by name, with the sizes of their files in bytes.
 
-    ``known`` holds the result of the last look.  A look that fails leaves it unchanged and reports on standard error.
+    ``known`` is the result of the last scan.  A scan that fails leaves it unchanged and reports to standard error.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class Catalog:
         *,
         fixed: bool = False,
     ) -> None:
-        """Look for the first time.
+        """Scan for the first time.
 
         Args:
-            look: Finds the models; called on a thread later on.
-            changed_ns: When the place was changed last, cheap to tell; None where that is not known.
-            fixed: The models never change.
+                look: Finds the models; later called on a thread.
+                changed_ns: Cheaply returns when the place was last changed, None if unknown.
+                fixed: The models never change.
         """
         self._look, self._changed_ns, self._fixed = look, changed_ns, fixed
         self._running: asyncio.Task[None] | None = None
@@ -48,9 +48,9 @@ class Catalog:
         self.known = look()
 
     async def renew(self, *, force: bool = False) -> dict[str, int]:
-        """Look again, and return what there is.
+        """Scan again and return the models.
 
-        Calls that come together share a look that begins after all of them.
+        Concurrent calls share one scan, which starts after all of them.
         """
         if self._fixed or (not force and self._is_fresh()):
             return self.known
@@ -78,7 +78,7 @@ class Catalog:
         except (QuireError, OSError) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                sys.stderr.write(f"quire: the list of models stays as it was: {error}\n")
+                sys.stderr.write(f"quire: cannot refresh the list of models: {error}\n")
         finally:
             self._running = None
             self._seen_s = time.monotonic()

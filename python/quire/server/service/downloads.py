@@ -1,4 +1,4 @@
-"""Models that are being fetched while the server runs, and who is told how far they are."""
+"""Downloads of models by a running server, and their progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fetch = Callable[[HubName, "Callable[[int, int, str], None]"], Path]
 
 @dataclass(frozen=True)
 class DownloadStep:
-    """How far a model is: ``done`` of ``total`` bytes of a file.  ``finished`` without an ``error``: it is here."""
+    """Progress of a model: ``done`` of ``total`` bytes of a file.  ``finished`` without ``error`` means success."""
 
     model: str
     file: str = ""
@@ -32,7 +32,7 @@ class DownloadStep:
 
 @dataclass
 class Download:
-    """One model on its way."""
+    """A model being downloaded."""
 
     model: str
     task: asyncio.Task[None] | None = None
@@ -42,11 +42,11 @@ class Download:
 
 
 class _Cancelled(Exception):
-    """Nobody wants it any more."""
+    """Raised in the download to stop it."""
 
 
 class Downloads:
-    """Fetches models, each once, however many ask for it.  ``fetch`` blocks; it runs on a thread."""
+    """Downloads models, each only once at a time.  ``fetch`` blocks, so it runs on a thread."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
@@ -59,11 +59,11 @@ class Downloads:
 
     @property
     def full(self) -> bool:
-        """Whether no further one may begin now."""
+        """True if no further download may start now."""
         return len(self._running) >= _MOST_DOWNLOADS
 
     def start(self, name: HubName) -> Download:
-        """Begin to fetch a model, or join who does."""
+        """Start to download a model, or join the download in progress."""
         model = str(name)
         download = self._running.get(model)
         if download is None:
@@ -72,7 +72,7 @@ class Downloads:
         return download
 
     def cancel(self, model: str) -> bool:
-        """Stop fetching a model; what has come stays for the next time.  False where it is not being fetched."""
+        """Stop a download, keeping the partial files for the next time.  False if the model is not being downloaded."""
         download = self._running.get(model)
         if download is None:
             return False
@@ -80,7 +80,7 @@ class Downloads:
         return True
 
     async def steps(self, download: Download) -> AsyncIterator[DownloadStep]:
-        """How far a download is, up to its end."""
+        """Yield the steps of a download until its end."""
         queue: asyncio.Queue[DownloadStep] = asyncio.Queue(_MOST_WAITING)
         download.queues.append(queue)
         if download.last is not None:
@@ -95,7 +95,7 @@ class Downloads:
             download.queues.remove(queue)
 
     async def all_steps(self) -> AsyncGenerator[DownloadStep, None]:
-        """How far all downloads are, without end."""
+        """Yield the steps of all downloads, without end."""
         queue: asyncio.Queue[DownloadStep] = asyncio.Queue(_MOST_WAITING)
         self._listeners.append(queue)
         try:
@@ -105,7 +105,7 @@ class Downloads:
             self._listeners.remove(queue)
 
     async def stop(self) -> None:
-        """Stop fetching."""
+        """Stop all downloads."""
         tasks = [each.task for each in self._running.values() if each.task is not None]
         for download in self._running.values():
             download.cancelled = True
@@ -126,7 +126,7 @@ class Downloads:
         try:
             await asyncio.to_thread(partial(self._fetch, name, progress))
         except _Cancelled:
-            error = QuireError(f"[hub] {download.model} must be wanted until it is here but was cancelled")
+            error = QuireError(f"[hub] the download of {download.model} was cancelled")
         except QuireError as failed:
             error = failed
         finally:
@@ -136,20 +136,20 @@ class Downloads:
     def _tell(self, download: Download, step: DownloadStep) -> None:
         download.last = step
         for queue in (*download.queues, *self._listeners):
-            while queue.full():  # of a reader that is slow, the newest steps count
+            while queue.full():  # a slow reader only gets the newest steps
                 queue.get_nowait()
             queue.put_nowait(step)
 
 
 def fetched(name: HubName, progress: Callable[[int, int, str], None]) -> Path:
-    """Fetch a model, whatever the memory."""
+    """Download a model, regardless of the machine's memory."""
     from ...hub.download import fetch
 
     return fetch(name, None, progress)[0]
 
 
 def described(step: DownloadStep) -> dict[str, Any]:
-    """A step as llama-server's events have it."""
+    """Return a step in the format of llama-server's events."""
     if not step.finished:
         data: dict[str, Any] = {step.file: {"done": step.done, "total": step.total}}
         return {"model": step.model, "event": "download_progress", "data": data}

@@ -1,4 +1,4 @@
-"""The models that a server has: which there are, which are open, and which go when memory is short."""
+"""The models of a server: which exist, which are loaded, and which are evicted when memory is short."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .model_slot import MakeEngine, ModelSlot
 
 __all__ = ["Library", "not_ready"]
 
-_GROW_S = 30.0  # how long a longer context waits for others to come to an end
-_AGAIN_S = 0.05  # until a model that was to be closed, but was asked something, is looked at again
+_GROW_S = 30.0  # how long a longer context waits for other requests to finish
+_AGAIN_S = 0.05  # interval between checks of a busy model
 
 
 class Library:
-    """Models by name.  Open ones together stay within ``budget_bytes``; the least recently used go first, and none goes
-    while something is under way in it."""
+    """Models by name.
+
+    Loaded models together stay within ``budget_bytes``.  The least recently used is evicted first, and never while it
+    has requests in flight.
+    """
 
     def __init__(
         self,
@@ -35,43 +38,47 @@ class Library:
         *,
         keep_s: float = FOREVER,
     ) -> None:
-        """``default``: the model that is meant where none is named.  ``sizes``: the models that there are now, with
-        bytes of their files.  ``make``: see ``MakeEngine``.  ``least_bytes``: of a process beside its file.
-        ``keep_s``: how long a model stays open unused.
+        """Create the library.
+
+        Args:
+            default: The model for requests that name none.
+            sizes: The models that exist now, with the bytes of their files.
+            make: See ``MakeEngine``.
+            least_bytes: Memory of a worker process besides its model file.
+            keep_s: How long an unused model stays loaded.
         """
         self._keep_s = keep_s
         self._closing: set[asyncio.Task[None]] = set()
         self.default = default
         self._catalog = sizes if isinstance(sizes, Catalog) else Catalog(sizes)
-        # The default model, if it was open and can no longer be opened, with the reason.
+        # The default model with the reason, if it was loaded before and can no longer be loaded.
         self.failed: dict[str, str] = {}
         self._make = make
         self._budget_bytes, self._least_bytes = budget_bytes, least_bytes
         self._slots: dict[str, ModelSlot] = {}
-        # What was known of models when they were closed.
+        # Properties of models, remembered when they were unloaded.
         self.asleep: dict[str, ModelInfo] = {}
         self._making_room = asyncio.Lock()
 
     @classmethod
     def of(cls, name: str, make: Callable[[], EngineClient], keep_s: float = FOREVER) -> Library:
-        """A library of one model, open from the start; ``make`` gives an engine each time that it is opened."""
+        """Create a library of one model, loaded from the start; ``make`` returns a new engine for each load."""
         library = cls(name, Catalog(lambda: {name: 0}, fixed=True), lambda *_: make(), 0, keep_s=keep_s)
         library.open_from_start(name)
         return library
 
     def open_from_start(self, name: str) -> None:
-        """Have a model open as soon as the library starts."""
+        """Have a model loaded as soon as the library starts."""
         share = self._share(name)
         self._slots[name] = ModelSlot(self._make(name, share, None), share)
 
     def engines(self) -> dict[str, EngineClient]:
-        """The models that are open or being opened."""
+        """Return the models that are loaded or being loaded."""
         return {name: slot.engine for name, slot in self._slots.items()}
 
     @property
     def usual(self) -> str | None:
-        """The model that is meant where none is named: the default, else the open one that was used last, else the only
-        one; None where that leaves a choice."""
+        """The model for requests that name none: the default, the last used loaded one, the only one, or None."""
         if self.default is not None:
             return self.default
         if self._slots:
@@ -80,21 +87,21 @@ class Library:
 
     @property
     def known(self) -> dict[str, int]:
-        """The models found by the last look, with the sizes of their files in bytes."""
+        """The models found by the last scan, with the sizes of their files in bytes."""
         return self._catalog.known
 
     async def rescan(self, *, force: bool = False) -> dict[str, int]:
-        """Look for models; return file sizes in bytes by name.  ``force``: this server has just changed them."""
+        """Scan for models and return their file sizes by name.  ``force``: this server has just changed them."""
         return await self._catalog.renew(force=force)
 
     async def start(self) -> None:
-        """Open what is to be open from the beginning.  Raises the QuireError of what cannot be opened."""
+        """Load the models that should be loaded from the start.  Raises the QuireError of one that fails."""
         for name, slot in list(self._slots.items()):
             await slot.engine.start()
             self._rest(name, slot)
 
     async def stop(self) -> None:
-        """Close all."""
+        """Unload all models."""
         for slot in list(self._slots.values()):
             if slot.opening is not None:
                 slot.opening.cancel()
@@ -106,13 +113,13 @@ class Library:
 
     @asynccontextmanager
     async def pinned(self, name: str, opener: str | None = None) -> AsyncIterator[EngineClient]:
-        """Open a model if needed, and keep it open while the block runs.  ``opener``: the caller who asks for it.
+        """Load a model if necessary and keep it loaded while the block runs.  ``opener`` is the caller who asks.
 
         ApiError 404 for an unknown model, 503 if there is no room for it now, 500 if it can never be opened.
         """
         slot = self._slots.get(name)
         if slot is not None and slot.engine.state is EngineState.FAILED:
-            # Its file may be gone or repaired by now, so it is opened again to find the current error.
+            # Its file may have been removed or repaired since, so try to load it again.
             del self._slots[name]
             await slot.engine.stop()
             slot = self._slots.get(name)
@@ -128,20 +135,21 @@ class Library:
             self._rest(name, slot)
 
     def opener_of(self, name: str) -> str | None:
-        """The caller whose request opened a model; None if the server did, or if it is not open."""
+        """Return the caller whose request loaded a model; None if the server did, or if it is not loaded."""
         slot = self._slots.get(name)
         return None if slot is None else slot.opener
 
     def keep(self, name: str, seconds: float | None) -> None:
-        """How long an open model stays from now on when nothing uses it; None: as long as usual."""
+        """Set how long a loaded model stays when nothing uses it; None for the default."""
         slot = self._slots.get(name)
         if slot is not None:
             slot.keep_s = seconds
 
     async def grow(self, name: str, n_ctx: int) -> None:
-        """Open a model again with a longer context.  For a request that has it pinned; waits for those of others.
+        """Reload a model with a longer context, for a request that has it pinned.  Waits for other requests.
 
-        ApiError 400 where there is no memory for it (the model is as it was then), 503 where others take too long.
+        ApiError 400 if there is not enough memory (the model then keeps its context), 503 if other requests take too
+        long.
         """
         slot = self._slots[name]
         slot.n_growing += 1
@@ -153,7 +161,7 @@ class Library:
                     continue
                 if time.monotonic() > end_s:
                     raise ApiError(
-                        503, "model_busy", "the model must be idle to be opened with a longer context", None, 1
+                        503, "model_busy", "the model is busy: it cannot be reloaded with a longer context now", None, 1
                     )
                 await asyncio.sleep(_AGAIN_S)
             if slot.engine.info.n_ctx >= n_ctx:
@@ -161,21 +169,21 @@ class Library:
             refused: list[QuireError | ApiError] = []
             slot.opening = asyncio.ensure_future(self._reopen(name, slot, n_ctx, refused))
             await _opened(slot.opening)
-            if refused and isinstance(refused[0], ApiError):  # others keep the memory now
+            if refused and isinstance(refused[0], ApiError):  # other models use the memory now
                 raise refused[0]
             if refused:
-                raise ApiError(400, "context_too_large", f"a context of {n_ctx} tokens must fit: {refused[0]}")
+                raise ApiError(400, "context_too_large", f"no memory for a context of {n_ctx} tokens: {refused[0]}")
         finally:
             slot.n_growing -= 1
 
     def stays_s(self, name: str) -> float | None:
-        """Seconds until an open model is closed if nothing uses it; None where it stays."""
+        """Return the seconds until an unused model is unloaded; None if it stays."""
         slot = self._slots.get(name)
         keep_s = self._keep_s if slot is None or slot.keep_s is None else slot.keep_s
         return None if slot is None or keep_s < 0 else max(0.0, slot.used_s + keep_s - time.monotonic())
 
     def _rest(self, name: str, slot: ModelSlot) -> None:
-        """Have a model closed when it has been unused for long enough."""
+        """Schedule the unloading of a model that is no longer used."""
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
@@ -189,40 +197,41 @@ class Library:
         slot.timer = None
         if self._slots.get(name) is not slot or slot.n_pins:
             return
-        if slot.busy:  # a request that does not hold it is under way
+        if slot.busy:  # a request that does not pin it is in flight
             slot.timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._retire, name, slot)
             return
-        # Taken out at once: a question between the decision and the task would undo it for good.
+        # Remove it at once: a question between this decision and the task would otherwise cancel the unloading for
+        # good.
         task = asyncio.ensure_future(self._take_out(name).engine.stop())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def close(self, name: str) -> None:
-        """Close a model.  ApiError 404 where it is not open, 409 while something is under way in it."""
+        """Unload a model.  ApiError 404 if it is not loaded, 409 if it has requests in flight."""
         await self._take_out(name).engine.stop()
 
     def _take_out(self, name: str) -> ModelSlot:
-        """An open model, which is no longer one of the library.  Raises as ``close``."""
+        """Remove a loaded model from the library and return it.  Raises like ``close``."""
         slot = self._slots.get(name)
         if slot is None:
-            raise ApiError(404, "model_not_loaded", f"the model must be open but {name!r:.80} is not", "model")
+            raise ApiError(404, "model_not_loaded", f"model {name!r:.80} is not loaded", "model")
         if slot.busy:
-            raise ApiError(409, "model_busy", "the model must be idle but requests are under way", "model", 1)
+            raise ApiError(409, "model_busy", "the model has requests in flight", "model", 1)
         del self._slots[name]
         if slot.engine.state is EngineState.READY:
             self.asleep[name] = slot.engine.info
         return slot
 
     async def _begin(self, name: str, opener: str | None) -> ModelSlot:
-        """Begin to open a model, once there is room."""
-        size = (await self.rescan()).get(name)  # a file that is known may be gone
+        """Start to load a model once there is room."""
+        size = (await self.rescan()).get(name)  # the file of a known model may be gone
         if size is None:
             self.failed.pop(name, None)
             known = ", ".join(sorted(self.known)[:20])
-            raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
-        # One at a time: what is being closed still has its memory, and room that was made is for who made it.
+            raise ApiError(404, "model_not_found", f"no such model: {name!r:.80} (available: {known})", "model")
+        # One at a time: a model being unloaded still has its memory, and room is made for the call that asked for it.
         async with self._making_room:
-            if (slot := self._slots.get(name)) is not None:  # another call was faster
+            if (slot := self._slots.get(name)) is not None:  # another call has loaded it meanwhile
                 return slot
             await self._make_room(size + self._least_bytes)
             share = self._share(name)
@@ -243,7 +252,7 @@ class Library:
             slot.opening = None
 
     async def _reopen(self, name: str, slot: ModelSlot, n_ctx: int, refused: list[QuireError | ApiError]) -> None:
-        """Open a model with another context, or, where that is refused, as it was."""
+        """Reload a model with another context, or with its previous one if there is no memory."""
         before = slot.n_ctx
         try:
             for slot.n_ctx in (n_ctx, before):
@@ -268,9 +277,9 @@ class Library:
             await self._open_with_more(name, slot, error)
 
     async def _open_with_more(self, name: str, slot: ModelSlot, error: CapacityError) -> None:
-        """Open a model for which its part was too little with all that can be had.
+        """Load a model that did not fit in its share, with all the memory available.
 
-        Raises the error where that is not enough, ApiError 503 where others keep what is missing.
+        Raises the error if that is not enough, or ApiError 503 if other models use the missing memory.
         """
         before = slot.share_bytes
         while (idle := self._idle()) is not None:
@@ -288,17 +297,19 @@ class Library:
         raise error
 
     def _taken(self, but: str | None = None) -> int:
-        """Bytes of the open models, ``but`` for one."""
+        """Return the bytes of the loaded models, except for one."""
         return sum(slot.bytes_now for name, slot in self._slots.items() if name != but)
 
     def _idle(self) -> str | None:
-        """The model that may be closed, used least lately."""
+        """Return the least recently used model that may be unloaded."""
         idle = [(slot.used_s, name) for name, slot in self._slots.items() if not slot.busy]
         return min(idle)[1] if idle else None
 
     def _share(self, name: str) -> int:
-        """What a model may take: what it needs at least, and of what is left then an equal part beside the models that
-        can be open with it."""
+        """Return the memory share of a model.
+
+        That is what it needs at least, plus an equal part of the rest with the other models that fit at the same time.
+        """
         need = self.known[name] + self._least_bytes
         rest, n_parts = self._budget_bytes - self._taken() - need, 1
         for other in sorted(
@@ -310,7 +321,7 @@ class Library:
         return need + max(rest, 0) // n_parts
 
     async def _make_room(self, size: int) -> None:
-        """Close models that are idle, least recently used first, until ``size`` more bytes fit."""
+        """Unload idle models, least recently used first, until ``size`` more bytes fit."""
         if size > self._budget_bytes:
             left = max(0, self._budget_bytes)
             text = f"the model needs at least {size} bytes but the memory budget leaves {left} for models"
@@ -324,7 +335,7 @@ class Library:
 
 
 async def _opened(opening: asyncio.Task[None]) -> None:
-    """Wait for a model to be open.  What is wrong with its file, or with the budget, is wrong the next time, too."""
+    """Wait until a model is loaded.  Errors in its file or the budget are 500, because retrying would not help."""
     try:
         await asyncio.shield(opening)
     except OpeningLost as error:
@@ -336,7 +347,7 @@ async def _opened(opening: asyncio.Task[None]) -> None:
 
 
 def not_ready(library: Library) -> dict[str, str]:
-    """Models that should answer and do not, with why."""
+    """Return the models that should answer but do not, with the reason."""
     fine = (EngineState.READY, EngineState.LOADING)
     found = {name: engine.state.value for name, engine in library.engines().items() if engine.state not in fine}
     return {**dict.fromkeys(library.failed, EngineState.FAILED.value), **found}

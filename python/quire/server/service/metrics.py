@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ Engines: TypeAlias = "Callable[[], Mapping[str, EngineClient]]"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKENS = tuple(float(2**i) for i in range(0, 18))
 _TOTALS = {
-    "steps": ("n_steps", "Steps of the model."),
-    "computed_tokens": ("n_computed_tokens", "Tokens that ran through the model."),
-    "decoded_tokens": ("n_generated_tokens", "Tokens that were drawn."),
-    "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens that were found in the cache."),
-    "preemptions": ("n_preemptions", "Times that a sequence gave its place or its blocks to others and ran again."),
-    "cache_evictions": ("n_evictions", "Cached blocks that were overwritten."),
-    "failed_checks": ("n_failed_checks", "Times that the invariants of the cache did not hold."),
+    "steps": ("n_steps", "Model steps."),
+    "computed_tokens": ("n_computed_tokens", "Tokens processed by the model."),
+    "decoded_tokens": ("n_generated_tokens", "Tokens generated."),
+    "cached_tokens": ("n_prefix_hit_tokens", "Prompt tokens found in the cache."),
+    "preemptions": ("n_preemptions", "Sequences that were preempted."),
+    "cache_evictions": ("n_evictions", "Cached blocks evicted."),
+    "failed_checks": ("n_failed_checks", "Failed checks of the cache's invariants."),
 }
 _GAUGES = {
-    "waiting": ("n_waiting", "Requests that wait for a place in the batch."),
-    "paused": ("n_paused", "Of those, requests whose clients do not read."),
+    "waiting": ("n_waiting", "Requests waiting for a place in the batch."),
+    "paused": ("n_paused", "Waiting requests whose clients do not read."),
     "running": ("n_running", "Sequences in the batch."),
-    "cache_blocks": ("n_usable_blocks", "Blocks of the cache."),
-    "cache_blocks_free": ("n_free_blocks", "Blocks that no sequence holds."),
-    "cache_blocks_published": ("n_published_blocks", "Blocks that can be found by their contents."),
-    "worker_resident_bytes": ("rss_bytes", "Resident memory of the process that holds the model."),
-    "worker_anonymous_bytes": ("anonymous_bytes", "Its memory that no file backs."),
+    "cache_blocks": ("n_usable_blocks", "Blocks in the cache."),
+    "cache_blocks_free": ("n_free_blocks", "Blocks not held by a sequence."),
+    "cache_blocks_published": ("n_published_blocks", "Blocks available to the prefix cache."),
+    "worker_resident_bytes": ("rss_bytes", "Resident memory of the worker process."),
+    "worker_anonymous_bytes": ("anonymous_bytes", "Anonymous memory of the worker process."),
 }
 
 
 class Metrics:
-    """Counters and histograms of requests; the engines' figures are read when asked for."""
+    """Counters and histograms of requests.  The engines' own figures are read at each scrape."""
 
     def __init__(self, engines: Engines) -> None:
-        """``engines``: gives the open models by name."""
+        """Create the metrics; ``engines`` returns the loaded models by name."""
         registry = self._registry = CollectorRegistry()
-        self._requests = Counter("quire_http_requests", "Requests, by status.", ["status"], registry=registry)
-        self._errors = Counter("quire_errors", "Refusals and failures, by code.", ["code"], registry=registry)
-        self.cancelled = Counter("quire_cancellations", "Requests that their clients left.", registry=registry)
-        self._finished = Counter("quire_finished", "Answers, by their end.", ["reason"], registry=registry)
-        self._prompt = Counter("quire_prompt_tokens", "Tokens of prompts.", registry=registry)
-        self._generated = Counter("quire_generated_tokens", "Tokens of answers.", registry=registry)
-        self._reused = Counter("quire_prompt_tokens_cached", "Tokens of prompts found in the cache.", registry=registry)
+        self._requests = Counter("quire_http_requests", "HTTP requests, by status.", ["status"], registry=registry)
+        self._errors = Counter("quire_errors", "Errors, by code.", ["code"], registry=registry)
+        self.cancelled = Counter("quire_cancellations", "Requests cancelled by their clients.", registry=registry)
+        self._finished = Counter("quire_finished", "Answers, by finish reason.", ["reason"], registry=registry)
+        self._prompt = Counter("quire_prompt_tokens", "Prompt tokens.", registry=registry)
+        self._generated = Counter("quire_generated_tokens", "Generated tokens.", registry=registry)
+        self._reused = Counter("quire_prompt_tokens_cached", "Prompt tokens found in the cache.", registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"quire_{name}", text, registry=registry, buckets=buckets)
 
-        self.first_token_s = histogram("time_to_first_token_seconds", "From arrival to the first token.", _SECONDS)
-        self.between_tokens_s = histogram("inter_token_seconds", "Between tokens, the mean of an answer.", _SECONDS)
-        self.queue_s = histogram("queue_seconds", "In the queue.", _SECONDS)
-        self.total_s = histogram("request_seconds", "From arrival to the last token.", _SECONDS)
-        self._prompt_size = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
-        self._answer_size = histogram("request_generated_tokens", "Tokens of an answer.", _TOKENS)
+        self.first_token_s = histogram("time_to_first_token_seconds", "Time from arrival to the first token.", _SECONDS)
+        self.between_tokens_s = histogram("inter_token_seconds", "Mean time between the tokens of an answer.", _SECONDS)
+        self.queue_s = histogram("queue_seconds", "Time in the queue.", _SECONDS)
+        self.total_s = histogram("request_seconds", "Time from arrival to the last token.", _SECONDS)
+        self._prompt_size = histogram("request_prompt_tokens", "Tokens per prompt.", _TOKENS)
+        self._answer_size = histogram("request_generated_tokens", "Tokens per answer.", _TOKENS)
         self._read = _Spent()
         self._written = _Spent()
-        self._timed = _Spent()  # of answers that have a speed
+        self._timed = _Spent()  # answers with more than one token
         self._most_tokens = 0
         self.n_reused = 0
         registry.register(_EngineFigures(engines))
@@ -89,15 +89,15 @@ class Metrics:
         )
 
     def request(self, status: int) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self._requests.labels(str(status)).inc()
 
     def error(self, code: str) -> None:
-        """Something was refused or failed."""
+        """Count an error."""
         self._errors.labels(code).inc()
 
     def finished(self, end: Finished, first_token_s: float | None, total_s: float) -> None:
-        """A choice is complete."""
+        """Count a completed choice."""
         self._finished.labels(end.reason).inc()
         self._generated.inc(end.n_generated_tokens)
         self._answer_size.observe(end.n_generated_tokens)
@@ -109,7 +109,7 @@ class Metrics:
                 self.first_token_s.observe(first_token_s)
         self._written.add(end.n_generated_tokens, end.decode_s)
         self._most_tokens = max(self._most_tokens, end.n_prompt_tokens + end.n_generated_tokens)
-        if end.n_generated_tokens > 1:  # one token takes no time but that of its prompt
+        if end.n_generated_tokens > 1:  # a single token takes no time beyond its prompt
             self._timed.add(end.n_generated_tokens - 1, end.decode_s)
             self.between_tokens_s.observe(end.decode_s / (end.n_generated_tokens - 1))
 
@@ -126,7 +126,7 @@ class Metrics:
             self._prompt_size.observe(n_prompt)
 
     def embedded(self, n_tokens: int, n_cached: int, seconds: float) -> None:
-        """A prompt was embedded."""
+        """Count an embedded prompt."""
         self._prompt_read(n_tokens, n_cached, seconds)
         self._most_tokens = max(self._most_tokens, n_tokens)
 
@@ -138,19 +138,19 @@ class Metrics:
         self._read.add(n_tokens - n_cached, seconds)
 
     def text(self) -> bytes:
-        """All figures, in Prometheus' text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
 @dataclass
 class _Spent:
-    """Tokens, and the seconds that they took."""
+    """Tokens and the seconds they took."""
 
     n_tokens: int = 0
     seconds: float = 0.0
 
     def add(self, n_tokens: int, seconds: float) -> None:
-        """So many more."""
+        """Add tokens and seconds."""
         self.n_tokens += n_tokens
         self.seconds += seconds
 
@@ -161,7 +161,7 @@ class _Spent:
 
 
 class _LlamaCpp:
-    """The same figures by the names of llama.cpp's server, for dashboards that were made for it; of all models."""
+    """The figures of all models under the names of llama.cpp's server, for dashboards made for it."""
 
     def __init__(self, metrics: Metrics, engines: Engines) -> None:
         self._metrics = metrics
@@ -170,37 +170,37 @@ class _LlamaCpp:
         self._read_then, self._timed_then = _Spent(), _Spent()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the figures are made when they are asked for."""
+        """Return nothing: the metrics are created at each scrape."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """The figures as of now."""
+        """Return the current figures."""
         beats = [beat for engine in self._engines().values() if (beat := engine.beat) is not None]
         read, written, timed = self._metrics._read, self._metrics._written, self._metrics._timed
         read_s, timed_s = read.per_second_since(self._read_then), timed.per_second_since(self._timed_then)
         self._read_then, self._timed_then = replace(read), replace(timed)
         drafters = [figures for beat in beats for figures in beat.drafters.values()]
         totals = {
-            "prompt_tokens_cached": (self._metrics.n_reused, "Tokens of prompts that were found in the cache."),
-            "prompt_tokens": (read.n_tokens, "Tokens of prompts that were computed."),
-            "prompt_seconds": (read.seconds, "Time that they took."),
-            "tokens_predicted": (written.n_tokens, "Tokens of answers."),
-            "tokens_predicted_seconds": (written.seconds, "Time that they took."),
-            "n_decode": (sum(beat.n_steps for beat in beats), "Steps of the model."),
-            "spec_decode_num_drafts": (sum(each.n_drafts for each in drafters), "Drafts that were computed."),
-            "spec_decode_num_draft_tokens": (sum(each.n_drafted for each in drafters), "Tokens of drafts."),
-            "spec_decode_num_accepted_tokens": (sum(each.n_accepted for each in drafters), "Of these, the right ones."),
+            "prompt_tokens_cached": (self._metrics.n_reused, "Prompt tokens found in the cache."),
+            "prompt_tokens": (read.n_tokens, "Prompt tokens processed."),
+            "prompt_seconds": (read.seconds, "Time spent processing prompts."),
+            "tokens_predicted": (written.n_tokens, "Generated tokens."),
+            "tokens_predicted_seconds": (written.seconds, "Time spent generating."),
+            "n_decode": (sum(beat.n_steps for beat in beats), "Model steps."),
+            "spec_decode_num_drafts": (sum(each.n_drafts for each in drafters), "Drafts verified."),
+            "spec_decode_num_draft_tokens": (sum(each.n_drafted for each in drafters), "Tokens in drafts."),
+            "spec_decode_num_accepted_tokens": (sum(each.n_accepted for each in drafters), "Accepted draft tokens."),
         }
         gauges = {
-            "prompt_tokens_seconds": (read_s, "Tokens of prompts a second, since the figures were asked for last."),
-            "predicted_tokens_seconds": (timed_s, "Tokens of an answer a second after its first, since then."),
+            "prompt_tokens_seconds": (read_s, "Prompt tokens per second since the last scrape."),
+            "predicted_tokens_seconds": (timed_s, "Generated tokens per second and answer since the last scrape."),
             "requests_processing": (sum(beat.n_running for beat in beats), "Sequences in the batch."),
-            "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests that wait for a place in it."),
+            "requests_deferred": (sum(beat.n_waiting for beat in beats), "Requests waiting for a place in the batch."),
             "n_busy_slots_per_decode": (
                 sum(beat.n_step_sequences for beat in beats) / max(sum(beat.n_steps for beat in beats), 1),
-                "Sequences in a step of the model, the mean.",
+                "Mean number of sequences per model step.",
             ),
-            "n_tokens_max": (self._metrics._most_tokens, "The most tokens of a prompt with its answer so far."),
+            "n_tokens_max": (self._metrics._most_tokens, "Largest number of tokens of a prompt and its answer so far."),
         }
         for name, (value, text) in totals.items():
             yield CounterMetricFamily(f"llamacpp:{name}", text, value=float(value))
@@ -209,17 +209,17 @@ class _LlamaCpp:
 
 
 class _EngineFigures:
-    """Collects the engines' own figures."""
+    """Collects the engines' own metrics."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are known only once there are engines."""
+        """Return nothing: the names of models are known only at a scrape."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """The figures as of now."""
+        """Return the current figures."""
         beats = {name: beat for name, engine in self._engines().items() if (beat := engine.beat) is not None}
         for name, (field, text) in _TOTALS.items():
             total = CounterMetricFamily(f"quire_{name}", text, labels=["model"])
@@ -231,7 +231,7 @@ class _EngineFigures:
             for model, beat in beats.items():
                 gauge.add_metric([model], float(getattr(beat, field)))
             yield gauge
-        text = "Bytes of the cache by kind of layers: held by sequences, or kept to be found again."
+        text = "Bytes of the cache by kind of layer: held by sequences, or kept for the prefix cache."
         gauge = GaugeMetricFamily("quire_cache_bytes", text, labels=["model", "kind", "use"])
         for model, beat in beats.items():
             for use in beat.cache:
@@ -242,12 +242,12 @@ class _EngineFigures:
 
 
 def _of_drafters(beats: Mapping[str, Beat]) -> Iterable[Metric]:
-    """What drafters proposed and what of it was right; tokens by their position in the draft, from 0."""
-    drafts = CounterMetricFamily("quire_drafts", "Drafts that were computed.", labels=["model", "drafter"])
-    seconds = CounterMetricFamily("quire_draft_seconds", "Time that proposing took.", labels=["model", "drafter"])
+    """Return the metrics of drafters; tokens are counted by their position in the draft, from 0."""
+    drafts = CounterMetricFamily("quire_drafts", "Drafts verified.", labels=["model", "drafter"])
+    seconds = CounterMetricFamily("quire_draft_seconds", "Time spent drafting.", labels=["model", "drafter"])
     labels = ["model", "drafter", "position"]
-    drafted = CounterMetricFamily("quire_drafted_tokens", "Tokens that were proposed and computed.", labels=labels)
-    accepted = CounterMetricFamily("quire_accepted_tokens", "Of these, tokens that were right.", labels=labels)
+    drafted = CounterMetricFamily("quire_drafted_tokens", "Draft tokens verified.", labels=labels)
+    accepted = CounterMetricFamily("quire_accepted_tokens", "Draft tokens accepted.", labels=labels)
     for model, beat in beats.items():
         for name, figures in beat.drafters.items():
             drafts.add_metric([model, name], float(figures.n_drafts))

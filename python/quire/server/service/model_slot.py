@@ -1,4 +1,4 @@
-"""A model that is open, or is being opened."""
+"""A model that is loaded or being loaded."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ __all__ = ["MakeEngine", "ModelSlot"]
 
 
 class MakeEngine(Protocol):
-    """Makes an engine for a model, with the bytes that it may take and (where it is not the usual one) its context."""
+    """Creates an engine for a model, given the bytes it may use and its context (None for the default)."""
 
     def __call__(self, name: str, share_bytes: int, n_ctx: int | None, /) -> EngineClient: ...
 
 
 @dataclass
 class ModelSlot:
-    """An open model, or one that is being opened.
+    """A model that is loaded or being loaded.
 
-    ``share_bytes``: what its process may take.  ``n_pins``: requests that use it now.  ``keep_s``: how long it stays
-    open unused (None: as long as the library has it), ``timer``: what closes it then.
-    ``n_ctx``: the context that a request asked for; ``n_growing``: requests that wait for a longer one.
-    ``opener``: the caller whose request opened it; None where the server did.
+    Attributes:
+        share_bytes: Memory that its process may use.
+        opener: The caller whose request loaded it; None if the server did.
+        n_pins: Requests that use it now.
+        keep_s: How long it stays loaded unused; None for the library's default.
+        timer: Unloads it then.
+        n_ctx: The context that a request asked for.
+        n_growing: Requests that wait for a longer context.
     """
 
     engine: EngineClient
@@ -41,7 +45,7 @@ class ModelSlot:
 
     @property
     def bytes_now(self) -> int:
-        """The bytes that the model may take: as measured by its process, or its share until it is open."""
+        """Memory of the model as measured by its process, or its share until it is loaded."""
         beat = self.engine.beat
         if beat is None or self.opening is not None:
             return self.share_bytes

@@ -1,4 +1,4 @@
-"""The models of this machine's stores, and the names of the registry, for a server that serves all of them."""
+"""All models in this machine's stores and all names in the registry, for a server that serves all of them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["NamedModel", "named_models"]
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A file or folder, and what a preset says of it."""
+    """A model file or folder, and its preset if the name is from the registry."""
 
     path: Path
     preset: Preset | None = None
 
 
 def named_models() -> dict[str, NamedModel]:
-    """All that are on this machine now, by name; those of the registry come first."""
+    """Return all models on this machine by name; names of the registry take precedence."""
     stored = stored_models()
     found = {model.name: NamedModel(model.path) for model in reversed(stored)}
     for name in Registry().presets:
-        with suppress(LoadError):  # a folder without a model: whoever asks for it by the command line is told
+        with suppress(LoadError):  # a folder without a model: the command line reports it
             path = locate(name, None, stored)
             if path.exists():
                 found[name] = NamedModel(path, preset_of(name))

@@ -1,4 +1,4 @@
-"""Speed over the last seconds and minutes, for people who look at the server."""
+"""Recent speed of the server, for display."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPAN_S, _MOST_SPANS = 10, 60
 
 @dataclass
 class _Span:
-    """Ten seconds: what came in them, and how many requests there were at most."""
+    """Ten seconds of history: tokens, times to the first token, and the most requests in flight."""
 
     number: int
     n_tokens: int = 0
@@ -25,9 +25,9 @@ class _Span:
 
 @dataclass
 class Recent:
-    """Tokens a second, and times to the first token, of the last half minute; and ten minutes of history.
+    """Tokens per second and times to the first token over the last half minute, and ten minutes of history.
 
-    ``clock``: seconds that only grow.
+    ``clock`` returns monotonic seconds.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -36,7 +36,7 @@ class Recent:
     _spans: deque[_Span] = field(default_factory=deque)
 
     def add_tokens(self, n: int) -> None:
-        """So many tokens came."""
+        """Record generated tokens."""
         now = self.clock()
         self._span(now).n_tokens += n
         if self._tokens and now - self._tokens[-1][0] < 0.1:
@@ -47,18 +47,18 @@ class Recent:
         self._forget(now)
 
     def add_first_token(self, seconds: float) -> None:
-        """A request got its first token."""
+        """Record a request's time to its first token."""
         now = self.clock()
         self._span(now).first_token_s.append(seconds)
         self._first_s.append((now, seconds))
 
     def add_requests(self, n: int) -> None:
-        """So many requests are under way, as another one comes."""
+        """Record the number of requests in flight when a new one arrives."""
         span = self._span(self.clock())
         span.most_requests = max(span.most_requests, n)
 
     def figures(self) -> dict[str, float | None]:
-        """``tokens_per_second`` over the time in which tokens came, ``time_to_first_token_s`` (the median)."""
+        """Return ``tokens_per_second`` over the time with tokens, and the median ``time_to_first_token_s``."""
         now = self.clock()
         self._forget(now)
         span_s = min(_WINDOW_S, now - self._tokens[0][0]) if self._tokens else 0.0
@@ -69,7 +69,7 @@ class Recent:
         }
 
     def history(self) -> list[dict[str, float | None]]:
-        """Spans of ten seconds in which something happened, the oldest first, with how long ago each began."""
+        """Return the spans of ten seconds with activity, oldest first, with how long ago each began."""
         now = self.clock()
         oldest = int(now // _SPAN_S) - _MOST_SPANS
         return [

@@ -1,4 +1,4 @@
-"""Answers that later requests go on from, kept in memory within a limit."""
+"""Stored responses that later requests continue, kept in memory up to a limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """An answer, and the conversation with it at the end.  ``n_values``: of all bodies that it was made of."""
+    """A response and the conversation up to it.  ``n_values`` counts the values of all request bodies in it."""
 
     response: dict[str, Any]
     messages: list[dict[str, Any]]
@@ -29,7 +29,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """Answers by caller and id; those that were used least lately go when there are too many bytes."""
+    """Responses by caller and id.  The least recently used are dropped when there are too many bytes."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -39,7 +39,7 @@ class ResponseStore:
     def add(
         self, caller: Caller, id_: str, response: dict[str, Any], messages: list[dict[str, Any]], n_values: int = 0
     ) -> None:
-        """Keep an answer; one that is larger than the limit is not."""
+        """Store a response, unless it is larger than the limit."""
         n_bytes = len(msgspec.json.encode((response, messages)))
         if n_bytes > self._most_bytes:
             return
@@ -50,19 +50,19 @@ class ResponseStore:
             self._n_bytes -= dropped.n_bytes
 
     def get(self, caller: Caller, id_: str, param: str | None = None) -> StoredResponse:
-        """The caller's own answer; ApiError 404 where there is none.  ``param``: the field that names it."""
+        """Return a response of this caller.  ApiError 404 if there is none; ``param`` is the field that names it."""
         found = self._responses.get((caller.name, id_))
         if found is None:
-            raise ApiError(404, "response_not_found", f"a response must be kept but {id_!r:.80} is not", param)
+            raise ApiError(404, "response_not_found", f"no stored response {id_!r:.80}", param)
         self._responses.move_to_end((caller.name, id_))
         return found
 
     def items(self, caller: Caller) -> dict[str, dict[str, Any]]:
-        """The items of all of the caller's answers, by id."""
+        """Return the items of all of the caller's responses by id."""
         answers = [kept.response for (name, _), kept in self._responses.items() if name == caller.name]
         return {item["id"]: item for answer in answers for item in answer["output"]}
 
     def remove(self, caller: Caller, id_: str) -> None:
-        """Forget an answer; ApiError 404 where there is none."""
+        """Delete a response.  ApiError 404 if there is none."""
         self._n_bytes -= self.get(caller, id_).n_bytes
         del self._responses[caller.name, id_]

@@ -1,4 +1,4 @@
-"""What the routes share: settings, models, figures, and who may come in."""
+"""The state that all routes share: settings, models, metrics and admission."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Service", "model_name", "open_service"]
 
 
-# What the listener takes beside what it has at the start: requests, and answers that are kept for a while.
+# Memory that the listener uses in addition to its size at start: requests and stored responses.
 _OWN_LATER_BYTES = 8 << 20
 
 
@@ -51,7 +51,7 @@ class Service:
         self.settings = settings
         self.library = library
         self.metrics = Metrics(library.engines)
-        # Scales that clients have set, by the name of the model.
+        # Adapter scales that clients have set, by model name.
         self.adapter_scales: dict[str, list[float]] = {}
         self.started_s = time.monotonic()
         self.created = int(time.time())
@@ -59,24 +59,26 @@ class Service:
         self.admission = Admission(settings)
         self.responses = ResponseStore()
         self.draining = False
-        # The file of a model that this server was started with or that its folder has; None for other names.
+        # Returns the file of a model that this server was started with or that is in its folder; None for other names.
         self.own_files: Callable[[str], Path | None] = lambda name: None
         self.downloads = Downloads(fetched)
         self.traces = None if settings.traces_endpoint is None else Traces(settings.traces_endpoint)
         self._version = ""
-        # One: what two of them do at a time takes no less, as the interpreter does one thing at a time, and the event
-        # loop would wait for both.
+        # One thread: a second one would not be faster because of the GIL, and the event loop would wait for both.
         self.threads = FairPool(1, "quire-bodies")
 
     @property
     def model(self) -> str:
-        """What answers where a request names no model: its name, or where models are, while none is the usual one."""
+        """The model for requests that name none, or the folder of models if there is no default."""
         return self.library.usual or self.settings.models_dir or ""
 
     @property
     def version(self) -> str:
-        """Quire's, as a worker tells it: this process does not load the native code that has it, unless it is asked
-        before any model was open."""
+        """Quire's version.
+
+        Workers report it, so that this process need not load the native code; it does if asked before any model was
+        loaded.
+        """
         infos = [engine.info for engine in self.engines().values() if engine.state is EngineState.READY]
         infos += self.library.asleep.values()
         if infos:
@@ -88,27 +90,27 @@ class Service:
         return self._version
 
     def info(self, model: str | None) -> tuple[ModelInfo, bool]:
-        """What is known of a model that is or was open, and whether it sleeps.  Raises as ``engine``."""
+        """Return the info of a model that is or was loaded, and whether it sleeps.  Raises like ``engine``."""
         name = self.name_of(model)
         asleep = None if name in self.engines() else self.library.asleep.get(name)
         return (self.engine(model).info, False) if asleep is None else (asleep, True)
 
     @property
     def names(self) -> list[str]:
-        """Names that requests may call models by."""
+        """Names that requests may use for models."""
         return [*self.library.known, *self.settings.aliases]
 
     def names_of(self, model: str) -> list[str]:
-        """The names of one model, that by which it is shown first: an alias comes before the file's own."""
+        """Return the names of a model, the preferred one first: aliases come before the file's own name."""
         name = self.exactly(model)
         return [*self.settings.aliases, name] if name == self.library.usual else [name]
 
     def engines(self) -> dict[str, EngineClient]:
-        """The open models, by name."""
+        """Return the loaded models by name."""
         return self.library.engines()
 
     def exactly(self, model: str) -> str:
-        """The model that goes by a name, whether or not it exists.  Ollama's clients add a tag to listed names."""
+        """Resolve aliases and the ``:latest`` tag that Ollama's clients add; the model need not exist."""
         if model in self.settings.aliases:
             return self.library.usual or model
         plain = model.removesuffix(":latest")
@@ -118,7 +120,7 @@ class Service:
         return name in self.library.known or name in self.engines() or name in self.settings.aliases
 
     async def find(self, model: str | None) -> str:
-        """Resolve a name like ``name_of``, after looking for new models if it is unknown."""
+        """Resolve a name like ``name_of``, after a scan for new models if it is unknown."""
         if model is not None:
             name = self.exactly(model)
             if name not in self.library.known and name not in self.engines():
@@ -126,10 +128,10 @@ class Service:
         return self.name_of(model)
 
     def name_of(self, model: str | None) -> str:
-        """The model that is to answer a request: the one that it names, else the usual one.
+        """Return the model for a request: the one it names, else the default.
 
-        An unknown name means the only model that there is, but where ``settings.strict``.  ApiError 400 where no model
-        is the usual one.
+        If there is only one model, unknown names refer to it, unless ``settings.strict`` is set.  ApiError 400 if no
+        model is named and there is no default.
         """
         if model is not None:
             name, known = self.exactly(model), self.library.known
@@ -138,36 +140,39 @@ class Service:
             return next(iter(known)) if len(known) == 1 else name
         usual = self.library.usual
         if usual is None:
-            text = f"model must be one of {', '.join(self.names[:20])} but is absent, and none is open"
+            text = f"model is required (available: {', '.join(self.names[:20])})"
             raise ApiError(400, "missing_model", text, "model")
         return usual
 
     def engine(self, model: str | None) -> EngineClient:
-        """The engine of an open model (None: the usual one).  ApiError 404 for none, 503 for a closed one."""
+        """Return the engine of a loaded model, by default the usual one.
+
+        ApiError 404 if unknown, 503 if not loaded.
+        """
         name = self.name_of(model)
         engine = self.engines().get(name)
         if engine is not None:
             return engine
         if name in self.library.known:
-            raise ApiError(503, "model_not_loaded", f"model must be open but {name} is not", "model", 1)
+            raise ApiError(503, "model_not_loaded", f"model {name} is not loaded", "model", 1)
         known = ", ".join(self.names[:20])
-        raise ApiError(404, "model_not_found", f"model must be one of {known} but is {name!r:.80}", "model")
+        raise ApiError(404, "model_not_found", f"no such model: {name!r:.80} (available: {known})", "model")
 
     def pinned(self, name: str, caller: Caller | None) -> AbstractAsyncContextManager[EngineClient]:
-        """Keep a model open while a block runs, opening it for the caller if needed."""
+        """Keep a model loaded while a block runs, loading it for the caller if necessary."""
         return self.library.pinned(name, None if caller is None else caller.name)
 
     def may_close(self, name: str, caller: Caller | None) -> bool:
-        """Return whether a caller may close an open model.
+        """Return True if a caller may unload a loaded model.
 
-        It may if clients may change models, if there are no keys to tell callers apart, or if it opened the model.
+        It may if clients may change models, if there are no keys to tell callers apart, or if it loaded the model.
         """
         if self.settings.allow_changes or not self.settings.api_keys:
             return True
         return caller is not None and self.library.opener_of(name) == caller.name
 
     def enter(self, caller: Caller, n_body_bytes: int) -> Ticket:
-        """Let a request in.  ApiError 429 where there are too many."""
+        """Admit a request.  ApiError 429 if there are too many."""
         ready = [engine for engine in self.engines().values() if engine.state is EngineState.READY]
         if ready:
             self.admission.n_running = sum(engine.info.max_sequences for engine in ready)
@@ -176,11 +181,11 @@ class Service:
         return ticket
 
     async def start(self) -> None:
-        """Open the models."""
+        """Load the models."""
         await self.library.start()
 
     async def stop(self) -> None:
-        """Close the models, fetch no more, and send the spans that are left."""
+        """Unload the models, stop downloads, and send the remaining trace spans."""
         await self.downloads.stop()
         await self.library.stop()
         if self.traces is not None:
@@ -190,10 +195,10 @@ class Service:
 def open_service(
     settings: Settings, path: str | None, config: dict[str, Any], launched: Launched | None = None
 ) -> Service:
-    """A service for one model (``path``; None: the package's), for those of ``settings.models_dir``, or for both.
+    """Create the service for one model (``path``; None: the package's), for ``settings.models_dir``, or for both.
 
-    Where there is a folder and no path, models are opened when they are asked for, and none is the default.
-    ``launched``: a worker for the model that is open from the start.
+    With a folder but no path, models are loaded on first use and there is no default.  ``launched`` is a worker process
+    for the model that is loaded from the start.
     """
     from ..worker.protocol import Open
     from ..worker.supervisor import WorkerSupervisor
@@ -233,7 +238,7 @@ def open_service(
     own_models: dict[str, NamedModel] = {}
 
     def look() -> dict[str, int]:
-        """Runs on a thread."""
+        """Scan for models; runs on a thread."""
         nonlocal models, own_models
         stored = named_models() if settings.allow_changes else {}
         found = {} if folder is None else {name: NamedModel(each) for name, each in find_models(folder).items()}
@@ -249,7 +254,7 @@ def open_service(
     def make(name: str, share: int, n_ctx: int | None) -> EngineClient:
         model = models.get(name)
         if model is None:
-            raise ApiError(404, "model_not_found", f"model {name!r:.80} is gone", "model")
+            raise ApiError(404, "model_not_found", f"model {name!r:.80} no longer exists", "model")
         return engine_of(str(model.path), share, model.preset, n_ctx, service.adapter_scales.get(name))
 
     default = next(iter(given), None)
@@ -264,10 +269,10 @@ def open_service(
 
 def _sizes(models: dict[str, NamedModel]) -> Iterator[tuple[str, int]]:
     for name, model in models.items():
-        with suppress(FileNotFoundError):  # it went meanwhile
+        with suppress(FileNotFoundError):  # it was deleted meanwhile
             yield name, size_of(model.path)
 
 
 def model_name(path: str | None) -> str:
-    """What requests call a model: the name of its file."""
+    """Return the name of a model in requests: that of its file."""
     return "tiny-chat" if path is None else Path(path).name.removesuffix(".gguf")

@@ -1,6 +1,6 @@
-"""A span of OpenTelemetry for each request, sent by OTLP.
+"""Send an OpenTelemetry span for each request with OTLP.
 
-Names of attributes: OpenTelemetry's semantic conventions for HTTP servers and for generative AI.
+Attribute names follow OpenTelemetry's semantic conventions for HTTP servers and for generative AI.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Traces"]
 
 
 class Traces:
-    """Sends spans in the background, from a thread of the library's own; what cannot be sent is dropped."""
+    """Sends spans in the background on a thread of the library; spans that cannot be sent are dropped."""
 
     def __init__(self, endpoint: str) -> None:
-        """``endpoint``: where spans go, as OTLP over HTTP has it (``http://host:4318/v1/traces``).
+        """Create the exporter; ``endpoint`` is the full OTLP/HTTP URL (``http://host:4318/v1/traces``).
 
         Headers, certificates, sampling and the service's name come from OpenTelemetry's own environment variables.
-        UnsupportedError without the libraries.
+        UnsupportedError if the libraries are missing.
         """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -33,9 +33,9 @@ class Traces:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError:
-            text = "[serve] traces need OpenTelemetry, which is not installed: pip install 'quire-llm[otel]'"
+            text = "[serve] traces need OpenTelemetry: pip install 'quire-llm[otel]'"
             raise UnsupportedError(text) from None
-        # What the environment says of the service goes before what this says.
+        # The environment's service name takes precedence over this one.
         resource = Resource.create({"service.name": "quire"}).merge(OTELResourceDetector().detect())
         self._provider: TracerProvider = TracerProvider(resource=resource)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
@@ -50,7 +50,7 @@ class Traces:
         start_ns: int,
         end_ns: int,
     ) -> None:
-        """Note a request that has ended.  ``headers`` may name the span that it belongs to (``traceparent``).
+        """Record a finished request.  ``headers`` may name its parent span (``traceparent``).
 
         Times are nanoseconds since 1970.
         """
@@ -64,5 +64,5 @@ class Traces:
         span.end(end_ns)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()

@@ -1,4 +1,4 @@
-"""The figures by the names of vLLM's server, for dashboards that were made for it."""
+"""The metrics under the names of vLLM's server, for dashboards made for it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["Requests", "VllmFigures"]
 
 _GAUGES: dict[str, tuple[Callable[[Beat], float], str]] = {
     "num_requests_running": (lambda beat: beat.n_running, "Sequences in the batch."),
-    "num_requests_waiting": (lambda beat: beat.n_waiting, "Requests that wait for a place in it."),
+    "num_requests_waiting": (lambda beat: beat.n_waiting, "Requests waiting for a place in the batch."),
     "kv_cache_usage_perc": (
         lambda beat: 1 - beat.n_free_blocks / max(beat.n_usable_blocks, 1),
-        "Part of the cache's blocks that sequences hold; 1 is all.",
+        "Fraction of the cache's blocks held by sequences, 0 to 1.",
     ),
 }
 _TOTALS: dict[str, tuple[Callable[[Beat], float], str]] = {
-    "num_preemptions": (lambda beat: beat.n_preemptions, "Sequences that gave their blocks to others."),
+    "num_preemptions": (lambda beat: beat.n_preemptions, "Sequences that were preempted."),
     "prefix_cache_queries": (
         lambda beat: beat.n_prefix_hit_tokens + beat.n_computed_tokens - beat.n_generated_tokens,
-        "Tokens of prompts that were looked for in the cache.",
+        "Prompt tokens looked up in the cache.",
     ),
-    "prefix_cache_hits": (lambda beat: beat.n_prefix_hit_tokens, "Those of them that were found."),
+    "prefix_cache_hits": (lambda beat: beat.n_prefix_hit_tokens, "Prompt tokens found in the cache."),
 }
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Figures of requests, of all models, by vLLM's names."""
+    """Request metrics of all models, by vLLM's names."""
 
     finished: Counter
     totals: Mapping[str, Counter]
@@ -43,18 +43,18 @@ class Requests:
 
 
 class VllmFigures:
-    """Collects them; ``model_name`` is the model, or all that are open where a figure is of them together."""
+    """Collects the metrics.  ``model_name`` is the model, or all loaded models for a figure over all of them."""
 
     def __init__(self, requests: Requests, engines: Callable[[], Mapping[str, EngineClient]]) -> None:
         self._requests = requests
         self._engines = engines
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the figures are made when they are asked for."""
+        """Return nothing: the metrics are created at each scrape."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """The figures as of now."""
+        """Return the current figures."""
         beats = {name: beat for name, engine in self._engines().items() if (beat := engine.beat) is not None}
         for name, (read, text) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])
@@ -77,7 +77,7 @@ class VllmFigures:
 def _renamed(
     source: Counter | Histogram, name: str, labels: Mapping[str, str], renamed: Mapping[str, str] | None = None
 ) -> Metric:
-    """A metric's samples under another name, with further labels."""
+    """Return a metric's samples under another name, with more labels."""
     (found,) = source.collect()
     made = Metric(f"vllm:{name}", found.documentation, found.type)
     for sample in found.samples:

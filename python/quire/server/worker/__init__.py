@@ -1,1 +1,1 @@
-"""The process that holds a model, and the listener's end of it."""
+"""The worker process, which holds a model, and the listener's side of it."""

@@ -1,4 +1,4 @@
-"""Time in which this process was awake: what others are judged by."""
+"""A clock that stops while this process is stalled; used for worker timeouts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["AwakeClock"]
 
 
 class AwakeClock:
-    """Seconds that only grow, and by ``most_s`` at most between two calls of ``tick``.
+    """Monotonic seconds that advance by at most ``most_s`` between two calls of ``tick``.
 
-    Who is silent is judged by this clock.  While an event loop is held, or the whole process, nothing that comes is
-    read, and everybody seems silent; that time does not count.
+    While the event loop or the whole process is stalled, nothing that arrives is read and every worker seems silent.
+    That time does not count towards their timeouts.
     """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,9 +22,9 @@ class AwakeClock:
         self._awake_s = 0.0
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         return self._awake_s + min(self._clock() - self._ticked_s, self._most_s)
 
     def tick(self) -> None:
-        """This process is awake."""
+        """Record that this process is running."""
         self._awake_s, self._ticked_s = self.now(), self._clock()

@@ -31,13 +31,13 @@ class BatchDelay:
             self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._release)
 
     def remove(self, id_: int) -> bool:
-        """Forget a request; False where it is not held."""
+        """Remove a held request; False if it is not held."""
         before = len(self._held)
         self._held = [work for work in self._held if work.id != id_]
         return len(self._held) < before
 
     def clear(self) -> None:
-        """Forget all held requests."""
+        """Remove all held requests."""
         self._held = []
         if self._timer is not None:
             self._timer.cancel()

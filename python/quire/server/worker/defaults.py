@@ -19,7 +19,7 @@ _LOG = logging.getLogger("quire")
 
 
 class Defaults:
-    """The defaults for one model's requests.  ``given``: ``Open.defaults``; unusable ones are logged and left out."""
+    """The defaults for requests to one model, from ``Open.defaults``.  Unusable ones are logged and left out."""
 
     def __init__(self, given: JsonObject, prompts: Prompts) -> None:
         self._params: dict[str, Any] = {name: given[name] for name in ("seed",) if name in given}
@@ -38,18 +38,18 @@ class Defaults:
         self._pooling: Pooling | None = given.get("pooling")
 
     def params(self, given: JsonObject) -> JsonObject:
-        """The parameters of a request, as a message has them."""
+        """Return a request's parameters with the defaults, in the format of messages."""
         return {**self._params, **given}
 
     def form(self, params: SamplingParams, *, has_tools: bool) -> StructuredOutputsParams | None:
-        """The form of an answer to a request that names none; calls of tools have their own."""
+        """Return the form of the answer, by default the operator's; tool calls have a form of their own."""
         return params.structured_outputs if has_tools else params.structured_outputs or self._form
 
     def chat(self, options: JsonObject) -> JsonObject:
-        """The options of a chat, as a message has them."""
+        """Return a chat's options with the defaults, in the format of messages."""
         values = {**self._values, **(options.get("template_values") or {})}
         return {**self._chat, **options, **({"template_values": values} if values else {})}
 
     def pooling(self, given: Pooling | None) -> Pooling | None:
-        """How tokens' vectors become one."""
+        """Return the pooling of a request, by default the operator's."""
         return given or self._pooling

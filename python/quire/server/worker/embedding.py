@@ -1,4 +1,4 @@
-"""The engine's side of requests to embed and to score."""
+"""The worker's side of requests to embed and to score."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Array: TypeAlias = npt.NDArray[np.float32]
 
 
 class _OneAnswer(ABC):
-    """Turns the events of a request for a vector to its one answer."""
+    """Turns the events of a request for a vector into its single answer."""
 
     def __init__(self, id_: int, n_tokens: int, end: End) -> None:
         self._id, self._n_tokens, self._end = id_, n_tokens, end
         self._vector: Array | None = None
 
     def deliver(self, items: Sequence[Event | Failure]) -> None:
-        """Take what the engine has for the request."""
+        """Handle events of the request."""
         for item in items:
             if isinstance(item, Failure):
                 self._fail(type(item.error).__name__, str(item.error))
@@ -42,14 +42,14 @@ class _OneAnswer(ABC):
 
     @abstractmethod
     def values(self, vector: Array) -> dict[str, object]:
-        """What is answered of a vector.  RequestError where it cannot be had."""
+        """Return the answer's values for a vector.  RequestError if it cannot be computed."""
 
     def _fail(self, kind: str, message: str) -> None:
         self._end(self._id, [wire.Failed(self._id, kind, message)])
 
     def _finish(self, event: Event) -> None:
         if self._vector is None:
-            self._fail("Lost", "the server must be running until the answer is complete but stops")
+            self._fail("Lost", "the server shut down before the answer was complete")
             return
         try:
             values = self.values(self._vector)
@@ -65,7 +65,7 @@ class _OneAnswer(ABC):
 
 
 class Embedding(_OneAnswer):
-    """Of a request to embed."""
+    """The answer to a request for an embedding."""
 
     def __init__(self, asked: wire.Embed, n_tokens: int, end: End) -> None:
         super().__init__(asked.id, n_tokens, end)
@@ -78,7 +78,7 @@ class Embedding(_OneAnswer):
 
 
 class Scoring(_OneAnswer):
-    """Of a request to score classes; ``values_of``: what is told of a vector."""
+    """The answer to a request for class scores; ``values_of`` computes it from a vector."""
 
     def __init__(self, id_: int, n_tokens: int, end: End, values_of: Callable[[Array], dict[str, object]]) -> None:
         super().__init__(id_, n_tokens, end)
@@ -89,13 +89,13 @@ class Scoring(_OneAnswer):
 
 
 def shaped(vector: npt.NDArray[np.float32], n_dimensions: int | None, norm: int | None) -> npt.NDArray[np.float32]:
-    """The first ``n_dimensions`` of a vector, or of rows, divided by their norm as in ``protocol.Embed``.  Zeros stay.
+    """Return the first ``n_dimensions`` of a vector, or of each row, divided by their norm as in ``protocol.Embed``.
 
-    RequestError where there are not so many.
+    Zero vectors stay zero.  RequestError if there are not that many dimensions.
     """
     size = vector.shape[-1]
     if n_dimensions is not None and n_dimensions > size:
-        raise RequestError(f"[embed] dimensions must be at most {size} but is {n_dimensions}")
+        raise RequestError(f"[embed] dimensions {n_dimensions} exceeds the model's {size}")
     kept = vector[..., :n_dimensions].astype(np.float64)
     if norm is None:
         return kept.astype(np.float32)

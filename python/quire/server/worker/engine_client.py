@@ -1,4 +1,4 @@
-"""What the routes know of a model: an engine that takes work and sends messages, wherever it runs."""
+"""The routes' view of a model: an engine that takes work and sends messages, wherever it runs."""
 
 from __future__ import annotations
 
@@ -35,59 +35,59 @@ __all__ = ["EngineClient", "EngineState", "OpeningLost", "Stream", "StreamEvent"
 
 StreamEvent = Delta | Finished
 
-# An answer is paused when this much of it waits for a client that reads nothing.
+# An answer is paused when this much of it is unread.
 _MOST_UNREAD_BYTES = 64 << 10
-_MESSAGE_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 64, 64, 24  # what a message and its parts take at least
+_MESSAGE_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 64, 64, 24  # least size of a message and its parts
 
 
 class OpeningLost(LoadError):
-    """What was to open a model ended without a word: another time it may be different."""
+    """The worker that was to load a model ended without an error message; a retry may succeed."""
 
 
 class EngineState(enum.Enum):
-    """Where an engine is in its life."""
+    """The states of an engine's life cycle."""
 
     LOADING = "loading"
     READY = "ready"
     HUNG = "not answering"
     RESTARTING = "restarting"
-    FAILED = "failed"  # it was open, and its file cannot be opened any more
+    FAILED = "failed"  # it was loaded before, and its file can no longer be loaded
     STOPPED = "stopped"
 
 
 class EngineClient(Protocol):
-    """One model, ready to answer, in this process or in another one."""
+    """One model that answers requests, in this process or in another one."""
 
     @property
     def state(self) -> EngineState: ...
     @property
     def info(self) -> ModelInfo:
-        """What is known of the model; ApiError 503 before it was ever open."""
+        """The model's properties; ApiError 503 before it was first loaded."""
 
     @property
     def beat(self) -> Beat | None:
-        """The latest figures."""
+        """The latest heartbeat."""
 
     @property
     def n_active(self) -> int:
-        """Requests under way."""
+        """Number of requests in flight."""
 
     def submit(self, work: Work) -> Stream:
-        """Hand in work, whose ``id`` is filled in here.  ApiError 503 while the engine is away."""
+        """Submit work, whose ``id`` is set here.  ApiError 503 while the engine is unavailable."""
 
     async def start(self) -> None:
-        """Open the model.  Raises a QuireError where that cannot be."""
+        """Load the model.  Raises a QuireError if that fails."""
 
     async def stop(self) -> None:
-        """Give all memory back; requests under way fail."""
+        """Free all memory; requests in flight fail."""
 
 
 class Stream:
     """The messages of one request, for one reader on the event loop.
 
-    ``n_most_new``: tokens of each of its ``n_choices`` at most, where the request says; ``n_ctx``: the model's.
-    ``n_unread_bytes``: of what waits for the reader.  An answer that nobody reads is paused until somebody does, so
-    that its client holds neither a place in the batch nor memory here.
+    ``n_most_new`` is the request's token limit for each of its ``n_choices``, ``n_ctx`` the model's context, and
+    ``n_unread_bytes`` the size of messages that wait for the reader.  An unread answer is paused, so that a slow client
+    uses neither a place in the batch nor memory here.
     """
 
     def __init__(self, streams: Streams, id_: int, n_choices: int, n_most_new: int | None) -> None:
@@ -108,7 +108,7 @@ class Stream:
         self.paused = False
 
     def put(self, message: FromEngine) -> None:
-        """Another message (from the loop's own thread)."""
+        """Add a message; called on the event loop's thread."""
         if isinstance(message, Admitted):
             self.limits = self.limits.without_queue()
             self.admitted, self.admitted_s, self.n_cached = True, time.monotonic(), message.n_cached_tokens
@@ -117,7 +117,7 @@ class Stream:
             self.limits = self.limits.without_first_token()
         self._waiting.append(message)
         self.n_unread_bytes += _size_of(message)
-        if self._wake is None:  # the reader is busy with what it took before
+        if self._wake is None:  # the reader is still busy with earlier messages
             self._pause(self.n_unread_bytes > _MOST_UNREAD_BYTES)
         elif not self._wake.done():
             self._wake.set_result(None)
@@ -133,7 +133,7 @@ class Stream:
         return sum(len(message.token_ids) for message in self._waiting if isinstance(message, Delta))
 
     async def start(self) -> Started:
-        """Wait until the engine has taken the request.  ApiError when it refuses it."""
+        """Wait until the engine has accepted the request.  ApiError if it rejects it."""
         await self._wait()
         first = self._waiting.pop(0)
         if isinstance(first, Failed):
@@ -143,7 +143,7 @@ class Stream:
         return first
 
     async def answer(self) -> Any:
-        """The answer to a question.  ApiError when it is refused."""
+        """Wait for the answer to a question.  ApiError if it is rejected."""
         await self._wait()
         first = self._waiting.pop(0)
         self._n_unfinished = 0
@@ -153,7 +153,7 @@ class Stream:
         return first.value
 
     async def batch(self) -> Sequence[StreamEvent] | None:
-        """All that is new; None after the end.  ApiError on failure."""
+        """Return all new events; None after the end.  ApiError on failure."""
         if self._n_unfinished == 0 and not self._waiting:
             return None
         await self._wait()
@@ -163,7 +163,7 @@ class Stream:
         events: list[StreamEvent] = []
         for message in taken:
             if isinstance(message, Failed):
-                # What came before the failure is shown first.
+                # Deliver the events before the failure first.
                 if events:
                     self._waiting = [message]
                     return events
@@ -175,7 +175,7 @@ class Stream:
         return events
 
     def close(self) -> None:
-        """Nobody reads any further: cancels what has not ended."""
+        """Stop reading, which cancels a request that has not ended."""
         self._streams.close(self._id, cancel=self._n_unfinished > 0)
 
     def __enter__(self) -> Stream:
@@ -189,7 +189,7 @@ class Stream:
         return api_error(message.kind, message.message, message.retry_after_s)
 
     async def _wait(self) -> None:
-        """Wait for a message.  ApiError after a time limit."""
+        """Wait for a message.  ApiError when a time limit passes."""
         while not self._waiting:
             now, at_s = time.monotonic(), self.limits.next_s
             if at_s <= now:
@@ -212,7 +212,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 def _size_of(message: FromEngine) -> int:
-    """Bytes that a message takes, about."""
+    """Return the approximate bytes of a message."""
     if not isinstance(message, Delta):
         return _MESSAGE_BYTES
     n = _MESSAGE_BYTES + len(message.content) + len(message.reasoning)
@@ -223,7 +223,7 @@ def _size_of(message: FromEngine) -> int:
 
 
 class Streams(ABC):
-    """The requests under way of one engine: ids, and who reads."""
+    """The requests in flight of one engine, by id."""
 
     def __init__(self) -> None:
         self._streams: dict[int, Stream] = {}
@@ -232,11 +232,11 @@ class Streams(ABC):
 
     @property
     def n_active(self) -> int:
-        """Requests under way."""
+        """Number of requests in flight."""
         return len(self._streams)
 
     def open(self, work: Work) -> tuple[Work, Stream]:
-        """A stream for new work, and the work with its id."""
+        """Create a stream for new work; return it with the work and its id."""
         self._last_id += 1
         made = msgspec.structs.replace(work, id=self._last_id)
         params = {} if isinstance(work, Ask | Embed | Score) else work.params
@@ -246,7 +246,7 @@ class Streams(ABC):
         return made, stream
 
     def dispatch(self, messages: Sequence[FromEngine]) -> None:
-        """Hand messages to their readers; those of requests that nobody reads are dropped."""
+        """Hand messages to their readers; messages of closed requests are dropped."""
         streams = self._streams
         for message in messages:
             if isinstance(message, Started | Admitted | Delta | Finished | Failed | Answer):
@@ -255,7 +255,7 @@ class Streams(ABC):
                     stream.put(message)
 
     def close(self, id_: int, cancel: bool) -> None:
-        """Forget a request; ``cancel``: it has not ended, so the engine is told."""
+        """Remove a request; ``cancel`` tells the engine, because it has not ended."""
         if self._streams.pop(id_, None) is None:
             return
         del self._work[id_]
@@ -264,14 +264,14 @@ class Streams(ABC):
 
     @abstractmethod
     def send_cancel(self, id_: int) -> None:
-        """Tell the engine that nobody waits for a request."""
+        """Tell the engine to cancel a request."""
 
     @abstractmethod
     def send_pause(self, id_: int, paused: bool) -> None:
-        """Tell the engine that nobody reads a request's answer, or that somebody does again."""
+        """Tell the engine that a request's answer is no longer being read, or is being read again."""
 
     def fail_all(self, kind: str, message: str) -> list[Work]:
-        """End every request with a failure; what they asked."""
+        """End every request with a failure; return their work."""
         for id_, stream in self._streams.items():
             stream.put(Failed(id_, kind, message))
         return list(self._work.values())

@@ -27,10 +27,10 @@ class WorkerContext:
     """State shared by the requests of a worker: where messages go, and how a request is ended or cancelled."""
 
     emit: Emit
-    end: Callable[[int, Sequence[wire.FromEngine]], None]  # the last messages of a request
+    end: Callable[[int, Sequence[wire.FromEngine]], None]  # sends the last messages of a request
     is_running: Callable[[int], bool]
-    cancel: Callable[[int], None]  # by the decoder's id
-    shown: Sequence[bytes]  # of each token
+    cancel: Callable[[int], None]  # takes the decoder's id
+    shown: Sequence[bytes]  # bytes of each token
 
     def logprobs(self, tokens: Sequence[SampledToken]) -> list[wire.Logprob]:
         """Return tokens with their alternatives, as bytes."""
@@ -54,7 +54,7 @@ class EventEncoder:
         params = request.params
         assert params is not None
         self._logprobs = params.logprobs is not None
-        # The first tokens may come before the thread that handed the request in has said that it did.
+        # Events may arrive before the thread that submitted the request has announced it.
         self._lock = threading.Lock()
         self._early: list[Event | Failure] | None = []
         self.wants_progress = False
@@ -62,13 +62,13 @@ class EventEncoder:
         self.native_id: int | None = None
 
     def follow(self, asked: wire.Generate) -> None:
-        """Tell what this request wants told, and end it in time."""
+        """Apply the request's wishes: progress messages, and a time limit."""
         self.wants_progress = asked.wants_progress
         if asked.predict_s is not None:
             self._predict_limit = PredictLimit(asked.predict_s, self._n_unfinished)
 
     def announce(self, prompt_ids: list[int] | None, ignored: Sequence[str] = ()) -> None:
-        """Say that the request was taken, and send what came meanwhile."""
+        """Announce that the request was accepted, then send the events that arrived meanwhile."""
         with self._lock:
             early, self._early = self._early, None
             self._context.emit([wire.Started(self._id, self._n_prompt_tokens, prompt_ids, list(ignored))])
@@ -76,7 +76,7 @@ class EventEncoder:
                 self._send(early)
 
     def deliver(self, items: Sequence[Event | Failure]) -> None:
-        """Take what the engine has for the request."""
+        """Handle events of the request."""
         with self._lock:
             if self._early is not None:
                 self._early += items
@@ -109,7 +109,7 @@ class EventEncoder:
             context.emit(messages)
 
     def _takes(self, event: Event) -> bool:
-        """Whether a limit of time leaves this to the answer; a request whose choices are all over is ended."""
+        """Return True if the time limit still admits the event.  Cancels the request once all its choices are over."""
         limit = self._predict_limit
         if limit is None or not event.token_ids:
             return True
@@ -133,7 +133,7 @@ class EventEncoder:
         return wire.Delta(self._id, event.choice, delta.content, token_ids, delta.reasoning_content, calls, logprobs)
 
     def _of_prompt(self, event: Event) -> list[wire.Delta]:
-        """The prompt's log-probabilities, in parts that the listener decodes in a moment."""
+        """Return the prompt's log-probabilities, in parts small enough not to block the listener."""
         shown = self._context.logprobs(event.prompt_logprobs)
         parts = [shown[at : at + _LOGPROBS_TOGETHER] for at in range(0, len(shown), _LOGPROBS_TOGETHER)]
         return [wire.Delta(self._id, event.choice, "", [], prompt_logprobs=part) for part in parts]

@@ -1,4 +1,4 @@
-"""Frames on a socket between two processes: four bytes of length, then MessagePack of a list of messages."""
+"""Frames on a socket between two processes: four bytes of length, then a MessagePack list of messages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(messages: Sequence[ToEngine] | Sequence[FromEngine]) -> bytes:
-    """The bytes of some messages."""
+    """Encode messages as a frame."""
     body = _encoder.encode(messages)
     return len(body).to_bytes(HEAD, "big") + body
 
 
 def body_length(head: bytes | bytearray | memoryview) -> int:
-    """Bytes that follow a head.  InternalError where no frame is so long."""
+    """Return the number of bytes after a head.  InternalError if it exceeds the limit for frames."""
     length = int.from_bytes(head, "big")
     if length > MAX_FRAME_BYTES:
-        raise InternalError(f"[channel] a frame must have at most {MAX_FRAME_BYTES} bytes but has {length}")
+        raise InternalError(f"[channel] frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
     return length

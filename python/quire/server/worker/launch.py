@@ -1,4 +1,4 @@
-"""Starts the process that holds a model, first of all: it and the listener then import what they need side by side."""
+"""Start the worker process early, so that it and the listener import their modules at the same time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WORKER = (sys.executable, "-m", "quire.server.worker.process")
 
 @dataclass(frozen=True)
 class Launched:
-    """A process that waits to be told its model, and what gives the listener's end of the sockets between them, once.
+    """A worker process that waits for its model.
 
-    It ends when that end is closed.
+    ``connection`` returns the listener's end of the socket, once.  The worker exits when that end is closed.
     """
 
     process: subprocess.Popen[bytes]
@@ -29,5 +29,5 @@ class Launched:
 
 
 def launch(command: Sequence[str] | None = None) -> Launched:
-    """Start a worker.  ``command`` (None: ``WORKER``) gets what names the worker's end as its last argument."""
+    """Start a worker.  ``command`` (default ``WORKER``) gets the name of its socket end as its last argument."""
     return Launched(*start_connected(command or WORKER))

@@ -1,4 +1,4 @@
-"""The listener's end of the channel, on its event loop."""
+"""The listener's end of the channel to a worker, on its event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ListenerSide"]
 
 
 class ListenerSide(asyncio.Protocol):
-    """Decodes what comes and hands it on; tells when the other end is gone."""
+    """Decodes messages and passes them on; reports when the other end closes."""
 
     def __init__(self, received: Callable[[list[FromEngine]], None], lost: Callable[[], None]) -> None:
         self._received = received
@@ -31,7 +31,7 @@ class ListenerSide(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def send(self, messages: Sequence[ToEngine]) -> None:
-        """Send messages; nothing happens where the other end is gone."""
+        """Send messages; does nothing if the other end is closed."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame(messages))
 

@@ -1,4 +1,4 @@
-"""What the process of a model takes beside the model, and how much of a budget is left to the model itself."""
+"""How much memory a worker process uses besides its model, and how much of a budget is left for the model."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ...system import process_memory
 __all__ = ["LEAST_BYTES", "check_share", "committed_bytes", "with_share_of_model"]
 
 MIB = 1 << 20
-# What comes after the model is open: the libraries of templates and grammars, the process in which grammars are tried,
-# and requests.  For each token of the vocabulary, the tree that masks are made from.
+# Memory used after the model is loaded: the libraries for templates and grammars, the process that tries grammars, and
+# requests.  Per token of the vocabulary: the tree from which masks are computed.
 _LATER_BYTES, _LATER_TOKEN_BYTES = 48 * MIB, 500
 _TOLERANCE = 1.05
-# A process beside its model's file, as far as it is known before: itself, what comes later, a small cache.
+# Estimate for a process besides its model file: the process itself, later memory, and a small cache.
 LEAST_BYTES = 88 * MIB
 
 
 def with_share_of_model(config: dict[str, Any]) -> dict[str, Any]:
-    """The options of an engine whose ``memory_bytes`` are the whole process's: less what the process takes without it.
+    """Return the engine options with ``memory_bytes`` reduced by what the process needs besides the model.
 
-    CapacityError where that is everything.
+    CapacityError if nothing is left.
     """
     share = config.get("memory_bytes")
     if share is None:
@@ -31,18 +31,18 @@ def with_share_of_model(config: dict[str, Any]) -> dict[str, Any]:
     rest = min(share, available_bytes() or share) - process_memory()[0] - _LATER_BYTES
     if rest <= 0:
         raise CapacityError(
-            f"[memory] the process of a model must fit into {share / MIB:.0f} MiB but takes more by itself"
+            f"[memory] a limit of {share / MIB:.0f} MiB is too small for a worker process, even without a model"
         )
     return {**config, "memory_bytes": rest}
 
 
 def committed_bytes(n_vocab: int, reserved_bytes: int) -> int:
-    """What this process, whose model is open, may come to take: what it has, and what is still to be filled."""
+    """Return the bytes that this process may come to use with its model loaded: in use now, and still to be filled."""
     return process_memory()[0] + reserved_bytes + _LATER_BYTES + _LATER_TOKEN_BYTES * n_vocab
 
 
 def check_share(committed: int, share: int | None) -> None:
-    """CapacityError where a process may come to take more than its share, as measured with the model open."""
+    """Raise CapacityError if a process may exceed its share, as measured with the model loaded."""
     if share is not None and committed > share * _TOLERANCE:
-        text = f"[memory] the process of a model must stay within {share / MIB:.0f} MiB"
-        raise CapacityError(f"{text} but may come to take {committed / MIB:.0f} MiB")
+        text = f"[memory] the worker may come to use {committed / MIB:.0f} MiB"
+        raise CapacityError(f"{text}, more than its share of {share / MIB:.0f} MiB")

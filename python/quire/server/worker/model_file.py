@@ -1,4 +1,4 @@
-"""What a model's file says of itself, for lists of models."""
+"""Describe a model file, for lists of models."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _MAX_TEXT = 4096
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Size, date, number of parameters, the type of most weights, and the file's keys but for lists and long texts.
+    """Return a model's size, date, number of parameters, most common weight type, and metadata without long values.
 
-    ``digest`` names the file as it lies there: it is made of its table of tensors, its size and its date, not of all
-    its bytes, which would take a second for each gigabyte.  A folder has a size and a date only.
+    ``digest`` identifies the file.  It is computed from the table of tensors, the size and the date, because hashing
+    all bytes would take about a second per gigabyte.  Folders only have a size and a date.
     """
     if path.is_dir():
         files = [file.stat() for file in path.iterdir() if file.is_file()]
         newest = max((file.st_mtime for file in files), default=path.stat().st_mtime)
         return {"size_bytes": sum(file.st_size for file in files), "modified_s": newest}
-    state = path.stat() if path.is_file() else None  # of what is no file, the reader tells what is wrong
+    state = path.stat() if path.is_file() else None  # if it is not a file, the reader raises the error
     return _described_file(path, *((state.st_mtime, state.st_size) if state is not None else (0.0, 0)))
 
 
 @lru_cache(maxsize=8)
 def _described_file(path: Path, modified_s: float, size_bytes: int) -> dict[str, Any]:
-    """The same of a file in this state: lists of models ask often, and reading its vocabulary takes a while."""
+    """Describe a file, cached by its state: clients list models often, and reading the vocabulary takes a while."""
     reader = GGUFReader(path)
     tensors = reader.tensors
     sizes: Counter[str] = Counter()
@@ -57,7 +57,7 @@ def _described_file(path: Path, modified_s: float, size_bytes: int) -> dict[str,
 
 
 def _short_keys(reader: GGUFReader) -> dict[str, Any]:
-    """Numbers, flags and short texts; the vocabulary and templates are told elsewhere."""
+    """Return numbers, flags and short texts, but not the vocabulary or templates."""
     found: dict[str, Any] = {}
     for key in reader.metadata:
         if key.startswith("tokenizer.chat_template") or reader.metadata.type_of(key).endswith("[]"):
@@ -70,13 +70,13 @@ def _short_keys(reader: GGUFReader) -> dict[str, Any]:
 
 
 def abilities(tokenizer: Tokenizer) -> list[str]:
-    """What a model can do beside going on: of ``tools``, ``thinking`` and ``insert`` (filling gaps)."""
+    """Return what a model can do besides completion: ``tools``, ``thinking`` and ``insert`` (filling gaps)."""
     found = []
     try:
         template = ChatTemplate.from_tokenizer(tokenizer)
-        found.append("tools")  # where the template knows none, they are told in the system's message
+        found.append("tools")  # without support in the template, tools go into the system message
         found += ["thinking"] if AnswerFormat.detect(template.source, tools="none").reasoning is not None else []
-    except QuireError:  # there is no template, or one that no chat can be answered with
+    except QuireError:  # no template, or an unusable one
         pass
     try:
         FillInTokens.of(tokenizer)

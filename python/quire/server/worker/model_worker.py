@@ -1,4 +1,4 @@
-"""The engine's side of the messages: takes work, runs it on a model, sends what comes."""
+"""The worker's main class: takes messages, runs them on a model, and sends the results."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Emit", "ModelWorker"]
 
-# One of them is for what is small.
+# One of them is kept free for small jobs.
 _PREPARING_THREADS = 3
 _BETWEEN_FIGURES_S = 0.02
-_MOST_SAID = 1000  # characters of an error, which may quote what it is about
+_MOST_SAID = 1000  # characters; an error may quote its input
 
 
 @dataclass
 class _Running:
-    """A request on its way: being prepared (``native_id`` None), its form being ``compiling``, or in the decoder."""
+    """A request in progress: being prepared (``native_id`` None), its form ``compiling``, or in the decoder."""
 
     native_id: int | None = None
     compiling: Future[Grammar] | None = None
@@ -56,12 +56,12 @@ class _Running:
 
 
 class ModelWorker(LLMBase):
-    """A model behind messages.  Thread-safe; ``emit`` is called on threads of its own and must be quick.
+    """A model that takes messages.  Thread-safe; ``emit`` is called on other threads and must be quick.
 
-    Texts are tokenized and templates rendered on a few threads, so that one long prompt does not hold up the others'
-    cancellation; forms are read on another one, and none waits while they are compiled.  Each request ends with a
-    ``Finished`` for each of its choices, an ``Answer`` or one ``Failed``, but for those that are cancelled, of which
-    nothing more is heard.
+    A few threads tokenize texts and render templates, so that a long prompt does not delay the cancellation of other
+    requests.  Another thread reads forms, and no thread waits while they are compiled.  Each request ends with a
+    ``Finished`` for each of its choices, an ``Answer``, or one ``Failed``.  A cancelled request gets no further
+    messages.
     """
 
     def __init__(self, opened: wire.Open, emit: Emit) -> None:
@@ -76,7 +76,7 @@ class ModelWorker(LLMBase):
         self._running: dict[int, _Running] = {}
         self._told_s = 0.0
         self._preparing = FairPool(_PREPARING_THREADS, "quire-prepare")
-        # Forms may be as long as prompts, and to read them takes Python's time: whoever has none does not wait for it.
+        # Forms may be as long as prompts, and reading them holds the GIL.  Requests without one need not wait for them.
         self._forming = FairPool(1, "quire-form")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
@@ -86,7 +86,7 @@ class ModelWorker(LLMBase):
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
 
     def info(self) -> wire.ModelInfo:
-        """What the listener is told of the model."""
+        """Return the model's properties for the listener."""
         tokenizer, texts = self.tokenizer, self.tokenizer.special_texts
         return wire.ModelInfo(
             name=self.model_name,
@@ -107,7 +107,10 @@ class ModelWorker(LLMBase):
         )
 
     def beat(self) -> wire.Beat:
-        """The figures as of now.  The number of steps is read from the decoder itself, so it tells of life."""
+        """Return a heartbeat with the current figures.
+
+        The decoder itself counts steps, so progress proves it is alive.
+        """
         stats = self.stats()
         rss, anonymous = process_memory()
         return wire.Beat(
@@ -138,7 +141,7 @@ class ModelWorker(LLMBase):
         return self._engine.device_lost
 
     def handle(self, message: wire.ToEngine) -> None:
-        """Take a message.  Returns at once."""
+        """Handle a message; returns at once."""
         if isinstance(message, wire.Cancel):
             self._cancel(message.id)
         elif isinstance(message, wire.Pause):
@@ -150,14 +153,14 @@ class ModelWorker(LLMBase):
             pool = self._forming if _has_form(message) else self._preparing
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
         else:
-            raise InternalError(f"[worker] a message must be work or a cancellation but is {type(message).__name__}")
+            raise InternalError(f"[worker] unexpected message {type(message).__name__}")
 
     def warm_up(self) -> None:
-        """Do what the first request would have to wait for: read the chat template."""
+        """Prepare what would delay the first request: read the chat template."""
         self._preparing.submit("", 0, self._read_template)
 
     def close(self) -> None:
-        """Stop the model and give its memory back; requests under way end as failed."""
+        """Stop the model and free its memory; requests in flight fail."""
         self._forming.close()
         self._preparing.close()
         self._close_engine()
@@ -201,7 +204,7 @@ class ModelWorker(LLMBase):
 
     @contextmanager
     def _failing(self, id_: int) -> Iterator[None]:
-        """Whatever goes wrong inside is the end of a request."""
+        """End the request if anything inside fails."""
         try:
             yield
         except QuireError as error:
@@ -209,16 +212,16 @@ class ModelWorker(LLMBase):
             said = str(error)[:_MOST_SAID]
             self._end(id_, [wire.Failed(id_, type(error).__name__, said, retry_after_s)])
         except Exception as error:
-            text = f"[worker] a request must be prepared or refused but {type(error).__name__}: {error}"
+            text = f"[worker] unexpected {type(error).__name__}: {error}"
             self._end(id_, [wire.Failed(id_, "InternalError", text[:500])])
 
     def _end(self, id_: int, messages: Sequence[wire.FromEngine]) -> None:
-        """The last that is heard of a request, unless it was cancelled."""
+        """Send the last messages of a request, unless it was cancelled."""
         with self._lock:
             if self._running.pop(id_, None) is not None:
                 self._emit(messages)
                 return
-        # Its blocks are back, which nothing else tells before the next sign of life.
+        # A cancelled request has freed its blocks; report that before the next regular heartbeat.
         if (now := time.monotonic()) - self._told_s > _BETWEEN_FIGURES_S:
             self._told_s = now
             self._emit([self.beat()])
@@ -259,20 +262,20 @@ class ModelWorker(LLMBase):
             self._compile(message.id, request.form, hints.key, running, submit)
 
     def _with_system(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages, with the system message that the server was told of, where they begin without one."""
+        """Return the messages, with the server's default system message if they begin without one."""
         if self._system is None or (messages and messages[0].get("role") in ("system", "developer")):
             return messages
         return [{"role": "system", "content": self._system}, *messages]
 
     def _drafted(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> ChatRequest:
-        """A conversation as a request that nobody submits."""
+        """Build a conversation's request without submitting it."""
         chat = ChatOptions(**self._defaults.chat(options))
         return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), chat)
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]
     ) -> None:
-        """Have a form compiled and go on then: no thread that prepares others waits for it."""
+        """Compile a form and then continue, without blocking a thread that prepares other requests."""
         compiling = running.compiling = self._prompts.begin_grammar(form, key)
 
         def go_on() -> None:
@@ -283,7 +286,7 @@ class ModelWorker(LLMBase):
             if not compiling.cancelled():
                 self._preparing.submit(key, 0, go_on)
 
-        if compiling.done():  # it was kept
+        if compiling.done():  # it was cached
             go_on()
             return
         compiling.add_done_callback(compiled)
@@ -291,7 +294,7 @@ class ModelWorker(LLMBase):
             compiling.cancel()
 
     def _know(self, running: _Running, native_id: int) -> None:
-        """A request is in the decoder under this id; it may have been cancelled before."""
+        """Record a request's id in the decoder, and cancel it if it was cancelled before."""
         with self._lock:
             running.native_id = native_id
             cancelled = running.cancelled
@@ -320,7 +323,7 @@ class ModelWorker(LLMBase):
         self._know(running, self._engine.submit(request, answer.deliver))
 
     def _read_template(self) -> None:
-        with suppress(Exception):  # there may be none, and one may refuse any conversation
+        with suppress(Exception):  # there may be no template, or it may reject this conversation
             self._drafted([{"role": "user", "content": "?"}], {})
 
 
@@ -337,7 +340,7 @@ def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
 
 
 def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, tuple[str, ...]]:
-    """The request within the tokens that its prompt may have, and what was left out."""
+    """Cut a request to its limit of prompt tokens; also return a note about what was left out."""
     n_most, n = asked.max_prompt_tokens, len(request.token_ids)
     if n_most is None or n <= n_most:
         return request, ()
@@ -346,7 +349,7 @@ def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, t
 
 
 def _has_form(message: wire.Work) -> bool:
-    """Whether the answer may have to be of a form, which is to be read and compiled."""
+    """Return True if the answer may have a form that must be compiled."""
     if isinstance(message, wire.Chat):
         return bool(message.options.get("tools")) or "structured_outputs" in message.params
     return isinstance(message, wire.Generate) and "structured_outputs" in message.params

@@ -1,4 +1,4 @@
-"""Sampling parameters in messages: the fields that are not the defaults."""
+"""Sampling parameters in messages: only the fields that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = tuple(name for name in PARAMETERS if name != "logits_processors")
 
 
 def set_fields(params: SamplingParams) -> dict[str, Any]:
-    """Return the fields that are not the defaults, as a message has them."""
+    """Return the fields that differ from the defaults, in the format of messages."""
     given = {name: value for name in _NAMES if (value := getattr(params, name)) != getattr(_USUAL, name)}
     if params.structured_outputs is not None:
         form = params.structured_outputs
@@ -26,7 +26,7 @@ def set_fields(params: SamplingParams) -> dict[str, Any]:
 
 
 def params_of(given: Mapping[str, Any]) -> SamplingParams:
-    """Return the inverse of ``set_fields``.  Nothing is checked: the listener did that when it made the message."""
+    """Return the parameters for fields from ``set_fields``.  The listener has validated them already."""
     values = {**_USUAL.__dict__, **_immutable(given)}
     if values["structured_outputs"] is not None:
         values["structured_outputs"] = _made(StructuredOutputsParams, _immutable(values["structured_outputs"]))
@@ -34,12 +34,12 @@ def params_of(given: Mapping[str, Any]) -> SamplingParams:
 
 
 def _immutable(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Messages have lists where the parameters have tuples."""
+    """Turn the lists of a message into tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Make an object of checked values."""
+    """Create an object from validated values, without checks."""
     made = object.__new__(kind)
     made.__dict__.update(values)
     return made

@@ -1,4 +1,4 @@
-"""Requests that were under way when a worker ended: one that was there twice is not tried a third time."""
+"""Requests that were in flight when a worker crashed: after two crashes a request is not tried again."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _REFUSED_FROM = 2
 
 
 class PoisonRequests:
-    """Counts ends by what was asked, whoever asked and however often."""
+    """Counts crashes by the content of requests, regardless of the caller."""
 
     def __init__(self) -> None:
         self._ends: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
 
     def add(self, works: Iterable[Work]) -> None:
-        """These were under way at an end."""
+        """Record the requests that were in flight at a crash."""
         now = time.monotonic()
-        # Several copies of one request count once for each end.
+        # Several copies of a request count only once per crash.
         for name in {_name(work) for work in works}:
             n, _ = self._ends.pop(name, (0, 0.0))
             self._ends[name] = (n + 1, now)
@@ -35,7 +35,7 @@ class PoisonRequests:
             self._ends.popitem(last=False)
 
     def refuses(self, work: Work) -> bool:
-        """Whether this was under way at two ends within an hour."""
+        """Return True if this request was in flight at two crashes within an hour."""
         if not self._ends:
             return False
         n, at = self._ends.get(_name(work), (0, 0.0))
@@ -44,5 +44,5 @@ class PoisonRequests:
 
 def _name(work: Work) -> bytes:
     plain = msgspec.structs.replace(work, id=0, hints=SchedulingHints())
-    # As JSON, which has whole numbers of any size.
+    # Encode as JSON, which has integers of any size.
     return hashlib.blake2b(msgspec.json.encode(plain), digest_size=16).digest()

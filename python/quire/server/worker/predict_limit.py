@@ -1,4 +1,4 @@
-"""llama.cpp's limit of the time that an answer is written in: it ends once a line is complete."""
+"""llama.cpp's time limit for generating an answer: it ends with the next complete line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class _Choice:
 
 @dataclass
 class PredictLimit:
-    """Which choices of a request are over ``seconds``, counted from a choice's first token."""
+    """Ends choices of a request ``seconds`` after their first token."""
 
     seconds: float
     n_choices: int
     _choices: dict[int, _Choice] = field(default_factory=dict)
 
     def takes(self, choice: int, text: str, n_tokens: int, now_s: float) -> bool:
-        """Whether these tokens still belong to the answer; they are the last where the time is over."""
+        """Return True if these tokens still belong to the answer; they are the last ones if the time is over."""
         state = self._choices.setdefault(choice, _Choice(now_s))
         if state.over:
             return False
@@ -34,11 +34,11 @@ class PredictLimit:
         return True
 
     def n_taken(self, choice: int) -> int | None:
-        """Tokens of a choice that is over; None of any other one."""
+        """Return the tokens of a choice that has ended; None if it has not."""
         state = self._choices.get(choice)
         return state.n_tokens if state is not None and state.over else None
 
     @property
     def all_over(self) -> bool:
-        """Whether nobody waits for more."""
+        """True if all choices have ended."""
         return sum(state.over for state in self._choices.values()) == self.n_choices

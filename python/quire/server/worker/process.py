@@ -1,6 +1,6 @@
-"""The process that holds a model: ``python -m quire.server.worker.process END``, started by the listener.
+"""The worker process: ``python -m quire.server.worker.process END``, started by the listener.
 
-It ends when the listener's end of the socket is closed, so that none is ever left behind.
+It exits when the listener's end of the socket closes, so no worker is ever left behind.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .worker_channel import WorkerSide
 __all__ = ["BEAT_S", "run"]
 
 BEAT_S = 0.5
-# The listener goes first where both want the same core: it needs little, and refusals wait for nothing else.
+# The listener takes precedence on a shared core: it needs little time, and error replies depend only on it.
 _NICE = 3
 _LAST_WORDS_S = 0.05
 WorkerMaker = Callable[[Open, Emit], ModelWorker]
 
 
 def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> None:
-    """Open the model that the first message names, then answer until the connection ends."""
+    """Load the model that the first message names, then answer until the connection ends."""
     channel = WorkerSide(connection)
     incoming = channel.messages()
     opened = next(incoming, None)
@@ -41,7 +41,7 @@ def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> No
         worker = make_worker(opened, channel.send)
     except (QuireError, OSError, MemoryError) as error:
         kind = type(error).__name__ if isinstance(error, QuireError) else "LoadError"
-        channel.send([Failed(0, kind, str(error) or "[loader] there must be enough memory but there is not")])
+        channel.send([Failed(0, kind, str(error) or "[loader] out of memory")])
         channel.finish()
         return
     channel.send([Ready(worker.info()), worker.beat()])
@@ -56,17 +56,17 @@ def run(connection: socket.socket, make_worker: WorkerMaker = ModelWorker) -> No
 def _beat(worker: ModelWorker, channel: WorkerSide) -> None:
     while not worker.device_lost.wait(BEAT_S):
         channel.send([worker.beat()])
-    # Its requests are told; only a new process can try the device again.
+    # The requests have been told; only a new process can try the device again.
     time.sleep(_LAST_WORDS_S)
     channel.finish()
-    sys.stderr.write("quire: the worker ends, as its device is lost\n")
+    sys.stderr.write("quire: the worker exits because its device is lost\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def main(make_worker: WorkerMaker = ModelWorker) -> None:
-    """The process."""
-    ignore_stops()  # the listener decides when this process ends
+    """Run the worker process."""
+    ignore_stops()  # the listener decides when this process exits
     lower_priority(_NICE)
     logging.basicConfig(
         format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
@@ -79,7 +79,7 @@ def main(make_worker: WorkerMaker = ModelWorker) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Memory goes back with the process: nothing is left to be told or saved.
+        # Exit without cleanup: the memory goes back with the process, and nothing is left to send or save.
         sys.stderr.flush()
         os._exit(code)
 

@@ -1,4 +1,4 @@
-"""Messages between the listener and the process that holds a model: msgspec structs, as arrays of MessagePack."""
+"""Messages between the listener and a worker: msgspec structs, encoded as MessagePack arrays."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class SchedulingHints(msgspec.Struct, frozen=True, array_like=True):
-    """How a request is scheduled beside others; see ``quire.engine.EngineRequest``.
+    """How to schedule a request; see ``quire.engine.EngineRequest``.
 
-    ``n_bytes``: of its body, by which it waits for threads that prepare it.
+    ``n_bytes`` is the size of its body, by which it queues for the threads that prepare it.
     """
 
     salt: bytes = b""
@@ -52,11 +52,11 @@ class SchedulingHints(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
-    """The first message: which model (None: the package's), and the fields of ``EngineConfig`` that are set.
+    """The first message: the model to load (None: the package's) and the fields of ``EngineConfig`` that are set.
 
-    ``sampling``: fields of ``SamplingParams`` that are advised before what the model's file advises.  ``system``: the
-    system message of chats that begin without one.  ``defaults``: what else requests get that do not say: ``seed``,
-    ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template``: in place of the model's.
+    ``sampling`` has fields of ``SamplingParams`` that take precedence over the model file's advice.  ``system`` is the
+    system message of chats that begin without one.  ``defaults`` are other defaults for requests: ``seed``,
+    ``grammar``, ``pooling``, and fields of ``ChatOptions`` (``chat``).  ``chat_template`` replaces the model's.
     """
 
     path: str | None
@@ -68,11 +68,11 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
-    """Complete a prompt.  ``params``: the fields of ``quire.SamplingParams`` that are not its defaults.
+    """Complete a prompt.  ``params`` has the fields of ``quire.SamplingParams`` that differ from the defaults.
 
-    ``wants_prompt_ids``: ``Started`` brings the prompt's token ids.  ``wants_progress``: deltas tell how much of the
-    prompt is read.  ``predict_s``: an answer that takes longer, from its first token on, ends with a complete line.
-    ``max_prompt_tokens``: a longer prompt loses tokens behind its first ``keep_tokens``.
+    ``wants_prompt_ids``: return the prompt's token ids in ``Started``.  ``wants_progress``: report in deltas how much
+    of the prompt has been processed.  ``predict_s``: time limit from the first token on, after which the answer ends
+    with the next complete line.  ``max_prompt_tokens``: cut a longer prompt after its first ``keep_tokens``.
     """
 
     id: int
@@ -87,8 +87,11 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
-    """Answer a conversation.  ``options``: fields of ``engine.requests.chat.ChatOptions``.  ``wants_progress``: deltas
-    tell how much of the prompt is read."""
+    """Answer a conversation.
+
+    ``options`` has fields of ``engine.requests.chat.ChatOptions``.  ``wants_progress``: report in deltas how much of
+    the prompt has been processed.
+    """
 
     id: int
     messages: list[JsonObject]
@@ -99,7 +102,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
 
 
 class TextRules(msgspec.Struct, frozen=True, array_like=True):
-    """How texts are read; the fields of ``engine.texts.TextOptions``."""
+    """How to read texts; the fields of ``engine.texts.TextOptions``."""
 
     truncate: bool | int = False
     side: Literal["left", "right"] = "right"
@@ -108,11 +111,13 @@ class TextRules(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Embed a prompt; ``Answer`` has ``vector``, little-endian float32, ``n_tokens``, ``n_cached_tokens`` of them, and
-    the ``seconds`` that reading the others took.
+    """Embed a prompt.
 
-    ``n_dimensions``: the first so many are kept (None: all).  ``norm``: the vector is divided by its p-norm, 0 by its
-    largest absolute value, None by nothing.  ``pooling``: as for ``LLM.embed``; ``none`` gives ``n_rows`` vectors.
+    ``Answer`` has ``vector`` (little-endian float32), ``n_tokens``, ``n_cached_tokens`` (the cached part of them), and
+    ``seconds``, the time to process the others.
+
+    ``n_dimensions``: keep only the first ones (None: all).  ``norm``: divide by the p-norm, 0 by the largest absolute
+    value, None not at all.  ``pooling``: as in ``LLM.embed``; ``none`` returns ``n_rows`` vectors.
     """
 
     id: int
@@ -127,10 +132,12 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     """Score the classes of a text, or of a pair of texts.
 
-    ``Answer`` has ``scores`` of the classes and their ``labels``, empty where the file names none; ``shown``, what
-    ``LLM.classify`` makes of them; ``relevance``, one number of them as ``LLM.rerank`` gives it, ``is_judged``, whether
-    it is of yes against no, and ``is_raw``, whether the model's makers show it as it is; and what that of ``Embed`` has
-    beside its vector.
+    ``Answer`` has these values, and those of ``Embed`` besides the vector:
+
+    - ``scores`` of the classes, and their ``labels``, empty if the file names none
+    - ``shown``: the result of ``LLM.classify``
+    - ``relevance``: a single number as in ``LLM.rerank``; ``is_judged`` if it compares "yes" with "no", ``is_raw`` if
+      the model's authors use it without an activation
     """
 
     id: int
@@ -142,9 +149,9 @@ class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A question that is answered at once, by ``Answer`` or ``Failed``; ``values`` are the verb's arguments.
+    """A question that is answered at once, with ``Answer`` or ``Failed``; ``values`` are the verb's arguments.
 
-    ``encoded``: the answer's value is JSON, which the listener need not make of what may be large.
+    ``encoded``: return the value as JSON, so that the listener need not encode large answers.
     """
 
     id: int
@@ -155,13 +162,13 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """Nobody waits for this request any more; nothing further is sent about it."""
+    """Cancel a request; no further messages are sent about it."""
 
     id: int
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
-    """The client of this request does not read: it gives its place to others.  ``paused`` false: it reads again."""
+    """Pause a request whose client does not read, so that others get its place; ``paused`` false resumes it."""
 
     id: int
     paused: bool = True
@@ -175,9 +182,12 @@ ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel | Pa
 
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What the listener knows of an open model.  ``advised``: sampling parameters that its makers advise.
-    ``memory_bytes``: what its process may come to take, its cache full.  ``n_ctx_train``: positions that it was trained
-    on.  ``adapters``: names of their files, and what each is multiplied by."""
+    """A loaded model's properties.
+
+    ``advised`` are sampling parameters that its authors advise.  ``memory_bytes`` is what its process may come to use
+    with a full cache.  ``n_ctx_train`` is the number of positions it was trained on.  ``adapters`` are file names and
+    scales.
+    """
 
     name: str
     architecture: str
@@ -197,13 +207,16 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The model is open."""
+    """The model is loaded."""
 
     info: ModelInfo
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
-    """The engine has taken a request: it waits, or runs.  ``ignored``: see ``engine.requests.chat.ChatRequest``."""
+    """The engine has accepted a request, which waits or runs.
+
+    ``ignored``: see ``engine.requests.chat.ChatRequest``.
+    """
 
     id: int
     n_prompt_tokens: int
@@ -212,14 +225,14 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
-    """A request has left the queue and runs; so many tokens of its prompt were found in the cache."""
+    """A request has left the queue and runs, with this many prompt tokens found in the cache."""
 
     id: int
     n_cached_tokens: int = 0
 
 
 class Logprob(msgspec.Struct, frozen=True, array_like=True):
-    """A token with what it shows, its log-probability, and the likeliest ones: (id, bytes, log-probability)."""
+    """A token with its bytes, its log-probability, and the most likely tokens as (id, bytes, log-probability)."""
 
     token_id: int
     shown: bytes
@@ -228,7 +241,7 @@ class Logprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CallDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What is new of a tool call; see ``quire.chat.ToolCallDelta``."""
+    """A piece of a tool call; see ``quire.chat.ToolCallDelta``."""
 
     index: int
     id: str | None
@@ -237,9 +250,9 @@ class CallDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
-    """What is new of a choice.  Of a chat, ``content``, ``reasoning`` and ``calls``; else ``content`` is the text.
+    """A piece of a choice.  A chat has ``content``, ``reasoning`` and ``calls``; otherwise ``content`` is the text.
 
-    ``n_read``: tokens of the prompt that are read so far, in deltas before the first token that have nothing else.
+    ``n_read`` is set only in progress deltas, which come before the first token: prompt tokens processed so far.
     """
 
     id: int
@@ -254,7 +267,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
-    """The end of a choice.  Times in seconds: in the queue, from there to the first token, from there to the last."""
+    """The end of a choice.  Times are seconds: in the queue, from there to the first token, from there to the last."""
 
     id: int
     choice: int
@@ -271,8 +284,11 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """The last message of a request that failed.  ``kind``: the name of a class of ``quire.errors``, or ``"Lost"``
-    where the worker went away.  ``id`` 0: the model could not be opened.  ``retry_after_s``: when the same may pass."""
+    """The last message of a request that failed.
+
+    ``kind`` is the name of a class in ``quire.errors``, or ``"Lost"`` if the worker went away.  ``id`` 0 means that the
+    model could not be loaded.  ``retry_after_s`` tells when to retry.
+    """
 
     id: int
     kind: str
@@ -288,8 +304,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class DrafterFigures(msgspec.Struct, frozen=True, array_like=True):
-    """Of one drafter: tokens that were computed because it proposed them, and those of them that were right; by their
-    position in the draft, as far as there were any."""
+    """Figures of one drafter: its verified tokens, and the accepted ones among them, in total and by draft position."""
 
     n_drafts: int
     n_drafted: int
@@ -300,7 +315,7 @@ class DrafterFigures(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CacheUse(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that one kind of layers has in the cache: held by sequences, and kept to be found again."""
+    """Bytes of the cache that one kind of layer uses: held by sequences, and kept for the prefix cache."""
 
     kind: str
     held_bytes: int
@@ -308,7 +323,7 @@ class CacheUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """A sign of life, with the decoder's figures; totals since the model was opened."""
+    """A heartbeat with the decoder's figures; totals are since the model was loaded."""
 
     n_steps: int
     n_waiting: int

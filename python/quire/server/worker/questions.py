@@ -1,4 +1,4 @@
-"""Questions about a model's texts, answered at once: ids, pieces, prompts, what its file is."""
+"""Questions about a model's texts, answered at once: ids, pieces, prompts, and facts about its file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Questions"]
 
-# Of an answer: more is of no use for a model, and would hold up the listener.
+# Limits of an answer.  More is of no use to a model, and would block the listener.
 _MOST_SHOWN_IDS, _MOST_SHOWN_BYTES = 1 << 20, 16 << 20
 
 
 class Questions:
-    """Answers what is asked by a verb: the body of a ``wire.Ask``.
+    """Answers the questions of ``wire.Ask`` by their verb.
 
-    ``shown`` has the bytes of each token.  ``drafted`` makes a request of a chat's messages and options.  ``path`` is
-    the model's file, None for the package's.
+    ``shown`` has the bytes of each token.  ``drafted`` builds a request from a chat's messages and options.  ``path``
+    is the model's file, None for the package's.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Questions:
         }
 
     def answer(self, verb: str, values: dict[str, Any]) -> object:
-        """What is answered.  QuireError where the values do not hold."""
+        """Answer a question.  QuireError for invalid values."""
         return self._verbs[verb](**values)
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool, pieces: bool) -> object:
@@ -58,7 +58,7 @@ class Questions:
     def _detokenize(self, tokens: list[int], pieces: bool = False, name: str = "text") -> object:
         self._check_ids(tokens)
         if (n := sum(map(len, map(self._shown.__getitem__, tokens)))) > _MOST_SHOWN_BYTES:
-            raise RequestError(f"[tokens] tokens must be of at most {_MOST_SHOWN_BYTES} bytes of text but have {n}")
+            raise RequestError(f"[tokens] tokens are {n} bytes of text: at most {_MOST_SHOWN_BYTES} are allowed")
         answer: dict[str, object] = {name: self._tokenizer.decode(tokens, skip_special=False)}
         if pieces:
             answer["pieces"] = [self._tokenizer.decode_bytes([id_], False) for id_ in tokens]
@@ -68,7 +68,7 @@ class Questions:
         n_vocab = self._tokenizer.n_vocab
         for id_ in tokens:
             if not 0 <= id_ < n_vocab:
-                raise RequestError(f"[tokens] a token id must be from 0 to {n_vocab - 1} but is {id_}")
+                raise RequestError(f"[tokens] token id {id_} is out of range: expected 0 to {n_vocab - 1}")
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> object:
         chat = self._drafted(messages, options)
@@ -91,14 +91,14 @@ class Questions:
 
 
 def _shown_ids(ids: list[int]) -> list[int]:
-    """Ids for an answer.  RequestError where there are too many for one."""
+    """Return ids for an answer.  RequestError if there are too many."""
     if len(ids) > _MOST_SHOWN_IDS:
-        raise RequestError(f"[tokens] content must be of at most {_MOST_SHOWN_IDS} tokens but has {len(ids)}")
+        raise RequestError(f"[tokens] content has {len(ids)} tokens: at most {_MOST_SHOWN_IDS} are allowed")
     return ids
 
 
 def _piece(shown: bytes) -> str | list[int]:
-    """What a token shows: text, or bytes where it ends within a character."""
+    """Return a token's text, or its bytes if it ends within a character."""
     try:
         return shown.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A model in a process of its own, watched: what dies or hangs is replaced, and its requests are told."""
+"""Supervise a worker process: one that crashes or hangs is restarted, and its requests receive an error."""
 
 from __future__ import annotations
 
@@ -31,13 +31,18 @@ _FINAL = tuple(kind.__name__ for kind in (LoadError, RequestError, ShapeError, U
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """How a worker is watched, in seconds in which this process was awake.
+    """Time limits for a worker, in seconds during which this process was awake.
 
-    ``silent_s``: without a sign of life, a worker counts as away.  ``hung_s``: without a sign of life, it is ended.
-    ``hung_step_s``: it is ended when one step of the model takes longer.  ``load_s``: the longest time to open a model.
-    ``pause_s``: the longest pause before a restart.  ``settled_s``: a worker that ended after this long with its model
-    is replaced without a pause; one that ended earlier may end at every start.
-    ``device_losses``: after so many workers that lost their device within ``device_losses_s`` none is started.
+    Attributes:
+        silent_s: Without a heartbeat for this long, a worker counts as not answering.
+        hung_s: Without a heartbeat for this long, it is killed.
+        hung_step_s: It is killed if one step of the model takes longer.
+        load_s: The longest time to load a model.
+        pause_s: The longest pause before a restart.
+        settled_s: A worker that ran its model for at least this long is restarted without a pause; one that ends
+            earlier
+            may crash at every start.
+        device_losses: After this many lost devices within ``device_losses_s``, no worker is started any more.
     """
 
     silent_s: float = 2.5
@@ -53,7 +58,7 @@ class Watch:
 
 @dataclass
 class _Worker:
-    """One process, from its start to its end.  ``begun_s``, ``heard_s``, ``stepped_s``: by the clock of the watch."""
+    """One worker process.  ``begun_s``, ``heard_s`` and ``stepped_s`` are times of the awake clock."""
 
     launched: Launched
     connection: socket.socket
@@ -76,8 +81,8 @@ class _Worker:
 class WorkerSupervisor(Streams):
     """An ``EngineClient`` whose model is in another process.
 
-    The process is started at once unless ``launched`` is one already, so that it opens the model while the listener
-    gets ready.  Messages go over a pair of connected sockets that have no name.
+    Unless ``launched`` is given, the process is started at once, so that it loads the model while the listener starts
+    up. Messages go over an anonymous pair of sockets.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class WorkerSupervisor(Streams):
         launched: Launched | None = None,
         batch_delay_s: float = 0.0,
     ) -> None:
-        """``batch_delay_s``: how long an idle worker's first request waits for others; see ``BatchDelay``."""
+        """Create the client; ``batch_delay_s`` delays an idle worker's first request, see ``BatchDelay``."""
         super().__init__()
         self._batch_delay = BatchDelay(batch_delay_s, self._send) if batch_delay_s > 0 else None
         self._opened = opened
@@ -96,9 +101,9 @@ class WorkerSupervisor(Streams):
         self._clock = AwakeClock(2 * self._watch.check_s)
         self._command = command
         self._poison = PoisonRequests()
-        self._with_device: list[Work] = []  # lost with it
-        self._devices_lost_s: list[float] = []  # when, of late
-        self._gave_up = ""  # why no worker is started any more
+        self._with_device: list[Work] = []  # requests that were lost with the device
+        self._devices_lost_s: list[float] = []  # times of recent losses
+        self._gave_up = ""  # the reason why no worker is started any more
         self._info: ModelInfo | None = None
         self._beat: Beat | None = None
         self._state = EngineState.LOADING
@@ -128,14 +133,14 @@ class WorkerSupervisor(Streams):
 
     @property
     def process_id(self) -> int | None:
-        """Of the worker, where there is one."""
+        """The worker's process id, None if there is none."""
         return None if self._worker is None else self._worker.process.pid
 
     def submit(self, work: Work) -> Stream:
         if self.state is not EngineState.READY or self._worker is None or self._worker.channel is None:
             raise self._away()
         if self._poison.refuses(work):
-            text = "a request must not have ended the worker twice but this one was under way both times"
+            text = "this request was in flight at two worker crashes and is not tried again"
             raise ApiError(400, "poison_request", text)
         made, stream = self.open(work)
         try:
@@ -144,9 +149,9 @@ class WorkerSupervisor(Streams):
                 self._batch_delay.add(made, self.info.max_sequences)
             else:
                 self._send([made])
-        except OverflowError:  # somewhere in what is free to have any shape, such as a message
+        except OverflowError:  # an integer in a part without a schema, such as a message
             self.close(made.id, cancel=False)
-            raise ApiError(400, "invalid_value", "whole numbers must fit into 64 bits but one does not") from None
+            raise ApiError(400, "invalid_value", "an integer in the request does not fit into 64 bits") from None
         return stream
 
     def _is_alone(self) -> bool:
@@ -168,7 +173,7 @@ class WorkerSupervisor(Streams):
             self._worker.channel.send([Pause(id_, paused)])
 
     async def start(self) -> None:
-        """Wait until the model is open.  The worker's error where it cannot be."""
+        """Wait until the model is loaded.  Raises the worker's error if that fails."""
         await self._connect()
         self._supervising = asyncio.ensure_future(self._supervise())
         while self._state is EngineState.LOADING:
@@ -178,7 +183,7 @@ class WorkerSupervisor(Streams):
             failure = self._failure
             await self.stop()
             if failure is None:
-                raise OpeningLost("[serve] the worker must open the model but ended")
+                raise OpeningLost("[serve] the worker exited while loading the model")
             raise _quire_error(failure)
 
     async def stop(self) -> None:
@@ -189,14 +194,14 @@ class WorkerSupervisor(Streams):
         self._set(EngineState.STOPPED)
         if self._batch_delay is not None:
             self._batch_delay.clear()
-        self.fail_all("Lost", "the server must be running until the answer is complete but stops")
+        self.fail_all("Lost", "the server shut down before the answer was complete")
         worker, self._worker = self._worker, None
         if worker is not None:
             await _end(worker)
 
     def _away(self) -> ApiError:
         seconds = max(1, round(self._load_s + 0.5))
-        text = self._gave_up or f"the model must be ready but is {self.state.value}"
+        text = self._gave_up or f"the model is not ready: {self.state.value}"
         return ApiError(503, "model_not_ready", text, retry_after_s=seconds)
 
     def _silent_s(self) -> float:
@@ -207,7 +212,7 @@ class WorkerSupervisor(Streams):
         self._changed.set()
 
     def _told(self, launched: Launched, connection: socket.socket) -> _Worker:
-        """A worker that is told its model."""
+        """Send the first message, which names the model, to a new worker."""
         connection.sendall(frame([self._opened]))
         connection.setblocking(False)
         now = self._clock.now()
@@ -244,11 +249,11 @@ class WorkerSupervisor(Streams):
             elif isinstance(message, Failed) and message.id == 0:
                 self._failure = message
             elif isinstance(message, Failed) and message.kind == _LOST and message.id in self._work:
-                self._with_device.append(self._work[message.id])  # the worker is about to end
+                self._with_device.append(self._work[message.id])  # the worker is about to exit
         self.dispatch(messages)
 
     async def _supervise(self) -> None:
-        """Watch the worker, replace it when it ends."""
+        """Watch the worker and restart it when it ends."""
         pause_s = 0.0
         while True:
             worker = self._worker
@@ -294,35 +299,35 @@ class WorkerSupervisor(Streams):
         self._set(EngineState.RESTARTING)
         code = worker.process.returncode
         by = ended_by(code)
-        how = "hung" if worker.hung else f"was ended by {by}" if by else f"ended with {code}"
+        how = "hung" if worker.hung else f"was killed by {by}" if by else f"exited with code {code}"
         if self._with_device:
             self._lost_a_device()
         elif self._failure is not None and self._failure.kind in _FINAL:
-            self._gave_up = f"the model cannot be opened again: {self._failure.message}"
+            self._gave_up = f"the model cannot be loaded again: {self._failure.message}"
             how = f"{how}: {self._gave_up}"
-        then = "" if self._gave_up else ", and another one is started"
-        sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests are lost{then}\n")
+        then = "" if self._gave_up else "; restarting it"
+        sys.stderr.write(f"quire: the worker {how}; {self.n_active} requests failed{then}\n")
         if self._batch_delay is not None:
             self._batch_delay.clear()
-        lost = self.fail_all("Lost", f"the worker must live until the answer is complete but {how}")
+        lost = self.fail_all("Lost", f"the worker {how} before the answer was complete")
         lost += self._with_device
         self._with_device = []
         if worker.hung or not was_killed(code):
             self._poison.add(lost)
 
     def _lost_a_device(self) -> None:
-        """A driver that fails again and again needs a person: starting anew each time would only hide that."""
+        """Give up after repeated losses: a driver that keeps failing needs a person; restarts would hide that."""
         watch, now = self._watch, self._clock.now()
         self._devices_lost_s = [at for at in self._devices_lost_s if now - at < watch.device_losses_s] + [now]
         if len(self._devices_lost_s) < watch.device_losses:
             return
         n, seconds = watch.device_losses, watch.device_losses_s
-        self._gave_up = f"the device must work but was lost {n} times within {seconds:.0f} s: no worker is started"
-        sys.stderr.write(f"quire: {self._gave_up}; look at the driver (quire devices --check), then start anew\n")
+        self._gave_up = f"the device was lost {n} times within {seconds:.0f} s: no worker is started any more"
+        sys.stderr.write(f"quire: {self._gave_up}; check the driver (quire devices --check), then restart the server\n")
 
 
 async def _end(worker: _Worker) -> None:
-    """Close the connection, which ends a worker that listens, and kill it where it does not."""
+    """Close the connection, which ends a responsive worker; kill it otherwise."""
     if worker.channel is not None:
         worker.channel.close()
     else:

@@ -1,4 +1,4 @@
-"""The worker's end of the channel.  Apart from the listener's, as the worker does not import asyncio."""
+"""The worker's end of the channel, separate from the listener's so that the worker need not import asyncio."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .protocol import Delta, FromEngine, ToEngine
 
 __all__ = ["WorkerSide", "time_apart"]
 
-# The worker's frames gather so long at least, and are so far apart: less than anybody sees.
+# Messages gather for at least this long, and frames are this far apart, which people cannot notice.
 _TOGETHER_S, _APART_S = 0.0003, 0.012
-# With many streams they are further apart: what the listener does for a piece is taken from the decoder's threads.
+# With many streams frames are further apart, because handling them in the listener takes time from the decoder.
 _LOGPROBS_TOGETHER = 1024
 _APART_PER_STREAM_S, _FURTHEST_APART_S = 0.0012, 0.05
 
 
 class WorkerSide:
-    """The worker's end: one thread reads, one writes what any thread puts in."""
+    """The worker's end: one thread reads, another writes what any thread sends."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -33,16 +33,16 @@ class WorkerSide:
         self._writer.start()
 
     def send(self, messages: Sequence[FromEngine]) -> None:
-        """Have messages sent, in order.  Returns at once."""
+        """Queue messages to be sent in order; returns at once."""
         self._outbox.put(messages)
 
     def finish(self) -> None:
-        """Wait until all that was put in is sent."""
+        """Wait until all queued messages are sent."""
         self._outbox.put(None)
         self._writer.join(5.0)
 
     def messages(self) -> Iterator[ToEngine]:
-        """What comes, until the other end is closed."""
+        """Yield incoming messages until the other end is closed."""
         with self._connection.makefile("rb") as file:
             while len(head := file.read(HEAD)) == HEAD:
                 length = body_length(head)
@@ -56,8 +56,8 @@ class WorkerSide:
         ended = False
         while not ended:
             taken = [self._outbox.get()]
-            # What many requests have to say after one step goes out together; and a model that is quicker than people
-            # read does not wake the listener, and the clients, for every token.
+            # Send the results of a step for many requests together, and do not wake the listener and clients for every
+            # token of a model that is faster than people read.
             time.sleep(max(_TOGETHER_S, sent_s + apart_s - time.monotonic()))
             while not self._outbox.empty():
                 taken.append(self._outbox.get())
@@ -66,14 +66,14 @@ class WorkerSide:
             try:
                 for together in apart(messages):
                     self._connection.sendall(frame(together))
-            except OSError:  # the listener is gone, and the reading thread ends the process
+            except OSError:  # the listener is gone; the reading thread ends the process
                 return
             sent_s = time.monotonic()
             apart_s = time_apart(messages)
 
 
 def apart(messages: Sequence[FromEngine]) -> Iterator[Sequence[FromEngine]]:
-    """Messages in groups, each of which the listener decodes in a moment."""
+    """Split messages into groups small enough not to block the listener."""
     begin = n = 0
     for at, message in enumerate(messages):
         if isinstance(message, Delta):
@@ -86,6 +86,6 @@ def apart(messages: Sequence[FromEngine]) -> Iterator[Sequence[FromEngine]]:
 
 
 def time_apart(messages: Sequence[FromEngine]) -> float:
-    """Seconds until the next frame after one with these messages."""
+    """Return the seconds to wait after a frame with these messages."""
     n_streams = len({message.id for message in messages if isinstance(message, Delta)})
     return min(max(_APART_S, n_streams * _APART_PER_STREAM_S), _FURTHEST_APART_S)

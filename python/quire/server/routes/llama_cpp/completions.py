@@ -35,13 +35,13 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     engine = context.engine(context.body.model)
     given = await context.prepared(prompts_of, context.body.prompt)
     if len(given) > MAX_PROMPTS:
-        text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(given)}"
+        text = f"prompt has {len(given)} prompts: at most {MAX_PROMPTS} are allowed"
         raise ApiError(400, "invalid_value", text, "prompt")
     return await _answer(context, engine, [await _joined(context, engine, prompt) for prompt in given])
 
 
 async def infill(context: RequestContext[InfillBody]) -> Reply | Events:
-    """Fill the gap between two texts; refused where the model was not made to."""
+    """Fill the gap between two texts; rejected if the model does not support it."""
     body = context.body
     engine = context.engine(body.model)
     values = {
@@ -64,7 +64,7 @@ async def _tokenize(
 
 
 async def _joined(context: RequestContext[Any], engine: EngineClient, prompt: str | list[int | str]) -> str | list[int]:
-    """A prompt as text or ids; a list that mixes them is made of ids."""
+    """Return a prompt as text or ids; a list that mixes them becomes ids."""
     if isinstance(prompt, str):
         return prompt
     ids: list[int] = []
@@ -83,7 +83,7 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: l
     params = set_fields(settings.params)
     hints = hints_of(context.caller)
     if not body.cache_prompt:
-        # Nobody else has this salt, so no block is shared, not even with the next request of the same caller.
+        # A random salt, so that no block is shared, not even with the caller's own requests.
         hints = msgspec.structs.replace(hints, salt=os.urandom(32))
     work = Generate(
         0,
@@ -113,7 +113,7 @@ async def _text(context: RequestContext[Any], engine: EngineClient, ids: list[in
 
 @dataclass
 class _Result:
-    """One choice of one prompt as it comes."""
+    """One choice of one prompt in progress."""
 
     index: int
     prompt: str
@@ -126,7 +126,7 @@ class _Result:
 
 
 class _Shape:
-    """llama.cpp's shapes of the answers."""
+    """Builds the answers in llama.cpp's format."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Shape:
         ]
 
     async def whole(self) -> list[dict[str, Any]]:
-        """All answers."""
+        """Collect all answers."""
         async with aclosing(merged(self._answers)) as batches:
             async for number, batch in batches:
                 for event in batch:
@@ -155,7 +155,7 @@ class _Shape:
         return [self._final(result, "".join(result.text), result.ids) for result in self._results]
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All answers as server-sent events; each one's last has ``"stop": true``."""
+        """Yield all answers as server-sent events; the last of each has ``"stop": true``."""
         async with aclosing(merged(self._answers)) as batches:
             async for number, batch in batches:
                 pieces = []
@@ -194,7 +194,7 @@ class _Shape:
         }
 
     def _partial(self, result: _Result, delta: Delta) -> dict[str, Any]:
-        # Of a stream, ids come whether they are asked for or not.
+        # Streams include token ids whether or not they are asked for.
         shown = {**self._head(result, delta.content, delta.token_ids), "tokens": delta.token_ids, "stop": False}
         if delta.logprobs:
             shown["completion_probabilities"] = [self._probability(token) for token in delta.logprobs]
@@ -204,7 +204,7 @@ class _Shape:
         return shown
 
     def _progress(self, result: _Result, n_read: int) -> dict[str, Any]:
-        """How much of a prompt is read."""
+        """Report how much of a prompt has been processed."""
         stream = self._answers[result.index // self._n].stream
         progress = progress_of(stream, result.n_prompt, n_read)
         timings = {"timings": reading_so_far(stream, n_read)} if self._body.timings_per_token else {}
@@ -239,7 +239,7 @@ def _stop_of(end: Finished) -> dict[str, Any]:
 
 
 def _selected(shown: dict[str, Any], fields: list[str]) -> dict[str, Any]:
-    """The fields that are asked for; ``a/b`` is field b of field a, by the name ``a/b``.  None asks for all."""
+    """Return the requested fields; ``a/b`` is field b of field a, under the name ``a/b``.  No paths mean all fields."""
     if not fields:
         return shown
     selected: dict[str, Any] = {}

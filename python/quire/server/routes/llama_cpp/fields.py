@@ -1,4 +1,4 @@
-"""The fields of llama.cpp's ``/completion``, by its names and with its defaults."""
+"""The fields of llama.cpp's ``/completion``, with its names and defaults."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Breaker: TypeAlias = Annotated[str, Meta(min_length=1), limits_of("dry_sequence_
 Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
 BiasValue: TypeAlias = Bias | bool
 Tokenize: TypeAlias = Callable[[str, bool, bool], Awaitable[list[int]]]
-"""Ids of (text, whether special tokens are added, whether they are parsed)."""
+"""Tokenizes a text; the flags add special tokens, and parse special tokens."""
 
 
 class PromptObject(Body, kw_only=True, forbid_unknown_fields=True):
-    """A prompt with pictures, which there must be none of."""
+    """A prompt with images, which are not supported."""
 
     prompt_string: Text
     multimodal_data: Annotated[list[str], Meta(max_length=0)] = []
@@ -46,7 +46,7 @@ PromptItem: TypeAlias = Text | Id | Annotated[list[Part], Meta(max_length=1 << 2
 
 @sampling_fields("llama_cpp")
 class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """What ``/completion`` and ``/infill`` share."""
+    """Fields that ``/completion`` and ``/infill`` share."""
 
     model: Name | None = None
     stream: bool = False
@@ -76,7 +76,7 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
     response_fields: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = []
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **ConstrainedBody.hints,
-        # Slots, shifted contexts and the machine are the server's own.
+        # Slots, context shifting and hardware options belong to the server.
         "verbose": (False,),
         "stream_options": ({}, {"include_usage": False}),
         "n_keep": (0,),
@@ -86,11 +86,11 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
         "id_slot": (-1,),
         "backend_sampling": (False,),
         "preserved_tokens": ([],),
-        # How deep drafts are follows from what they cost.
+        # The draft length adapts to its cost.
         "speculative.n_max": (),
         "speculative.n_min": (),
         "speculative.p_min": (),
-        # A raw text has no thoughts and no calls that are told apart.
+        # A raw completion does not separate reasoning or tool calls.
         "reasoning_control": (False,),
         "reasoning_budget_tokens": (-1,),
         "reasoning_budget_start_tag": ("",),
@@ -116,47 +116,47 @@ class GenerationFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True
     }
 
     def one_of(self, *names: str) -> Any:
-        """The value of a field that goes by several names.  ApiError 400 where they say different things."""
+        """Return the value of a field that has several names.  ApiError 400 if they disagree."""
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if len(set(given.values())) > 1:
             first, second, *_ = given
-            text = f"{second} must be left out beside {first}, or be the same, but is another number"
+            text = f"{second} and {first} disagree: give only one"
             raise ApiError(400, "invalid_value", text, second)
         return next(iter(given.values()), None)
 
     @property
     def n_new(self) -> int | None:
-        """Tokens to generate at most: ``n_predict``, of which -1 is any number and 0 reads the prompt only."""
+        """Most tokens to generate: ``n_predict``; -1 is no limit, and 0 only processes the prompt."""
         wanted: int | None = self.one_of("n_predict", "max_tokens", "max_completion_tokens")
         return None if wanted is None or wanted < 0 else wanted
 
     @property
     def n_choices(self) -> int:
-        """Answers to each prompt."""
+        """Number of answers to each prompt."""
         return self.one_of("n_cmpl", "n") or 1
 
     @property
     def n_shown_probabilities(self) -> int:
-        """Alternatives of each token to show; 0 shows none at all."""
+        """Number of alternatives to show for each token; 0 shows none at all."""
         return self.one_of("n_probs", "logprobs") or 0
 
 
 class CompletionBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
-    """A prompt or several: texts, ids, lists that mix both."""
+    """A prompt or several: texts, ids, or lists that mix both."""
 
     prompt: Text | Annotated[list[PromptItem], Meta(min_length=1, max_length=1 << 22)] | PromptObject
     example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "n_predict": 16}
 
 
 class Extra(msgspec.Struct, forbid_unknown_fields=True):
-    """A file beside the one that is written."""
+    """Another file, as context for the gap."""
 
     text: Text
     filename: Annotated[str, Meta(max_length=4096)] = "tmp"
 
 
 class InfillBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
-    """What stands before and after the gap; ``prompt`` is its beginning, ``input_extra`` stands before it all."""
+    """The text before and after the gap; ``prompt`` begins the gap, and ``input_extra`` goes before everything."""
 
     input_prefix: Text
     input_suffix: Text
@@ -166,14 +166,14 @@ class InfillBody(GenerationFields, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Settings:
-    """How an answer is generated.  ``n_new`` 0: only the prompt is read.  ``lora``: the scales of the adapters."""
+    """How to generate an answer.  ``n_new`` 0 only processes the prompt.  ``lora`` has the scales of adapters."""
 
     params: SamplingParams
     n_new: int | None
     lora: list[dict[str, Any]]
 
     def shown(self) -> dict[str, Any]:
-        """By llama.cpp's names."""
+        """Return the settings under llama.cpp's names."""
         p = self.params
         numbers = {
             field: getattr(p, name) for name, (field,) in fields_of("llama_cpp").items() if name != "speculation"
@@ -197,7 +197,7 @@ class Settings:
 
 
 async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokenize) -> Settings:
-    """How to answer.  ApiError or RequestError naming the field that does not hold."""
+    """Return the settings for a body.  ApiError or RequestError naming an invalid field."""
     given = sampling_of(body)
     if given.get("seed") == _NO_SEED:
         del given["seed"]
@@ -226,12 +226,17 @@ async def settings_of(body: GenerationFields, info: ModelInfo, tokenize: Tokeniz
 
 
 async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[int]]:
-    """Biases by id, and the ids that are never drawn (a bias of ``false``).  Each token of a text gets its bias."""
+    """Return biases by id, and the ids with bias ``false``, which are never drawn.
+
+    A text sets the bias of its tokens.
+    """
     bias: dict[int, float] = {}
     never: list[int] = []
     for key, value in given.items() if isinstance(given, dict) else given:
         if value is True:
-            raise ApiError(400, "invalid_value", "logit_bias must have numbers or false but has true", "logit_bias")
+            raise ApiError(
+                400, "invalid_value", "invalid value true in logit_bias: expected a number or false", "logit_bias"
+            )
         if isinstance(key, int):
             ids = [key]
         elif isinstance(given, dict) and key.isascii() and key.isdecimal() and len(key) < 11:
@@ -247,16 +252,16 @@ async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[
 
 
 def prompts_of(given: Any) -> list[str | list[int | str]]:
-    """The prompts, one by one: a list with ids is one prompt, any other list has one prompt in each item.
+    """Split a field into prompts: a list with ids is one prompt, any other list has one prompt per item.
 
-    ApiError 400 for a list that has both ids and prompts of their own.
+    ApiError 400 for a list that mixes ids and whole prompts.
     """
     if not isinstance(given, list):
         given = [given]
     ids = [item for item in given if isinstance(item, int)]
     if ids:
         if any(not isinstance(item, int | str) for item in given):
-            text = "prompt must have ids and texts, or prompts of their own, but mixes them"
+            text = "prompt mixes token ids with whole prompts"
             raise ApiError(400, "invalid_value", text, "prompt")
         return [given]
     return [item.prompt_string if isinstance(item, PromptObject) else item for item in given]

@@ -1,4 +1,4 @@
-"""What llama.cpp's server tells of itself, and what of it Quire's has not."""
+"""The routes of llama.cpp's server about its state, and those that Quire does not support."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 async def apply_template(context: RequestContext[ChatBody]) -> Reply:
-    """The prompt that a conversation is."""
+    """Render a conversation as a prompt."""
     values = await context.prepared(_conversation, context)
     answer = await context.ask(context.engine(context.body.model), Ask(0, "render", values))
     context.note(answer["ignored"])
@@ -42,12 +42,12 @@ def _conversation(context: RequestContext[ChatBody]) -> dict[str, Any]:
 
 
 async def props(context: RequestContext[None]) -> Reply:
-    """What is known of the model and the server."""
+    """Return properties of the model and the server."""
     service = context.service
     info, is_sleeping = service.info(context.opened_model)
 
     async def no_ids(text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return []  # no text is to be tokenized where nothing is asked for
+        return []  # the defaults contain no text to tokenize
 
     usual = await settings_of(CompletionBody(prompt=""), info, no_ids)
     return Reply.json(
@@ -71,15 +71,15 @@ async def props(context: RequestContext[None]) -> Reply:
 
 
 async def slots(context: RequestContext[None]) -> Reply:
-    """A row for each sequence that can run at a time; ``?fail_on_no_slot=1`` asks for 503 when all are taken."""
+    """List one row per sequence that can run concurrently; ``?fail_on_no_slot=1`` returns 503 if all are busy."""
     engine = context.engine(None)
     info, beat = engine.info, engine.beat
-    # The figures can be a sign of life old: where no answer is awaited any more nothing runs, whatever they say.
+    # The heartbeat may be out of date: without requests in flight nothing runs, whatever it says.
     n_running = 0 if beat is None or not engine.n_active else beat.n_running
     query = parse_qs(context.scope["query_string"].decode("ascii", "replace"), max_num_fields=16)
     if query.get("fail_on_no_slot") == ["1"] and n_running >= info.max_sequences:
-        raise ApiError(503, "no_slot", "a slot must be free but none is", retry_after_s=1)
-    speculates = beat is not None and bool(beat.drafters)  # somebody has proposed tokens
+        raise ApiError(503, "no_slot", "no free slot", retry_after_s=1)
+    speculates = beat is not None and bool(beat.drafters)  # a drafter has proposed tokens
     rows: list[dict[str, Any]] = [
         {"id": i, "n_ctx": info.n_ctx, "speculative": speculates, "is_processing": i < n_running}
         for i in range(info.max_sequences)
@@ -88,18 +88,18 @@ async def slots(context: RequestContext[None]) -> Reply:
 
 
 async def lora_adapters(context: RequestContext[None]) -> Reply:
-    """The adapters of ``--lora``, whose scales stay as they are."""
+    """Return the adapters of ``--lora`` and their scales."""
     info, _ = context.service.info(context.opened_model)
     return Reply.json(shown_adapters(info))
 
 
 async def set_props(context: RequestContext[None]) -> Reply:
-    """Refused, as by llama.cpp's server without ``--props``."""
-    raise ApiError(501, "not_supported", "properties must stay as they were at the start: /props only shows them")
+    """Reject the request, like llama.cpp's server without ``--props``."""
+    raise ApiError(501, "not_supported", "properties cannot be changed while the server runs")
 
 
 class ScalesBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """The scales of the adapters, as a list; one that is left out has 0."""
+    """The scales of the adapters; an adapter that is not listed gets 0."""
 
     adapters: LoraScales
     example: ClassVar[dict[str, object]] = {"adapters": []}
@@ -107,7 +107,7 @@ class ScalesBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
-    """Multiply the adapters of a model by other numbers: it is opened again, where the server may change."""
+    """Set the scales of a model's adapters, which reloads it; needs --allow-changes."""
     service, body = context.service, context.body
     name = service.name_of(body.model)
     info, _ = service.info(name)
@@ -119,9 +119,7 @@ async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
         scales[each.id] = each.scale
     if scales != [scale for _, scale in info.adapters]:
         if not service.settings.allow_changes:
-            text = (
-                "scales of adapters are changed for everybody: start the server with --allow-changes, or set them there"
-            )
+            text = "adapter scales apply to all clients: set them with --lora, or start the server with --allow-changes"
             raise ApiError(403, "not_allowed", text)
         await service.library.close(name)
         before = service.adapter_scales.get(name)
@@ -129,7 +127,7 @@ async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
         try:
             async with service.pinned(name, context.caller):
                 pass
-        except ApiError:  # as it was, when it is asked for again
+        except ApiError:  # restore the scales for the next time it is loaded
             if before is None:
                 del service.adapter_scales[name]
             else:
@@ -139,5 +137,5 @@ async def set_lora_adapters(context: RequestContext[ScalesBody]) -> Reply:
 
 
 async def slot_action(context: RequestContext[None]) -> Reply:
-    """Refused, as by llama.cpp's server without ``--slot-save-path``."""
-    raise ApiError(501, "not_supported", "slots must be left alone: what they hold is neither saved nor restored")
+    """Reject the request, like llama.cpp's server without ``--slot-save-path``."""
+    raise ApiError(501, "not_supported", "saving and restoring slots is not supported")

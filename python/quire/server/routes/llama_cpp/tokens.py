@@ -1,4 +1,4 @@
-"""Texts to tokens and back."""
+"""Convert texts to tokens and back."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["DetokenizeBody", "TokenizeBody", "detokenize", "tokenize"]
 
 
 class TokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """``content``: the text.  ``with_pieces``: what each token shows, as text or, in half characters, as bytes.
+    """A text to tokenize.  ``with_pieces`` also returns each token's text, or its bytes if it is part of a character.
 
-    By vLLM's names: ``prompt``, to which ``add_special_tokens`` unless that is false; the answer has its shape.
+    In vLLM's format the text is ``prompt``, and ``add_special_tokens`` defaults to true; the answer has vLLM's format,
+    too.
     """
 
     content: Text | None = None
@@ -31,17 +32,17 @@ class TokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """``tokens``: ids."""
+    """Token ids to turn into text."""
 
     tokens: Ids
     model: Name | None = None
 
 
 async def tokenize(context: RequestContext[TokenizeBody]) -> Reply:
-    """The tokens of a text."""
+    """Tokenize a text."""
     body = context.body
     if (body.content is None) == (body.prompt is None):
-        raise ApiError(400, "invalid_value", "content must be given, or prompt, but not both", "content")
+        raise ApiError(400, "invalid_value", "give either content or prompt", "content")
     if body.prompt is not None:
         return await _as_vllm(context, body.prompt)
     values = {
@@ -61,6 +62,6 @@ async def _as_vllm(context: RequestContext[TokenizeBody], prompt: str) -> Reply:
 
 
 async def detokenize(context: RequestContext[DetokenizeBody]) -> Reply:
-    """The text of tokens."""
+    """Turn tokens into text."""
     values = {"tokens": context.body.tokens, "name": "content"}
     return Reply(await context.ask(context.engine(context.body.model), Ask(0, "detokenize", values, encoded=True)))

@@ -1,1 +1,1 @@
-"""The interface of Ollama."""
+"""Ollama's API."""

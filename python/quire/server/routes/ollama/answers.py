@@ -33,7 +33,7 @@ LINES = b"application/x-ndjson"
 
 
 async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
-    """Answer a prompt, go on with it (``raw``), or fill the gap before ``suffix``."""
+    """Answer a prompt, continue it (``raw``), or fill the gap before ``suffix``."""
     body = context.body
     engine, given = await _checked(context)
     if not body.prompt and not body.suffix:
@@ -73,7 +73,7 @@ async def chat(context: RequestContext[ChatBody]) -> Reply | Events:
 
 
 def _chat_options(context: RequestContext[Any], engine: EngineClient, given: Options) -> dict[str, Any]:
-    """Fields of ``ChatOptions``."""
+    """Return fields of ``ChatOptions``."""
     context.said_by |= {"enable_thinking": "think", "reasoning_effort": "think"}
     options: dict[str, Any] = {"template_values": context.body.template_values()}
     if context.body.truncate:
@@ -83,7 +83,7 @@ def _chat_options(context: RequestContext[Any], engine: EngineClient, given: Opt
 
 
 async def _checked(context: RequestContext[Any]) -> tuple[EngineClient, Options]:
-    """The engine that answers, its context grown towards ``num_ctx`` if possible, and the options.
+    """Return the engine, with its context grown towards ``num_ctx`` if possible, and the options.
 
     ApiError for an invalid body or an unknown model.
     """
@@ -119,13 +119,13 @@ def _params(context: RequestContext[Any], engine: EngineClient, options: Options
 
 
 def moment(seconds: float | None = None) -> str:
-    """A time (now) as Ollama writes it."""
+    """Format a time (by default now) like Ollama."""
     at = datetime.now(timezone.utc) if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
     return at.isoformat().replace("+00:00", "Z")
 
 
 def _loaded(context: RequestContext[Any], empty: dict[str, Any]) -> Reply:
-    """The answer to a request that has nothing to answer: the model is there, or goes now."""
+    """Answer a request without a prompt, which only loads or unloads the model."""
     body: Answered = context.body
     is_closing = keep_alive_s(body.keep_alive) == 0
     if is_closing:
@@ -140,7 +140,7 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, work: Work
     answer = ResponseStream(context, context.submit(engine, work), advice=advice)
     await answer.start()
     if context.body.stream:
-        # No pings: lines have no comments, and a client would take anything for a part of the answer.
+        # No pings: lines of JSON have no comments, and a client would read anything as part of the answer.
         return Events(_pieces(answer, shape), lambda error: sse.line(error_body(error, Dialect.OLLAMA)), LINES)
     parts = _Parts()
     async for delta in answer.deltas():
@@ -155,7 +155,7 @@ async def _pieces(answer: ResponseStream, shape: _Shape) -> AsyncIterator[bytes]
         for event in batch:
             if isinstance(event, Finished):
                 continue
-            # A call's arguments are an object, which is there when the call is complete.
+            # Send a call only when it is complete, because its arguments are an object.
             calls.add_calls(event.calls)
             parts = _Parts([event.content], [event.reasoning], _logprobs(event))
             if event.content or event.reasoning or event.logprobs:
@@ -168,7 +168,7 @@ async def _pieces(answer: ResponseStream, shape: _Shape) -> AsyncIterator[bytes]
 
 
 def end_fields(answer: ResponseStream) -> dict[str, Any]:
-    """How an answer ended; times in nanoseconds.  One new token takes no time but its prompt's, and has none."""
+    """Return the fields of the last line; times are in nanoseconds.  A single new token has no time of its own."""
     end = answer.ends[0]
     fields = {
         "done": True,
@@ -184,7 +184,7 @@ def end_fields(answer: ResponseStream) -> dict[str, Any]:
 
 @dataclass
 class _Parts:
-    """Parts of an answer, joined."""
+    """Joined parts of an answer."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -192,27 +192,27 @@ class _Parts:
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
-        """Take more in."""
+        """Add a delta."""
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
         self.logprobs += _logprobs(delta)
         self.add_calls(delta.calls)
 
     def add_calls(self, calls: list[CallDelta]) -> None:
-        """Take more of tool calls in."""
+        """Add pieces of tool calls."""
         for call in calls:
             empty = {"id": call.id, "name": call.name, "arguments": ""}
             self.calls.setdefault(call.index, empty)["arguments"] += call.arguments
 
 
 class _Shape(ABC):
-    """Ollama's shape of an answer or a part of it."""
+    """Builds an answer, or a part of it, in Ollama's format."""
 
     def __init__(self, model: str) -> None:
         self._model = model
 
     def object(self, parts: _Parts, more: dict[str, Any]) -> dict[str, Any]:
-        """The object of a line."""
+        """Return the object of a line."""
         shown = {"model": self._model, "created_at": moment(), **self._own(parts), **more}
         if parts.logprobs:
             shown["logprobs"] = parts.logprobs
@@ -220,12 +220,12 @@ class _Shape(ABC):
 
     @abstractmethod
     def _own(self, parts: _Parts) -> dict[str, Any]:
-        """What one of the routes has and the other has not."""
+        """Return the fields that only one of the routes has."""
 
 
 class _GenerateShape(_Shape):
     def __init__(self, model: str, messages: list[dict[str, Any]]) -> None:
-        """``messages``: the conversation, which the last piece returns with the answer as its last turn."""
+        """Create the shape; ``messages`` is the conversation, which the last line returns together with the answer."""
         super().__init__(model)
         self._messages = messages
         self._said: list[str] = []

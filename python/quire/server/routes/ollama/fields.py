@@ -1,4 +1,4 @@
-"""The fields of Ollama's interface, by its names."""
+"""The fields of Ollama's API."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ Think: TypeAlias = bool | Literal["low", "medium", "high", "xhigh", "max"]
 
 @sampling_fields("ollama")
 class Options(Body, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are drawn.  ``num_ctx`` is what the server's context should have room for; ``num_keep``: tokens at the
-    beginning of a prompt that stay where it is cut."""
+    """Sampling options.
+
+    ``num_ctx`` is the context that the model should be loaded with.  ``num_keep`` is the number of tokens to keep at
+    the beginning of a prompt that is cut.
+    """
 
     num_predict: Limit = -1
     num_ctx: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -49,7 +52,7 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         "draft_num_predict": (0,),
         "penalize_newline": (True,),
-        # These are the server's own, from its start on.
+        # Fixed when the server starts.
         "num_batch": (),
         "num_gpu": (),
         "main_gpu": (),
@@ -64,11 +67,11 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
     refused: ClassVar[dict[str, tuple[object, ...]]] = {"vocab_only": (False,)}
 
     def prompt_limit(self, info: ModelInfo) -> int:
-        """Tokens of a prompt that leave room for the answer."""
+        """Return the most prompt tokens that leave room for the answer."""
         return most_prompt_tokens(info.n_ctx, self.num_predict if self.num_predict > 0 else None)
 
     def params(self, info: ModelInfo, **further: Any) -> SamplingParams:
-        """The parameters.  ApiError or RequestError naming the field that does not hold."""
+        """Return the parameters.  ApiError or RequestError naming an invalid field."""
         given = sampling_of(self)
         more = {
             "max_tokens": self.num_predict if self.num_predict > 0 else info.advised.get("max_tokens"),
@@ -78,14 +81,14 @@ class Options(Body, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """What both ways of asking share."""
+    """Fields that ``/api/generate`` and ``/api/chat`` share."""
 
     model: Name
     stream: bool = True
     format: Text | dict[str, Any] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {
         **ConstrainedBody.hints,
-        # A context that is full ends the answer.
+        # Context shifting is not supported: a full context ends the answer.
         "shift": (False,),
     }
     truncate: bool = True
@@ -99,29 +102,29 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     }
 
     def form(self) -> StructuredOutputsParams | None:
-        """The form that the answer must have."""
+        """Return the form that the answer must have."""
         return self.wanted_form(self._own_form())
 
     def _own_form(self) -> StructuredOutputsParams | None:
         if isinstance(self.format, dict):
             return StructuredOutputsParams(json=self.format)
         if self.format not in (None, "", "json"):
-            raise ApiError(400, "invalid_value", "format must be json or a JSON schema but is another text", "format")
+            raise ApiError(400, "invalid_value", "unsupported format: expected json or a JSON schema", "format")
         return StructuredOutputsParams(json_object=True) if self.format == "json" else None
 
     def check(self) -> None:
-        """ApiError for what does not go together."""
+        """Raise ApiError for an invalid combination of fields."""
         check_keep_alive(self.keep_alive)
 
     def n_logprobs(self) -> int | None:
-        """Alternatives beside each token's log-probability; None for no log-probabilities."""
+        """Return the number of alternatives for each token; None for no log-probabilities."""
         if self.top_logprobs and not self.logprobs:
-            text = "top_logprobs must come with logprobs but comes without"
+            text = "top_logprobs requires logprobs"
             raise ApiError(400, "invalid_value", text, "top_logprobs")
         return self.top_logprobs if self.logprobs else None
 
     def template_values(self) -> dict[str, Any]:
-        """What a template is told of thinking."""
+        """Return the template variables about thinking."""
         if self.think is None:
             return {}
         if isinstance(self.think, bool):
@@ -130,12 +133,12 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 def check_keep_alive(given: float | str | None) -> None:
-    """ApiError for a text that is no duration."""
+    """Raise ApiError for an invalid duration."""
     keep_alive_s(given)
 
 
 def keep_alive_s(given: float | str | None) -> float | None:
-    """How long a model is to stay, in seconds; None: as long as the server has it."""
+    """Return the seconds that a model should stay loaded; None for the server's default."""
     if given is None or given == "":
         return None
     try:
@@ -145,7 +148,7 @@ def keep_alive_s(given: float | str | None) -> float | None:
 
 
 class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
-    """A prompt, which the model's template makes a conversation of, unless ``raw``."""
+    """A prompt, which the model's template turns into a conversation unless ``raw`` is set."""
 
     prompt: Text = ""
     suffix: Text = ""
@@ -159,16 +162,16 @@ class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
     }
 
     def check(self) -> None:
-        """ApiError for what does not go together."""
+        """Raise ApiError for an invalid combination of fields."""
         super().check()
         alone = "suffix" if self.suffix else "raw"
         for name in ("system", "think", "context", *(("format",) if self.suffix else ())):
             if (self.suffix or self.raw) and getattr(self, name):
-                text = f"{name} must be left out beside {alone} but is set"
+                text = f"{name} cannot be combined with {alone}"
                 raise ApiError(400, "unsupported_parameter", text, name)
 
     def conversation(self) -> list[dict[str, Any]]:
-        """The prompt behind the conversation that it goes on with."""
+        """Return the conversation that ``context`` continues, followed by the prompt."""
         earlier = conversation_of(self.context) if self.context else []
         system = {"role": "system", "content": self.system}
         if self.system and system not in earlier:
@@ -188,14 +191,14 @@ class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
     tools: Tools = []
 
     def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
-        """The messages by the names of templates.  ApiError naming what does not hold."""
+        """Return the messages in the format of templates.  ApiError naming an invalid field."""
         for i, message in enumerate(self.messages):
             check_fields(message, (*_MESSAGE_KEYS, "images", "tool_name", "name"), f"messages[{i}]", context)
         return [_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
 
 
 class ModelBody(Body, kw_only=True, forbid_unknown_fields=True):
-    """Which model; older clients say ``name``."""
+    """The model to show; older clients send ``name``."""
 
     model: Name | None = None
     name: Name | None = None
@@ -207,12 +210,14 @@ _MESSAGE_KEYS = ("role", "content", "thinking", "tool_calls", "tool_call_id")
 
 def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
     if message.get("images"):
-        raise ApiError(400, "unsupported_parameter", f"{place}.images must be left out: only text is read", place)
+        raise ApiError(
+            400, "unsupported_parameter", f"{place}.images is not supported: this model reads text only", place
+        )
     own = {name: message[name] for name in _MESSAGE_KEYS if message.get(name) is not None}
     tool = message.get("tool_name") or message.get("name")
     return {**own, "name": tool} if tool else own
 
 
 def name_of(model: str) -> str:
-    """A model's name without the tag that Ollama's clients add."""
+    """Return a model's name without the tag that Ollama's clients add."""
     return model.removesuffix(":latest")

@@ -1,4 +1,4 @@
-"""Ollama's routes about models, and what of it Quire's server has not."""
+"""Ollama's routes about models, including those that Quire does not support."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .fields import ModelBody, name_of
 
 __all__ = ["absent", "blob", "ps", "show", "tags", "version"]
 
-# Clients refuse what is older than the routes that they use.
+# Clients reject versions older than the routes that they use.
 _SPOKEN = "0.13.0"
-# Ollama's way to say that a model stays.
+# Ollama's expiry time of a model that is never unloaded.
 _NEVER = "2318-01-01T00:00:00Z"
 
 
 async def tags(context: RequestContext[None]) -> Reply:
-    """The models that there are."""
+    """List all models."""
     known = await context.service.library.rescan()
     ready = dict(_ready(context))
     rows = []
     for name, size in known.items():
         if name in ready:
             rows.append(await _row(context, name, ready[name]))
-        else:  # what its file says of it is read when it is opened
+        else:  # the file's details are read only when the model is loaded
             rows.append(
                 {"name": f"{name}:latest", "model": f"{name}:latest", "size": size, "digest": "", "details": {}}
             )
@@ -37,7 +37,7 @@ async def tags(context: RequestContext[None]) -> Reply:
 
 
 async def ps(context: RequestContext[None]) -> Reply:
-    """The models that are loaded."""
+    """List the loaded models."""
     rows = []
     for name, engine in _ready(context):
         row = await _row(context, name, engine)
@@ -51,15 +51,13 @@ async def ps(context: RequestContext[None]) -> Reply:
 
 
 async def show(context: RequestContext[ModelBody]) -> Reply:
-    """What is known of a model."""
+    """Show a model."""
     body = context.body
     name = body.model or body.name
     if name is None:
-        raise ApiError(400, "invalid_value", "model must be given but is absent", "model")
+        raise ApiError(400, "invalid_value", "model is required", "model")
     if body.verbose:
-        raise ApiError(
-            400, "unsupported_parameter", "verbose must be left out but is set: lists are not shown", "verbose"
-        )
+        raise ApiError(400, "unsupported_parameter", "verbose is not supported: leave it out", "verbose")
     async with context.service.pinned(context.service.exactly(name_of(name)), context.caller) as engine:
         described = await context.ask(engine, Ask(0, "describe", {}))
         info, file = engine.info, described["file"]
@@ -81,18 +79,18 @@ async def show(context: RequestContext[ModelBody]) -> Reply:
 
 
 async def version(context: RequestContext[None]) -> Reply:
-    """The version of Ollama whose interface this is, which clients look at, and the server's own."""
+    """Return the version of Ollama whose API this is, which clients check, and the server's own."""
     return Reply.json({"version": _SPOKEN, "quire": context.service.version})
 
 
 async def absent(context: RequestContext[None]) -> Reply:
-    """Refused: models are files that the server is told of when it starts."""
-    raise ApiError(501, "not_supported", "models must be files of the server's but this would fetch or change them")
+    """Reject the request: models are files given to the server when it starts."""
+    raise ApiError(501, "not_supported", "this server does not support uploading models")
 
 
 async def blob(context: RequestContext[None]) -> Reply:
-    """There is none: models are not made of parts that clients send."""
-    raise ApiError(404, "no_such_blob", "the blob must be there but is not: this server keeps none")
+    """Answer that a blob does not exist: models are not created from uploaded parts."""
+    raise ApiError(404, "no_such_blob", "no such blob: this server stores none")
 
 
 def _ready(context: RequestContext[Any]) -> list[tuple[str, EngineClient]]:

@@ -1,1 +1,1 @@
-"""The interface of OpenAI."""
+"""OpenAI's API."""

@@ -35,7 +35,7 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
 
 
 async def count(context: RequestContext[ChatBody]) -> Reply:
-    """How many tokens the prompt of a conversation has."""
+    """Count the prompt tokens of a conversation."""
     body = context.body
     values = await context.prepared(
         lambda: {"messages": checked_messages(body.messages, context), "options": body.options(context)}
@@ -44,7 +44,7 @@ async def count(context: RequestContext[ChatBody]) -> Reply:
 
 
 class _Shape:
-    """OpenAI's shapes of one answer."""
+    """Builds one answer in OpenAI's format."""
 
     def __init__(self, body: ChatBody, model: str, version: str) -> None:
         self._body = body
@@ -62,7 +62,7 @@ class _Shape:
         }
 
     async def whole(self, answer: ResponseStream) -> dict[str, Any]:
-        """The answer as one object."""
+        """Collect the answer into one object."""
         parts = [Message(self._logprob) for _ in range(self._body.n)]
         async for delta in answer.deltas():
             parts[delta.choice].add(delta)
@@ -79,7 +79,7 @@ class _Shape:
         return {**self._head, "choices": choices, "usage": answer.usage.openai(), "timings": timings}
 
     async def pieces(self, answer: ResponseStream) -> AsyncIterator[bytes]:
-        """The answer as server-sent events."""
+        """Yield the answer as server-sent events."""
         head = {**self._head, "object": "chat.completion.chunk"}
         options = self._body.stream_options
         wants_usage = options is not None and options.include_usage
@@ -112,7 +112,7 @@ class _Shape:
         yield sse.DONE
 
     def _so_far(self, answer: ResponseStream, event: Delta) -> dict[str, Any]:
-        """Figures of an answer under way, where a request wants them in every event."""
+        """Return figures of the answer so far, if the request wants them in every event."""
         body, usage = self._body, answer.usage
         self._n_new += len(event.token_ids)
         self._first_s = self._first_s or time.monotonic()
@@ -125,7 +125,7 @@ class _Shape:
 
 
 def delta_fields(delta: Delta) -> dict[str, Any]:
-    """What is new, by OpenAI's names."""
+    """Return a delta in OpenAI's format."""
     new: dict[str, Any] = {}
     if delta.content:
         new["content"] = delta.content
@@ -146,7 +146,7 @@ def _call_fields(call: CallDelta) -> dict[str, Any]:
 
 
 def openai_logprob(token: Logprob) -> dict[str, Any]:
-    """A token's log-probability as chats have it."""
+    """Return a token's log-probability in the format of chats."""
     top = [{"token": _text(shown), "logprob": p, "bytes": list(shown)} for _, shown, p in token.top]
     return {"token": _text(token.shown), "logprob": token.logprob, "bytes": list(token.shown), "top_logprobs": top}
 

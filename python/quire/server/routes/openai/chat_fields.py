@@ -28,8 +28,11 @@ Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
 
 
 class StreamOptions(msgspec.Struct):
-    """``include_usage``: the last event but ``[DONE]`` has the usage; ``continuous_usage_stats``: every event has that
-    so far.  Nothing is ever put in to hide sizes."""
+    """Options of a stream.
+
+    ``include_usage`` sends the usage in the last event before ``[DONE]``; ``continuous_usage_stats`` sends the usage so
+    far in every event.  ``include_obfuscation`` has no effect: no padding is ever sent.
+    """
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -44,18 +47,18 @@ class TextPart(msgspec.Struct):
 
 
 class Prediction(msgspec.Struct):
-    """What the answer is expected to be, for the most part."""
+    """A text that the answer is expected to resemble."""
 
     content: str | Annotated[list[TextPart], Meta(max_length=4096)]
     type: Literal["content"] = "content"
 
     def text(self) -> str:
-        """The whole."""
+        """Return the whole text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields, and those of Quire's sampling and templates; by llama.cpp's names, too."""
+    """A request in OpenAI's format, with Quire's sampling and template fields, also under llama.cpp's names."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
     example: ClassVar[dict[str, object]] = {
@@ -113,7 +116,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     }
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:
-        """What holds where nothing is said."""
+        """Return the defaults of a chat."""
         return chat_defaults(info.advised, given)
 
     def given(self) -> dict[str, Any]:
@@ -128,24 +131,24 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         return given
 
     def limit(self) -> int | None:
-        """Tokens to generate at most; -1 is any number."""
+        """Return the most tokens to generate; None for no limit."""
         names = ("max_completion_tokens", "max_tokens", "n_predict")
         wanted: int | None = one_of(self, *names)
         if wanted == 0:
-            raise ApiError(400, "invalid_value", "max_tokens must be 1 or more but is 0", "max_tokens")
+            raise ApiError(400, "invalid_value", "max_tokens is 0: expected 1 or more", "max_tokens")
         return None if wanted is None or wanted < 0 else wanted
 
     def n_logprobs(self) -> int | None:
-        """Alternatives of each token to show; None for no log-probabilities."""
+        """Return the number of alternatives for each token; None for no log-probabilities."""
         if self.top_logprobs and not self.logprobs:
-            text = "top_logprobs must come with logprobs but comes without"
+            text = "top_logprobs requires logprobs"
             raise ApiError(400, "invalid_value", text, "top_logprobs")
         if self.logprobs:
             return self.top_logprobs if self.top_logprobs is not None else self.n_probs or 0
         return self.n_probs or None
 
     def work(self, engine: EngineClient, context: RequestContext[ChatBody]) -> Chat:
-        """What the engine is asked."""
+        """Return the engine's work for the request."""
         params = self.params(
             engine.info, self.limit(), logprobs=self.n_logprobs(), structured_outputs=self.wanted_form()
         )
@@ -159,14 +162,14 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         return Chat(0, messages, options, set_fields(params), hints, self.return_progress and self.stream)
 
     def options(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
-        """Fields of ``ChatOptions``."""
+        """Return fields of ``ChatOptions``."""
         options = options_of(self.tools, self.tool_choice, context, self._template_values(context))
         if not self.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         if not self.parse_tool_calls:
             options["tool_format"] = "none"
         if self.reasoning_format is not None:
-            # DeepSeek's is llama.cpp's word for reasoning that is told apart.
+            # llama.cpp's "deepseek" means to separate reasoning from the answer.
             apart = self.reasoning_format in ("deepseek", "deepseek-legacy", "")
             options["reasoning_format"] = "auto" if apart else self.reasoning_format
         budget = one_of(self, "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
@@ -174,7 +177,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             options["reasoning_budget"] = budget
         if self.continue_final_message:
             if self.add_generation_prompt:
-                text = "continue_final_message must come without add_generation_prompt but both are true"
+                text = "continue_final_message cannot be combined with add_generation_prompt"
                 raise ApiError(400, "invalid_value", text, "continue_final_message")
             options["continue_final_message"] = True
         elif self.add_generation_prompt is False:
@@ -182,7 +185,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         return options
 
     def _template_values(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
-        """What the template is told, of thinking by whatever name; ``chat_template_kwargs`` come first."""
+        """Return the template's variables, including thinking; ``chat_template_kwargs`` take precedence."""
         values: dict[str, Any] = {}
 
         def say(name: str, value: Any, field: str) -> None:
@@ -208,17 +211,17 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class ThinkingSwitch(msgspec.Struct):
-    """Whether the model thinks, as some clients say it."""
+    """Turns thinking on or off, in some clients' format."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"] = "enabled"
 
 
 def one_of(body: Any, *names: str) -> Any:
-    """The value of a field that goes by several names.  ApiError 400 where they say different things."""
+    """Return the value of a field that has several names.  ApiError 400 if they disagree."""
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     if len(set(given.values())) > 1:
         first, second, *_ = given
-        text = f"{second} must be {first} or left out but is another number"
+        text = f"{second} and {first} disagree: give only one"
         raise ApiError(400, "invalid_value", text, second)
     return next(iter(given.values()), None)
 
@@ -229,14 +232,14 @@ _MESSAGE_KEYS = frozenset(
         "refusal", "function_call",
     )
 )  # fmt: skip
-# Fields of an answer that clients send back and no template shows: annotations, and audio that only OpenAI stores.
+# Fields of an answer that clients send back but no template shows: annotations, and audio stored only by OpenAI.
 _UNREAD = frozenset(("annotations", "audio"))
 
 
 def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any]) -> list[dict[str, Any]]:
-    """The messages by roles that templates know: OpenAI's newer name of the system is ``developer``.
+    """Return the messages with roles that templates know: OpenAI's newer ``developer`` becomes ``system``.
 
-    A field that is not known is noted, as some template may read it; ApiError 400 where the server is strict.
+    An unknown field is kept and noted, because a template may read it; ApiError 400 if the server is strict.
     """
     for i, message in enumerate(messages):
         for name, value in message.items():
@@ -257,7 +260,7 @@ def checked_messages(messages: list[dict[str, Any]], context: RequestContext[Any
 
 
 def _with_functions(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose calls of custom tools, which take a text, are calls of functions with one argument."""
+    """Turn calls of custom tools, which take a text, into function calls with one argument."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or not any(isinstance(c, dict) and c.get("type") == "custom" for c in calls):
         return message
@@ -273,7 +276,7 @@ def _as_function(call: Any) -> Any:
 
 
 async def counted(context: RequestContext[Any], engine: EngineClient, values: dict[str, Any]) -> dict[str, Any]:
-    """The answer of routes that count; ``values``: ``messages`` and ``options`` of a ``Chat``."""
+    """Count tokens and return the answer; ``values`` has ``messages`` and ``options`` of a ``Chat``."""
     answer = await context.ask(engine, Ask(0, "count", values))
     context.note(answer["ignored"])
     return {"object": "response.input_tokens", "input_tokens": answer["n_tokens"]}
@@ -282,7 +285,7 @@ async def counted(context: RequestContext[Any], engine: EngineClient, values: di
 def options_of(
     tools: list[dict[str, Any]], tool_choice: Any, context: RequestContext[Any], template_values: dict[str, Any]
 ) -> dict[str, Any]:
-    """Fields of ``ChatOptions``.  A choice of tools where there are none has no effect."""
+    """Return fields of ``ChatOptions``.  A tool choice without tools has no effect."""
     options: dict[str, Any] = {"template_values": template_values}
     given, tools = tools, functions_of(tools, context)
     names_function = isinstance(tool_choice, dict) and tool_choice.get("type") in ("function", "allowed_tools")
@@ -305,15 +308,15 @@ def options_of(
 
 
 def _allowed(tools: list[dict[str, Any]], given: Any) -> tuple[list[dict[str, Any]], str]:
-    """The tools that may be called, and whether one must: only these are shown to the model.  ApiError 400."""
+    """Return the tools that may be called, and the mode; only these are shown to the model.  ApiError 400."""
     place = "tool_choice.allowed_tools"
     mode, listed = (given.get("mode"), given.get("tools")) if isinstance(given, dict) else (None, None)
     if mode not in ("auto", "required"):
-        raise ApiError(400, "invalid_value", f"{place}.mode must be auto or required but is not", f"{place}.mode")
+        raise ApiError(400, "invalid_value", f"unsupported {place}.mode: expected auto or required", f"{place}.mode")
     names = [_name_of(tool) for tool in listed] if isinstance(listed, list) else []
     known = {_name_of(tool) for tool in tools} - {None}
     if not names or not known.issuperset(names):
-        text = f"{place}.tools must name functions of tools but does not"
+        text = f"{place}.tools names no function in tools"
         raise ApiError(400, "invalid_value", text, f"{place}.tools")
     return [tool for tool in tools if _name_of(tool) in names], mode
 

@@ -33,7 +33,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields, and those of Quire's sampling."""
+    """A request in OpenAI's format, with Quire's sampling fields."""
 
     prompt: Text | Annotated[list[Text | Id | Ids], Meta(min_length=1, max_length=1 << 22)]
     example: ClassVar[dict[str, object]] = {"prompt": "Once upon a time", "max_tokens": 16}
@@ -46,11 +46,11 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.logprobs, bool):  # by the name and type of chats
+        if isinstance(self.logprobs, bool):  # the type that chats use
             self.logprobs = 1 if self.logprobs else None
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, one by one: a text, ids, or a list of either."""
+        """Split the field into prompts: a text, ids, or a list of either."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
@@ -59,25 +59,25 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
             return [ids]
         several: list[str | list[int]] = [item for item in prompt if not isinstance(item, int)]
         if ids or len({type(item) for item in several}) > 1:
-            raise ApiError(400, "invalid_value", "prompt must have texts, ids or lists of ids but mixes them", "prompt")
+            raise ApiError(400, "invalid_value", "prompt mixes texts and token ids", "prompt")
         if len(several) > MAX_PROMPTS:
-            text = f"prompt must have at most {MAX_PROMPTS} prompts but has {len(several)}"
+            text = f"prompt has {len(several)} prompts: at most {MAX_PROMPTS} are allowed"
             raise ApiError(400, "invalid_value", text, "prompt")
         return several
 
     def reason_of(self, end: Finished) -> str:
-        """Why a choice ended; the token that is not shown is none of it."""
+        """Return why a choice ended; with ``max_tokens`` 0, the hidden token does not count."""
         return end.reason if self.max_tokens else "length"
 
     def work(self, engine: EngineClient, context: RequestContext[CompletionBody], prompt: str | list[int]) -> Generate:
-        """What the engine is asked for one prompt."""
+        """Return the engine's work for one prompt."""
         n_drawn = self.best_of or self.n
         if n_drawn < self.n:
-            raise ApiError(400, "invalid_value", f"best_of must be at least n, {self.n}, but is {n_drawn}", "best_of")
+            raise ApiError(400, "invalid_value", f"best_of {n_drawn} is below n {self.n}", "best_of")
         if n_drawn > self.n and self.stream:
-            raise ApiError(400, "invalid_value", "best_of must be n in a stream but is more", "best_of")
+            raise ApiError(400, "invalid_value", "best_of above n is not supported in a stream", "best_of")
         if n_drawn > self.n and self.post_sampling_probs:
-            text = "post_sampling_probs must come without best_of, which goes by the model's own, but comes with it"
+            text = "post_sampling_probs cannot be combined with best_of, which compares the model's own probabilities"
             raise ApiError(400, "invalid_value", text, "post_sampling_probs")
         logprobs = self.logprobs if n_drawn == self.n or self.logprobs is not None else 0
         prompt_logprobs = self.prompt_logprobs
@@ -86,7 +86,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         form = self.wanted_form()
         params = self.params(
             engine.info,
-            # The model reads a prompt to write a token, which is not shown where none is asked for.
+            # Processing a prompt always produces a token; it is hidden if none was asked for.
             max(self.max_tokens, 1),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
@@ -97,7 +97,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Choice:
-    """One choice as it comes."""
+    """One choice in progress."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -105,20 +105,20 @@ class _Choice:
         self._sum, self._n = 0.0, 0
 
     def add(self, delta: Delta) -> None:
-        """Take more of it in."""
+        """Add a delta."""
         self.text.append(delta.content)
         self.table.add(delta.logprobs)
         self._sum += sum(token.logprob for token in delta.logprobs)
         self._n += len(delta.logprobs)
 
     def mean_logprob(self) -> float:
-        """What ``best_of`` goes by."""
+        """Return the mean log-probability, by which ``best_of`` ranks choices."""
         return self._sum / max(self._n, 1)
 
 
 @dataclass
 class _Prompt:
-    """A prompt on its way through the engine."""
+    """A prompt in progress."""
 
     answer: ResponseStream
     echoed: str = ""
@@ -152,10 +152,10 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
 
 
 async def _filled(context: RequestContext[CompletionBody], engine: EngineClient, prompt: str | list[int]) -> list[int]:
-    """The prompt after which a model writes what stands between ``prompt`` and ``suffix``."""
+    """Return the prompt after which the model writes the text between ``prompt`` and ``suffix``."""
     body = context.body
     if not isinstance(prompt, str) or body.echo:
-        text = f"suffix must come with {'texts' if not body.echo else 'echo false'} but does not"
+        text = f"suffix cannot be combined with {'echo' if body.echo else 'a prompt of token ids'}"
         raise ApiError(400, "invalid_value", text, "suffix")
     values = {"prefix": prompt, "suffix": body.suffix, "beginning": "", "extra": []}
     answer = await context.ask(engine, Ask(0, "infill", values))
@@ -164,7 +164,7 @@ async def _filled(context: RequestContext[CompletionBody], engine: EngineClient,
 
 
 async def _read_prompt(context: RequestContext[CompletionBody], engine: EngineClient, prompt: _Prompt) -> None:
-    """The prompt's tokens and text, where the answer shows them."""
+    """Fetch the prompt's tokens and text if the answer shows them."""
     started = prompt.answer.stream.started
     assert started is not None
     if started.prompt_ids is None:
@@ -251,7 +251,7 @@ async def _pieces(body: CompletionBody, head: dict[str, Any], prompts: list[_Pro
 
 
 async def _new_of(body: CompletionBody, prompt: _Prompt, delta: Delta, table: _Table) -> tuple[str, Any] | None:
-    """Text and log-probabilities of one event; those of the prompt, which come before, go with its first token."""
+    """Return text and log-probabilities of one event; the prompt's log-probabilities go with its first token."""
     prompt.prompt_logprobs += delta.prompt_logprobs
     if not delta.token_ids and not delta.content:
         return None
@@ -278,12 +278,12 @@ def _text(shown: bytes) -> str:
 
 
 def _all_ranked(prompt: _Prompt) -> list[msgspec.Raw | None]:
-    """vLLM's shape of the prompt's log-probabilities."""
+    """Return the prompt's log-probabilities in vLLM's format."""
     return [None, *(sse.raw({str(token.token_id): _ranked(token)}) for token in prompt.prompt_logprobs)]
 
 
 def _table_of(prompt: _Prompt) -> _Table:
-    """The prompt's tokens; nothing comes before the first, so it has no log-probability."""
+    """Return a table of the prompt's tokens.  The first one has no log-probability because nothing precedes it."""
     table = _Table()
     if prompt.shown:
         table.row(prompt.shown[0], None, None)
@@ -292,27 +292,27 @@ def _table_of(prompt: _Prompt) -> _Table:
 
 
 class _Table:
-    """OpenAI's older shape of log-probabilities: columns, with offsets into the text."""
+    """OpenAI's older format of log-probabilities: columns, with offsets into the text."""
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {}
         self._offset = 0
-        # Tokens may be parts of a character, which the text has once.
+        # Tokens may be parts of a character, which the text contains only once.
         self._decoder = _utf8_decoder("replace")
         self.empty = True
         self.take()
 
     def add(self, tokens: list[Logprob]) -> None:
-        """More tokens."""
+        """Append tokens."""
         for token in tokens:
-            # Of tokens that show the same, the likeliest, which comes first.
+            # If several tokens have the same text, keep the first one, which is the most likely.
             top = {_text(shown): p for _, shown, p in reversed(token.top)}
-            if top:  # the drawn token is always among them, as one more where it is none of the likeliest
+            if top:  # always include the drawn token, in addition if it is not among them
                 top.setdefault(_text(token.shown), token.logprob)
             self.row(token.shown, token.logprob, top)
 
     def row(self, shown: bytes, logprob: float | None, top: dict[str, float] | None) -> None:
-        """One token; it begins where the character does that it is a part of."""
+        """Append one token; its offset is that of the character that it is part of."""
         self.empty = False
         self._columns["tokens"].append(_text(shown))
         self._columns["token_logprobs"].append(logprob)
@@ -326,13 +326,13 @@ class _Table:
         return self._offset + (1 if self._decoder.getstate()[0] else 0)
 
     def take_in(self, other: _Table) -> None:
-        """Another table's rows behind these."""
+        """Append another table's rows."""
         self._columns = self.before(other)
         self._offset += other.n_characters
         self.empty = self.empty and other.empty
 
     def before(self, other: _Table) -> dict[str, list[Any]]:
-        """The columns of these rows and of another table's behind them."""
+        """Return the columns of these rows followed by another table's."""
         joined = {name: column + other._columns[name] for name, column in self._columns.items()}
         joined["text_offset"][len(self._columns["text_offset"]) :] = [
             self.n_characters + offset for offset in other._columns["text_offset"]
@@ -340,7 +340,7 @@ class _Table:
         return joined
 
     def take(self) -> dict[str, list[Any]]:
-        """What came since the last time."""
+        """Return the rows added since the last call."""
         taken = self._columns
         self._columns = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         return taken

@@ -1,4 +1,4 @@
-"""Inputs of ``/v1/responses``: items to messages, and tools by their older shape."""
+"""Convert inputs of ``/v1/responses``: items to messages, and tools to their older format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .tool_names import ToolNames
 __all__ = ["LeftOut", "messages_of", "tool_of"]
 
 LeftOut: TypeAlias = Callable[[str], None]
-"""Takes note of the place of an item or a part that the model is not shown."""
+"""Called with the place of each item or part that the model will not see."""
 
-# Calls of tools that are no functions, by the field of their arguments and the name that the model knows them by
-# (None: the item has a name of its own).
+# Calls of tools by their item type: the field of their arguments, and the name under which the model knows the tool
+# (None: the item has its own name).
 _CALLS: dict[str, tuple[str, str | None]] = {
     "function_call": ("arguments", None),
     "custom_tool_call": ("input", None),
@@ -33,11 +33,11 @@ _OUTPUTS = (
 
 
 def _refuse(place: str, what: str) -> ApiError:
-    return ApiError(400, "invalid_value", f"{place} must {what}", place)
+    return ApiError(400, "invalid_value", f"{place}: {what}", place)
 
 
 def tool_of(tool: dict[str, Any], place: str) -> dict[str, Any] | None:
-    """A function as ``/v1/chat/completions`` has it, one level deeper; None for a tool of another type.
+    """Convert a function to the format of ``/v1/chat/completions``; None for a tool of another type.
 
     ApiError 400 for a function without a name.
     """
@@ -45,13 +45,13 @@ def tool_of(tool: dict[str, Any], place: str) -> dict[str, Any] | None:
     if isinstance(kind, str) and kind != "function":
         return None
     if kind != "function" or not isinstance(tool.get("name"), str):
-        raise _refuse(f"{place}.type", f"be function, with a name, but is {brief(kind)}")
+        raise _refuse(f"{place}.type", f"expected a function with a name, got {brief(kind)}")
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 
 def messages_of(given: str | list[dict[str, Any]], names: ToolNames, left_out: LeftOut) -> list[dict[str, Any]]:
-    """The messages of an input.  What says nothing to a model is left out; ApiError 400 for what does not hold."""
+    """Convert an input to messages.  Items without content for a model are left out; ApiError 400 for invalid ones."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
@@ -65,11 +65,11 @@ def messages_of(given: str | list[dict[str, Any]], names: ToolNames, left_out: L
 def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str, left_out: LeftOut) -> None:
     kind = item.get("type", "message")
     if not isinstance(kind, str):
-        raise _refuse(f"{place}.type", f"be text but is {brief(kind)}")
+        raise _refuse(f"{place}.type", f"expected text, got {brief(kind)}")
     if kind == "message":
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
-            raise _refuse(f"{place}.role", f"be user, assistant, system or developer but is {brief(role)}")
+            raise _refuse(f"{place}.role", f"expected user, assistant, system or developer, got {brief(role)}")
         role = "system" if role == "developer" else role
         messages.append({"role": role, "content": _content(item.get("content"), f"{place}.content", left_out)})
     elif kind in _CALLS:
@@ -77,7 +77,7 @@ def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str, left_
     elif kind in _OUTPUTS:
         output = _output(item.get("output"), f"{place}.output", left_out)
         messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": output})
-    elif kind != "reasoning":  # what the model thought in another turn is not shown to it again
+    elif kind != "reasoning":  # reasoning of earlier turns is not shown to the model again
         left_out(place)
 
 
@@ -93,7 +93,7 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], kind: str) -
     given = {} if given is None else given
     arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
     function = {"name": name or item.get("name"), "arguments": arguments}
-    # Calls of one turn, and the text before them, are one message.
+    # Calls of one turn, and the text before them, form one message.
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     made = {"id": _call_id(item), "type": "function", "function": function}
@@ -104,10 +104,10 @@ def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], kind: str) -
 
 
 def _output(output: Any, place: str, left_out: LeftOut) -> str | list[dict[str, Any]]:
-    """The output of a tool: text, parts, or (from a shell) objects without a type, which are shown as JSON."""
+    """Convert a tool's output: text, parts, or (from a shell) objects without a type, which are shown as JSON."""
     if isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output):
         return _content(output, place, left_out)
-    if output is None:  # of a tool that only tells whether it worked
+    if output is None:  # from a tool that only reports success
         return ""
     return output if isinstance(output, str) else msgspec.json.encode(output).decode()
 
@@ -116,17 +116,17 @@ def _content(content: Any, place: str, left_out: LeftOut) -> str | list[dict[str
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise _refuse(place, "be text or a list of parts")
+        raise _refuse(place, "expected text or a list of parts")
     texts = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if not isinstance(kind, str) or is_media(kind):
-            raise _refuse(f"{place}[{i}]", f"be a part of text but is {brief(kind)}")
+            raise _refuse(f"{place}[{i}]", f"expected a text part, got {brief(kind)}")
         text = part.get("refusal" if kind == "refusal" else "text")
         if isinstance(text, str):
             texts.append(text)
         elif kind in ("input_text", "output_text", "text"):
-            raise _refuse(f"{place}[{i}].text", f"be text but is {brief(text)}")
+            raise _refuse(f"{place}[{i}].text", f"expected text, got {brief(text)}")
         else:
             left_out(f"{place}[{i}]")
     return content_of(texts)

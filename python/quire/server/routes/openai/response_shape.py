@@ -1,4 +1,4 @@
-"""OpenAI's shapes of an answer of ``/v1/responses``: items, and events that tell how they come about."""
+"""Build answers of ``/v1/responses`` in OpenAI's format: items, or events that report their progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ResponseShape"]
 
 
 class ResponseShape:
-    """One answer, as a whole or as events."""
+    """One answer, as an object or as events."""
 
     def __init__(
         self, body: ResponsesBody, answer: ResponseStream, messages: list[dict[str, Any]], model: str, n_values: int
@@ -82,7 +82,7 @@ class ResponseShape:
         }
 
     def take(self, delta: Delta) -> None:
-        """More of the answer.  What comes before its text, where any of it is reasoning, counts as such."""
+        """Add a delta.  Tokens before the first text count as reasoning if any of them is reasoning."""
         self.message.add(delta)
         message = self.message
         if any(message.reasoning) and not any(message.content) and not message.calls:
@@ -91,7 +91,7 @@ class ResponseShape:
             self._n_before_text += len(delta.token_ids)
 
     def complete(self) -> dict[str, Any]:
-        """The whole, which is kept unless the request says otherwise."""
+        """Return the complete response, and store it unless the request forbids it."""
         if not self._items:
             self._items = self._items_of()
         response = self._response("incomplete" if self._answer.ends[0].reason == "length" else "completed")
@@ -120,12 +120,12 @@ class ResponseShape:
         return sse.named_event(kind, {"type": kind, "sequence_number": number, **fields})
 
     def failed(self, error: ApiError) -> bytes:
-        """The last event of an answer that breaks off."""
+        """Return the last event of an answer that breaks off."""
         shown = error_body(error, Dialect.OPENAI)["error"]
         return self._event("error", code=shown["code"], message=shown["message"], param=shown["param"])
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The answer as events."""
+        """Yield the answer as events."""
         response = self._response("in_progress")
         yield self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
@@ -157,7 +157,7 @@ class ResponseShape:
         yield self._event(f"response.{response['status']}", response=response, timings=timings)
 
     def _progress(self, n_read: int) -> bytes:
-        """How much of the prompt is read, as llama.cpp's server tells it."""
+        """Report how much of the prompt has been processed, in llama.cpp's format."""
         stream = self._answer.stream
         more: dict[str, Any] = {"prompt_progress": progress_of(stream, self._answer.usage.n_prompt, n_read)}
         if self._body.timings_per_token:
@@ -165,7 +165,7 @@ class ResponseShape:
         return self._event("response.in_progress", response=self._response("in_progress"), **more)
 
     def _timings(self, delta: Delta) -> dict[str, Any]:
-        """Times of the answer so far, where a request wants them with every piece."""
+        """Return the times of the answer so far, if the request wants them in every event."""
         self._n_new += len(delta.token_ids)
         self._first_s = self._first_s or time.monotonic()
         if not self._body.timings_per_token:
@@ -188,7 +188,7 @@ class ResponseShape:
 
 
 class _ReasoningItem:
-    """The events of the one item that is reasoning."""
+    """The events of the reasoning item."""
 
     def __init__(self, shape: ResponseShape) -> None:
         self._shape = shape
@@ -197,7 +197,10 @@ class _ReasoningItem:
         self._index: int | None = None
 
     def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
-        """More reasoning, with ``further`` fields; the first begins the item.  None is shown once it has ended."""
+        """Add reasoning, with ``further`` fields.
+
+        The first call starts the item; once it has ended, nothing is added.
+        """
         shape, pieces = self._shape, []
         if self._index is None:
             if self._text:
@@ -211,7 +214,7 @@ class _ReasoningItem:
         return pieces
 
     def end(self) -> list[bytes]:
-        """The end of the item, if it is open."""
+        """End the item if it is open."""
         if self._index is None:
             return []
         shape, index, text = self._shape, self._index, "".join(self._text)
@@ -226,7 +229,7 @@ class _ReasoningItem:
 
 
 class _TextItem:
-    """The events of the one item that is text."""
+    """The events of the text item."""
 
     def __init__(self, shape: ResponseShape) -> None:
         self._shape = shape
@@ -236,7 +239,7 @@ class _TextItem:
         self.began = False
 
     def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
-        """More text, with ``further`` fields; the first begins the item."""
+        """Add text, with ``further`` fields; the first call starts the item."""
         shape, pieces = self._shape, []
         if not self.began:
             self.began = True
@@ -250,7 +253,7 @@ class _TextItem:
         return pieces
 
     def end(self) -> list[bytes]:
-        """The end of the item, if it began."""
+        """End the item if it was started."""
         if not self.began:
             return []
         shape, text = self._shape, "".join(self._text)
@@ -280,7 +283,7 @@ def _reasoning_item(text: str) -> dict[str, Any]:
 
 
 def _is_whole(arguments: str) -> bool:
-    """Whether arguments were not cut by ``max_output_tokens``."""
+    """Return True if arguments were not cut off by ``max_output_tokens``."""
     try:
         json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""``/v1/responses``: OpenAI's interface that remembers."""
+"""``/v1/responses``: OpenAI's stateful API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["count", "create", "delete", "show"]
 def _work(
     body: ResponsesBody, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
 ) -> Chat:
-    """What the engine is asked."""
+    """Return the engine's work for the request."""
     given = sampling_of(body)
     most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
     form = body.wanted_form(None if body.text is None else body.text.form())
@@ -61,7 +61,7 @@ def _work(
 
 
 def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], Any]:
-    """The functions among the tools, and the choice of them, as ``/v1/chat/completions`` has both."""
+    """Return the functions among the tools, and the tool choice, in the format of ``/v1/chat/completions``."""
     tools, names = [], ToolNames(body.tools)
     for place, space, tool in functions_in(body.tools):
         if (made := tool_of(tool, place)) is None:
@@ -78,7 +78,7 @@ def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple
         named = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
         given = [(names.shown(tool.get("namespace"), tool.get("name")), tool) for tool in named]
         allowed = [made for name, tool in given if (made := tool_of({**tool, "name": name}, "tool_choice")) is not None]
-        if named and not allowed:  # tools of other types alone, none of which the model can call
+        if named and not allowed:  # only tools of other types, which the model cannot call
             leave_out(context, "tool_choice")
             return [], None
         return tools, {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
@@ -92,7 +92,7 @@ def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple
 
 
 def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages after instructions, which are one with what the system says first: templates take it once."""
+    """Merge instructions with a leading system message, because templates accept only one."""
     if not instructions:
         return messages
     first = messages[0] if messages else {}
@@ -101,7 +101,7 @@ def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> lis
     return [{"role": "system", "content": instructions}, *messages]
 
 
-# Fields of calls beside their arguments, of results beside their output: who made an item, and by which tool.
+# Fields of calls and results besides arguments and output, which tell who made an item and with which tool.
 _CALL = ("type", "id", "status", "call_id", "name", "namespace", "caller", "created_by")
 _ITEMS = {
     "message": ("type", "id", "status", "role", "content", "phase"),
@@ -116,7 +116,7 @@ _ITEMS = {
 
 
 def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
-    """ApiError 400 naming a field of an item, a part or a tool that is not known."""
+    """Check the fields of items, parts and tools.  ApiError 400 for an unknown one."""
     if not isinstance(body.input, str):
         check_blocks([{"type": "message", **item} for item in body.input], _ITEMS, "input", context)
     for place, _, tool in functions_in(body.tools):
@@ -125,7 +125,7 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
 
 
 async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], int]:
-    """The messages of an input, with those that it goes on from, and how many values they have."""
+    """Return the messages of an input after those of the response it continues, and the number of their values."""
     body = context.body
     earlier: list[dict[str, Any]] = []
     n_values = context.received.n_values
@@ -133,7 +133,7 @@ async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, 
         kept = context.service.responses.get(context.caller, body.previous_response_id, "previous_response_id")
         earlier, n_values = kept.messages, n_values + kept.n_values
         if kept.n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or n_values > MOST_VALUES:
-            text = "previous_response_id must be of a conversation that is no larger than a body may be but it is"
+            text = "the conversation of previous_response_id exceeds the size limit of a request"
             raise ApiError(400, "invalid_value", text, "previous_response_id")
     await context.prepared(_check, body, context)
     given = body.input if isinstance(body.input, str) else _with_kept(context, body.input)
@@ -142,7 +142,7 @@ async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, 
 
 
 def _with_kept(context: RequestContext[ResponsesBody], items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items, with those of kept answers in the place of references to them.  ApiError 404 for an unknown one."""
+    """Replace references to stored items by the items.  ApiError 404 for an unknown one."""
     if not any(item.get("type") == "item_reference" for item in items):
         return items
     kept = context.service.responses.items(context.caller)
@@ -152,7 +152,7 @@ def _with_kept(context: RequestContext[ResponsesBody], items: list[dict[str, Any
             return item
         id_ = item.get("id")
         if not isinstance(id_, str) or id_ not in kept:
-            text = f"input[{i}].id names no item that is kept here: {brief(id_)} (send the item itself)"
+            text = f"input[{i}].id: no stored item {brief(id_)} (send the item itself)"
             raise ApiError(404, "item_not_found", text, f"input[{i}].id")
         return kept[id_]
 
@@ -160,7 +160,7 @@ def _with_kept(context: RequestContext[ResponsesBody], items: list[dict[str, Any
 
 
 async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
-    """Answer an input, which may go on from an earlier answer."""
+    """Answer an input, which may continue an earlier response."""
     body = context.body
     engine = context.engine(body.model)
     messages, n_values = await _read(context)
@@ -178,7 +178,7 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
 
 
 async def count(context: RequestContext[ResponsesBody]) -> Reply:
-    """How many tokens the prompt of an input has."""
+    """Count the prompt tokens of an input."""
     engine = context.engine(context.body.model)
     messages, _ = await _read(context)
     work = await context.prepared(_work, context.body, engine, context, messages)
@@ -186,12 +186,12 @@ async def count(context: RequestContext[ResponsesBody]) -> Reply:
 
 
 async def show(context: RequestContext[None]) -> Reply:
-    """An answer that was kept."""
+    """Return a stored response."""
     return Reply.json(context.service.responses.get(context.caller, context.path("id")).response)
 
 
 async def delete(context: RequestContext[None]) -> Reply:
-    """Forget an answer."""
+    """Delete a stored response."""
     id_ = context.path("id")
     context.service.responses.remove(context.caller, id_)
     return Reply.json({"id": id_, "object": "response", "deleted": True})

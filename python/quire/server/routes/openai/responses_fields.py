@@ -16,20 +16,20 @@ __all__ = ["ResponsesBody"]
 
 
 class Reasoning(Body, kw_only=True, forbid_unknown_fields=True):
-    """How much the model thinks."""
+    """How much the model should think."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"summary": (), "generate_summary": ()}
 
 
 class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
-    """The form of the answer: ``text``, ``json_object``, or ``json_schema`` with ``schema`` beside it."""
+    """The form of the answer: ``text``, ``json_object``, or ``json_schema`` together with ``schema``."""
 
     format: dict[str, Any] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"verbosity": ("medium",)}
 
     def form(self) -> StructuredOutputsParams | None:
-        """As other routes have it, where the schema is one level deeper."""
+        """Convert the format to that of other routes, where the schema is nested one level deeper."""
         given = dict(self.format or {"type": "text"})
         if given.get("type") == "json_schema":
             inner = {name: value for name, value in given.items() if name != "type"}
@@ -39,7 +39,7 @@ class TextFields(Body, kw_only=True, forbid_unknown_fields=True):
 
 @sampling_fields("responses")
 class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields."""
+    """A request in OpenAI's format."""
 
     input: Text | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
     example: ClassVar[dict[str, object]] = {"input": "What is the capital of France?", "max_output_tokens": 64}
@@ -68,7 +68,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "prompt_cache_retention": ("in_memory", "in-memory"),
         "client_metadata": (),
         "max_tool_calls": (),
-        # What an answer may have beside its text: none of it is made here.
+        # Additional output that is not supported.
         "include": ([],),
         "stream_options": ({}, {"include_obfuscation": False}),
     }

@@ -39,13 +39,13 @@ class ToolNames:
                 self._own[shown], self._shown[space, name] = (space, name), shown
 
     def shown(self, space: Any, name: Any) -> Any:
-        """The name that a model sees."""
+        """Return the name that a model sees."""
         if not isinstance(space, str) or not isinstance(name, str):
             return name
         return self._shown.get((space, name), f"{space}__{name}")
 
     def fields(self, shown: str) -> dict[str, str]:
-        """The name, and the namespace if there is one, as clients read them."""
+        """Return the name, and the namespace if there is one, in the format of clients."""
         if shown not in self._own:
             return {"name": shown}
         space, name = self._own[shown]
