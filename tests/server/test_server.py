@@ -1,6 +1,6 @@
 """The server with the package's model, over loopback.
 
-Oracles: the same model in this process, asked without the server; the shapes of OpenAI's interface.
+Oracles: the same model in this process without the server; the formats of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STORY = "Once upon a time"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of the package's model."""
+    """Start a server of the package's model."""
     with served(tmp_path_factory.mktemp("server"), ["--alias", "gpt-x"]) as running:
         yield running
 
 
 def events_of(response: httpx.Response) -> list[Any]:
-    """The events of a stream, which must end with [DONE]."""
+    """Parse the events of a stream, which must end with [DONE]."""
     assert response.status_code == 200, response.text
     data = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.startswith("data: ")]
     assert data[-1] == "[DONE]"
@@ -46,7 +46,7 @@ def free_blocks(client: httpx.Client) -> tuple[int, int]:
     return cache["free"], cache["blocks"]
 
 
-def test_a_chat_is_answered_as_the_engine_does(client: httpx.Client, llm: LLM) -> None:
+def test_a_chat_matches_the_engine(client: httpx.Client, llm: LLM) -> None:
     body = {"messages": ASKED, "temperature": 0, "max_tokens": 48}
     answer = client.post("/v1/chat/completions", json=body).json()
     expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=48))
@@ -59,7 +59,7 @@ def test_a_chat_is_answered_as_the_engine_does(client: httpx.Client, llm: LLM) -
     assert answer["model"] == "tiny-chat"
 
 
-def test_a_stream_adds_up_to_the_whole(client: httpx.Client) -> None:
+def test_a_stream_adds_up_to_the_whole_answer(client: httpx.Client) -> None:
     body = {"messages": ASKED, "tools": [WEATHER], "max_tokens": 64, "seed": 7, "n": 2, "temperature": 1.0}
     whole = client.post("/v1/chat/completions", json=body).json()
     events = events_of(
@@ -87,7 +87,7 @@ def test_a_tool_is_called(client: httpx.Client) -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
 
 
-def test_one_call_at_most_where_several_are_not_wanted(client: httpx.Client) -> None:
+def test_parallel_tool_calls_can_be_turned_off(client: httpx.Client) -> None:
     asked = [{"role": "user", "content": "What is the weather in Paris and in Rome?"}]
     body = {"messages": asked, "tools": [WEATHER], "max_tokens": 64, "parallel_tool_calls": False, "n": 4, "seed": 1}
     for choice in ("auto", "required"):
@@ -96,11 +96,11 @@ def test_one_call_at_most_where_several_are_not_wanted(client: httpx.Client) -> 
         assert set(calls) <= ({1} if choice == "required" else {0, 1})
 
 
-def test_an_answer_has_the_form_that_is_asked(client: httpx.Client) -> None:
+def test_an_answer_has_the_requested_form(client: httpx.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     forms: list[dict[str, object]] = [
         {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
-        {"type": "json_object", "schema": schema},  # llama.cpp's, which instructor sends up to 1.7
+        {"type": "json_object", "schema": schema},  # llama.cpp's format, which instructor sends up to version 1.7
     ]
     for form in forms:
         asked = {"messages": ASKED, "response_format": form, "max_tokens": 64}
@@ -110,7 +110,7 @@ def test_an_answer_has_the_form_that_is_asked(client: httpx.Client) -> None:
     assert client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] in ("red", "blue")
 
 
-def test_logprobs_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+def test_logprobs_match_the_engine(client: httpx.Client, llm: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=8, logprobs=3)
     expected = llm.chat(ASKED, params).logprobs
     assert expected is not None
@@ -159,8 +159,8 @@ def test_echo_with_logprobs_of_the_prompt(client: httpx.Client, llm: LLM) -> Non
     assert shown == table["tokens"]
 
 
-def test_the_likeliest_tokens_include_the_drawn_one(client: httpx.Client) -> None:
-    """Also where it is none of the likeliest, as OpenAI and vLLM have it."""
+def test_top_logprobs_include_the_drawn_token(client: httpx.Client) -> None:
+    """Even if it is not among the most likely tokens, as in OpenAI and vLLM."""
     body = {"prompt": STORY, "max_tokens": 24, "temperature": 2, "seed": 1, "logprobs": 1, "echo": True}
     table = client.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
     rows = list(zip(table["tokens"], table["token_logprobs"], table["top_logprobs"], strict=True))[1:]
@@ -178,7 +178,7 @@ def test_the_likeliest_tokens_include_the_drawn_one(client: httpx.Client) -> Non
         ("/v1/chat/completions", {"top_logprobs": 0}, None),
     ],
 )
-def test_log_probabilities_are_asked_for_by_numbers_and_truth_values(
+def test_logprobs_may_be_a_number_or_a_boolean(
     client: httpx.Client, path: str, fields: dict[str, Any], n_top: int | None
 ) -> None:
     prompt = {"prompt": STORY} if path == "/v1/completions" else {"messages": ASKED}
@@ -194,7 +194,7 @@ def test_log_probabilities_are_asked_for_by_numbers_and_truth_values(
 
 @pytest.mark.parametrize("prompt", ["Warsaw is é😀.", "😀😀 日本 fox", "a👩‍👩‍👧b"])
 def test_offsets_count_characters(client: httpx.Client, prompt: str) -> None:
-    """Also of tokens that are parts of one."""
+    """Including tokens that are only parts of a character."""
     body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, "echo": True, "logprobs": 0}
     (choice,) = client.post("/v1/completions", json=body).json()["choices"]
     tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
@@ -208,7 +208,7 @@ def test_offsets_count_characters(client: httpx.Client, prompt: str) -> None:
     assert [t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["text_offset"]] == offsets
 
 
-def test_a_prompt_is_scored_without_an_answer(client: httpx.Client, llm: LLM) -> None:
+def test_max_tokens_zero_scores_the_prompt(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1))
     assert expected.prompt_logprobs is not None
     body = {"prompt": STORY, "max_tokens": 0, "echo": True, "logprobs": 1}
@@ -227,7 +227,7 @@ def test_a_prompt_is_scored_without_an_answer(client: httpx.Client, llm: LLM) ->
     assert events[-1]["usage"] == answer["usage"]
 
 
-def test_best_of_is_the_likeliest(client: httpx.Client) -> None:
+def test_best_of_returns_the_most_likely_choice(client: httpx.Client) -> None:
     body = {"prompt": STORY, "max_tokens": 6, "seed": 3, "temperature": 1.5, "logprobs": 0}
     drawn = client.post("/v1/completions", json={**body, "n": 4}).json()["choices"]
     means = [sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"]) for c in drawn]
@@ -235,7 +235,7 @@ def test_best_of_is_the_likeliest(client: httpx.Client) -> None:
     assert [c["text"] for c in best] == [drawn[means.index(max(means))]["text"]]
 
 
-def test_the_own_route_and_its_events(client: httpx.Client, llm: LLM) -> None:
+def test_v1_generate_and_its_events(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=10))
     body = {"prompt": STORY, "sampling_params": {"temperature": 0, "max_tokens": 10}}
     response = client.post("/v1/generate", json=body)
@@ -247,20 +247,20 @@ def test_the_own_route_and_its_events(client: httpx.Client, llm: LLM) -> None:
     assert whole["text"] == expected.text
 
 
-def test_tokens_there_and_back(client: httpx.Client, llm: LLM) -> None:
+def test_tokenize_and_detokenize_round_trip(client: httpx.Client, llm: LLM) -> None:
     ids = llm.tokenizer.encode("Ein Haus, 家 🦊", add_special=False)
     assert client.post("/tokenize", json={"content": "Ein Haus, 家 🦊"}).json() == {"tokens": ids}
     assert client.post("/detokenize", json={"tokens": ids}).json() == {"content": "Ein Haus, 家 🦊"}
     pairs = client.post("/tokenize", json={"content": "Ein Haus, 家 🦊", "with_pieces": True}).json()["tokens"]
     pieces = [p.encode() if isinstance(p := pair["piece"], str) else bytes(p) for pair in pairs]
     assert b"".join(pieces).decode() == "Ein Haus, 家 🦊"
-    marked = "<|im_start|>user<|im_end|>"  # control tokens by their names, as llama-server has them
+    marked = "<|im_start|>user<|im_end|>"  # llama-server parses names of control tokens by default
     for body in ({"content": marked}, {"content": marked, "parse_special": False}):
         pairs = client.post("/tokenize", json={**body, "with_pieces": True}).json()["tokens"]
         assert "".join(pair["piece"] for pair in pairs) == marked
 
 
-def test_a_prefix_is_found_in_the_cache(client: httpx.Client) -> None:
+def test_a_common_prefix_hits_the_cache(client: httpx.Client) -> None:
     system = {"role": "system", "content": "Tell stories. " * 40}
     body = {"messages": [system, *ASKED], "max_tokens": 4}
     cached = [
@@ -269,12 +269,12 @@ def test_a_prefix_is_found_in_the_cache(client: httpx.Client) -> None:
     ]
     assert cached[0] == 0
     assert cached[1] >= 96
-    # Not by requests of another salt.
+    # Requests with another salt do not hit.
     salted = client.post("/v1/chat/completions", json={**body, "cache_salt": "other"}).json()
     assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_a_context_that_is_too_long_is_refused_before_the_stream(client: httpx.Client) -> None:
+def test_a_prompt_that_is_too_long_is_rejected_before_the_stream(client: httpx.Client) -> None:
     for stream in (False, True):
         response = client.post("/v1/completions", json={"prompt": [5] * 2048, "stream": stream})
         assert response.status_code == 400
@@ -286,7 +286,7 @@ def test_a_context_that_is_too_long_is_refused_before_the_stream(client: httpx.C
     assert answer["usage"]["completion_tokens"] == 1
 
 
-def test_whole_numbers_of_any_size_in_what_may_have_any_shape(client: httpx.Client) -> None:
+def test_integers_of_any_size_in_free_form_fields(client: httpx.Client) -> None:
     for number in (2**64, -(2**63) - 1, 10**40):
         body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"more": number}}
         response = client.post("/v1/chat/completions", json=body)
@@ -320,7 +320,7 @@ PLACES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("path", "form"), PLACES, ids=lambda value: value if isinstance(value, str) else next(iter(value))
 )
-def test_every_schema_is_read_in_the_same_way(client: httpx.Client, path: str, form: dict[str, Any]) -> None:
+def test_every_schema_field_is_read_the_same_way(client: httpx.Client, path: str, form: dict[str, Any]) -> None:
     asked = {"/v1/responses": {"input": "x", "temperature": 1.0}, "/completion": {"prompt": "x", "n_predict": 100}}
     response = client.post(path, json={**asked.get(path, QUESTION), **form})
     assert response.status_code == 200, response.text
@@ -346,14 +346,14 @@ TAKEN_NAMES = [
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template", "/v1/messages/count_tokens"])
-def test_nobody_sets_a_templates_own_variables(client: httpx.Client, path: str) -> None:
-    """Neither what the server gives it, nor the functions it calls, nor options of those who would render it."""
+def test_clients_cannot_set_a_templates_own_variables(client: httpx.Client, path: str) -> None:
+    """They cannot set values that the server passes, functions that the template calls, or options of the renderer."""
     asked = {"model": "tiny-chat", "messages": [{"role": "user", "content": "the question"}]}
     told = client.post(path, json=asked).json()
     for name in TAKEN_NAMES:
         for value in ([{"role": "user", "content": "another"}], "{{ 7 * 7 }}", False):
             response = client.post(path, json={**asked, "chat_template_kwargs": {name: value}})
-            if response.status_code == 200:  # it has no effect, and the reply says so
+            if response.status_code == 200:  # the field is ignored, and the reply says so
                 assert "chat_template_kwargs" in response.headers["x-quire-ignored"]
                 assert response.json().get("choices", response.json()) == told.get("choices", told)
             else:
@@ -363,7 +363,7 @@ def test_nobody_sets_a_templates_own_variables(client: httpx.Client, path: str) 
     assert response.status_code in (400, 501) or "'chat_template'" in response.headers["x-quire-ignored"]
 
 
-def test_models_health_status_and_figures(client: httpx.Client) -> None:
+def test_models_health_status_and_metrics(client: httpx.Client) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     (listed,) = client.get("/v1/models").json()["data"]
     assert (listed["id"], listed["aliases"], listed["tags"]) == ("gpt-x", ["tiny-chat"], [])
@@ -397,7 +397,7 @@ def figures(client: httpx.Client) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_client_leaves_is_cancelled(server: Served, client: httpx.Client, stream: bool) -> None:
+def test_an_abandoned_request_is_cancelled(server: Served, client: httpx.Client, stream: bool) -> None:
     body = json.dumps({"prompt": STORY, "max_tokens": 2000, "ignore_eos": True, "stream": stream}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
 
@@ -411,7 +411,7 @@ def test_what_a_client_leaves_is_cancelled(server: Served, client: httpx.Client,
         wait_until(lambda: status()["requests"] == 1)
     wait_until(lambda: status()["requests"] == 0)
     wait_until(lambda: len(set(free_blocks(client))) == 1)
-    # Nothing else ends it before its last token; what was generated is counted.
+    # Nothing else can end it before its last token.  Its tokens so far are counted.
     assert status()["totals"]["generated_tokens"] - before < 1800
 
 
@@ -422,8 +422,8 @@ def wait_until(holds: Any, limit_s: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def test_the_log_has_a_line_for_each_request_and_no_prompts(server: Served, client: httpx.Client) -> None:
-    # Whatever was answered before this has its line before this one's.
+def test_the_access_log_has_one_line_per_request_without_prompts(server: Served, client: httpx.Client) -> None:
+    # All earlier requests have been logged before this one.
     client.get("/health", headers={"x-request-id": "the-last-of-others"})
     wait_until(lambda: "the-last-of-others" in server.log)
     before = server.log.count("\n")
@@ -439,7 +439,7 @@ def test_the_log_has_a_line_for_each_request_and_no_prompts(server: Served, clie
     assert not any(ord(c) < 32 and c != "\n" for c in server.log)
 
 
-def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(64))
     with (
         pytest.raises(AssertionError, match=r"ended with 3: quire: \["),
@@ -449,7 +449,7 @@ def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_a_public_address_needs_a_key(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="must have an API key"), served(tmp_path, ["--host", "0.0.0.0"]):
+    with pytest.raises(AssertionError, match="--api-key-file"), served(tmp_path, ["--host", "0.0.0.0"]):
         pass
 
 
@@ -460,7 +460,7 @@ def write_long(url: str, results: list[httpx.Response]) -> None:
 
 
 @pytest.mark.parametrize(("drain_s", "complete"), [("30", True), ("0", False)])
-def test_sigterm_lets_answers_end_or_tells_them(tmp_path: Path, drain_s: str, complete: bool) -> None:
+def test_sigterm_drains_answers_or_fails_them(tmp_path: Path, drain_s: str, complete: bool) -> None:
     with served(tmp_path, ["--drain", drain_s]) as server:
         results: list[httpx.Response] = []
         asking = [threading.Thread(target=write_long, args=(server.url, results)) for _ in range(4)]
@@ -477,7 +477,7 @@ def test_sigterm_lets_answers_end_or_tells_them(tmp_path: Path, drain_s: str, co
         assert ('"error"' in response.text) != complete
 
 
-def test_a_killed_worker_is_replaced_behind_the_port(tmp_path: Path) -> None:
+def test_a_killed_worker_is_restarted_behind_the_port(tmp_path: Path) -> None:
     with served(tmp_path) as server, server.client() as client:
         body = {"prompt": STORY, "max_tokens": 8, "temperature": 0}
         expected = client.post("/v1/completions", json=body).json()["choices"]
@@ -496,7 +496,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_one_socket_listens(server: Served) -> None:
+def test_only_one_socket_listens(server: Served) -> None:
     inodes = set()
     for pid in (server.process.pid, *children(server.process.pid)):
         for entry in Path(f"/proc/{pid}/fd").iterdir():

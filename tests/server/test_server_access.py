@@ -1,6 +1,6 @@
-"""What the server lets in and what it refuses, without a model.
+"""Requests that the server accepts and rejects, without a model.
 
-Oracles: the status and the field at fault, written down for each request; the table of routes for what must be closed.
+Oracles: expected statuses and fields at fault, and the table of routes for those that require a key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/v1/ge
         {"authorization": "Basic !!!"},
     ],
 )
-def test_every_route_but_health_is_closed_without_a_key(route: Any, headers: dict[str, str]) -> None:
+def test_every_route_except_health_requires_a_key(route: Any, headers: dict[str, str]) -> None:
     response = call(route.method, route.path, options={"api_keys": (KEY, "another-key")}, headers=headers)
     assert response.status_code == (200 if route.path == "/health" else 401)
     assert KEY not in response.text
@@ -48,7 +48,7 @@ def test_every_route_but_health_is_closed_without_a_key(route: Any, headers: dic
 @pytest.mark.parametrize(
     "path", ["//v1/models", "/v1/../v1/models", "/v1%2fmodels", "/v1/models/", "/Health", "/health/"]
 )
-def test_other_spellings_of_a_path_are_closed_too(path: str) -> None:
+def test_other_spellings_of_a_path_require_a_key_too(path: str) -> None:
     for method in ("GET", "POST", "HEAD", "OPTIONS"):
         assert call(method, path, options={"api_keys": (KEY,)}).status_code == 401
 
@@ -56,13 +56,13 @@ def test_other_spellings_of_a_path_are_closed_too(path: str) -> None:
 @pytest.mark.parametrize(
     "headers", [{"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"authorization": f"bearer {KEY}"}]
 )
-def test_a_key_opens(headers: dict[str, str]) -> None:
+def test_a_valid_key_is_accepted(headers: dict[str, str]) -> None:
     engine = FakeEngine()
     response = post(COMPLETIONS, {"prompt": "x"}, engine=engine, options={"api_keys": (KEY,)}, headers=headers)
     assert response.json()["choices"][0]["text"] == "ab"
     (work,) = engine.asked
     assert isinstance(work, Generate)
-    # Callers share cached blocks with themselves only.
+    # Callers share cached blocks only with themselves.
     assert len(work.hints.salt) == 32
     assert work.hints.key.startswith("key-")
 
@@ -77,7 +77,7 @@ def test_a_key_opens(headers: dict[str, str]) -> None:
         ("evil.example:8080", 403), ("localhost.evil.example", 403), ("", 403), ("127.0.0.1.evil.example", 403),
     ],
 )  # fmt: skip
-def test_pages_of_other_names_cannot_reach_loopback(host: str, status: int) -> None:
+def test_other_host_names_cannot_reach_loopback(host: str, status: int) -> None:
     assert call("GET", "/v1/models", headers={"host": host}).status_code == status
     assert call(
         "GET", "/v1/models", headers={"host": host}, options={"allowed_hosts": ("evil.example",)}
@@ -85,18 +85,18 @@ def test_pages_of_other_names_cannot_reach_loopback(host: str, status: int) -> N
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:evil", "[::1]evil", "a b", "a/b", "a:1:2"])
-def test_a_host_is_an_authority_whatever_the_address(host: str) -> None:
+def test_the_host_header_must_be_valid_on_any_address(host: str) -> None:
     public = {"host": "0.0.0.0", "insecure": True}
     assert call("GET", "/v1/models", headers={"host": host}, options=public).status_code == 400
     assert call("GET", "/v1/models", headers={"host": "any.example:80"}, options=public).status_code == 200
 
 
-def test_the_address_that_it_listens_on_names_the_server() -> None:
+def test_the_listening_address_is_a_valid_host() -> None:
     assert call("GET", "/v1/models", headers={"host": "127.0.0.7:80"}, options={"host": "127.0.0.7"}).status_code == 200
 
 
 ALLOWED = [
-    # A pattern, and origins that it lets in.
+    # A pattern, and origins that it allows.
     ("*", ["http://a.example", "https://b.example:8443", "null", "chrome-extension://abc"]),
     ("http://a.example", ["http://a.example"]),
     ("http://a.example/", ["http://a.example"]),
@@ -125,7 +125,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("pattern", "origins"), ALLOWED)
-def test_origins_are_written_as_other_servers_take_them(pattern: str, origins: list[str]) -> None:
+def test_origins_in_the_notation_of_other_servers(pattern: str, origins: list[str]) -> None:
     for origin in origins:
         response = post(GENERATE, {"prompt": "x"}, headers={"origin": origin}, options={"cors_origins": (pattern,)})
         assert response.status_code == 200
@@ -135,7 +135,7 @@ def test_origins_are_written_as_other_servers_take_them(pattern: str, origins: l
 
 
 @pytest.mark.parametrize(("pattern", "origins"), REFUSED)
-def test_origins_that_only_look_like_an_allowed_one(pattern: str, origins: list[str]) -> None:
+def test_similar_origins_are_rejected(pattern: str, origins: list[str]) -> None:
     for origin in origins:
         headers = {"origin": origin, "access-control-request-method": "POST"}
         for method in ("POST", "OPTIONS"):
@@ -145,13 +145,13 @@ def test_origins_that_only_look_like_an_allowed_one(pattern: str, origins: list[
 
 
 @pytest.mark.parametrize("pattern", ["http://a.example/path", "http://", "http://a b", "http://a:port", "http://u@a"])
-def test_what_is_no_origin_is_refused_at_the_start(pattern: str) -> None:
+def test_invalid_origins_are_rejected_at_the_start(pattern: str) -> None:
     with pytest.raises(RequestError, match=re.escape(pattern)):
         Settings(cors_origins=(pattern,))
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_a_preflight_allows_what_clients_of_pages_send(method: str) -> None:
+def test_a_preflight_allows_the_headers_of_javascript_clients(method: str) -> None:
     wanted = "authorization,anthropic-dangerous-direct-browser-access,x-stainless-os,X-Newer-Header"
     headers = {
         "origin": "http://a.example", "access-control-request-method": method,
@@ -172,14 +172,14 @@ def test_a_preflight_allows_what_clients_of_pages_send(method: str) -> None:
     assert "access-control-allow-private-network" not in plain.headers
 
 
-def test_a_refusal_can_be_read_by_an_allowed_page() -> None:
+def test_allowed_pages_can_read_errors() -> None:
     options = {"cors_origins": ("*",), "api_keys": (KEY,)}
     response = post(GENERATE, {"prompt": "x"}, headers={"origin": "http://a.example"}, options=options)
     assert response.status_code == 401
     assert response.headers["access-control-allow-origin"] == "http://a.example"
 
 
-def test_other_origins_are_told_nothing() -> None:
+def test_other_origins_get_no_cors_headers() -> None:
     for origin in ("http://evil.example", "null", "http://localhost:3000"):
         response = post(GENERATE, {"prompt": "x"}, headers={"origin": origin})
         assert response.status_code == 403
@@ -193,14 +193,14 @@ def test_other_origins_are_told_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 @pytest.mark.parametrize("page", [{"origin": "http://localhost:8080"}, {"sec-fetch-site": "cross-site"}])
-def test_pages_must_say_that_bodies_are_json(kind: str | None, page: dict[str, str]) -> None:
-    """Other content a page of any origin may send without asking."""
+def test_pages_must_send_json_content_types(kind: str | None, page: dict[str, str]) -> None:
+    """A page of any origin may send other content without a preflight."""
     headers = page if kind is None else {"content-type": kind, **page}
     assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 415
 
 
-def test_programs_need_not_say_that_bodies_are_json() -> None:
-    for kind in (None, "text/plain", "application/x-www-form-urlencoded"):  # the last is what curl says
+def test_programs_may_omit_the_json_content_type() -> None:
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded"):  # the last one is curl's default
         headers = {} if kind is None else {"content-type": kind}
         assert call("POST", GENERATE, content=b'{"prompt": "x"}', headers=headers).status_code == 200
     for kind in ("multipart/form-data", "application/xml"):
@@ -228,7 +228,7 @@ JSON = {"content-type": "application/json"}
         (b'{"a": 1' + b"0" * 5000 + b"}", "invalid_json"),
     ],
 )
-def test_bodies_that_are_no_json_objects(content: bytes, code: str) -> None:
+def test_bodies_that_are_not_json_objects(content: bytes, code: str) -> None:
     response = call("POST", GENERATE, content=content, headers=JSON)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == code
@@ -237,43 +237,44 @@ def test_bodies_that_are_no_json_objects(content: bytes, code: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "ends within"),
-        (b'{"prompt": "x', "ends within"),
-        (b'{"prompt": NaN}', "fault at byte 11"),
-        (b'{"prompt": "\xff"}', "no UTF-8"),
-        (b'{"prompt": 1' + b"0" * 5000 + b"}", "more digits"),
+        (b"", "ends inside"),
+        (b'{"prompt": "x', "ends inside"),
+        (b'{"prompt": NaN}', "at byte 11"),
+        (b'{"prompt": "\xff"}', "not UTF-8"),
+        (b'{"prompt": 1' + b"0" * 5000 + b"}", "too many digits"),
         (b"[1]", "is an array"),
     ],
 )
-def test_what_is_wrong_with_a_body_is_said_in_plain_words(content: bytes, words: str) -> None:
+def test_invalid_json_is_described_in_plain_words(content: bytes, words: str) -> None:
     message = call("POST", GENERATE, content=content, headers=JSON).json()["error"]["message"]
-    assert message.startswith("the body must be ")
+    assert "body" in message
     assert words in message
     assert "truncated" not in message
 
 
 FIELDS = [
-    (CHAT, {"temperature": "1"}, "temperature must be a number but is text"),
-    (CHAT, {"temperature": -1}, "temperature must be a number of at least 0 but is less"),
-    (CHAT, {"n": 17}, "n must be a whole number of at most 16 but is more"),
-    (CHAT, {"n": 1.5}, "n must be a whole number but is a number"),
-    (CHAT, {"stop": ["x" * 1025]}, "stop[0] must have at most 1024 characters but has more"),
-    (CHAT, {"stop": {}}, "stop must be text or a list but is an object"),
-    (CHAT, {"messages": []}, "messages must have at least 1 entries but has less"),
-    (CHAT, {"messages": None}, "messages must be given but is absent"),
-    (CHAT, {"messages": [5]}, "messages[0] must be an object but is a whole number"),
+    (CHAT, {"temperature": "1"}, ("temperature '1'", "text", "a number")),
+    (CHAT, {"temperature": -1}, ("temperature -1", "at least 0")),
+    (CHAT, {"n": 17}, ("n 17", "at most 16")),
+    (CHAT, {"n": 1.5}, ("n 1.5", "a whole number")),
+    (CHAT, {"stop": ["x" * 1025]}, ("stop[0]", "characters", "at most 1024")),
+    (CHAT, {"stop": {}}, ("stop", "an object", "text or a list")),
+    (CHAT, {"messages": []}, ("messages", "entries", "at least 1")),
+    (CHAT, {"messages": None}, ("messages", "required")),
+    (CHAT, {"messages": [5]}, ("messages[0]", "a whole number", "an object")),
     (CHAT, {"reasoning_effort": "extreme"},
-     "reasoning_effort must be one of high, low, max, medium, minimal, none, xhigh but is 'extreme'"),
-    (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage must be true or false but is a whole number"),
-    (CHAT, {"cache_salt": "a b"}, "cache_salt must be text like ^[A-Za-z0-9_-]{1,128}$ but is another one"),
-    (GENERATE, {"sampling_params": {"temp": 1}}, "sampling_params must have fields that are known but has 'temp'"),
+     ("reasoning_effort 'extreme'", "high, low, max, medium, minimal, none, xhigh")),
+    (CHAT, {"stream_options": {"include_usage": 1}}, ("stream_options.include_usage", "a whole number", "true or false")),
+    (CHAT, {"cache_salt": "a b"}, ("cache_salt 'a b'", "^[A-Za-z0-9_-]{1,128}$")),
+    (GENERATE, {"sampling_params": {"temp": 1}}, ("sampling_params", "'temp'")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "fields", "message"), FIELDS, ids=lambda value: str(value)[:40])
-def test_a_field_that_does_not_hold_is_told_in_plain_words(path: str, fields: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("path", "fields", "words"), FIELDS, ids=lambda value: str(value)[:40])
+def test_invalid_fields_are_described_in_plain_words(path: str, fields: dict[str, Any], words: tuple[str, ...]) -> None:
     base: dict[str, Any] = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
-    assert post(path, {**base, **fields}).json()["error"]["message"] == message
+    message = post(path, {**base, **fields}).json()["error"]["message"]
+    assert [word for word in words if word not in message] == []
 
 
 KINDS = ({"x": 1}, [{"y": 2}], "x" * 600, 1e300, -1e300, 1.5, 2**40, True, [None], [["a"]], "", [], [True])
@@ -282,8 +283,8 @@ KINDS = ({"x": 1}, [{"y": 2}], "x" * 600, 1e300, -1e300, 1.5, 2**40, True, [None
 @pytest.mark.parametrize(
     "body", dict.fromkeys(route.body for route in ROUTES if route.body is not None), ids=lambda body: body.__name__
 )
-def test_no_refusal_of_any_field_speaks_of_types(body: Any) -> None:
-    """Every field of every body, with a value of each kind of JSON."""
+def test_no_error_message_mentions_msgspec_types(body: Any) -> None:
+    """Try every field of every body with each kind of JSON value."""
     known = {"messages": HELLO, "model": "fake", "prompt": "x", "input": "x", "content": "x", "max_tokens": 1}
     base = {name: value for name, value in known.items() if name in body.__struct_encode_fields__}
     messages: list[str] = []
@@ -294,17 +295,16 @@ def test_no_refusal_of_any_field_speaks_of_types(body: Any) -> None:
             except ApiError as error:
                 messages.append(error.message)
     assert messages
-    odd = r"Expected|Invalid|Object |`|\bstr\b|got |does not hold"
-    assert not [text for text in messages if re.search(odd, text) or not re.search(" must (be|have) ", text)]
+    assert not [text for text in messages if re.search(r"Expected|Invalid |Object |`|\b(str|int|bool)\b", text)]
 
 
-def test_a_body_beyond_the_limit_need_not_come_again() -> None:
-    """Also where so many tokens may not wait."""
+def test_a_body_beyond_the_limit_is_rejected_at_once() -> None:
+    """Also if that many tokens may not wait."""
     limits = {"max_queue_tokens": 10, "max_body_bytes": 2048}
     assert post(GENERATE, {"prompt": "x" * 4000}, options=limits).status_code == 413
 
 
-def test_a_message_is_short_whatever_it_is_about() -> None:
+def test_error_messages_are_short_for_any_input() -> None:
     for body in (
         {"messages": HELLO, "response_format": {"type": "x" * 100_000}},
         {"messages": HELLO, "y" * 100_000: 1},
@@ -313,7 +313,7 @@ def test_a_message_is_short_whatever_it_is_about() -> None:
         assert len(post(CHAT, body).content) < 3000
 
 
-def test_bodies_that_are_too_large_or_compressed() -> None:
+def test_large_and_compressed_bodies_are_rejected() -> None:
     limit = {"max_body_bytes": 2048}
     body = {"prompt": "x" * 4000}
     assert post(GENERATE, body, options=limit).status_code == 413
@@ -334,7 +334,7 @@ def function(name: str) -> dict[str, Any]:
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:
-    """OpenAI's choice among some of the tools."""
+    """A choice among some of the tools, in OpenAI's format."""
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function(name) for name in names]}}
 
 
@@ -405,7 +405,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), REFUSED, ids=lambda value: str(value)[:40])
-def test_a_field_beyond_its_limits_is_refused_by_name(path: str, fields: dict[str, Any], param: str) -> None:
+def test_a_field_out_of_range_is_named(path: str, fields: dict[str, Any], param: str) -> None:
     engine = FakeEngine()
     base: dict[str, Any] = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
     response = post(path, {**base, **fields}, engine=engine, options={"strict": True})
@@ -416,12 +416,12 @@ def test_a_field_beyond_its_limits_is_refused_by_name(path: str, fields: dict[st
     assert engine.asked == []
 
 
-def test_null_is_absent_and_what_asks_for_nothing_is_taken() -> None:
+def test_null_and_neutral_values_are_accepted() -> None:
     body = {"messages": HELLO, "temperature": None, "audio": None, "unknown": None, "store": False, "tools": []}
     assert post(CHAT, body).status_code == 200
 
 
-def test_what_says_nothing_here_is_taken() -> None:
+def test_fields_without_effect_are_accepted() -> None:
     more = {"prompt_cache_key": "a", "prompt_cache_retention": "in_memory", "user": "b", "safety_identifier": "c"}
     options = {"stream": True, "stream_options": {"include_obfuscation": False, "include_usage": True}}
     assert post(CHAT, {"messages": HELLO, **more, **options}).status_code == 200
@@ -443,7 +443,7 @@ def test_only_allowed_tools_are_shown(mode: str) -> None:
         assert work.options["tool_choice"] == mode
 
 
-def test_what_clients_send_back_of_an_answer_is_taken() -> None:
+def test_fields_of_earlier_answers_are_accepted() -> None:
     said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "name": "n"}
     assert post(CHAT, {"messages": [*HELLO, {**said, "reasoning_content": "t"}, *HELLO]}).status_code == 200
     engine = FakeEngine()
@@ -457,7 +457,7 @@ def test_what_clients_send_back_of_an_answer_is_taken() -> None:
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "x"}), ("/v1/responses", {"input": "x"})]
 )
-def test_a_tier_is_a_priority(path: str, body: dict[str, Any]) -> None:
+def test_a_service_tier_sets_the_priority(path: str, body: dict[str, Any]) -> None:
     tiers = {"auto": ("default", 0), "default": ("default", 0), "flex": ("flex", -50), "priority": ("priority", 50)}
     for tier, (shown, priority) in tiers.items():
         engine = FakeEngine()
@@ -467,7 +467,7 @@ def test_a_tier_is_a_priority(path: str, body: dict[str, Any]) -> None:
         assert work.hints.priority == priority
 
 
-def test_unknown_fields_are_named_and_refused_by_a_strict_server() -> None:
+def test_unknown_fields_are_named_and_rejected_if_strict() -> None:
     body = {"messages": HELLO, "new_thing": 1, "\r\nx": 2}
     for options in ({}, {"lenient": True}, {"strict": True, "lenient": True}):
         response = post(CHAT, body, options=options)
@@ -478,7 +478,7 @@ def test_unknown_fields_are_named_and_refused_by_a_strict_server() -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (400, "unknown_parameter")
 
 
-def test_routes_that_there_are_not() -> None:
+def test_unknown_routes() -> None:
     assert call("GET", "/v2/none").json()["error"]["code"] == "no_such_route"
     response = call("GET", CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (405, "method_not_allowed")
@@ -497,7 +497,7 @@ def test_a_failure_in_a_stream_is_one_event() -> None:
     assert (response.status_code, response.json()) == (500, events[-1])
 
 
-def test_an_answer_that_takes_too_long() -> None:
+def test_an_answer_that_takes_too_long_times_out() -> None:
     engine = FakeEngine([None])
     response = post(CHAT, {"messages": HELLO}, engine=engine, options={"request_timeout_s": 0.1})
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
@@ -505,14 +505,14 @@ def test_an_answer_that_takes_too_long() -> None:
     assert engine.n_active == 0
 
 
-def test_a_request_id_is_the_clients_where_it_is_one() -> None:
+def test_a_valid_client_request_id_is_used() -> None:
     for given, kept in (("abc-1.X_2", True), ("a b", False), ("x" * 65, False), ("", False)):
         answered = call("GET", "/health", headers={"x-request-id": given}).headers["x-request-id"]
         assert (answered == given) == kept
         assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", answered)
 
 
-def test_settings_that_do_not_hold() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for values, word in (({"host": "0.0.0.0"}, "API key"), ({"port": 70000}, "port"), ({"max_queue": -1}, "max_queue")):
         with pytest.raises(RequestError, match=word):
             Settings(**values)  # type: ignore[arg-type]
@@ -520,7 +520,7 @@ def test_settings_that_do_not_hold() -> None:
     assert KEY not in repr(Settings(api_keys=(KEY,)))
 
 
-def test_the_page_runs_its_own_script_and_nothing_else() -> None:
+def test_the_page_allows_only_its_own_scripts() -> None:
     browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     response = call("GET", "/", headers=browser)
     assert response.headers["content-type"] == "text/html; charset=utf-8"
@@ -534,19 +534,19 @@ def test_the_page_runs_its_own_script_and_nothing_else() -> None:
     closed = call("GET", "/", options={"api_keys": (KEY,)})
     assert (closed.status_code, closed.headers["www-authenticate"]) == (401, 'Basic realm="quire"')
     assert call("GET", "/", options={"api_keys": (KEY,)}, auth=("any", KEY)).status_code == 200
-    # Programs look for the word of Ollama's server.
+    # Programs look for the text of Ollama's server.
     assert call("GET", "/").text == "Ollama is running"
     assert call("HEAD", "/").status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_every_method_of_every_route_is_closed_without_a_key(method: str) -> None:
+def test_every_method_of_every_route_requires_a_key(method: str) -> None:
     for path in {route.path for route in ROUTES} - {"/health"}:
         assert call(method, path, options={"api_keys": (KEY,)}).status_code == 401
 
 
-def test_a_key_is_compared_with_every_known_one_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that neither how much of a key is right, nor which one it is, shows in the time that it takes."""
+def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the response time tells neither how much of a key is right nor which key it resembles."""
     seen: list[tuple[bytes, bytes]] = []
 
     def compare(a: bytes, b: bytes) -> bool:
@@ -570,7 +570,7 @@ def test_a_key_is_compared_with_every_known_one_by_its_digest(monkeypatch: pytes
         assert seen == [(hashlib.sha256(given.encode()).digest(), digest) for digest in digests]
 
 
-def test_a_key_that_comes_twice_is_refused() -> None:
+def test_duplicate_key_headers_are_rejected() -> None:
     headers = [("x-api-key", "wrong"), ("x-api-key", KEY)]
     response = call("GET", "/v1/models", options={"api_keys": (KEY,)}, headers=headers)
     assert (response.status_code, response.headers["connection"]) == (400, "close")

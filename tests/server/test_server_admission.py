@@ -1,4 +1,4 @@
-"""Who is let in, by settings written down for each case."""
+"""Admission of requests, with settings chosen for each case."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def enter_until_refused(gate: Admission, caller: Caller, most: int = 1000) -> tu
     raise AssertionError("nothing was refused")
 
 
-def test_the_queue_has_an_end_and_places_come_back() -> None:
+def test_the_queue_is_limited_and_frees_places() -> None:
     gate = admission(max_queue=6)
     tickets, error = enter_until_refused(gate, A)
     assert len(tickets) == 10
@@ -53,7 +53,7 @@ def test_the_queue_has_an_end_and_places_come_back() -> None:
         gate.enter(A, 0)
 
 
-def test_the_operator_limits_priority_for_all_keys_or_for_one(tmp_path: Path) -> None:
+def test_priority_is_limited_for_all_keys_or_single_ones(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(
         "# keys\nfirst-key-0123456789 max-priority=50\n\nsecond-key-012345678\nthird-key-0123456789 max-priority=-3\n"
@@ -72,10 +72,10 @@ def test_the_operator_limits_priority_for_all_keys_or_for_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line", ["first-key-0123456789 max-priority=x", "first-key-0123456789 priority=1", "max-priority=1"]
 )
-def test_a_line_that_is_no_key_is_refused(tmp_path: Path, line: str) -> None:
+def test_invalid_key_lines_are_rejected(tmp_path: Path, line: str) -> None:
     file = tmp_path / "keys"
     file.write_text(f"another-key-0123456\n{line}\n")
-    if line == "max-priority=1":  # a key as good as any
+    if line == "max-priority=1":  # itself a valid key
         assert read_keys(file)[0][1] == line
         return
     with pytest.raises(RequestError, match="number 2"):
@@ -89,22 +89,22 @@ def test_the_queue_is_limited_by_tokens_too() -> None:
     first.know(400)
     first.know(300)
     assert gate.n_tokens == 700
-    with pytest.raises(ApiError, match="tokens under way"):
+    with pytest.raises(ApiError, match="tokens in flight"):
         gate.enter(A, 1500)
     gate.enter(A, 300)
     first.close()
     assert gate.n_tokens == 100
-    # What is larger than the queue runs alone.
+    # A request larger than the queue runs alone.
     assert admission(max_queue_tokens=10).enter(A, 3000).n_tokens == 1000
 
 
-def test_a_caller_has_its_share_and_no_more() -> None:
+def test_a_caller_gets_only_its_fair_share() -> None:
     gate = admission(max_queue=16)
     alone, _ = enter_until_refused(gate, A)
     assert len(alone) == 20
     for ticket in alone[10:]:
         ticket.close()
-    # The other one finds half of the places, whatever the first does.
+    # The other caller gets half of the places, whatever the first one does.
     second, error = enter_until_refused(gate, B)
     assert (len(second), error.code) == (10, "queue_full")
     second[0].close()
@@ -113,11 +113,11 @@ def test_a_caller_has_its_share_and_no_more() -> None:
     assert refused.value.code == "fair_share"
 
 
-def test_nobodys_part_is_taken_by_others() -> None:
+def test_a_callers_share_of_requests_is_reserved() -> None:
     gate = admission(max_queue=16, max_queue_tokens=9000)
     alone, error = enter_until_refused(gate, A)
     assert (len(alone), error.code) == (20, "queue_full")
-    # All places are taken; the other one still finds its half of them, and a third one its third.
+    # All places are taken, but the other caller still gets its half of them, and a third one its third.
     second, error = enter_until_refused(gate, B)
     assert (len(second), error.code) == (10, "queue_full")
     third, _ = enter_until_refused(gate, Caller("c"))
@@ -127,25 +127,25 @@ def test_nobodys_part_is_taken_by_others() -> None:
     assert (gate.n_active, gate.n_tokens) == (0, 0)
 
 
-def test_nobodys_tokens_are_taken_by_others() -> None:
+def test_a_callers_share_of_tokens_is_reserved() -> None:
     gate = admission(max_queue_tokens=9000)
     gate.enter(A, 3 * 9000)
-    with pytest.raises(ApiError, match="tokens under way"):
+    with pytest.raises(ApiError, match="tokens in flight"):
         gate.enter(A, 3)
     small = gate.enter(B, 3 * 4000)
-    with pytest.raises(ApiError, match="tokens under way"):
+    with pytest.raises(ApiError, match="tokens in flight"):
         gate.enter(B, 3 * 501)
     gate.enter(B, 3 * 500)
-    # A body that comes in pieces is held to the same, and so are values that fill memory.
-    with pytest.raises(ApiError, match="tokens under way"):
+    # A body that arrives in pieces has the same limit, and so do values that use memory.
+    with pytest.raises(ApiError, match="tokens in flight"):
         small.grow(4001, 0)
-    with pytest.raises(ApiError, match="tokens under way"):
+    with pytest.raises(ApiError, match="tokens in flight"):
         small.grow(4000, 1)
     small.close()
     gate.enter(B, 0).grow(3000, 500)
 
 
-def test_values_of_a_body_count_until_its_end() -> None:
+def test_values_of_a_body_count_until_the_request_ends() -> None:
     gate = admission(max_queue_tokens=9000)
     ticket = gate.enter(A, 300)
     ticket.grow(100, 5000)
@@ -172,7 +172,7 @@ def test_rates_of_requests_and_tokens() -> None:
     assert refused.value.retry_after_s == 60
 
 
-def test_refusals_over_http_and_their_header() -> None:
+def test_rejections_over_http_have_retry_after() -> None:
     engine = FakeEngine([None] * 8)
     engine.info = msgspec.structs.replace(INFO, max_sequences=2)
     service = Service(
@@ -191,7 +191,7 @@ def test_refusals_over_http_and_their_header() -> None:
     assert sorted(engine.cancelled) == [1, 2, 3]
 
 
-def test_places_are_those_of_all_open_models() -> None:
+def test_places_add_up_over_all_loaded_models() -> None:
     engines = {"a": FakeEngine(), "b": FakeEngine()}
     library = Library("a", lambda: dict.fromkeys(engines, 1), lambda name, *_: engines[name], 10)
     service = Service(Settings(max_queue=1), library)
@@ -203,7 +203,7 @@ def test_places_are_those_of_all_open_models() -> None:
 
 
 def enter_until_refused_by(service: Service) -> int:
-    """How many requests of one caller a server lets in."""
+    """Return how many requests of one caller a server admits."""
     tickets: list[Ticket] = []
     try:
         while len(tickets) < 1000:
@@ -215,7 +215,7 @@ def enter_until_refused_by(service: Service) -> int:
     return len(tickets)
 
 
-def test_a_stopping_server_takes_nothing_new() -> None:
+def test_a_draining_server_rejects_new_requests() -> None:
     service = Service(Settings(access_log=False), Library.of("fake", FakeEngine))
     service.draining = True
 

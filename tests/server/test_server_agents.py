@@ -1,6 +1,6 @@
-"""Requests of programs that people use with a server, in the shapes in which these send them.
+"""Requests in the formats that popular client programs send.
 
-Written down from what the programs send: Claude Code, Codex, Open WebUI, and editors that complete code.
+Recorded from Claude Code, Codex, Open WebUI, and code completion in editors.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ SEARCH = {"type": "tool_search", "execution": "client", "description": "d", "par
 
 
 def asked_of(path: str, body: dict[str, Any]) -> tuple[Chat, list[str]]:
-    """What the engine is asked for a body, and the names in the header of what has no effect."""
+    """Return the engine's work for a body, and the ignored fields named in the header."""
     engine = FakeEngine()
     response = one_post(path, {"model": "fake", **body}, engine=engine)
     assert response.status_code == 200, response.text
@@ -158,7 +158,7 @@ def called(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     ],
     ids=lambda value: value[0]["type"] if value and isinstance(value[0], dict) else "",
 )  # fmt: skip
-def test_items_that_are_no_functions(
+def test_items_that_are_not_functions(
     items: list[dict[str, Any]], calls: list[Any], results: list[str], ignored: list[str]
 ) -> None:
     asked, named = asked_of("/v1/responses", {"input": [SAID, *items]})
@@ -171,7 +171,7 @@ def test_items_that_are_no_functions(
 
 
 @pytest.mark.parametrize("wrong", [[1], {}, 5, True])
-def test_types_that_are_no_text_are_refused(wrong: Any) -> None:
+def test_item_types_that_are_not_text_are_rejected(wrong: Any) -> None:
     for path, body, place in (
         ("/v1/responses", {"input": [{"type": wrong}]}, "input[0].type"),
         ("/v1/responses", {"input": [{"role": "user", "content": [{"type": wrong}]}]}, "input[0].content[0]"),
@@ -187,7 +187,7 @@ def test_types_that_are_no_text_are_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
-def test_items_with_media_are_refused_by_name(kind: str) -> None:
+def test_items_with_media_are_rejected_by_name(kind: str) -> None:
     body = {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": kind}]}]}
     response = one_post("/v1/responses", body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "input[0].content[1]")
@@ -224,7 +224,7 @@ def test_tools_of_other_types_are_left_out(path: str, tools: list[Any], ignored:
         ("/v1/messages", {"type": "tool", "name": "web_search"}),
     ],
 )
-def test_a_choice_of_what_was_left_out_has_no_effect(path: str, choice: dict[str, Any]) -> None:
+def test_choosing_an_omitted_tool_has_no_effect(path: str, choice: dict[str, Any]) -> None:
     function = {"name": "f", "parameters": {"type": "object"}}
     tools = {
         "/v1/responses": [{"type": "function", **function}, {"type": "web_search"}],
@@ -240,7 +240,7 @@ def test_a_choice_of_what_was_left_out_has_no_effect(path: str, choice: dict[str
     assert asked.options.get("tool_choice", "auto") == "auto"
 
 
-def test_more_tools_than_any_list_of_models_names() -> None:
+def test_hundreds_of_tools_are_accepted() -> None:
     functions = [{"name": f"t{i}", "parameters": {"type": "object", "properties": {}}} for i in range(600)]
     for path, tools in (
         ("/v1/chat/completions", [{"type": "function", "function": function} for function in functions]),
@@ -254,8 +254,8 @@ def test_more_tools_than_any_list_of_models_names() -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_the_engine_takes_as_many(client: httpx.Client, choice: str) -> None:
-    """Counted, as so many are longer than the small model's context."""
+def test_the_engine_accepts_hundreds_of_tools(client: httpx.Client, choice: str) -> None:
+    """Only counted, because so many tools exceed the small model's context."""
     tools = [{"type": "function", "function": {"name": f"t{i}", "parameters": {"type": "object"}}} for i in range(300)]
     body = {"messages": [SAID], "tools": tools, "tool_choice": choice}
     counted = client.post("/v1/chat/completions/input_tokens", json=body)
@@ -287,13 +287,13 @@ USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name":
     ],
     ids=["redacted_thinking", "tool_reference", "server_tool_use", "document", "search_result"],
 )  # fmt: skip
-def test_blocks_of_servers_and_of_tomorrow(messages: list[Any], shown: list[Any], ignored: list[str]) -> None:
+def test_unknown_and_server_side_blocks_are_left_out(messages: list[Any], shown: list[Any], ignored: list[str]) -> None:
     asked, named = asked_of("/v1/messages", {"messages": [SAID, *messages], "max_tokens": 5})
     assert [message for message in asked.messages if message in shown] == shown
     assert named == ignored
 
 
-def test_calls_by_a_connector_are_calls_and_results() -> None:
+def test_connector_calls_become_calls_and_results() -> None:
     blocks = [
         {"type": "mcp_tool_use", "id": "m", "name": "ask", "server_name": "s", "input": {"q": 1}},
         {"type": "mcp_tool_result", "tool_use_id": "m", "content": [{"type": "text", "text": "42"}]},
@@ -309,7 +309,7 @@ def test_calls_by_a_connector_are_calls_and_results() -> None:
 @pytest.mark.parametrize(
     "source", [{"type": "base64", "media_type": "application/pdf", "data": ""}, {"type": "url", "url": "x"}]
 )
-def test_documents_that_are_files_are_refused_by_name(source: dict[str, Any]) -> None:
+def test_file_documents_are_rejected_by_name(source: dict[str, Any]) -> None:
     message = {"role": "user", "content": [{"type": "document", "source": source}]}
     response = one_post("/v1/messages", {"model": "fake", "messages": [message], "max_tokens": 5})
     assert response.status_code == 400
@@ -323,7 +323,7 @@ def spaced(name: str, *functions: str) -> dict[str, Any]:
     return {"type": "namespace", "name": name, "description": "d", "tools": made}
 
 
-def test_functions_in_namespaces_are_called_and_named_by_both(client: httpx.Client) -> None:
+def test_functions_in_namespaces(client: httpx.Client) -> None:
     tools = [*spaced("x", "f")["tools"], spaced("mcp__a", "f", "g"), spaced("mcp__b", "f"), {"type": "web_search"}]
     tools[1]["tools"].append({"type": "custom", "name": "p"})
     history = [
@@ -362,7 +362,7 @@ def test_custom_calls_in_the_history_of_a_chat() -> None:
     assert called(asked.messages) == [("p", {"input": "x"})]
 
 
-def test_references_to_items_are_the_items(client: httpx.Client) -> None:
+def test_item_references_are_resolved(client: httpx.Client) -> None:
     body = {"temperature": 0, "max_output_tokens": 16}
     first = client.post("/v1/responses", json={**body, "input": [SAID]}).json()
     item = first["output"][0]
@@ -378,7 +378,7 @@ def test_references_to_items_are_the_items(client: httpx.Client) -> None:
 
 
 def test_open_webui(client: httpx.Client) -> None:
-    """By OpenAI's interface and by Ollama's, with what it asks before the first message."""
+    """In OpenAI's and Ollama's APIs, including what it asks before the first message."""
     (model,) = client.get("/v1/models").json()["data"]
     body = {
         "stream": True, "model": model["id"], "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8,
@@ -403,7 +403,7 @@ def test_open_webui(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        # An editor that completes, with llama.cpp's fields.
+        # An editor's completion request, with llama.cpp's fields.
         ("/completion", {"prompt": "def f(", "n_predict": 4, "temperature": 0.1, "top_k": 40, "stop": ["\n\n"],
                          "stream": False, "cache_prompt": True, "samplers": ["top_k", "temperature"], "t_max_prompt_ms": 500}),
         ("/v1/completions", {"prompt": "def f(", "max_tokens": 4, "temperature": 0, "cache_prompt": True, "model": "x"}),

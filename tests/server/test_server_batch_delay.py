@@ -1,6 +1,6 @@
-"""Requests that wait to share a batch, health with a version, models that a folder skips.
+"""Requests held to share a batch, health with a version, models skipped in a folder.
 
-Oracle: a list of what is sent, and the clock of the event loop.
+Oracle: a list of what is sent, and the event loop's clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def work(id_: int) -> Generate:
     return Generate(id_, "x", {})
 
 
-def test_requests_go_together_when_the_first_has_waited() -> None:
+def test_held_requests_are_sent_together() -> None:
     async def test() -> None:
         sent: list[list[int]] = []
 

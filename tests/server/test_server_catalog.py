@@ -1,7 +1,7 @@
-"""Models that come, go and change while a server runs, and whose they are to close.
+"""Models that appear, disappear and change while a server runs, and who may unload them.
 
-Oracles: the files that the test writes and deletes; the thread and the number of looks; Ollama's and this server's
-documented answers.
+Oracles: the files that the test writes and deletes; the thread and the number of scans; the documented answers of
+Ollama and of this server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BODY = {"prompt": "Once", "max_tokens": 2}
 
 
 class Shelf:
-    """A place of models that counts looks, and the threads that they come from."""
+    """A model source that counts scans and records their threads."""
 
     def __init__(self) -> None:
         self.models = {"a": 1}
@@ -54,7 +54,7 @@ class Shelf:
         return found
 
 
-def test_looks_are_shared_and_off_the_loop() -> None:
+def test_scans_are_shared_and_run_off_the_loop() -> None:
     async def test() -> None:
         shelf = Shelf()
         catalog = Catalog(shelf.look)
@@ -64,7 +64,7 @@ def test_looks_are_shared_and_off_the_loop() -> None:
         assert shelf.n_looks == 2
         assert threading.get_ident() not in shelf.threads
         assert found == [{"a": 1}] * 8
-        # One that is asked for during a look gets a later one.
+        # A scan requested during another one starts after it.
         first = asyncio.ensure_future(catalog.renew(force=True))
         await asyncio.sleep(0.01)
         shelf.models["b"] = 2
@@ -74,7 +74,7 @@ def test_looks_are_shared_and_off_the_loop() -> None:
     asyncio.run(test())
 
 
-def test_nothing_is_looked_for_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scan_runs_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.server.service.catalog._FRESH_S", LIMIT_S)
 
     async def test() -> None:
@@ -86,13 +86,13 @@ def test_nothing_is_looked_for_again_while_nothing_changes(monkeypatch: pytest.M
         shelf.changed_ns = time.time_ns() + 10**12
         await catalog.renew()
         assert shelf.n_looks == 3
-        await catalog.renew()  # a change so near may hide another one
+        await catalog.renew()  # such a recent change may hide another one
         assert shelf.n_looks == 4
 
     asyncio.run(test())
 
 
-def test_a_look_that_fails_leaves_what_was_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_scan_keeps_the_known_models(capsys: pytest.CaptureFixture[str]) -> None:
     async def test() -> None:
         shelf = Shelf()
         catalog = Catalog(shelf.look)
@@ -122,14 +122,14 @@ def test_files_are_found_and_measured(tmp_path: Path) -> None:
     assert {name: size_of(path) for name, path in found.items()} == {"one": 10, "two": 50, "folder": 7, "far": 3}
 
 
-# Whose a model is to close
+# Permission to unload a model
 
 KEYS = ("the-first-secret", "the-second-secret")
 FIRST, SECOND = ({"authorization": f"Bearer {key}"} for key in KEYS)
 
 
 class Shop:
-    """A server of models ``a`` (open from the start) and ``b``, and requests with keys."""
+    """A server with models ``a`` (loaded from the start) and ``b``, and requests with keys."""
 
     def __init__(self, **options: Any) -> None:
         def make(name: str, share: int, n_ctx: int | None) -> FakeEngine:
@@ -155,7 +155,7 @@ def complete(name: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("action", ["unload", "reload"])
-def test_a_key_closes_only_what_it_opened(action: str) -> None:
+def test_a_key_unloads_only_models_it_loaded(action: str) -> None:
     shop = Shop(api_keys=KEYS)
     path = f"/v1/models/{action}"
     opened, refused, own, of_server = shop.ask(
@@ -172,7 +172,7 @@ def test_a_key_closes_only_what_it_opened(action: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"api_keys": KEYS, "allow_changes": True}], ids=["no keys", "allowed"])
-def test_without_keys_or_where_it_is_allowed_anybody_closes(options: dict[str, Any]) -> None:
+def test_without_keys_anybody_may_unload(options: dict[str, Any]) -> None:
     shop = Shop(**options)
     for name in ("a", "b"):
         opened, closed = shop.ask((*complete(name), FIRST), ("/v1/models/unload", {"model": name}, SECOND))
@@ -180,7 +180,7 @@ def test_without_keys_or_where_it_is_allowed_anybody_closes(options: dict[str, A
     assert shop.library.engines() == {}
 
 
-def test_keep_alive_has_no_effect_on_models_of_others() -> None:
+def test_keep_alive_has_no_effect_on_models_of_other_keys() -> None:
     shop = Shop(api_keys=KEYS)
     question = {"model": "b", "prompt": "x", "stream": False}
     zero = {**question, "keep_alive": 0}
@@ -195,7 +195,7 @@ def test_keep_alive_has_no_effect_on_models_of_others() -> None:
     assert "b" not in shop.library.engines()
 
 
-# Files that go or change under a server
+# Files that disappear or change under a server
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def ask(client: httpx.Client, name: str) -> httpx.Response:
     return client.post("/v1/completions", json={**BODY, "model": name})
 
 
-def test_a_file_that_comes_is_found_and_one_that_goes_is_not(server: tuple[Served, Path]) -> None:
+def test_new_files_are_found_and_deleted_ones_disappear(server: tuple[Served, Path]) -> None:
     running, folder = server
     with running.client() as client:
         assert ask(client, "late").status_code == 404
@@ -229,7 +229,7 @@ def end_worker(process: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system has no /proc")
-def test_a_model_whose_file_was_cut_ends_with_an_error(server: tuple[Served, Path]) -> None:
+def test_a_truncated_model_file_is_an_error(server: tuple[Served, Path]) -> None:
     running, folder = server
     file = folder / "open.gguf"
     whole = packaged_model().read_bytes()
@@ -252,7 +252,7 @@ def test_a_model_whose_file_was_cut_ends_with_an_error(server: tuple[Served, Pat
         assert ask(client, "open").status_code == 200
 
 
-def test_the_model_that_was_open_from_the_start_is_unhealthy_until_it_opens_again() -> None:
+def test_a_broken_default_model_is_unhealthy_until_it_loads_again() -> None:
     class Broken(FakeEngine):
         is_broken = True
 
@@ -277,7 +277,7 @@ def test_the_model_that_was_open_from_the_start_is_unhealthy_until_it_opens_agai
     asyncio.run(test())
 
 
-def test_a_budget_is_refused_with_the_same_words_each_time() -> None:
+def test_the_budget_error_is_the_same_each_time() -> None:
     library = Library("a", lambda: {"a": 500}, lambda *_: FakeEngine(), 100)
     answers = [post("/v1/completions", {**BODY, "model": "a"}, library=library) for _ in range(3)]
     assert {answer.status_code for answer in answers} == {500}

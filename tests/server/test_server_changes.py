@@ -1,6 +1,6 @@
-"""Routes that fetch, name and delete models: Ollama's and llama-server's, off unless they are allowed.
+"""Routes that download, name and delete models, as in Ollama and llama-server; off by default.
 
-Oracles: the files of a hub that the test runs; Ollama's and llama-server's documented answers.
+Oracles: the files of a local test hub; the documented answers of Ollama and llama-server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TINY = (Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf").read_bytes
 
 @pytest.fixture
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own."""
+    """An empty home folder."""
     for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "LLAMA_CACHE", "OLLAMA_MODELS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -35,7 +35,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_request_gets_the_context_that_it_asks_for(clean: Path) -> None:
+def test_a_request_gets_the_context_it_asks_for(clean: Path) -> None:
     models = clean / "models"
     models.mkdir()
     (models / "tiny.gguf").write_bytes(TINY)
@@ -51,7 +51,7 @@ def test_a_request_gets_the_context_that_it_asks_for(clean: Path) -> None:
         assert answer(client, 256).json()["eval_count"] > 64
         (row,) = client.get("/api/ps").json()["models"]
         assert row["context_length"] == 256
-        most = answer(client, 4096)  # more than it was trained on: as much as that
+        most = answer(client, 4096)  # more than it was trained on, so limited to that
         assert most.headers["x-quire-ignored"] == "'options.num_ctx'"
         (row,) = client.get("/api/ps").json()["models"]
         assert row["context_length"] == 2048
@@ -120,7 +120,7 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
         ({"from_": "m", "parameters": {"wild": 1}}, "'wild'"),
     ],
 )
-def test_what_a_modelfile_must_not_have(tmp_path: Path, body: dict[str, Any], words: str) -> None:
+def test_unsupported_instructions_of_a_modelfile(tmp_path: Path, body: dict[str, Any], words: str) -> None:
     with pytest.raises(ApiError, match=words):
         preset_of_body(CreateBody(model="x", **body), str(tmp_path))
 
@@ -148,7 +148,7 @@ def test_a_modelfile_keeps_the_lines_of_a_system_message() -> None:
     assert read_modelfile("from m\nparameter\ttop_k\t7").parameters == [("top_k", 7)]
 
 
-def test_modelfiles_that_ollama_shows_are_read() -> None:
+def test_modelfiles_shown_by_ollama_are_read() -> None:
     read = read_modelfile(
         '# by "ollama show"\nFROM "./m.gguf"\nRENDERER qwen3-coder\nPARSER qwen3-coder\nPARAMETER num_keep 24\n'
         'PARAMETER stop "<|eot_id|>"\nSYSTEM "You say ""yes"".\nAnd \'no\'."\nPARAMETER penalize_newline false\n'
@@ -172,7 +172,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", WRONG, ids=lambda fields: str(fields)[:40])
-def test_a_registry_that_cannot_be_read_again_is_never_written(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_an_unreadable_registry_is_never_written(tmp_path: Path, fields: dict[str, Any]) -> None:
     registry = Registry(tmp_path / "models.toml")
     registry.add("good", Preset("org/m", "Be kind.\n\x00\x7f\u2028😀", {"ctx-size": 64}, {"stop": ["\\", '"']}, "5m"))
     before = registry.path.read_bytes()
@@ -184,7 +184,7 @@ def test_a_registry_that_cannot_be_read_again_is_never_written(tmp_path: Path, f
 
 
 def test_models_of_the_folder_are_named_with_a_system_message(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also: no name leads to a file that the server does not serve."""
+    """No name leads to a file that the server does not serve."""
     models = clean / "models"
     models.mkdir()
     (models / "tiny.gguf").write_bytes(TINY)
@@ -206,7 +206,7 @@ def test_models_of_the_folder_are_named_with_a_system_message(clean: Path, monke
         assert "Be very kind." in prompt
         answer = client.post("/v1/chat/completions", json={**question, "model": "kind"}).json()
         assert answer["usage"]["completion_tokens"] <= 3
-        # Another system message under the same name takes the place of the first.
+        # Another system message under the same name replaces the first.
         client.post("/api/create", json={**made, "system": "Be very brief."})
         assert "brief" in client.post("/apply-template", json={**question, "model": "kind"}).json()["prompt"]
         assert client.post("/api/copy", json={"source": "kind", "destination": "copy"}).status_code == 200
@@ -226,7 +226,7 @@ def test_models_of_the_folder_are_named_with_a_system_message(clean: Path, monke
             assert client.post("/api/create", json=body).status_code in (400, 404)
         for source in ("private/model", "models/tiny.gguf", "org/absent:Q8_0"):
             assert client.post("/api/copy", json={"source": source, "destination": "mine"}).status_code == 404
-        # It names a repository of a hub, which has not been fetched.
+        # The name refers to a hub repository that has not been downloaded.
         assert client.post("/api/create", json={"model": "mine", "from": "private/model"}).status_code == 200
         assert client.post("/v1/completions", json={"model": "mine", "prompt": "x"}).status_code == 404
         assert "mine" not in [row["id"] for row in client.get("/v1/models").json()["data"]]

@@ -1,6 +1,6 @@
-"""Options of the server from the environment and from a file.
+"""Server options from the environment and from a file.
 
-Oracle: the settings that the same options on the command line give.
+Oracle: the settings from the same options on the command line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.server.service.service import Service
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the machine's own environment."""
+    """Run without the machine's own environment."""
     for name in ("HOST", "PORT", "MODEL_PATH", "BATCH_SIZE", "QUIRE_HOST", "QUIRE_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -28,7 +28,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files by the names that tests give to models, in the working folder."""
+    """Create the model files that tests name, in the working folder."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("m", "other", "given", "d"):
         (folder / f"{name}.gguf").touch()
@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str | None, dict[str, Any]]:
-    """What the command would open: settings, path and the engine's configuration."""
+    """Return what the command would open: settings, path and the engine's configuration."""
     seen: list[Any] = []
 
     def open_service(*given: Any) -> Service:
@@ -50,9 +50,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[Any, str |
     return seen[0]  # type: ignore[no-any-return]
 
 
-def test_the_command_line_wins_then_the_environment_then_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_precedence_of_command_line_environment_and_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = tmp_path / "quire.toml"
     config.write_text(
         'port = 1001\nctx-size = 512\nmodel = "m.gguf"\nalias = ["x", "y"]\nmax_queue = 7\nlenient = true\n'
@@ -71,7 +69,7 @@ def test_the_command_line_wins_then_the_environment_then_the_file(
     assert opened(monkeypatch)[1] == "other.gguf"
 
 
-def test_sizes_that_are_not_given_are_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sizes_are_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"n_ctx", "n_blocks", "max_sequences", "max_step_tokens"}
     assert not sizes & set(opened(monkeypatch)[2])
     given = opened(monkeypatch, "-c", "64", "--cache-blocks", "5", "--max-sequences", "2", "--batch-size", "16")[2]
@@ -97,7 +95,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
-    # --memory-budget is the server's, for all of its models; taps are for programs; -ngl goes without --device cpu.
+    # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu.
     others = {"memory_bytes", "taps", "adapters", "n_gpu_layers"}
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - others
     assert {name: engine.get(name) for name in expected} == expected
@@ -107,7 +105,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     assert engine["adapters"] == (("a.gguf", 1.0), ("c:b.gguf", 1.0), ("b.gguf", 0.5))
 
 
-def test_switches_among_the_variables() -> None:
+def test_boolean_variables() -> None:
     for name in ("ENABLE_SPECULATIVE", "ENABLE_CONTINUOUS_BATCHING"):
         with pytest.raises(click.UsageError, match=name):
             from_environment({name: "perhaps"})
@@ -117,7 +115,7 @@ def test_switches_among_the_variables() -> None:
     assert from_environment({**drafts, "SPECULATION_DEPTH": "0"}) == {}
     off = {"ENABLE_SPECULATIVE": "False", "ENABLE_CONTINUOUS_BATCHING": "1", "HOST": ""}
     assert from_environment(off) == {}
-    # What is said of a draft model asks for nothing where speculation is off.
+    # Settings of a draft model are ignored if speculation is off.
     assert from_environment({**off, "DRAFT_MODEL_PATH": "draft.gguf", "SPECULATION_DEPTH": "4"}) == {}
 
 
@@ -156,7 +154,7 @@ def test_a_file_of_variables_starts_a_server(
         "policy": "fifo",
     }  # fmt: skip
     assert {name: engine[name] for name in expected} == expected
-    # The environment wins over the file.
+    # The environment takes precedence over the file.
     assert (settings.host, settings.port, settings.batch_delay_s) == ("127.0.0.1", 8082, 0.1)
     shown = capsys.readouterr().err
     assert "GPU_LAYERS" in shown
@@ -164,7 +162,7 @@ def test_a_file_of_variables_starts_a_server(
 
 
 @pytest.mark.parametrize("text", ["A B=1", "PORT", "\xff", "A" * 70_000])
-def test_files_of_variables_that_do_not_hold(tmp_path: Path, text: str) -> None:
+def test_invalid_env_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "variables").write_bytes(text.encode("latin-1"))
     with pytest.raises(click.UsageError, match="variables"):
         read_env_file(tmp_path / "variables")
@@ -189,7 +187,7 @@ def test_keys_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("config = 'x'", "config"),
     ],
 )
-def test_files_that_do_not_hold(tmp_path: Path, text: str, word: str) -> None:
+def test_invalid_config_files(tmp_path: Path, text: str, word: str) -> None:
     config = tmp_path / "quire.toml"
     config.write_text(text)
     with pytest.raises(click.UsageError, match=word):

@@ -1,4 +1,4 @@
-"""How tokens are drawn where a request says nothing: the same in every dialect.
+"""Sampling defaults: the same in every dialect.
 
 Oracle: llama.cpp's documented numbers, and ``Asked`` of the Python interface, which the tests of ``LLM`` hold.
 """
@@ -28,12 +28,12 @@ CHATS: dict[str, tuple[str, dict[str, Any]]] = {
     "own": ("/v1/generate", {"prompt": "Hi"}),
     "llama.cpp": ("/completion", {"prompt": "Hi"}),
 }
-# llama.cpp's own chain, and what only counts with penalties.
+# llama.cpp's own chain, and a parameter that only matters with penalties.
 _APART = ("samplers", "max_tokens", "penalty_last_n", "dry_penalty_last_n")
 
 
 def drawn_by(path: str, body: dict[str, Any], advised: dict[str, Any]) -> SamplingParams:
-    """The parameters that a body has the engine draw by."""
+    """Return the sampling parameters that a body results in."""
     engine = FakeEngine()
     engine.info = msgspec.structs.replace(engine.info, advised=advised)
     response = post(path, {**body, "stream": False}, engine=engine)
@@ -52,13 +52,13 @@ def test_every_dialect_has_the_same_defaults(dialect: str, advised: dict[str, An
 
 
 @pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic", "ollama chat"])
-def test_what_a_request_says_comes_first(dialect: str) -> None:
+def test_the_requests_own_values_take_precedence(dialect: str) -> None:
     path, body = CHATS[dialect]
     more: dict[str, Any] = {"options": {"temperature": 0.3}} if "api" in path else {"temperature": 0.3}
     assert drawn_by(path, {**body, **more}, ADVICE[1]) == Asked({"temperature": 0.3}).of(None, ADVICE[1])
 
 
-def test_raw_completions_of_openais_route_leave_the_distribution_as_it_is() -> None:
+def test_openai_completions_keep_the_models_distribution() -> None:
     body = {"prompt": "Hi"}
     assert drawn_by("/v1/completions", body, {}) == SamplingParams()
     assert drawn_by("/v1/completions", body, {"temperature": 0.6}) == SamplingParams(temperature=0.6)
@@ -76,7 +76,7 @@ def test_props_show_them(advised: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
-def test_a_seed_of_minus_one_is_any(path: str) -> None:
+def test_seed_minus_one_is_random(path: str) -> None:
     body = {"messages": ASKED} if "chat" in path else {"prompt": "Hi"}
     assert drawn_by(path, {**body, "seed": -1}, {}).seed is None
     assert drawn_by(path, {**body, "seed": 5}, {}).seed == 5

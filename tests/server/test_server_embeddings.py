@@ -1,6 +1,6 @@
 """Embeddings over HTTP, in three dialects.
 
-Oracles: the package's model in this process, asked without the server; NumPy for norms and base64's bytes.
+Oracles: the package's model in this process without the server; NumPy for norms and for base64's bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXTS = ["Once upon a time", "The capital of France is Paris.", "Ein Haus"]
 CLOSE = {"abs": 2e-4}
 
 
-def test_vectors_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+def test_vectors_match_the_engine(client: httpx.Client, llm: LLM) -> None:
     expected = llm.embed(TEXTS)
     answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": "tiny-chat"}).json()
     assert (answer["object"], answer["model"]) == ("list", "tiny-chat")
@@ -54,7 +54,7 @@ def test_many_texts_at_once(client: httpx.Client, llm: LLM) -> None:
     assert np.array([item["embedding"] for item in data]) == pytest.approx(llm.embed(texts), abs=2e-3)
 
 
-def test_llama_cpps_form(client: httpx.Client, llm: LLM) -> None:
+def test_llama_cpp_format(client: httpx.Client, llm: LLM) -> None:
     raw = llm.embed(TEXTS, normalize=False)
     for norm, expected in (
         (-1, raw),
@@ -91,13 +91,13 @@ def test_inputs_may_mix_texts_and_ids(client: httpx.Client, llm: LLM, path: str)
         ("/api/embeddings", {"model": "fake", "prompt": "x"}),
     ],
 )  # fmt: skip
-def test_vectors_of_tokens_have_no_place_in_most_forms(path: str, body: dict[str, Any]) -> None:
+def test_token_vectors_are_rejected_by_most_formats(path: str, body: dict[str, Any]) -> None:
     refused = post(path, body, options={"defaults": {"pooling": "none"}})
     assert (refused.status_code, "--pooling none" in refused.text) == (400, True)
     assert post(path, body, options={"defaults": {"pooling": "mean"}}).status_code == 200
 
 
-def test_vectors_of_every_token_in_llama_cpps_form(llm: LLM, tmp_path: Path) -> None:
+def test_token_vectors_in_llama_cpp_format(llm: LLM, tmp_path: Path) -> None:
     with served(tmp_path, ["--pooling", "none"]) as server, server.client() as client:
         rows = client.post("/embeddings", json={"input": TEXTS}).json()
         refused = client.post("/v1/embeddings", json={"input": TEXTS})
@@ -106,7 +106,7 @@ def test_vectors_of_every_token_in_llama_cpps_form(llm: LLM, tmp_path: Path) -> 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "pooling")
 
 
-def test_ollamas_form(client: httpx.Client, llm: LLM) -> None:
+def test_ollama_format(client: httpx.Client, llm: LLM) -> None:
     answer = client.post("/api/embed", json={"model": "tiny-chat:latest", "input": TEXTS, "keep_alive": "5m"}).json()
     assert np.array(answer["embeddings"]) == pytest.approx(llm.embed(TEXTS), **CLOSE)
     assert answer["prompt_eval_count"] == sum(len(llm.tokenizer.encode(text)) for text in TEXTS)
@@ -116,13 +116,13 @@ def test_ollamas_form(client: httpx.Client, llm: LLM) -> None:
     assert np.array(old["embedding"]) == pytest.approx(llm.embed(TEXTS[:1], normalize=False)[0], abs=2e-3)
 
 
-def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
+def test_a_text_that_is_too_long_is_rejected(client: httpx.Client) -> None:
     response = client.post("/v1/embeddings", json={"input": [[5], [5] * 2049]})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert client.get("/v1/status").json()["models"][0]["requests"] == 0
 
 
-# Without a model.
+# Tests without a model
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_text_that_is_too_long_is_refused(client: httpx.Client) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
+def test_invalid_fields_are_named(path: str, body: dict[str, Any], name: str) -> None:
     expect_refusal(path, body, name)
 
 
@@ -150,13 +150,13 @@ def test_options_of_loading_have_no_effect() -> None:
     assert (response.status_code, response.headers["x-quire-ignored"]) == (200, "'options'")
 
 
-def test_the_engines_refusal_names_the_field_of_the_route() -> None:
-    engine = FakeEngine([Failed(0, "RequestError", "[prompt] a prompt must have a token but is empty")])
+def test_engine_errors_name_the_routes_field() -> None:
+    engine = FakeEngine([Failed(0, "RequestError", "[prompt] the prompt is empty")])
     assert post("/v1/embeddings", {"input": ""}, engine=engine).json()["error"]["param"] == "input"
 
 
 def counted(client: httpx.Client) -> dict[str, float]:
-    """Figures by their names, without labels."""
+    """Return metrics by name, without labels."""
     lines = [line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines if "{" not in name}
 
@@ -200,11 +200,11 @@ def test_shapes_of_vectors() -> None:
     assert shaped(vector, 2, 2) == pytest.approx([0.6, 0.8])
     assert shaped(vector, None, None) == pytest.approx(vector)
     assert shaped(np.zeros(3, np.float32), None, 2) == pytest.approx(np.zeros(3))
-    with pytest.raises(RequestError, match="dimensions must be at most 3"):
+    with pytest.raises(RequestError, match="dimensions 4"):
         shaped(vector, 4, 2)
 
 
-def test_a_failure_of_the_engine_is_told() -> None:
+def test_engine_failures_are_reported() -> None:
     engine = FakeEngine([Failed(0, "UnsupportedError", "[request] the model must show its hidden states")])
     response = post("/v1/embeddings", {"input": "x"}, engine=engine)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported")

@@ -1,4 +1,4 @@
-"""Whose turn it is, by orders written down for each case."""
+"""The order of jobs in a fair pool, written down for each case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 20.0
 
 
 class Jobs:
-    """Jobs that are noted when they run, and wait for ``go`` where they are told to."""
+    """Jobs that are recorded when they run, and wait for ``go`` if told to."""
 
     def __init__(self, pool: FairPool) -> None:
         self.pool = pool
@@ -73,7 +73,7 @@ def test_small_jobs_do_not_wait_for_large_ones() -> None:
         large = [jobs.add(caller, LARGE, waits=True) for caller in "abcabc"]
         assert large[0].wait(LIMIT_S)
         assert large[1].wait(LIMIT_S)
-        # Two run; the third thread is for what is small, whosever it is.
+        # Two large jobs run; the third thread is reserved for small jobs of any caller.
         for caller in "abcd":
             assert jobs.add(caller, SMALL).wait(LIMIT_S)
         assert not any(began.is_set() for began in large[2:])

@@ -1,6 +1,6 @@
-"""A conversation that is longer than the context: what the refusal says, and turns that are dropped where a request asks.
+"""Conversations longer than the context: the error, and dropping turns on request.
 
-Oracle: the same server, asked with the conversation that should be left.
+Oracle: the same server with the conversation that should remain.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def count(client: httpx.Client, messages: list[dict[str, str]]) -> int:
 
 
 def expected_turns(client: httpx.Client, room: int) -> list[dict[str, str]]:
-    """The longest end of the conversation that leaves room for the answer."""
+    """Return the longest end of the conversation that leaves room for the answer."""
     for n in range(0, len(TURNS), 2):
         left = [SYSTEM, *TURNS[n:], LAST]
         if count(client, left) <= N_CTX - room:
@@ -62,7 +62,7 @@ def expected_turns(client: httpx.Client, room: int) -> list[dict[str, str]]:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_says_how_many_and_what_to_do(
+def test_the_error_has_the_counts_and_advice(
     client: httpx.Client, path: str, body: dict[str, Any], words: list[str], stream: bool
 ) -> None:
     response = client.post(path, json=body if path == "/v1/embeddings" else {**body, "stream": stream})
@@ -76,7 +76,7 @@ def test_a_refusal_says_how_many_and_what_to_do(
         assert (error["n_prompt_tokens"], error["n_ctx"]) == (pytest.approx(n, abs=4), N_CTX)
 
 
-def test_the_oldest_turns_are_dropped_where_a_request_asks(client: httpx.Client) -> None:
+def test_the_oldest_turns_are_dropped_on_request(client: httpx.Client) -> None:
     left = expected_turns(client, 16)
     n_dropped = len(LONG) - len(left)
     assert 0 < n_dropped < len(TURNS)
@@ -96,7 +96,7 @@ def test_the_oldest_turns_are_dropped_where_a_request_asks(client: httpx.Client)
     assert "x-quire-ignored" not in shorter.headers
 
 
-def test_what_cannot_be_dropped_is_refused_with_its_whole_length(client: httpx.Client) -> None:
+def test_a_conversation_that_cannot_be_shortened_is_rejected(client: httpx.Client) -> None:
     messages = [*TURNS, {"role": "user", "content": "fox " * 400}]
     response = client.post("/v1/chat/completions", json={"messages": messages, "truncation": "auto", **GREEDY})
     assert response.status_code == 400
@@ -105,7 +105,7 @@ def test_what_cannot_be_dropped_is_refused_with_its_whole_length(client: httpx.C
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "truncation")
 
 
-def test_ollamas_routes_drop_and_cut_by_themselves(client: httpx.Client) -> None:
+def test_ollama_routes_truncate_by_default(client: httpx.Client) -> None:
     options = {"temperature": 0, "num_predict": 16}
     left = expected_turns(client, 16)
     body = {"model": "tiny-chat", "stream": False, "options": options}
@@ -121,8 +121,8 @@ def test_ollamas_routes_drop_and_cut_by_themselves(client: httpx.Client) -> None
     assert "tokens of the prompt" in raw.headers["x-quire-ignored"]
 
 
-def test_num_keep_is_what_stays_of_a_prompt_that_is_cut(client: httpx.Client) -> None:
-    """With a prompt of two halves: the answer is that to the ids that should be left."""
+def test_num_keep_tokens_of_a_cut_prompt_are_kept(client: httpx.Client) -> None:
+    """With a prompt of two halves: the answer equals that to the ids that should remain."""
     prompt = "The capital of France is Paris. " + "One two three. " * 100
     ids = client.post("/tokenize", json={"content": prompt, "add_special": True}).json()["tokens"]
     for n_keep in (0, 4, 40, -1):
@@ -136,7 +136,7 @@ def test_num_keep_is_what_stays_of_a_prompt_that_is_cut(client: httpx.Client) ->
 
 
 @pytest.mark.parametrize("n_ctx", [N_CTX + 1, 32768, 10**9])
-def test_a_longer_context_than_there_is_is_told(client: httpx.Client, n_ctx: int) -> None:
+def test_a_num_ctx_that_is_too_large_is_reported(client: httpx.Client, n_ctx: int) -> None:
     body = {"model": "tiny-chat", "messages": [LAST], "stream": False, "options": {"num_ctx": n_ctx, "num_predict": 2}}
     response = client.post("/api/chat", json=body)
     assert response.status_code == 200, response.text
@@ -145,7 +145,7 @@ def test_a_longer_context_than_there_is_is_told(client: httpx.Client, n_ctx: int
     assert "x-quire-ignored" not in client.post("/api/chat", json=body).headers
 
 
-def test_in_python(llm: LLM) -> None:
+def test_truncation_in_python(llm: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=8)
     whole = llm.chat([SYSTEM, *TURNS[-4:], LAST], params)
     found = llm.chat(LONG, params, max_prompt_tokens=whole.n_prompt_tokens)

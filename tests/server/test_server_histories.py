@@ -1,4 +1,4 @@
-"""Histories as clients send them back, in every interface.  Without a model."""
+"""Histories in the form in which clients send them back, in every API.  Without a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USER = {"role": "user", "content": "Hi"}
 
 
 def asked(path: str, body: dict[str, Any]) -> tuple[Chat, str]:
-    """What the engine is asked for a body, and the names of what has no effect."""
+    """Return the engine's work for a body, and the names of ignored fields."""
     engine = FakeEngine()
     response = post(path, {"model": "fake", "max_tokens": 4, **body}, engine=engine)
     assert response.status_code == 200, response.text
@@ -44,7 +44,7 @@ def text(value: str) -> dict[str, str]:
         ("/v1/chat/completions", lambda cch: {"messages": [{"role": "system", "content": line(cch)}, {"role": "system", "content": "Code."}, USER]}),
     ],
 )  # fmt: skip
-def test_a_line_that_changes_with_each_request_is_left_out(path: str, make: Any) -> None:
+def test_the_billing_line_is_removed(path: str, make: Any) -> None:
     works = [asked(path, {"messages": [USER], **make(cch)}) for cch in ("fa690", "1c8b4")]
     assert works[0][0].messages == works[1][0].messages
     assert "billing" not in str(works[0][0].messages)
@@ -53,14 +53,14 @@ def test_a_line_that_changes_with_each_request_is_left_out(path: str, make: Any)
     assert "x-anthropic-billing-header" in works[0][1]
 
 
-def test_text_that_speaks_of_the_line_stays() -> None:
+def test_text_about_the_billing_line_stays() -> None:
     said = f"What is {line('1')}?"
     work, ignored = asked("/v1/messages", {"messages": [{"role": "user", "content": line("1")}], "system": said})
     assert [message["content"] for message in work.messages] == [said, line("1")]
     assert not ignored
 
 
-def test_what_answers_have_beside_their_text_comes_back() -> None:
+def test_extra_fields_of_answers_may_be_sent_back() -> None:
     answer = {"role": "assistant", "content": None, "refusal": "No.", "annotations": [{"type": "url_citation"}]}
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}, "tool_calls": []}
     work, ignored = asked("/v1/chat/completions", {"messages": [USER, answer, USER, call, USER]})
@@ -70,6 +70,6 @@ def test_what_answers_have_beside_their_text_comes_back() -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_prompt_may_end_with_the_last_message(wanted: bool) -> None:
+def test_a_prompt_may_end_with_an_unfinished_message(wanted: bool) -> None:
     work, _ = asked("/v1/chat/completions", {"messages": [USER], "add_generation_prompt": wanted})
     assert work.options.get("add_generation_prompt", True) is wanted

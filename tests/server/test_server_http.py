@@ -1,6 +1,6 @@
-"""HTTP itself: what may come before a key, and how answers and connections end.
+"""HTTP itself: input before a key is checked, and how answers and connections end.
 
-Oracles: RFC 9110 and 9112; the statuses and limits written down for each case.
+Oracles: RFC 9110 and 9112; statuses and limits written down for each case.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def read_object(connection: socket.socket) -> bytes:
-    """One answer whose body is an object without others inside."""
+    """Read one answer whose body is an object without nested objects."""
     data = b""
     while not data.endswith(b"}"):
         part = connection.recv(1 << 16)
@@ -55,7 +55,7 @@ def read_object(connection: socket.socket) -> bytes:
 
 
 def parsed(data: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of one answer."""
+    """Return status, headers and body of one answer."""
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
@@ -81,7 +81,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("data", LARGE.values(), ids=LARGE.keys())
-def test_a_head_that_is_too_large_is_refused_before_it_has_come(port: int, data: bytes) -> None:
+def test_a_large_head_is_rejected_before_it_is_complete(port: int, data: bytes) -> None:
     with connect(port) as connection:
         n_sent = 0
         try:
@@ -92,7 +92,7 @@ def test_a_head_that_is_too_large_is_refused_before_it_has_come(port: int, data:
         came = b""
         with suppress(ConnectionError):
             came = read_to_end(connection)
-    # A client that goes on for longer than the server has patience may not see the answer.
+    # A client that keeps sending for longer than the server waits may not see the answer.
     if came:
         status, headers, body = parsed(came)
         assert (status, headers["connection"]) == (431, "close")
@@ -100,7 +100,7 @@ def test_a_head_that_is_too_large_is_refused_before_it_has_come(port: int, data:
 
 
 @pytest.mark.parametrize("data", LARGE.values(), ids=LARGE.keys())
-def test_such_a_head_is_refused_at_its_limit(port: int, data: bytes) -> None:
+def test_a_large_head_is_rejected_at_the_limit(port: int, data: bytes) -> None:
     with connect(port) as connection:
         connection.sendall(data[: MAX_HEAD_BYTES + (20 << 10)])
         status, headers, body = parsed(read_to_end(connection))
@@ -108,12 +108,12 @@ def test_such_a_head_is_refused_at_its_limit(port: int, data: bytes) -> None:
     assert json.loads(body)["error"]["code"] == "headers_too_large"
 
 
-def test_heads_up_to_the_limits_are_taken(port: int) -> None:
+def test_heads_within_the_limits_are_accepted(port: int) -> None:
     many = b"".join(b"x%d: y\r\n" % i for i in range(MAX_HEAD_LINES - 1))
     large = b"x: " + b"y" * (MAX_HEAD_BYTES - 100) + b"\r\n"
     for lines in (many, large):
         with connect(port) as connection:
-            # One after another on the same connection: each has limits of its own.
+            # Requests on the same connection each have their own limits.
             for _ in range(3):
                 connection.sendall(HEALTH + lines + b"\r\n")
                 assert parsed(read_object(connection))[0] == 200
@@ -122,7 +122,7 @@ def test_heads_up_to_the_limits_are_taken(port: int) -> None:
         assert parsed(read_to_end(connection))[0] == 431
 
 
-def test_a_client_that_stops_to_send_gets_its_answer(port: int) -> None:
+def test_a_half_closed_client_gets_its_answer(port: int) -> None:
     for body in (SHORT, b'{"prompt": "short", "stream": true}'):
         with connect(port) as connection:
             connection.sendall(completion(body))
@@ -134,8 +134,8 @@ def test_a_client_that_stops_to_send_gets_its_answer(port: int) -> None:
             assert connection.recv(1) == b""
 
 
-def test_a_client_that_is_gone_is_not_waited_for(port: int) -> None:
-    """It looks like one that only stops to send until it is sent something: the prompt ``never`` has no answer."""
+def test_a_disconnected_client_is_cancelled(port: int) -> None:
+    """It looks like a half-closed client until something is sent to it; the prompt ``never`` gets no answer."""
 
     def n_counted() -> int:
         with connect(port) as connection:
@@ -155,7 +155,7 @@ def test_a_client_that_is_gone_is_not_waited_for(port: int) -> None:
         time.sleep(0.02)
 
 
-def test_what_is_not_whole_when_a_client_stops_gets_none(port: int) -> None:
+def test_an_incomplete_request_gets_no_answer(port: int) -> None:
     for data in (b"", HEALTH, completion(SHORT)[:-1]):
         with connect(port) as connection:
             connection.sendall(data)
@@ -164,7 +164,7 @@ def test_what_is_not_whole_when_a_client_stops_gets_none(port: int) -> None:
 
 
 @pytest.mark.parametrize("body", [SHORT, b'{"prompt": "short", "stream": true}'], ids=["whole", "stream"])
-def test_the_old_version_gets_no_chunks(port: int, body: bytes) -> None:
+def test_http_1_0_gets_no_chunks(port: int, body: bytes) -> None:
     with connect(port) as connection:
         connection.sendall(completion(body, "1.0"))
         status, headers, content = parsed(read_to_end(connection))
@@ -184,7 +184,7 @@ def test_the_old_version_gets_no_chunks(port: int, body: bytes) -> None:
     "data",
     [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", CHUNKED + b"zz\r\n", HEALTH + b"no colon\r\n\r\n", bytes(100)],
 )
-def test_what_is_no_request_is_refused_in_json(port: int, data: bytes) -> None:
+def test_malformed_requests_are_rejected_in_json(port: int, data: bytes) -> None:
     with connect(port) as connection:
         connection.sendall(data)
         status, headers, body = parsed(read_to_end(connection))
@@ -193,22 +193,22 @@ def test_what_is_no_request_is_refused_in_json(port: int, data: bytes) -> None:
     assert (error["type"], error["code"]) == ("invalid_request_error", "malformed_request")
 
 
-def test_a_fault_after_a_request_does_not_answer_it(port: int) -> None:
+def test_a_fault_after_a_request_does_not_replace_its_answer(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(completion(SHORT) + b"nonsense\r\n\r\n")
         came = read_to_end(connection)
     assert re.findall(rb"HTTP/1\.1 (\d{3}) ", came) in ([b"200"], [b"200", b"400"])
 
 
-def test_a_body_that_is_refused_while_it_comes_is_answered(port: int) -> None:
-    """To close with something unread is to reset, and a client may then not see why."""
+def test_a_body_rejected_while_arriving_gets_an_answer(port: int) -> None:
+    """Closing with unread data would reset the connection, and the client might not see the reason."""
     with connect(port) as connection:
         connection.sendall(completion(b"x" * 100)[:-100].replace(b"length: 100", b"length: 99999999") + b"x" * 200_000)
         assert parsed(read_to_end(connection))[0] == 413
 
 
-def test_what_comes_while_a_server_stops_is_refused_and_not_reset() -> None:
-    """Connections from before, idle or fresh, and one that the system made while nobody listened any more."""
+def test_requests_during_shutdown_are_rejected_not_reset() -> None:
+    """On idle and fresh connections from before, and on one that the kernel accepted after listening stopped."""
     script = Path(__file__).resolve().parents[1] / "support" / "stopping_server.py"
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, env=environment(), text=True)
     assert process.stderr is not None

@@ -1,6 +1,6 @@
-"""Models that are closed when nothing has used them for a while, and what a preset's server says.
+"""Models that are unloaded when idle, and presets on a server.
 
-Oracles: Ollama's documented forms of ``keep_alive``; the library's own list of what is open.
+Oracles: Ollama's documented formats of ``keep_alive``; the library's list of loaded models.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def test_durations(given: float | str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "soon", "5 m", "m", "5x", "1h-3m", "nan"])
-def test_what_is_no_duration(given: str) -> None:
-    with pytest.raises(ValueError, match="must be seconds or a duration"):
+def test_invalid_durations(given: str) -> None:
+    with pytest.raises(ValueError, match="seconds or a duration"):
         seconds_of(given)
 
 
@@ -60,7 +60,7 @@ async def until_closed(library: Library, name: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_an_unused_model_goes_and_comes_back() -> None:
+def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
     async def test(library: Library) -> None:
         await use(library, "a")
         assert library.stays_s("a") is not None
@@ -72,7 +72,7 @@ def test_an_unused_model_goes_and_comes_back() -> None:
     run(0.02, test)
 
 
-def test_a_request_says_how_long_its_model_stays() -> None:
+def test_a_request_sets_its_models_keep_alive() -> None:
     async def test(library: Library) -> None:
         await use(library, "a", FOREVER)
         await use(library, "b", 0)
@@ -84,7 +84,7 @@ def test_a_request_says_how_long_its_model_stays() -> None:
     run(300.0, test)
 
 
-def test_nothing_goes_while_it_is_used() -> None:
+def test_a_model_in_use_is_not_unloaded() -> None:
     async def test(library: Library) -> None:
         async with library.pinned("a"):
             await use(library, "a", 0)
@@ -95,8 +95,8 @@ def test_nothing_goes_while_it_is_used() -> None:
     run(FOREVER, test)
 
 
-def test_a_look_at_the_moment_of_closing_does_not_keep_a_model() -> None:
-    """What is asked after the decision to close, and before it is carried out, must not undo it for good."""
+def test_a_question_while_closing_does_not_keep_a_model() -> None:
+    """A question between the decision to unload and its execution must not cancel it for good."""
 
     async def test(library: Library) -> None:
         await use(library, "a", 0)
@@ -109,7 +109,7 @@ def test_a_look_at_the_moment_of_closing_does_not_keep_a_model() -> None:
     run(300.0, test)
 
 
-def test_models_stay_unless_they_are_told_to_go() -> None:
+def test_models_stay_loaded_by_default() -> None:
     async def test(library: Library) -> None:
         await use(library, "a")
         await asyncio.sleep(0.05)
@@ -144,15 +144,15 @@ def test_a_preset_is_served(
         end_s = time.monotonic() + 10
         while client.get("/api/ps").json()["models"]:
             assert time.monotonic() < end_s
-            time.sleep(0.2)  # a look at the model is a use of it, too
+            time.sleep(0.2)  # asking about a model counts as using it
         assert client.get("/v1/health").json() == {"status": "healthy", "version": quire.__version__}
         props = client.get("/props").json()
         assert (props["is_sleeping"], props["default_generation_settings"]["n_ctx"]) == (True, 320)
-        assert client.get("/api/ps").json()["models"] == []  # which that has not opened again
+        assert client.get("/api/ps").json()["models"] == []  # the question has not loaded it again
         assert (
             client.post("/v1/chat/completions", json={"messages": messages}).json()["usage"]["completion_tokens"] == 3
         )
-        # The commands that look at a server.
+        # Commands that query a server.
         assert main(["ps", "--server", server.url, "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)["models"]
         assert (row["model"], row["state"]) == ("tiny-chat-q8_0", "ready")
@@ -160,6 +160,6 @@ def test_a_preset_is_served(
         assert main(["ps", "--server", server.url.removeprefix("http://")]) == 0
         assert "tiny-chat" not in capsys.readouterr().out
         assert main(["stop", "tiny-chat-q8_0", "--server", server.url]) == 1
-        assert "quire: [server] the model must be open" in capsys.readouterr().err
+        assert "is not loaded" in capsys.readouterr().err
     assert main(["ps", "--server", server.url]) == 1
     assert "no server at http://" in capsys.readouterr().err

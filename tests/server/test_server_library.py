@@ -1,4 +1,4 @@
-"""Several models: opened when asked for, closed by least recent use, never under a request."""
+"""Several models: loaded on first use, evicted by least recent use, never while in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from served import served
 
 
 class SlowEngine(FakeEngine):
-    """Takes a moment to open; one named ``bad`` does not."""
+    """An engine that takes a moment to load; one named ``bad`` fails."""
 
     def __init__(self, name: str, share: int = 0, n_ctx: int | None = None) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class SlowEngine(FakeEngine):
     async def start(self) -> None:
         await asyncio.sleep(0.01)
         if self.name == "bad":
-            raise LoadError("[test] the file must be a model but is not")
+            raise LoadError("[test] not a model file")
         if (self.name == "hungry" and self.share < 90) or self.info.n_ctx > 1000:
-            raise CapacityError("[test] the cache must fit but does not")
+            raise CapacityError("[test] the cache does not fit")
         if self.name == "lost":
-            raise OpeningLost("[test] the worker must open the model but ended")
+            raise OpeningLost("[test] the worker exited")
         self.state = EngineState.READY
 
     async def stop(self) -> None:
@@ -55,7 +55,7 @@ NAMES = ("a", "b", "c", "bad", "lost", "large")
 
 
 class Shop:
-    """A library of models ``a b c bad lost`` of 40 bytes each and a ``large`` one, and the engines it made."""
+    """Return a library of models ``a b c bad lost`` of 40 bytes each and a ``large`` one, and the engines it made."""
 
     def __init__(self, budget: int, default: str | None = "a", names: Sequence[str] = NAMES) -> None:
         self.made: list[SlowEngine] = []
@@ -84,7 +84,7 @@ def run(test: Callable[[Shop], Awaitable[None]], budget: int = 100) -> None:
     asyncio.run(with_shop())
 
 
-def test_the_least_recently_used_goes() -> None:
+def test_the_least_recently_used_model_is_evicted() -> None:
     async def test(shop: Shop) -> None:
         for name in ("a", "b", "a", "c"):
             await shop.use(name)
@@ -94,7 +94,7 @@ def test_the_least_recently_used_goes() -> None:
     run(test)
 
 
-def test_many_calls_open_a_model_once() -> None:
+def test_concurrent_calls_load_a_model_once() -> None:
     async def test(shop: Shop) -> None:
         await asyncio.gather(*(shop.use("a") for _ in range(20)))
         assert [engine.name for engine in shop.made] == ["a"]
@@ -102,7 +102,7 @@ def test_many_calls_open_a_model_once() -> None:
     run(test)
 
 
-def test_nothing_goes_under_a_request() -> None:
+def test_models_with_requests_are_not_evicted() -> None:
     async def test(shop: Shop) -> None:
         async with shop.library.pinned("a"), shop.library.pinned("b"):
             with pytest.raises(ApiError) as refused:
@@ -117,7 +117,7 @@ def test_nothing_goes_under_a_request() -> None:
     run(test)
 
 
-def test_a_longer_context_waits_for_others_and_is_opened_once() -> None:
+def test_growing_the_context_waits_for_other_requests() -> None:
     async def test(shop: Shop) -> None:
         async def ask(n_ctx: int) -> int:
             async with shop.library.pinned("a"):
@@ -132,8 +132,8 @@ def test_a_longer_context_waits_for_others_and_is_opened_once() -> None:
         assert await asyncio.gather(*asked) == [512, 512, 512]
         assert [engine.info.n_ctx for engine in shop.made] == [INFO.n_ctx, 512]
         assert shop.made[0].stopped
-        # What does not fit leaves the model as it was.
-        with pytest.raises(ApiError, match="a context of 2000 tokens must fit") as refused:
+        # A context that does not fit leaves the model as it was.
+        with pytest.raises(ApiError, match="2000 tokens") as refused:
             await ask(2000)
         assert refused.value.status == 400
         assert await ask(1) == 512
@@ -142,14 +142,14 @@ def test_a_longer_context_waits_for_others_and_is_opened_once() -> None:
     run(test)
 
 
-def test_one_that_does_not_open_leaves_nothing() -> None:
+def test_a_failed_load_leaves_nothing_behind() -> None:
     async def test(shop: Shop) -> None:
         for _ in range(2):
-            with pytest.raises(ApiError, match="must be a model") as refused:
+            with pytest.raises(ApiError, match="not a model file") as refused:
                 await shop.use("bad")
             assert (refused.value.status, refused.value.code) == (500, "model_not_loadable")
             assert refused.value.retry_after_s is None
-        with pytest.raises(ApiError, match="but ended") as refused:
+        with pytest.raises(ApiError, match="exited") as refused:
             await shop.use("lost")
         assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
         with pytest.raises(ApiError, match=r"at least 101 bytes .* 100 for models") as refused:
@@ -163,7 +163,7 @@ def test_one_that_does_not_open_leaves_nothing() -> None:
     run(test)
 
 
-def test_a_caller_that_leaves_does_not_stop_the_opening_for_others() -> None:
+def test_a_cancelled_caller_does_not_stop_the_loading() -> None:
     async def test(shop: Shop) -> None:
         first = asyncio.ensure_future(shop.use("a"))
         second = asyncio.ensure_future(shop.use("a"))
@@ -179,11 +179,11 @@ def beat_of(rss_bytes: int) -> Beat:
     return Beat(*[0] * 13, rss_bytes, rss_bytes)
 
 
-def test_models_that_can_be_open_together_have_equal_parts_of_what_is_left() -> None:
+def test_models_share_the_remaining_memory_equally() -> None:
     async def test(shop: Shop) -> None:
         for name in ("a", "b"):
             await shop.use(name)
-        # 100 less 40 for each of a and b leaves 10 for each; then 50 are left to b, beside which nothing else fits.
+        # 100 minus 40 each for a and b leaves 10 each; then 50 are left for b, next to which nothing else fits.
         assert shop.shares == [50, 50]
 
     run(test)
@@ -192,7 +192,7 @@ def test_models_that_can_be_open_together_have_equal_parts_of_what_is_left() -> 
     assert shop.shares == [40 + (1000 - 40 - 101) // 2]
 
 
-def test_what_is_open_counts_as_its_process_measures_it() -> None:
+def test_loaded_models_count_by_their_measured_memory() -> None:
     shop = Shop(200)
     asyncio.run(shop.use("a"))
     shop.made[0].beat, shop.made[0].info = beat_of(30), msgspec.structs.replace(INFO, memory_bytes=165)
@@ -201,12 +201,12 @@ def test_what_is_open_counts_as_its_process_measures_it() -> None:
     shop.made[1].beat, shop.made[1].info = beat_of(30), msgspec.structs.replace(INFO, memory_bytes=60)
     asyncio.run(shop.use("c"))
     assert shop.open == ["b", "c"]
-    shop.made[1].beat = beat_of(170)  # more than it said
+    shop.made[1].beat = beat_of(170)  # more than it announced
     asyncio.run(shop.use("a"))
     assert shop.open == ["c", "a"]
 
 
-def test_a_part_that_is_too_small_becomes_all_that_can_be_had() -> None:
+def test_a_share_that_is_too_small_grows_to_all_free_memory() -> None:
     shop = Shop(100, names=["a", "hungry"])
     asyncio.run(shop.use("a"))
     asyncio.run(shop.use("hungry"))
@@ -226,25 +226,25 @@ def test_a_part_that_is_too_small_becomes_all_that_can_be_had() -> None:
     assert (refused.value.status, refused.value.retry_after_s) == (500, None)
 
 
-def test_a_process_counts_itself() -> None:
+def test_the_workers_own_memory_counts() -> None:
     own = process_memory()[0]
     if not own:
         pytest.skip("this system does not tell what a process takes")
     assert with_share_of_model({"n_ctx": 5}) == {"n_ctx": 5}
     given = with_share_of_model({"memory_bytes": own + 200_000_000})["memory_bytes"]
     assert 100_000_000 < given < 180_000_000
-    with pytest.raises(CapacityError, match="takes more by itself"):
+    with pytest.raises(CapacityError, match="too small for a worker"):
         with_share_of_model({"memory_bytes": own})
     committed = committed_bytes(1000, 50_000_000)
     assert committed > own + 100_000_000
     check_share(committed, None)
     check_share(committed, int(committed / 1.04))
-    with pytest.raises(CapacityError, match="may come to take"):
+    with pytest.raises(CapacityError, match="more than its share"):
         check_share(committed, int(committed / 1.06))
 
 
 def held_bytes(pid: int) -> int:
-    """Of a process and those below it; what they share counts once."""
+    """Memory of a process and its children, counting shared memory once."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     own = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     children = [pid for file in Path(f"/proc/{pid}/task").glob("*/children") for pid in file.read_text().split()]
@@ -253,7 +253,7 @@ def held_bytes(pid: int) -> int:
 
 @pytest.mark.slow  # the sanitizers' own memory would count
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="reads /proc")
-def test_models_stay_within_the_budget_when_their_caches_are_full(tmp_path: Path) -> None:
+def test_models_with_full_caches_stay_within_the_budget(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     for name in ("one", "two", "three"):
@@ -265,7 +265,7 @@ def test_models_stay_within_the_budget_when_their_caches_are_full(tmp_path: Path
     ):
         most_open = 0
         for number, name in enumerate(("one", "two", "three")):
-            # More tokens than the cache holds, and a form, for which there is another process.
+            # Use more tokens than the cache holds, and a form, which starts another process.
             prompts = [[5 + i, 6 + number] + [7 + i % 40] * 398 for i in range(20)]
             body: dict[str, Any] = {"model": name, "max_tokens": 1, "prompt": prompts}
             assert client.post("/v1/completions", json=body).status_code == 200
@@ -281,13 +281,13 @@ BODY = {"prompt": "x", "max_tokens": 2}
 
 
 def answered(shop: Shop, **fields: str) -> tuple[int, str]:
-    """The status of a completion, and the name that it goes by or the error's code."""
+    """Return the status of a completion, and its model name or error code."""
     response = post("/v1/completions", {**BODY, **fields}, library=shop.library, options={"strict": False})
     answer = response.json()
     return response.status_code, answer["model"] if response.status_code == 200 else answer["error"]["code"]
 
 
-def test_without_a_name_the_default_answers_or_the_one_that_is_open() -> None:
+def test_the_model_for_requests_without_a_name() -> None:
     assert answered(Shop(200)) == (200, "a")
     assert answered(Shop(200, default=None)) == (400, "missing_model")
     assert answered(Shop(200, default=None, names=["b"])) == (200, "b")
@@ -300,13 +300,13 @@ def test_without_a_name_the_default_answers_or_the_one_that_is_open() -> None:
     assert [engine.name for engine in shop.made] == ["c", "b"]
 
 
-def test_a_call_stays_with_its_model_whatever_is_asked_for_meanwhile() -> None:
+def test_a_call_keeps_its_model() -> None:
     shop = Shop(200, default=None)
     for name in ("a", "b"):
         asyncio.run(shop.use(name))
 
     def submit(self: SlowEngine, work: Any) -> Any:
-        shop.library._slots["a"].used_s += 1000.0  # as if another call used it
+        shop.library._slots["a"].used_s += 1000.0  # as if another call had used it
         return FakeEngine.submit(self, work)
 
     shop.made[1].submit = submit.__get__(shop.made[1])  # type: ignore[method-assign]
@@ -315,7 +315,7 @@ def test_a_call_stays_with_its_model_whatever_is_asked_for_meanwhile() -> None:
     assert [len(engine.asked) for engine in shop.made] == [0, 2]
 
 
-def test_an_unknown_name_is_answered_by_the_only_model_unless_strict() -> None:
+def test_unknown_names_get_the_only_model_unless_strict() -> None:
     for path, body in (
         ("/v1/completions", BODY),
         ("/v1/embeddings", {"input": "x"}),
@@ -327,7 +327,7 @@ def test_an_unknown_name_is_answered_by_the_only_model_unless_strict() -> None:
         assert strict.status_code == 404, path
     assert post("/v1/completions", {**BODY, "model": "gpt-4"}).json()["model"] == "gpt-4"
     assert answered(Shop(200), model="gpt-4") == (404, "model_not_found")
-    # What is asked about a model is about that one.
+    # A question about a model is answered by that model.
     assert call("GET", "/v1/models/gpt-4").status_code == 404
     assert post("/api/show", {"model": "gpt-4"}).status_code == 404
     assert post("/v1/models/unload", {"model": "gpt-4"}).status_code == 404
@@ -355,7 +355,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("one", "two"):
         shutil.copy(packaged_model(), folder / f"{name}.gguf")
-    # Room for one: a model takes more than its file.
+    # Room for a single model: a model uses more memory than its file.
     budget = "210000000"
     with (
         served(tmp_path, ["--models-dir", str(folder), "--memory-budget", budget]) as server,
@@ -371,7 +371,7 @@ def test_models_of_a_folder_over_http(tmp_path: Path) -> None:
             )
 
         assert states() == {"one": "closed", "two": "closed"}
-        assert client.get("/version").json() == {"version": quire.__version__}  # before any model is open
+        assert client.get("/version").json() == {"version": quire.__version__}  # before any model is loaded
         assert client.get("/health").status_code == 200
         first = complete("one").json()["choices"][0]["text"]
         assert states() == {"one": "ready", "two": "closed"}

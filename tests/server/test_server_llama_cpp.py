@@ -1,7 +1,7 @@
 """llama.cpp's routes.
 
-Oracles: the package's model in this process, asked without the server; llama.cpp's documented fields and defaults; the
-ids of StarCoder2's fill-in tokens.
+Oracles: the package's model in this process without the server; llama.cpp's documented fields and defaults; the ids of
+StarCoder2's fill-in tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def events_of(response: httpx.Response) -> list[Any]:
     return [json.loads(item.removeprefix("data: ")) for item in response.text.strip().split("\n\n")]
 
 
-def test_a_completion_is_the_engines(client: httpx.Client, llm: LLM) -> None:
+def test_a_completion_matches_the_engine(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=12))
     body = {"prompt": STORY, **GREEDY, "return_tokens": True}
     answer = client.post("/completion", json=body).json()
@@ -56,12 +56,12 @@ def test_a_completion_is_the_engines(client: httpx.Client, llm: LLM) -> None:
     assert timings["cache_n"] + timings["prompt_n"] == answer["tokens_evaluated"]
     assert timings["predicted_per_second"] == pytest.approx(11e3 / timings["predicted_ms"], rel=0.05)
     assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 11, rel=0.05)
-    # The same model under the other path, and the same prompt as ids.
+    # Repeat it under the other path, with the prompt as ids.
     ids = llm.tokenizer.encode(STORY)
     assert client.post("/completions", json={**body, "prompt": ids}).json()["content"] == expected.text
 
 
-def test_a_stream_adds_up_to_the_whole(client: httpx.Client) -> None:
+def test_a_stream_adds_up_to_the_whole_answer(client: httpx.Client) -> None:
     body = {"prompt": [STORY, "The capital of France"], "n": 2, "seed": 4, "n_predict": 10, "return_tokens": True}
     whole = client.post("/completion", json=body).json()
     assert [one["index"] for one in whole] == [0, 1, 2, 3]
@@ -85,7 +85,7 @@ def test_prompts_that_mix_texts_and_ids(client: httpx.Client, llm: LLM) -> None:
         assert answer["content"] == expected.text
 
 
-def test_why_a_completion_ended(client: httpx.Client, llm: LLM) -> None:
+def test_stop_reasons(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=12))
     word = expected.text.split()[2]
     answer = client.post("/completion", json={"prompt": STORY, **GREEDY, "stop": [word]}).json()
@@ -99,7 +99,7 @@ def test_why_a_completion_ended(client: httpx.Client, llm: LLM) -> None:
     assert (read_only["content"], read_only["tokens_predicted"], read_only["stop_type"]) == ("", 0, "limit")
 
 
-def test_probabilities_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+def test_probabilities_match_the_engine(client: httpx.Client, llm: LLM) -> None:
     (expected,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=4, logprobs=2))
     assert expected.logprobs is not None
     body = {"prompt": STORY, "temperature": 0, "n_predict": 4, "n_probs": 2}
@@ -114,7 +114,7 @@ def test_probabilities_are_the_engines(client: httpx.Client, llm: LLM) -> None:
 
 
 def test_probabilities_after_the_chain(client: httpx.Client, llm: LLM) -> None:
-    """Oracle: the softmax of the model's own log-probabilities, by NumPy, of the tokens that top-k leaves."""
+    """Oracle: the softmax of the model's log-probabilities over the tokens that top-k leaves, with NumPy."""
     (plain,) = llm.generate(STORY, SamplingParams(temperature=0.0, max_tokens=1, logprobs=3))
     assert plain.logprobs is not None
     own = plain.logprobs[0].top
@@ -130,12 +130,12 @@ def test_probabilities_after_the_chain(client: httpx.Client, llm: LLM) -> None:
     assert shown["prob"] == next(top["prob"] for top in shown["top_probs"] if top["id"] == shown["id"])
     events = events_of(client.post("/completion", json={**body, "stream": True}))
     assert events[0]["completion_probabilities"] == [shown]
-    # What would leave one token leaves two.
+    # Stages that would leave one token leave two.
     two = client.post("/completion", json={**body, "min_p": 1, "min_keep": 2}).json()["completion_probabilities"][0]
     assert [top["prob"] for top in two["top_probs"]] == pytest.approx(weights[:2] / weights[:2].sum(), rel=1e-3)
     sure = client.post("/completion", json={**body, "temperature": 0}).json()["completion_probabilities"][0]
     assert [top["prob"] for top in sure["top_probs"]] == [sure["prob"]] == [1.0]
-    # In chats, too, and in completions as OpenAI shapes them.
+    # In chats too, and in completions in OpenAI's format.
     chat = {"messages": [{"role": "user", "content": "Hi"}], **neutral, "top_k": 2, "post_sampling_probs": True}
     (entry,) = client.post("/v1/chat/completions", json=chat).json()["choices"][0]["logprobs"]["content"]
     assert sum(top["prob"] for top in entry["top_probs"]) == pytest.approx(1)
@@ -157,7 +157,7 @@ def test_forms_and_biases(client: httpx.Client, llm: LLM) -> None:
         assert client.post("/completion", json={**body, "logit_bias": bias}).json()["tokens"] != first.token_ids
 
 
-def test_the_cache_can_be_left_out(client: httpx.Client) -> None:
+def test_the_cache_can_be_bypassed(client: httpx.Client) -> None:
     body = {"prompt": "Tell a long story. " * 30, "n_predict": 1}
     cached = [client.post("/completion", json=body).json()["tokens_cached"] for _ in range(2)]
     assert cached[0] == 0
@@ -190,8 +190,8 @@ def test_templates_and_state(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_the_time_of_an_answer_is_limited_after_a_line(client: httpx.Client, n: int) -> None:
-    # A line at least is written, however short the time; then the answer ends, at the limit.
+def test_the_time_limit_ends_an_answer_after_a_line(client: httpx.Client, n: int) -> None:
+    # At least one line is generated, however short the limit; then the answer ends with reason "limit".
     line = {"prompt": STORY, "grammar": 'root ::= "a"+ "\\n" "b"{900}', "n_predict": 1000, "n": n, "seed": 1}
     body = {**line, "t_max_predict_ms": 1, "return_tokens": True}
     answers = client.post("/completion", json=body).json()
@@ -206,13 +206,13 @@ def test_the_time_of_an_answer_is_limited_after_a_line(client: httpx.Client, n: 
     events = events_of(client.post("/completion", json={**body, "n": 1, "stream": True}))
     assert events[-1]["stop_type"] == "limit"
     assert events[-1]["tokens_predicted"] == sum(len(event["tokens"]) for event in events)
-    end_s = time.monotonic() + 10  # the worker tells its figures from time to time
+    end_s = time.monotonic() + 10  # the worker sends its figures periodically
     while client.get("/v1/status").json()["models"][0]["cache"]["used"] and time.monotonic() < end_s:
         time.sleep(0.02)
     assert client.get("/v1/status").json()["models"][0]["cache"]["used"] == 0
 
 
-def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
+def test_progress_and_timings_in_a_stream(client: httpx.Client) -> None:
     body = {"prompt": "A quick brown fox. " * 300, "n_predict": 6, "temperature": 0, "ignore_eos": True, "stream": True}
     events = events_of(client.post("/completion", json={**body, "return_progress": True, "timings_per_token": True}))
     steps = [event["prompt_progress"] for event in events if "prompt_progress" in event]
@@ -220,12 +220,12 @@ def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
     assert events[: len(steps)] == [event for event in events if "prompt_progress" in event]
     assert steps[0]["processed"] == steps[0]["cache"] == 0
     assert steps[-1]["processed"] == steps[-1]["total"] == tokens[-1]["tokens_evaluated"] > 1024
-    assert len(steps) > 3  # 512 tokens at most are read in a step
+    assert len(steps) > 3  # a step processes at most 512 tokens
     assert [s["processed"] for s in steps] == sorted({s["processed"] for s in steps})
     assert [event["timings"]["predicted_n"] for event in tokens] == [*range(1, 7), 6]
     assert {event["timings"]["prompt_n"] for event in tokens} == {steps[-1]["total"]}
     assert tokens[0]["timings"].keys() == tokens[-1]["timings"].keys()
-    # The same again: what is in the cache counts as read from the start.
+    # Repeat it: cached tokens count as processed from the start.
     again = events_of(client.post("/completion", json={**body, "return_progress": True}))
     first = again[0]["prompt_progress"]
     assert first["processed"] == first["cache"] == again[-1]["tokens_cached"] > 1024
@@ -234,7 +234,7 @@ def test_progress_and_timings_on_the_way(client: httpx.Client) -> None:
     assert whole["content"] == "".join(event["content"] for event in events)
 
 
-def test_the_last_message_goes_on(client: httpx.Client, llm: LLM) -> None:
+def test_the_last_message_is_continued(client: httpx.Client, llm: LLM) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     whole = llm.chat(messages, max_tokens=32, temperature=0.0)
     begun = whole.text[:12]
@@ -253,11 +253,11 @@ def test_the_last_message_goes_on(client: httpx.Client, llm: LLM) -> None:
         assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
 
 
-# Without a model.
+# Tests without a model
 
 
 def sent(body: dict[str, Any]) -> dict[str, Any]:
-    """The sampling that a body asks the engine for."""
+    """Return the sampling parameters that a body results in."""
     engine = FakeEngine()
     response = post("/completion", {"prompt": "x", **body}, engine=engine)
     assert response.status_code == 200, response.text
@@ -267,15 +267,15 @@ def sent(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/props", {}), ("/slots/0?action=save", {})])
-def test_what_llama_cpp_has_to_be_started_for_is_refused_as_there(path: str, body: Any) -> None:
+def test_unsupported_state_changes_are_rejected(path: str, body: Any) -> None:
     response = post(path, body)
     assert response.status_code == 501
     assert response.json()["error"].keys() == {"code", "message", "type"}
     assert response.json()["error"]["type"] == "not_supported_error"
 
 
-def test_one_token_has_no_speed(client: httpx.Client) -> None:
-    """Between the first token and the last one no time passes: what was divided by it was nonsense."""
+def test_a_single_token_has_no_speed(client: httpx.Client) -> None:
+    """No time passes between the first token and the last, and dividing by it gave nonsense."""
     before = figures(client)
     for body in ({"prompt": "One token", "n_predict": 1}, {"prompt": "One token", "n_predict": 1, "n_probs": 1}):
         timings = client.post("/completion", json=body).json()["timings"]
@@ -296,7 +296,7 @@ def test_one_token_has_no_speed(client: httpx.Client) -> None:
         assert ("eval_duration" in answer) == (answer["eval_count"] == 2)
 
 
-def test_rates_are_of_the_time_since_the_figures_were_asked_for_last(client: httpx.Client) -> None:
+def test_rates_cover_the_time_since_the_last_scrape(client: httpx.Client) -> None:
     figures(client)
     timings = client.post(
         "/completion", json={"prompt": "A fox and a hare", "n_predict": 9, "ignore_eos": True}
@@ -314,7 +314,7 @@ def test_rates_are_of_the_time_since_the_figures_were_asked_for_last(client: htt
         assert f"spec_decode_{name}_total" in second
 
 
-def test_figures_have_the_prompts_of_embeddings(client: httpx.Client) -> None:
+def test_metrics_include_embedded_prompts(client: httpx.Client) -> None:
     before = figures(client)
     answer = client.post("/v1/embeddings", json={"input": ["A fox of the figures", "Seven hares"]}).json()
     after = figures(client)
@@ -327,9 +327,7 @@ def test_figures_have_the_prompts_of_embeddings(client: httpx.Client) -> None:
     ("/v1/responses", {"input": "fox " * 700, "max_output_tokens": 2}),
 ])  # fmt: skip
 @pytest.mark.parametrize("with_timings", [False, True])
-def test_progress_has_timings_where_each_piece_has(
-    client: httpx.Client, path: str, body: Any, with_timings: bool
-) -> None:
+def test_progress_has_timings_if_requested(client: httpx.Client, path: str, body: Any, with_timings: bool) -> None:
     more = {"stream": True, "return_progress": True, "timings_per_token": with_timings, "cache_salt": "a"}
     if path != "/v1/chat/completions":
         more.pop("cache_salt")
@@ -345,7 +343,7 @@ def test_progress_has_timings_where_each_piece_has(
             assert (timings["predicted_n"], timings["predicted_per_second"]) == (0, 0.0)
 
 
-def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) -> None:
+def test_metrics_and_models_in_llama_cpp_format(client: httpx.Client, llm: LLM) -> None:
     before = figures(client)
     body = {"prompt": "A story of the figures", "n_predict": 16, "temperature": 0, "cache_prompt": False}
     timings = client.post("/completion", json=body).json()["timings"]
@@ -368,12 +366,12 @@ def test_figures_and_models_by_llama_cpps_names(client: httpx.Client, llm: LLM) 
 
 
 def figures(client: httpx.Client) -> dict[str, float]:
-    """llama.cpp's, without their prefix."""
+    """llama.cpp's metrics, without their prefix."""
     lines = [line.split() for line in client.get("/metrics").text.splitlines()]
     return {name.removeprefix("llamacpp:"): float(value) for name, value, *_ in lines if name.startswith("llamacpp:")}
 
 
-def test_defaults_are_llama_cpps() -> None:
+def test_defaults_match_llama_cpp() -> None:
     params = sent({})
     assert [params[name] for name in ("temperature", "top_k", "top_p", "min_p")] == [0.8, 40, 0.95, 0.05]
     assert (params["penalty_last_n"], params["dry_penalty_last_n"]) == (64, 64)
@@ -384,7 +382,7 @@ def test_defaults_are_llama_cpps() -> None:
     assert sent({"seed": 7})["seed"] == 7
 
 
-def test_names_are_translated() -> None:
+def test_field_names_are_translated() -> None:
     params = sent({"repeat_penalty": 1.2, "repeat_last_n": -1, "n_cmpl": 2, "max_tokens": 5, "top_n_sigma": -1})
     assert params["repetition_penalty"] == 1.2
     assert "penalty_last_n" not in params
@@ -420,7 +418,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+def test_invalid_fields_are_named(fields: dict[str, Any], name: str) -> None:
     engine = FakeEngine()
     response = post("/completion", {"prompt": "x", **fields}, engine=engine, options={"strict": True})
     assert response.status_code == 400
@@ -430,13 +428,13 @@ def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str
     assert engine.asked == []
 
 
-def test_what_asks_for_nothing_is_taken() -> None:
+def test_neutral_values_are_accepted() -> None:
     body = {"n_keep": 0, "id_slot": -1, "lora": [], "grammar": "", "t_max_predict_ms": 0, "min_keep": 0, "stop": None}
     assert sent(body) == sent({})
 
 
-def test_adapters_are_shown_and_their_scales_stay() -> None:
-    """A request may name the scales that all requests have: of an adapter that it leaves out, that is 0."""
+def test_adapters_are_listed_and_their_scales_are_fixed() -> None:
+    """A request may repeat the scales in effect; an adapter that it omits has scale 0."""
     adapters = [{"id": 0, "path": "style.gguf", "scale": 0.5}, {"id": 1, "path": "tone", "scale": 0.0}]
 
     def engine() -> FakeEngine:
@@ -464,7 +462,7 @@ def test_adapters_are_shown_and_their_scales_stay() -> None:
             assert "lora" in response.json()["error"]["message"]
 
 
-def test_scales_of_adapters_are_changed_where_the_server_may_change() -> None:
+def test_adapter_scales_change_with_allow_changes() -> None:
     def engine() -> FakeEngine:
         fake = FakeEngine()
         fake.info = msgspec.structs.replace(INFO, adapters=[("style.gguf", 0.5), ("tone", 0.0)])
@@ -477,10 +475,10 @@ def test_scales_of_adapters_are_changed_where_the_server_may_change() -> None:
     assert (other.status_code, "--allow-changes" in other.text) == (403, True)
     for bad in ([{"id": 2, "scale": 1}], [{"scale": 1}], [1], [{"id": 0, "scale": "x"}]):
         assert post("/lora-adapters", bad, engine=engine()).status_code == 400
-    assert post("/completion", [{"prompt": "x"}]).status_code == 400  # other bodies are no lists
+    assert post("/completion", [{"prompt": "x"}]).status_code == 400  # other routes take no lists
 
 
-def test_other_scales_give_the_answers_of_a_model_opened_with_them(tmp_path: Path) -> None:
+def test_changed_scales_match_a_model_loaded_with_them(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     (models / "tiny.gguf").write_bytes(packaged_model().read_bytes())
@@ -513,10 +511,12 @@ def test_a_failure_in_a_stream_is_one_event() -> None:
     assert events[1:] == [{"error": {"code": 500, "message": "[x] broke", "type": "server_error"}}]
 
 
-def test_slots_that_are_all_taken() -> None:
+def test_all_slots_are_busy() -> None:
     engine = FakeEngine()
     engine.beat = Beat(*[0] * 2, 4, *[0] * 12)
-    assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [False] * 4  # long ended
+    assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [
+        False
+    ] * 4  # that request has ended
     engine.open(Generate(0, [1], {}))
     assert [slot["is_processing"] for slot in call("GET", "/slots", engine=engine).json()] == [True] * 4
     response = call("GET", "/slots?fail_on_no_slot=1", engine=engine)
@@ -549,7 +549,7 @@ def test_fill_in_prompts(shared: Path, named: bool) -> None:
     start = list(tokenizer.vocabulary.prefix_ids)
     expected = [*start, prefix, *plain("def f("), *plain("x"), suffix, *plain("):\n"), middle]
     assert infill_tokens(tokenizer, "def f(", "):\n", "x", []) == expected
-    # What a text says is no control token.
+    # Text never becomes a control token.
     hostile = infill_tokens(tokenizer, "<fim_middle>", "<fim_suffix>", "<|endoftext|>", [])
     assert [hostile.count(id_) for id_ in (prefix, suffix, middle)] == [1, 1, 1]
     beside = infill_tokens(tokenizer, "a", "b", "", [("f.py", "text")])
@@ -559,14 +559,14 @@ def test_fill_in_prompts(shared: Path, named: bool) -> None:
     assert beside == [*start, *head, *files, *last, prefix, *plain("a"), suffix, *plain("b"), middle]
 
 
-def test_completions_with_a_suffix_fill_the_gap() -> None:
+def test_completions_with_a_suffix() -> None:
     engine = FakeEngine()
     assert post("/v1/completions", {"prompt": "a", "suffix": "b"}, engine=engine).status_code == 200
     question, work = engine.asked
     assert isinstance(question, Ask)
     assert (question.verb, question.values["prefix"], question.values["suffix"]) == ("infill", "a", "b")
     assert isinstance(work, Generate)
-    assert work.prompt == [1, 2]  # what the engine answered
+    assert work.prompt == [1, 2]  # the engine's answer to "infill"
 
 
 def test_a_model_without_fill_in_tokens(llm: LLM) -> None:

@@ -1,7 +1,7 @@
-"""Whether anything that a client may send holds up the event loop, and with it everybody else's streams.
+"""Check that no input from a client blocks the event loop and with it everybody else's streams.
 
-Oracle: the times between two turns of the loop, as far as the process computed meanwhile.  Requests as large as they may
-be take up to 30 ms of it, requests that are refused nothing; without limits and threads they took from 0.2 to 5 s.
+Oracle: the times between two turns of the loop while this process computed.  The largest allowed requests block it for up
+to 30 ms, rejected ones not at all; without limits and threads it was 0.2 to 5 s.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from served import environment
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import large_requests
 
-# Three times what is wanted, for machines that are busy.
+# Three times the goal, for busy machines.
 MOST_HELD_MS = 150.0
 TEXTS = ("completion of other letters", "tokens of escapes", "pieces of plain", "wrong form of other letters")
 CASES = [
@@ -50,13 +50,13 @@ def client() -> Iterator[httpx.Client]:
 
 
 def held_ms(client: httpx.Client) -> float:
-    """How long the loop was held at most since this was asked last."""
+    """Return the longest time the loop was blocked since the last call."""
     return float(client.post("/v1/completions", json={"prompt": "held?"}).json()["choices"][0]["text"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "status"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_no_request_holds_the_loop(client: httpx.Client, path: str, body: bytes, status: int) -> None:
+def test_no_request_blocks_the_loop(client: httpx.Client, path: str, body: bytes, status: int) -> None:
     held_ms(client)
     response = client.post(path, content=body, headers={"content-type": "application/json"})
     assert response.status_code == status or (status == 0 and response.status_code in (200, 400))
@@ -70,7 +70,7 @@ PARTS = [
     (b"[1,2,3]", 10),
     (b'["a","b"]', 13),
     (b'{"a":1,"b":[]}', 8 + 2 * 6 + 1 + 8),
-    # Within a text nothing counts, whatever is escaped.
+    # Inside a text nothing counts, whatever is escaped.
     (b'"[{,:"', 2),
     (rb'"\"[,"', 2),
     (rb'"\\",[', 11),
@@ -81,7 +81,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("body", "n"), PARTS)
-def test_values_are_counted_wherever_a_body_is_cut(body: bytes, n: int) -> None:
+def test_values_are_counted_wherever_a_body_is_split(body: bytes, n: int) -> None:
     for size in range(1, len(body) + 1):
         meter = BodyMeter()
         for at in range(0, len(body), size):
@@ -90,8 +90,8 @@ def test_values_are_counted_wherever_a_body_is_cut(body: bytes, n: int) -> None:
         assert meter.n_bytes == len(body)
 
 
-def test_counting_is_linear_in_what_comes() -> None:
-    """Against the count of what was decoded: of texts of every kind, cut anywhere."""
+def test_counting_takes_linear_time() -> None:
+    """Compare with the count of the decoded value, for texts of every kind, split anywhere."""
     value = {
         "texts": ["\\", '"', '\\"', '[{",:\\\\', "é\n\t\u2028"] * 7,
         "rows": [[1, 2.5, None], {"a": {"b": []}}] * 5,
@@ -99,7 +99,7 @@ def test_counting_is_linear_in_what_comes() -> None:
     body = msgspec.json.encode(value)
 
     def count(value: object) -> int:
-        """Without the commas."""
+        """Remove the commas."""
         if isinstance(value, dict):
             return 8 + sum(6 + count(item) for item in value.values())
         if isinstance(value, list):
@@ -114,11 +114,11 @@ def test_counting_is_linear_in_what_comes() -> None:
         assert meter.n_values == count(value) + n_commas
 
 
-def test_what_is_too_much_is_refused_before_it_has_come() -> None:
+def test_a_body_with_too_many_values_is_rejected_early() -> None:
     for part in (b"[", b"{},", b'"",', b"1,", b'"a":'):
         meter = BodyMeter(1000)
         while meter.n_values < 990:
             meter.feed(part)
         assert meter.n_bytes <= 990 * len(part)
-        with pytest.raises(ApiError, match="at most 1000 values"):
+        with pytest.raises(ApiError, match="limit is 1000"):
             meter.feed(part * 11)

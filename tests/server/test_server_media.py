@@ -1,6 +1,6 @@
-"""Pictures, sounds and files: none is read, no address is asked, and every way to send one is refused by its name.
+"""Images, audio and files: none is read, no URL is fetched, and every way to send one is rejected by name.
 
-Oracle: the parts of messages that the interfaces document; a socket that nobody comes to.
+Oracle: the message parts that the APIs document; a socket that nobody connects to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-# Addresses that a server which fetches pictures must not be led to; {port} listens on this machine.
+# URLs that a server which fetches images must not be led to; {port} listens on this machine.
 HOSTS = (
     "127.0.0.1:{port}", "localhost:{port}", "2130706433:{port}", "0x7f.1:{port}", "0177.0.0.1:{port}", "127.1:{port}",
     "[::1]:{port}", "[::ffff:127.0.0.1]:{port}", "user@127.0.0.1:{port}", "127.0.0.1:{port}\\@example.com",
@@ -29,7 +29,7 @@ URLS = [f"{scheme}://{host}/a.png" for scheme in ("http", "https", "HTTP") for h
 
 @pytest.fixture(scope="module")
 def trap() -> Iterator[socket.socket]:
-    """A listening socket that nobody must come to."""
+    """A listening socket that nobody may connect to."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         yield listening
@@ -40,7 +40,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 
 def asked(url: str) -> list[tuple[str, dict[str, Any], str]]:
-    """A picture by its address, in every interface that has such a part: route, body, the word of the refusal."""
+    """An image by URL in every API that has such a part: route, body, and the word in the error."""
     by_url = {"type": "image", "source": {"type": "url", "url": url}}
     result = {"type": "tool_result", "tool_use_id": "a", "content": [by_url]}
     return [
@@ -68,12 +68,12 @@ def refused(client: httpx.Client, path: str, body: dict[str, Any], word: str) ->
     response = client.post(path, json=body)
     assert response.status_code == 400, (path, body, response.text)
     assert word in response.text
-    # No address of memory, no path of a file, nothing of what was sent.
+    # The error contains no memory address, no file path, and nothing that was sent.
     assert not re.search(r"0x[0-9a-f]{6}|/etc/|Traceback", response.text)
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_address_is_asked(client: httpx.Client, trap: socket.socket, url: str) -> None:
+def test_no_url_is_fetched(client: httpx.Client, trap: socket.socket, url: str) -> None:
     for path, body, word in asked(url.replace("{port}", str(trap.getsockname()[1]))):
         refused(client, path, body, word)
     with pytest.raises(BlockingIOError):
@@ -101,14 +101,14 @@ def test_no_address_is_asked(client: httpx.Client, trap: socket.socket, url: str
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_parts_that_are_no_text_are_refused_by_name(client: httpx.Client, path: str, part: Any, word: str) -> None:
+def test_media_parts_are_rejected_by_name(client: httpx.Client, path: str, part: Any, word: str) -> None:
     messages = user({"type": "input_text" if path == RESPONSES else "text", "text": "Look:"})
     messages[0]["content"].insert(0, part)
     body = {"input": messages} if path == RESPONSES else {"messages": messages, "model": "tiny-chat", "max_tokens": 1}
     refused(client, path, body, word)
 
 
-def test_other_fields_of_media_are_refused_by_name(client: httpx.Client) -> None:
+def test_media_fields_are_rejected_by_name(client: httpx.Client) -> None:
     for fields in ({"modalities": ["text", "audio"]}, {"audio": {"voice": "a", "format": "wav"}}):
         refused(client, CHAT, {"messages": user({"type": "text", "text": "x"}), **fields}, next(iter(fields)))
     refused(client, "/completion", {"prompt": "x", "image_data": [{"data": PICTURE, "id": 1}]}, "image_data")

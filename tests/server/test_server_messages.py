@@ -1,6 +1,6 @@
-"""Anthropic's interface and OpenAI's responses, with the package's model.
+"""Anthropic's API and OpenAI's responses, with the package's model.
 
-Oracles: the same model in this process; the shapes that these interfaces' clients read.
+Oracles: the same model in this process; the formats that these APIs' clients read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def post(client: httpx.Client, path: str, **body: Any) -> Any:
 
 
 def named_events(client: httpx.Client, path: str, **body: Any) -> list[Any]:
-    """The data of server-sent events, each of which has its type as its name."""
+    """Return the data of server-sent events, whose type must equal their name."""
     events = []
     for block in client.post(path, json=body).text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -81,8 +81,8 @@ def test_messages_with_tools(client: httpx.Client) -> None:
     assert post(client, "/v1/messages", **forced)["stop_reason"] == "tool_use"
 
 
-def test_a_call_that_the_length_cuts_is_a_beginning(client: httpx.Client, llm: LLM) -> None:
-    """Over every route, whole and as a stream.  Oracle: the call in the answer that nothing cuts."""
+def test_a_truncated_call_is_a_prefix_of_the_whole(client: httpx.Client, llm: LLM) -> None:
+    """On every route, complete and as a stream.  Oracle: the call in an answer that is not truncated."""
     whole = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=64), tools=[WEATHER])
     n_tokens = len(whole.token_ids) - 4
     plain = {"messages": ASKED, "temperature": 0, "max_tokens": n_tokens}
@@ -137,7 +137,7 @@ def test_arguments_as_an_object(text: str, expected: Any) -> None:
 
 
 def stream_data(client: httpx.Client, path: str, **body: Any) -> list[str]:
-    """The data of server-sent events."""
+    """Return the data of server-sent events."""
     with client.stream("POST", path, json={**body, "stream": True}) as response:
         return [line[6:] for line in response.iter_lines() if line.startswith("data: {")]
 
@@ -160,7 +160,7 @@ def test_errors_of_messages_have_their_shape(client: httpx.Client) -> None:
         ({"messages": CAPITAL, "mcp_servers": [{}]}, "mcp_servers"),
     ],
 )
-def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], word: str) -> None:
+def test_invalid_messages(client: httpx.Client, body: dict[str, Any], word: str) -> None:
     response = client.post("/v1/messages", json={"model": "tiny-chat", "max_tokens": 5, **body})
     assert response.status_code == 400
     assert word in response.json()["error"]["message"]
@@ -174,7 +174,7 @@ def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], w
         ({"messages": CAPITAL, "system": [{"type": "text", "text": "x", "bold": True}]}, "system[0].bold"),
         ({"messages": CAPITAL, "tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}, "defer_loading"),
         ({"messages": CAPITAL, "tool_choice": {"type": "auto", "disabled": True}}, "tool_choice"),
-        # This model knows no such words, and does not think.
+        # This model has no such levels and does not reason.
         ({"messages": CAPITAL, "output_config": {"effort": "low"}}, "output_config.effort"),
         ({"messages": CAPITAL, "output_config": {"speed": 1}}, "output_config.speed"),
         ({"messages": CAPITAL, "thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
@@ -183,13 +183,13 @@ def test_what_messages_cannot_have(client: httpx.Client, body: dict[str, Any], w
         ({"messages": CAPITAL, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
     ],
 )
-def test_what_has_no_effect_is_named(client: httpx.Client, body: dict[str, Any], name: str) -> None:
+def test_ignored_fields_are_named(client: httpx.Client, body: dict[str, Any], name: str) -> None:
     response = client.post("/v1/messages", json={"model": "tiny-chat", "max_tokens": 5, **body})
     assert response.status_code == 200, response.text
     assert name in response.headers["x-quire-ignored"]
 
 
-def test_the_assistants_last_text_goes_on(client: httpx.Client, llm: LLM, capital: str) -> None:
+def test_the_assistants_last_text_is_continued(client: httpx.Client, llm: LLM, capital: str) -> None:
     beginning, rest = capital[:11], capital[11:]
     for content in (beginning, [{"type": "text", "text": beginning[:4]}, {"type": "text", "text": beginning[4:]}]):
         messages = [*CAPITAL, {"role": "assistant", "content": content}]
@@ -248,7 +248,7 @@ def test_responses(client: httpx.Client, capital: str) -> None:
     assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 
 
-def test_responses_go_on_from_earlier_ones(client: httpx.Client, llm: LLM) -> None:
+def test_responses_continue_earlier_ones(client: httpx.Client, llm: LLM) -> None:
     tool = {"type": "function", **ABOUT, "parameters": PARAMETERS}
     body = {"temperature": 0, "max_output_tokens": 64, "tools": [tool]}
     first = post(client, "/v1/responses", **body, input=ASKED)

@@ -1,4 +1,4 @@
-"""Names that clients send come from a list and never become paths: whatever is asked for, nothing outside is opened.
+"""Model names from clients are looked up in a list and never become paths: nothing outside is ever opened.
 
 Oracle: the interpreter's own audit events for opened files.
 """
@@ -62,7 +62,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Watch:
-    """What the interpreter opens while it is on."""
+    """The files that the interpreter opens while recording is on."""
 
     is_on: bool = False
     opened: list[str] = field(default_factory=list)
@@ -78,11 +78,11 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 @pytest.fixture(scope="module")
 def hook() -> None:
-    sys.addaudithook(note)  # it cannot be removed again
+    sys.addaudithook(note)  # an audit hook cannot be removed
 
 
 def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
-    """A folder with the model ``a`` and a link that leads out of it, and the models that were opened."""
+    """A folder with model ``a`` and a link to outside, and the models that were loaded."""
     inside, outside = tmp_path / "models", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -103,7 +103,7 @@ def shop(tmp_path: Path, strict: bool) -> tuple[Service, list[str]]:
 
 @pytest.mark.usefixtures("hook")
 @pytest.mark.parametrize("strict", [True, False])
-def test_no_name_leads_to_a_file(tmp_path: Path, strict: bool) -> None:
+def test_no_model_name_becomes_a_path(tmp_path: Path, strict: bool) -> None:
     service, made = shop(tmp_path, strict)
     assert list(service.library.known) == ["a"]
     assert len(NAMES) >= 200
@@ -114,11 +114,11 @@ def test_no_name_leads_to_a_file(tmp_path: Path, strict: bool) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
             for i, name in enumerate(NAMES):
                 for j, (path, body) in enumerate(BODIES.items()):
-                    if not strict and (i + j) % 3:  # any name is that of the only model: each path has a third of them
+                    if not strict and (i + j) % 3:  # any name refers to the only model, so try a third per path
                         continue
                     response = await client.post(path, json={**body, "model": name})
                     answers.append((name, path, response.status_code))
-                if name.isprintable() and name not in (".", ".."):  # of which a client makes another path
+                if name.isprintable() and name not in (".", ".."):  # clients normalize such paths
                     response = await client.get(f"/v1/models/{quote(name, safe='')}")
                     answers.append((name, "/v1/models/{model}", response.status_code))
 
@@ -131,7 +131,7 @@ def test_no_name_leads_to_a_file(tmp_path: Path, strict: bool) -> None:
         taken = [answer for answer in answers if not 400 <= answer[2] < 500]
         assert not taken, taken[:5]
         assert made == []
-    else:  # the only model answers, under whatever name
+    else:  # the only model answers under any name
         assert set(made) == {"a"}
     within = [path for path in WATCH.opened if Path(path).is_absolute() and Path(path).is_relative_to(tmp_path)]
     assert set(within) <= {str(tmp_path / "models")}

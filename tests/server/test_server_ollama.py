@@ -1,6 +1,6 @@
 """Ollama's routes.
 
-Oracles: the package's model in this process, asked without the server; Ollama's documented fields, defaults and streams.
+Oracles: the package's model in this process without the server; Ollama's documented fields, defaults and streams.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lines_of(response: httpx.Response) -> list[Any]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_a_chat_is_the_engines_and_its_stream_adds_up(client: httpx.Client, llm: LLM) -> None:
+def test_a_chat_matches_the_engine_and_its_stream(client: httpx.Client, llm: LLM) -> None:
     expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=12))
     body = {"model": TINY, "messages": ASKED, "options": GREEDY}
     answer = client.post("/api/chat", json={**body, "stream": False}).json()
@@ -42,7 +42,7 @@ def test_a_chat_is_the_engines_and_its_stream_adds_up(client: httpx.Client, llm:
     assert answer["eval_count"] == 12
     assert answer["total_duration"] >= answer["eval_duration"] > 0
     assert datetime.fromisoformat(answer["created_at"].replace("Z", "+00:00")).tzinfo is not None
-    lines = lines_of(client.post("/api/chat", json=body))  # a stream is what there is without a word
+    lines = lines_of(client.post("/api/chat", json=body))  # streaming is the default
     assert "".join(line["message"]["content"] for line in lines) == expected.message.content
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
     assert lines[-1]["eval_count"] == 12
@@ -60,7 +60,7 @@ def test_prompts_raw_and_in_the_template(client: httpx.Client, llm: LLM) -> None
     assert client.post("/api/generate", json=body).json()["response"] == expected.message.content
 
 
-def test_a_conversation_goes_on_by_its_context(client: httpx.Client, llm: LLM) -> None:
+def test_context_continues_a_conversation(client: httpx.Client, llm: LLM) -> None:
     body = {"model": TINY, "prompt": ASKED[0]["content"], "system": "Answer briefly.", "options": GREEDY}
     first = client.post("/api/generate", json={**body, "stream": False}).json()
     lines = lines_of(client.post("/api/generate", json=body))
@@ -94,7 +94,7 @@ def test_a_tool_is_called_with_an_object(client: httpx.Client) -> None:
     (streamed,) = [c for line in lines for c in line["message"].get("tool_calls", [])]
     assert streamed["function"] == call["function"]
     assert lines[-1]["done_reason"] == "stop"
-    # The call and its result go back to the model.
+    # Send the call and its result back to the model.
     more = [*ASKED, message, {"role": "tool", "tool_name": "get_weather", "content": "Sunny"}]
     answer = client.post("/api/chat", json={**body, "messages": more, "stream": False}).json()
     assert answer["prompt_eval_count"] > 40
@@ -110,7 +110,7 @@ def test_forms(client: httpx.Client) -> None:
     assert client.post("/api/generate", json=body).json()["response"].lstrip().startswith("{")
 
 
-def test_logprobs_are_the_engines(client: httpx.Client, llm: LLM) -> None:
+def test_logprobs_match_the_engine(client: httpx.Client, llm: LLM) -> None:
     expected = llm.chat(ASKED, SamplingParams(temperature=0.0, max_tokens=5, logprobs=2)).logprobs
     assert expected is not None
     body = {"model": TINY, "messages": ASKED, "options": {**GREEDY, "num_predict": 5}, "logprobs": True}
@@ -148,11 +148,11 @@ def test_models_and_version(client: httpx.Client, llm: LLM) -> None:
     assert client.post("/api/show", json={"model": "other"}).status_code == 404
     told = client.get("/api/version").json()
     assert told["quire"] == quire.__version__
-    assert [int(part) for part in told["version"].split(".")] >= [0, 12, 0]  # what its clients ask for
+    assert [int(part) for part in told["version"].split(".")] >= [0, 12, 0]  # clients require this version
     assert client.request("HEAD", "/api/tags").status_code == 200
 
 
-def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
+def test_unsupported_abilities_are_rejected(client: httpx.Client) -> None:
     response = client.post("/api/generate", json={"model": TINY, "prompt": "a", "suffix": "b"})
     assert response.status_code == 400
     assert "fim_prefix" in response.json()["error"]
@@ -160,19 +160,19 @@ def test_what_the_model_cannot_do_is_refused(client: httpx.Client) -> None:
     assert client.post("/api/generate", json=too_long).status_code == 400
 
 
-# Without a model.
+# Tests without a model
 
 
-def test_models_that_are_not_open_are_listed_too() -> None:
+def test_unloaded_models_are_listed_too() -> None:
     library = Library("a", lambda: {"a": 40, "b": 60}, lambda *_: FakeEngine(), 1000)
     rows = call("GET", "/api/tags", library=library).json()["models"]
     assert [(row["name"], row["size"]) for row in rows] == [("a:latest", 40), ("b:latest", 60)]
     assert call("GET", "/api/ps", library=library).json() == {"models": []}
-    # Asked for by its name with the tag, one is opened.
+    # Requesting one by its name with the tag loads it.
     body = {"model": "b:latest", "prompt": "x", "stream": False}
     assert post("/api/generate", body, library=library).json()["response"] == "ab"
     assert list(library.engines()) == ["b"]
-    # Clients list models here and ask in OpenAI's or Anthropic's interface.
+    # Clients list models here and then use OpenAI's or Anthropic's API.
     for path, more in (("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 4})):
         asked = {"model": "b:latest", "messages": ASKED, **more}
         assert post(path, asked, library=library).status_code == 200
@@ -181,7 +181,7 @@ def test_models_that_are_not_open_are_listed_too() -> None:
 
 
 def sent(path: str = "/api/generate", **fields: Any) -> Work:
-    """What a body asks the engine."""
+    """Return the engine's work for a body."""
     engine = FakeEngine()
     own = {"prompt": "x"} if path == "/api/generate" else {"messages": ASKED}
     response = post(path, {"model": "fake", **own, **fields}, engine=engine)
@@ -225,7 +225,7 @@ def test_messages_are_translated() -> None:
     assert work.options["template_values"] == {"enable_thinking": True, "reasoning_effort": "xhigh"}
 
 
-def test_nothing_to_answer_is_answered_at_once() -> None:
+def test_empty_requests_are_answered_at_once() -> None:
     engine = FakeEngine()
     for path, empty in (("/api/generate", {"response": ""}), ("/api/chat", {"message": {}})):
         answer = post(path, {"model": "fake", "keep_alive": "5m", "stream": False}, engine=engine).json()
@@ -252,7 +252,7 @@ def test_nothing_to_answer_is_answered_at_once() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str) -> None:
+def test_invalid_fields_are_named(fields: dict[str, Any], name: str) -> None:
     engine = FakeEngine()
     body = {"model": "fake", "prompt": "x", **fields}
     response = post("/api/generate", body, engine=engine, options={"strict": True})
@@ -262,7 +262,7 @@ def test_what_does_not_hold_is_refused_by_name(fields: dict[str, Any], name: str
     assert engine.asked == []
 
 
-def test_messages_that_cannot_be_read() -> None:
+def test_unreadable_messages() -> None:
     message = {"role": "user", "content": "x", "images": ["x"]}
     response = post("/api/chat", {"model": "fake", "messages": [message]})
     assert response.status_code == 400
@@ -295,18 +295,18 @@ CHAT = {"messages": ASKED, "model": "fake", "stream": False}
         ("/v1/generate", {"prompt": "x", "stream": False, "sampling_params": {"max_tokens": 4.0}}),
     ],
 )
-def test_whole_numbers_may_have_a_point(path: str, body: dict[str, Any]) -> None:
+def test_integers_may_be_written_as_floats(path: str, body: dict[str, Any]) -> None:
     response = post(path, body)
     assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize("value", [4.5, 1e300, -1e19])
-def test_other_numbers_are_not_whole(value: float) -> None:
+def test_fractions_are_not_integers(value: float) -> None:
     response = post("/v1/chat/completions", {**CHAT, "max_tokens": value})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "max_tokens")
 
 
-def test_schemas_keep_their_numbers_beside_a_mended_one() -> None:
+def test_schemas_keep_their_numbers_when_others_are_converted() -> None:
     engine = FakeEngine()
     tool = {"type": "function", "function": {"name": "f", "parameters": {"default": 1.0}}}
     post("/v1/chat/completions", {**CHAT, "max_tokens": 4.0, "tools": [tool]}, engine=engine)
@@ -316,7 +316,7 @@ def test_schemas_keep_their_numbers_beside_a_mended_one() -> None:
     assert repr(asked.options["tools"][0]["function"]["parameters"]) == "{'default': 1.0}"
 
 
-def test_the_assistants_last_text_goes_on(client: httpx.Client, llm: LLM) -> None:
+def test_the_assistants_last_text_is_continued(client: httpx.Client, llm: LLM) -> None:
     capital = [{"role": "user", "content": "What is the capital of France?"}]
     whole = llm.chat(capital, SamplingParams(temperature=0.0, max_tokens=48)).message.content
     assert whole
@@ -326,16 +326,16 @@ def test_the_assistants_last_text_goes_on(client: httpx.Client, llm: LLM) -> Non
 
 
 @pytest.mark.parametrize("keep_alive", ["5m", "1h30m", -1, 300, "-1", "300"])
-def test_models_stay_as_long_as_anybody_asks(keep_alive: Any) -> None:
+def test_models_stay_loaded_as_long_as_requested(keep_alive: Any) -> None:
     assert isinstance(sent(keep_alive=keep_alive), Chat)
     assert isinstance(sent(keep_alive=keep_alive, raw=True), Generate)
 
 
 @pytest.mark.parametrize("path", ["/api/push", "/api/blobs/sha256:0"])
-def test_what_there_is_not_is_refused_by_name(path: str) -> None:
+def test_unsupported_features_are_rejected_by_name(path: str) -> None:
     response = post(path, {"model": "x"})
     assert response.status_code == 501
-    assert "must" in response.json()["error"]
+    assert "not support" in response.json()["error"]
     assert call("HEAD", "/api/blobs/sha256:0").status_code == 404
 
 
@@ -347,7 +347,7 @@ def test_a_failure_in_a_stream_is_its_last_line() -> None:
 
 
 class ThinkingEngine(FakeEngine):
-    """Thinks, then calls a tool in two pieces."""
+    """Reasons, then calls a tool in two pieces."""
 
     def submit(self, work: Work) -> Stream:
         made, stream = self.open(work)
@@ -363,7 +363,7 @@ class ThinkingEngine(FakeEngine):
         return stream
 
 
-def test_thoughts_and_calls_that_come_in_pieces() -> None:
+def test_reasoning_and_calls_in_pieces() -> None:
     engine = ThinkingEngine()
     body = {"model": "fake", "messages": ASKED, "tools": [WEATHER], "think": "max"}
     lines = lines_of(post("/api/chat", body, engine=engine))

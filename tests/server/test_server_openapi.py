@@ -1,7 +1,7 @@
 """The description of the routes.
 
-Oracles: JSON Schema's own meaning, by the validator of jsonschema where it is installed, against what the server
-refuses; the table of routes; HTML's parser.
+Oracles: JSON Schema's semantics, with jsonschema's validator if it is installed, against what the server rejects; the
+table of routes; an HTML parser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def described() -> dict[str, Any]:
 
 
 def references(value: Any) -> list[str]:
-    """Every ``$ref`` within."""
+    """Return every ``$ref`` inside."""
     if isinstance(value, list):
         return [found for item in value for found in references(item)]
     if not isinstance(value, dict):
@@ -83,7 +83,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "base"), BODIES, ids=lambda value: str(value)[:24])
-def test_schemas_refuse_what_the_server_refuses(described: dict[str, Any], path: str, base: dict[str, Any]) -> None:
+def test_schemas_reject_what_the_server_rejects(described: dict[str, Any], path: str, base: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     validator = jsonschema.Draft202012Validator({**schema, "components": described["components"]})
@@ -95,7 +95,7 @@ def test_schemas_refuse_what_the_server_refuses(described: dict[str, Any], path:
 
 
 class _Page(HTMLParser):
-    """Tags that are open, what is loaded, and the text."""
+    """Collects open tags, loaded resources, and the text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _Page(HTMLParser):
         self.text += data
 
 
-def test_the_page_shows_all_and_loads_nothing() -> None:
+def test_the_routes_page_shows_all_and_loads_nothing() -> None:
     response = call("GET", "/docs")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.headers["content-security-policy"].startswith("default-src 'none'")
@@ -128,11 +128,11 @@ def test_the_page_shows_all_and_loads_nothing() -> None:
     assert "url(" not in response.text
     for route in ROUTES:
         assert f"{route.method} {route.path}" in page.text
-    for shown in ("n_predict", "from -1, to 2147483647", "Refused where they ask for something: adaptive_target"):
+    for shown in ("n_predict", "from -1, to 2147483647", "rejected if set: adaptive_target"):
         assert shown in page.text
 
 
-def test_examples_of_the_description_hold() -> None:
+def test_examples_are_valid() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     document = call("GET", "/openapi.json").json()
     shown = 0

@@ -1,6 +1,6 @@
-"""llama-server's options of ``quire serve`` that requests get where they say nothing.
+"""llama-server's options of ``quire serve`` that set defaults for requests.
 
-Oracle: the same model in this process, asked with what the options say.
+Oracle: the same model in this process, with the options' values in the request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield opened
 
 
-def test_a_seed_and_a_template_are_of_requests_that_name_none(client: httpx.Client, llm: LLM) -> None:
+def test_default_seed_and_template(client: httpx.Client, llm: LLM) -> None:
     body = {"messages": ASK, "max_tokens": 8}
     answers = [client.post("/v1/chat/completions", json=body) for _ in range(2)]
     expected = llm.chat(ASK, max_tokens=8, seed=3, temperature=1, template_values={"shout": True})
@@ -56,7 +56,7 @@ def test_a_seed_and_a_template_are_of_requests_that_name_none(client: httpx.Clie
     assert own["content"] == with_seed.text != other["content"]
 
 
-def test_what_is_shown(client: httpx.Client) -> None:
+def test_the_options_are_shown(client: httpx.Client) -> None:
     assert client.get("/v1/models").json()["data"][0]["tags"] == ["small", "fast"]
     assert client.get("/props").json()["chat_template"] == TEMPLATE
 
@@ -70,7 +70,7 @@ def test_vectors_of_tokens(client: httpx.Client, llm: LLM) -> None:
     assert client.post("/v1/embeddings", json={"input": "Once upon", "pooling": "mean"}).status_code == 200
 
 
-def test_a_grammar_and_models_of_fewer_positions(tmp_path: Path) -> None:
+def test_a_grammar_and_models_with_shorter_context(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models/tiny.gguf").write_bytes(packaged_model().read_bytes())
     write_checkpoint(tmp_path / "models/bert", "bert")

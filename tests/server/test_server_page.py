@@ -1,8 +1,8 @@
-"""The page at ``/`` in headless Chromium, by what a user sees.
+"""The page at ``/`` in headless Chromium, as a user sees it.
 
-Oracle: what the package's model answers; the requests and errors that the browser reports; axe for screen readers.  What
-that model never writes (Markdown, thoughts, calls) comes as a stream that the test makes.  Skips without playwright or
-Chromium.  QUIRE_SCREENSHOTS names a folder for pictures.
+Oracle: the answers of the package's model; the requests and errors that the browser reports; axe for accessibility.
+Markdown, reasoning and tool calls, which that model never writes, come from streams made by the test.  Skips without
+playwright or Chromium.  QUIRE_SCREENSHOTS names a folder for screenshots.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def events(*deltas: dict[str, Any], usage: bool = True) -> str:
 
 
 class Page:
-    """A tab, with what it asked for and what went wrong in it."""
+    """A tab, its requests, and the errors in it."""
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.url = url
@@ -84,7 +84,7 @@ class Page:
         self.tab.press("#text", "Enter")
 
     def answers_with(self, *streams: str) -> list[dict[str, Any]]:
-        """Answer the next questions by these streams; the bodies that were sent are kept."""
+        """Answer the next questions with these streams, and keep the request bodies."""
         waiting, bodies = list(streams), []
 
         def fulfill(route: Any) -> None:
@@ -130,7 +130,7 @@ def expect(browser: Any) -> Any:
     return pytest.importorskip("playwright.sync_api").expect
 
 
-def test_a_chat_is_answered_stopped_and_cleared(page: Page, expect: Any, server: Served) -> None:
+def test_a_chat_can_be_answered_and_stopped(page: Page, expect: Any, server: Served) -> None:
     tab = page.tab
     answers, button = tab.locator(".turn.assistant .body"), tab.locator("#send")
     page.ask(QUESTION)
@@ -140,7 +140,7 @@ def test_a_chat_is_answered_stopped_and_cleared(page: Page, expect: Any, server:
     expect(tab.locator(".turn.running")).to_have_count(0)
     expect(tab.locator("#use")).to_contain_text("context 23 of 2048")
     expect(tab.locator("#use")).to_contain_text("blocks")
-    # Settings count, and a question is text whatever it holds.
+    # Settings apply, and a question is plain text whatever it contains.
     tab.click("#settings-button")
     tab.fill("#max_tokens", "2")
     page.ask("<img src=x onerror=alert(1)> " + QUESTION)
@@ -149,7 +149,7 @@ def test_a_chat_is_answered_stopped_and_cleared(page: Page, expect: Any, server:
     expect(tab.locator(".turn .stats").nth(1)).to_contain_text("cut at the limit")
     assert tab.locator("#turns img").count() == 0
 
-    # An answer that goes on, whatever is drawn, is stopped, and its request is cancelled.
+    # An endless answer is stopped, and its request is cancelled.
     def endless(route: Any) -> None:
         route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
 
@@ -163,7 +163,7 @@ def test_a_chat_is_answered_stopped_and_cleared(page: Page, expect: Any, server:
     tab.keyboard.press("Escape")
     expect(button).to_have_text("Send")
     tab.unroute("**/v1/chat/completions")
-    # A full context is no dead end.
+    # A full context is not a dead end.
     tab.fill("#temperature", "0")
     tab.fill("#max_tokens", "2")
     page.ask(QUESTION + " fox" * 1000)
@@ -178,7 +178,7 @@ def test_a_chat_is_answered_stopped_and_cleared(page: Page, expect: Any, server:
     expect(tab.locator("#truncation")).to_be_checked()
     tab.uncheck("#truncation")
     tab.click("#new")
-    # A refusal is shown.
+    # Errors are shown.
     tab.fill("#temperature", "-1")
     page.ask(QUESTION)
     expect(tab.locator(".turn .error:visible")).to_contain_text("temperature")
@@ -199,7 +199,7 @@ def test_markdown_is_shown_as_elements(page: Page, expect: Any) -> None:
     expect(body.locator("p strong")).to_have_text("bold")
     expect(body.locator("p del")).to_have_text("struck")
     expect(body.locator("a")).to_have_attribute("href", "https://example.org/a_(b)")
-    expect(body.locator("a")).to_have_count(1)  # nowhere but to the web
+    expect(body.locator("a")).to_have_count(1)  # only web links remain
     expect(body.locator("ol > li")).to_have_count(2)
     expect(body.locator("ol ul > li")).to_have_count(2)
     expect(body.locator("li.task input")).to_be_checked()
@@ -219,7 +219,7 @@ def test_markdown_is_shown_as_elements(page: Page, expect: Any) -> None:
     assert tab.evaluate("navigator.clipboard.readText()") == 'def f(x):  # a comment\n    return "text" + str(42)'
 
 
-def test_hostile_markdown_takes_no_time(page: Page) -> None:
+def test_hostile_markdown_renders_quickly(page: Page) -> None:
     hostile = {
         "emphasis": "*a " * 50_000, "brackets": "[" * 100_000, "ticks": "`a``b" * 30_000, "quotes": "> " * 5_000 + "x",
         "lists": "\n".join(" " * (2 * i) + "- x" for i in range(500)), "bars": "|" * 50_000 + "\n" + "|-" * 20_000,
@@ -277,7 +277,7 @@ def test_edited_and_regenerated_turns_are_branches(page: Page, expect: Any) -> N
     assert [message["content"] for message in bodies[-1]["messages"]] == ["other one"]
     tab.get_by_role("button", name="Previous branch").click()
     expect(answer).to_have_text(["first", "third"])
-    # All of it is there after a reload.
+    # All of it is still there after a reload.
     tab.reload()
     expect(answer).to_have_text(["first", "third"])
     expect(tab.locator(".branches span").first).to_have_text("1/2")
@@ -294,7 +294,7 @@ def test_an_answer_is_continued(page: Page, expect: Any) -> None:
     assert [message["content"] for message in bodies[1]["messages"]] == ["count", "one two"]
 
 
-def test_conversations_are_kept_searched_moved_and_removed(page: Page, expect: Any, tmp_path: Path) -> None:
+def test_conversations_can_be_stored_searched_exported_and_removed(page: Page, expect: Any, tmp_path: Path) -> None:
     tab = page.tab
     page.answers_with(events({"content": "about foxes"}), events({"content": "about bears"}))
     titles = tab.locator("#chats .title")
@@ -331,7 +331,7 @@ def test_conversations_are_kept_searched_moved_and_removed(page: Page, expect: A
     assert "not whole" in said[0]
 
 
-def test_files_go_with_a_question(page: Page, expect: Any, tmp_path: Path) -> None:
+def test_attached_files_are_sent(page: Page, expect: Any, tmp_path: Path) -> None:
     tab = page.tab
     bodies = page.answers_with(events({"content": "read"}))
     (tmp_path / "notes.txt").write_text("some ``` notes")
@@ -346,7 +346,7 @@ def test_files_go_with_a_question(page: Page, expect: Any, tmp_path: Path) -> No
     expect(tab.locator(".chip")).to_have_count(0)
 
 
-def test_settings_are_sent_and_kept_as_presets(page: Page, expect: Any) -> None:
+def test_settings_are_sent_and_saved_as_presets(page: Page, expect: Any) -> None:
     tab = page.tab
     bodies = page.answers_with(events({"content": "a"}), events({"content": "b"}))
     tab.click("#settings-button")
@@ -382,7 +382,7 @@ def test_settings_are_sent_and_kept_as_presets(page: Page, expect: Any) -> None:
     expect(tab.locator("#top_k")).to_have_value("7")
 
 
-def test_the_server_takes_all_settings(page: Page, expect: Any) -> None:
+def test_the_server_accepts_all_settings(page: Page, expect: Any) -> None:
     tab = page.tab
     tab.click("#settings-button")
     tab.get_by_text("More about sampling").click()
@@ -400,7 +400,7 @@ def test_the_server_takes_all_settings(page: Page, expect: Any) -> None:
     assert set(names) <= set(response.value.request.post_data_json)
 
 
-def test_who_has_scrolled_up_is_left_there(browser: Any, server: Served, expect: Any) -> None:
+def test_the_scroll_position_is_kept(browser: Any, server: Served, expect: Any) -> None:
     page = Page(browser, server.url, viewport={"width": 500, "height": 350})
     tab = page.tab
 
@@ -411,7 +411,7 @@ def test_who_has_scrolled_up_is_left_there(browser: Any, server: Served, expect:
     page.ask("Tell me a very long story")
     turns = "document.querySelector('#turns')"
     tab.wait_for_function(f"() => {turns}.scrollHeight > {turns}.clientHeight + 100")
-    assert tab.evaluate(f"{turns}.scrollTop") > 0  # the end is followed
+    assert tab.evaluate(f"{turns}.scrollTop") > 0  # the view follows the end
     tab.evaluate(f"{turns}.scrollTop = 0")
     height = tab.evaluate(f"{turns}.scrollHeight")
     tab.wait_for_function(f"() => {turns}.scrollHeight > {height + 40}")
@@ -424,7 +424,7 @@ def test_who_has_scrolled_up_is_left_there(browser: Any, server: Served, expect:
     page.close()
 
 
-def test_the_status_view_is_alive(page: Page, expect: Any) -> None:
+def test_the_status_view_updates(page: Page, expect: Any) -> None:
     tab = page.tab
     page.ask(QUESTION)
     expect(tab.locator(".turn.assistant .body")).to_have_text(ANSWER)
@@ -442,7 +442,7 @@ def test_the_status_view_is_alive(page: Page, expect: Any) -> None:
     assert sum("v1/status" in request.url for request in page.asked[asked:]) == 0
 
 
-def test_models_are_chosen_loaded_and_unloaded(browser: Any, expect: Any, tmp_path: Path) -> None:
+def test_models_can_be_chosen_loaded_and_unloaded(browser: Any, expect: Any, tmp_path: Path) -> None:
     import quire
 
     assert quire.__file__ is not None

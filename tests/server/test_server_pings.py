@@ -1,4 +1,4 @@
-"""Streams that are silent carry pings: from the first second on, in each interface's own form, and never after the end."""
+"""Silent streams carry pings: from the first second on, in each API's format, and never after the end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ STREAMS = [
 
 
 class SlowEngine(FakeEngine):
-    """Answers with one token after ``first_s``, and ends ``rest_s`` later; ``call``: the second token is of a tool's call
-    that is not complete yet, which shows nothing."""
+    """An engine that sends one token after ``first_s`` and ends ``rest_s`` later.
+
+    With ``call``, the second token belongs to an incomplete tool call, which shows nothing.
+    """
 
     def __init__(self, first_s: float, rest_s: float = 0.0, hidden: int = 0) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class SlowEngine(FakeEngine):
             loop.call_later(after_s, self.dispatch, messages)
 
         later(self.first_s, Delta(made.id, 0, "a", [1]))
-        for i in range(self.hidden):  # tokens of a call, which is shown when it is complete
+        for i in range(self.hidden):  # tokens of a call, which is only shown when complete
             later(self.first_s + self.rest_s * (i + 1) / (self.hidden + 1), Delta(made.id, 0, "", [2]))
         calls = [CallDelta(0, "c", "f", "{}")] if self.hidden else []
         end = Finished(made.id, 0, "stop", None, 3, 0, 2, 0.0, 0.001, 0.002)
@@ -73,8 +75,8 @@ def test_the_first_ping_comes_after_a_second_at_most() -> None:
     assert blocks.count(COMMENT) == 1
 
 
-def test_what_shows_nothing_is_silence() -> None:
-    """Tokens of a long tool call come one by one, but the client sees it when it is complete."""
+def test_invisible_tokens_count_as_silence() -> None:
+    """Tokens of a long tool call arrive one by one, but the client only sees the complete call."""
     body = {"model": "fake", "messages": SAID, "max_tokens": 9, "stream": True}
     blocks = blocks_of(post("/v1/messages", body, engine=SlowEngine(0.0, 0.5, hidden=20), options={"ping_s": 0.1}))
     first = next(i for i, block in enumerate(blocks) if '"a"' in block)
@@ -83,7 +85,7 @@ def test_what_shows_nothing_is_silence() -> None:
 
 
 @pytest.mark.parametrize(("asked", "own", "n"), [(-1, 0.1, 0), (0, 0.1, 0), (0.1, -1, 3), (None, -1, 0)])
-def test_a_request_may_say_how_often(asked: float | None, own: float, n: int) -> None:
+def test_a_request_may_set_the_ping_interval(asked: float | None, own: float, n: int) -> None:
     body = {"prompt": "x", "stream": True, "sse_ping_interval": asked}
     blocks = blocks_of(post("/completion", body, engine=SlowEngine(0.35), options={"ping_s": own}))
     assert blocks.count(COMMENT) == n

@@ -1,7 +1,7 @@
-"""Requests that come before earlier ones are answered: in order, whole, and without a hold on the listener.
+"""Pipelined requests: answered in order, completely, and without blocking the listener.
 
-Oracles: the number and order of the answers; the memory of the server's process as the system counts it; the time that
-another client's request takes meanwhile.
+Oracles: the number and order of the answers; the server's memory as the system counts it; the latency of another
+client's request meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def statuses_until_end(connection: socket.socket) -> list[int]:
     data = b""
     while part := connection.recv(1 << 16):
         data += part
-    return [int(found) for found in re.findall(rb"HTTP/1\.1 ([2-5]\d\d) ", data)]  # but for "100 Continue"
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 ([2-5]\d\d) ", data)]  # except "100 Continue"
 
 
 def post(body: bytes, *more: bytes) -> bytes:
@@ -60,7 +60,7 @@ def chunked(body: bytes, size: int) -> bytes:
     return CHUNKED_HEAD + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-# What is sent, and the statuses that it must bring.
+# Data to send, and the expected statuses.
 SEQUENCES = {
     "the same": [(HEALTH, 200)] * 200,
     "bodies": [(post(b'{"prompt": "short"}'), 200), (HEALTH, 200), (post(b"{"), 400), (SMALLEST, 404)] * 10,
@@ -93,7 +93,7 @@ def test_every_request_is_answered_in_order(server: tuple[int, int], steps: list
     assert found == [status for _, status in steps] + [200]
 
 
-def test_a_client_that_stops_to_send_gets_all_answers(server: tuple[int, int]) -> None:
+def test_a_half_closed_client_gets_all_answers(server: tuple[int, int]) -> None:
     with connect(server[0]) as connection:
         connection.sendall(post(b'{"prompt": "short"}') + HEALTH * 30)
         connection.shutdown(socket.SHUT_WR)
@@ -110,7 +110,7 @@ def n_active(port: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of an end behind bytes that nobody has read")
-def test_a_client_that_is_gone_is_noticed_behind_its_requests(server: tuple[int, int]) -> None:
+def test_a_disconnected_client_is_noticed_despite_pending_requests(server: tuple[int, int]) -> None:
     with connect(server[0]) as connection:
         connection.sendall(post(b'{"prompt": "never"}') + HEALTH * 30)
         end = time.monotonic() + LIMIT_S
@@ -129,7 +129,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def attack(port: int, first: bytes, forever: bytes, read: bool) -> None:
-    """Send without an end, until the time is over or the server has enough."""
+    """Send without end, until the time is over or the server closes."""
     with connect(port) as connection:
         connection.settimeout(0.1)
         end = time.monotonic() + ATTACK_S
@@ -161,7 +161,7 @@ FLOODS: dict[str, Callable[[], tuple[bytes, bytes, bool]]] = {
 
 @needs_proc
 @pytest.mark.parametrize("make", FLOODS.values(), ids=FLOODS.keys())
-def test_a_flood_takes_neither_memory_nor_the_turn_of_others(server: tuple[int, int], make: Callable[[], tuple[bytes, bytes, bool]]) -> None:  # fmt: skip
+def test_a_flood_is_bounded_and_does_not_block_others(server: tuple[int, int], make: Callable[[], tuple[bytes, bytes, bool]]) -> None:  # fmt: skip
     port, pid = server
     attackers = [threading.Thread(target=attack, args=(port, *make())) for _ in range(4)]
     before = most = resident_bytes(pid)
@@ -178,22 +178,22 @@ def test_a_flood_takes_neither_memory_nor_the_turn_of_others(server: tuple[int, 
         time.sleep(0.02)
     for attacker in attackers:
         attacker.join()
-    # Before there were bounds: 200 MiB and 6 s after as long for one such client.
+    # Without limits, one such client took 200 MiB, and the loop was blocked for 6 s afterwards.
     assert most - before < 24 * MIB
     assert sorted(waits)[len(waits) * 9 // 10] < 0.5, "the system may stop any process for a moment"
 
 
-def test_a_client_that_reads_nothing_is_cut(server: tuple[int, int]) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(server: tuple[int, int]) -> None:
     with connect(server[0]) as connection:
         connection.settimeout(LIMIT_S)
         with pytest.raises(ConnectionError):
             connection.sendall(SMALLEST * 1_000_000)
 
 
-# The parts
+# Unit tests of the parts
 
 
-def test_pieces_end_where_a_request_may_end() -> None:
+def test_pieces_end_at_possible_request_ends() -> None:
     backlog = Backlog()
     backlog.add(SMALLEST * 2 + b"GET ")
     assert [bytes(backlog.take(0)) for _ in range(3)] == [SMALLEST, SMALLEST, b"GET "]
@@ -216,12 +216,12 @@ def test_pieces_end_where_a_request_may_end() -> None:
         ("fe80::1%eth0", "fe80::/64"), (None, ""), ("a socket", "a socket"),
     ],
 )  # fmt: skip
-def test_an_address_is_one_network_of_ipv6(host: str | None, group: str) -> None:
+def test_ipv6_addresses_are_grouped_by_network(host: str | None, group: str) -> None:
     assert address_group(host) == group
 
 
 class Dropped:
-    """A connection that notes how it ended."""
+    """A connection that records how it ended."""
 
     def __init__(self, table: Connections, host: str) -> None:
         self.busy = self.refused = self.closed = False
@@ -235,7 +235,7 @@ class Dropped:
         self.refused = True
 
 
-def test_what_all_hold_is_bounded_by_the_largest_holder() -> None:
+def test_the_largest_holder_is_dropped_at_the_limit() -> None:
     table = Connections(10, 10, 1000)
     small, large, third = (Dropped(table, "192.0.2.1") for _ in range(3))
     table.hold(large, 700)
@@ -250,11 +250,11 @@ def test_what_all_hold_is_bounded_by_the_largest_holder() -> None:
     assert (table.n_bytes, len(table)) == (0, 1)
 
 
-def test_the_address_with_the_most_connections_makes_room() -> None:
+def test_a_new_connection_replaces_one_of_the_busiest_address() -> None:
     table = Connections(4, 3, 1000)
     many = [Dropped(table, "192.0.2.1") for _ in range(3)]
     table.mark(many[0], idle=False)
-    table.mark(many[0], idle=True)  # used last
+    table.mark(many[0], idle=True)  # most recently used
     other = Dropped(table, "192.0.2.2")
     new = Dropped(table, "192.0.2.3")
     assert [each.closed for each in (*many, other)] == [False, True, False, False]

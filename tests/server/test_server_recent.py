@@ -1,4 +1,4 @@
-"""Figures of the last minutes, by a clock of the test's own."""
+"""Statistics of the last minutes, with a fake clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_ten_minutes_of_history() -> None:
     clock = Clock()
     recent = Recent(clock)
     assert recent.history() == []
-    for i in range(100):  # one thing every ten seconds
+    for i in range(100):  # one event every ten seconds
         clock.now_s = 1000.0 + 10 * i
         recent.add_requests(i)
         recent.add_requests(1)
@@ -36,7 +36,7 @@ def test_ten_minutes_of_history() -> None:
     assert recent.figures() == {"tokens_per_second": 0.0, "time_to_first_token_s": None}
 
 
-def test_a_quiet_time_has_no_rows() -> None:
+def test_idle_spans_have_no_rows() -> None:
     clock = Clock()
     recent = Recent(clock)
     recent.add_tokens(5)

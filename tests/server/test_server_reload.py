@@ -1,6 +1,6 @@
-"""Models that are closed and opened again while clients ask for them.
+"""Models that are unloaded and loaded again while clients use them.
 
-Oracles: an answer is that of the undisturbed server, or 503 with a time to come again; the processes of the system.
+Oracles: every answer equals the undisturbed server's or is 503 with Retry-After; the system's list of processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ N_CYCLES = 4
 
 
 def plain(path: str, answer: Any) -> Any:
-    """What an answer says, without its id and its date."""
+    """Return an answer without its id and date."""
     if path == "/v1/completions":
         return answer["choices"][0]["text"]
     if path == "/v1/chat/completions":
@@ -36,7 +36,7 @@ def plain(path: str, answer: Any) -> Any:
 
 
 class Clients:
-    """Threads that ask until they are told to stop, and note what is not as it should be."""
+    """Threads that send requests until told to stop, and record what goes wrong."""
 
     def __init__(self, server: Served, expected: dict[str, Any]) -> None:
         self._server = server
@@ -69,7 +69,7 @@ class Clients:
                 number += 1
 
 
-def test_every_answer_is_right_or_comes_later(tmp_path: Path) -> None:
+def test_answers_are_correct_or_503(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     shutil.copy(packaged_model(), folder / "one.gguf")
@@ -96,7 +96,7 @@ def test_every_answer_is_right_or_comes_later(tmp_path: Path) -> None:
 
 
 def closed(client: httpx.Client) -> bool:
-    """Whether the model was closed within some tries; others keep it busy (409) most of the time."""
+    """Try to unload the model several times; others keep it busy (409) most of the time."""
     for _ in range(10_000):
         response = client.post("/v1/models/unload", json={"model": "one"})
         if response.status_code == 200:
@@ -105,7 +105,7 @@ def closed(client: httpx.Client) -> bool:
     return False
 
 
-def test_the_only_model_is_opened_again(tmp_path: Path) -> None:
+def test_the_only_model_is_loaded_again(tmp_path: Path) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
     with served(tmp_path) as server, server.client() as client:
         expected = client.post("/v1/completions", json=body).json()["choices"]
@@ -117,5 +117,5 @@ def test_the_only_model_is_opened_again(tmp_path: Path) -> None:
             assert (response.status_code, response.json()) == (200, {"model": "tiny-chat", "state": state})
             if state == "ready":
                 assert client.post("/v1/completions", json=body).json()["choices"] == expected
-        # One that is closed is opened by the request that needs it.
+        # A request that needs an unloaded model loads it.
         assert client.post("/v1/completions", json=body).json()["choices"] == expected

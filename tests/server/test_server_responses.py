@@ -18,7 +18,7 @@ CALL = CallDelta(0, "c1", "f", '{"a": 1}')
 
 
 class ScriptedEngine(FakeEngine):
-    """Answers with these deltas, of two tokens each."""
+    """An engine that answers with these deltas, of two tokens each."""
 
     def __init__(self, *deltas: tuple[str, str, list[CallDelta]]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_reasoning_is_an_item_of_its_own(deltas: Any, kinds: list[str], n_reason
     streamed = events[-1]["response"]
     assert streamed["usage"] == whole["usage"]
     assert [without_ids(item) for item in streamed["output"]] == [without_ids(item) for item in whole["output"]]
-    # Each item begins, goes on and ends before the next one begins.
+    # Each item starts, grows and ends before the next one starts.
     at = [event["output_index"] for event in events if "output_index" in event]
     assert at == sorted(at)
     for i, item in enumerate(streamed["output"]):
@@ -70,8 +70,8 @@ def test_reasoning_is_an_item_of_its_own(deltas: Any, kinds: list[str], n_reason
     assert "".join(thoughts) == "".join(thought for _, thought, _ in deltas)
 
 
-def test_responses_tell_times_as_llama_cpps_do() -> None:
-    """With each piece of text and reasoning where they are asked for, with the last event always."""
+def test_responses_have_timings_like_llama_cpp() -> None:
+    """With every delta if requested, and always with the last event."""
     for asked in (False, True):
         body = {"input": "x", "stream": True, "timings_per_token": asked}
         response = post("/v1/responses", body, engine=ScriptedEngine(*THINKS))

@@ -1,6 +1,6 @@
-"""Clients that are slow, silent or too many: they are cut, and others are served meanwhile.
+"""Slow, silent or too many clients are disconnected, and others are served meanwhile.
 
-Oracle: a request of another client, beside them; the connections that the system knows.
+Oracle: the request of another client at the same time; the system's list of connections.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def connect(port: int) -> socket.socket:
 
 
 def read_to_end(connection: socket.socket) -> tuple[bytes, float]:
-    """All that comes until the server closes, and how long that took."""
+    """Return everything received until the server closes, and how long that took."""
     started = time.monotonic()
     data = b""
     try:
@@ -46,7 +46,7 @@ def read_to_end(connection: socket.socket) -> tuple[bytes, float]:
 
 
 def reply_of(connection: socket.socket) -> bytes:
-    """One short reply, which ends with an object."""
+    """Read one short reply, which ends with an object."""
     data = b""
     while not data.endswith(b"}"):
         part = connection.recv(4096)
@@ -62,13 +62,13 @@ def answered(port: int) -> bool:
 
 
 def n_counted(port: int) -> int:
-    """How many requests have ended, whichever way; this one counts when it is asked next."""
+    """Return how many requests have ended, in any way; this request itself counts in the next call."""
     text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=3 * LIMIT_S, trust_env=False).text
     return sum(int(float(found)) for found in re.findall(r"^quire_http_requests_total\{.*\} (.*)$", text, re.MULTILINE))
 
 
 def is_taken(connection: socket.socket) -> bool:
-    """Whether a short request is answered on it."""
+    """Return True if a short request on it is answered."""
     try:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         return connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
@@ -77,7 +77,7 @@ def is_taken(connection: socket.socket) -> bool:
 
 
 def is_served(port: int) -> bool:
-    """Whether a new connection is answered."""
+    """Return True if a new connection is answered."""
     try:
         return answered(port)
     except httpx.TransportError:
@@ -91,7 +91,7 @@ def request(body: bytes, length: int | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nhost: loc"])
-def test_headers_must_come(port: int, sent: bytes) -> None:
+def test_slow_headers_time_out(port: int, sent: bytes) -> None:
     with connect(port) as slow:
         slow.sendall(sent)
         assert answered(port)
@@ -100,7 +100,7 @@ def test_headers_must_come(port: int, sent: bytes) -> None:
     assert seconds < 2 + 4 * PATIENCE_S
 
 
-def test_a_connection_that_is_kept_may_rest_but_not_dribble(port: int) -> None:
+def test_idle_keep_alive_is_allowed_but_not_slow_headers(port: int) -> None:
     with connect(port) as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert reply_of(slow).startswith(b"HTTP/1.1 200 OK")
@@ -111,7 +111,7 @@ def test_a_connection_that_is_kept_may_rest_but_not_dribble(port: int) -> None:
         assert read_to_end(slow)[0] == b""
 
 
-def test_a_body_must_come(port: int) -> None:
+def test_slow_bodies_time_out(port: int) -> None:
     with connect(port) as slow:
         slow.sendall(request(b'{"prompt": ', 100))
         assert answered(port)
@@ -120,11 +120,11 @@ def test_a_body_must_come(port: int) -> None:
     assert json.loads(data.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_timeout"
 
 
-def test_an_answer_must_be_read(port: int) -> None:
+def test_unread_answers_time_out(port: int) -> None:
     before = n_counted(port)
     with connect(port) as slow:
         slow.sendall(request(b'{"prompt": "x", "stream": true, "max_tokens": 9}'))
-        # Not for a time: a server that had no processor meanwhile has waited for nobody yet.
+        # Not with a time limit: a server that got no processor meanwhile has not been waiting.
         others = 0
         end = time.monotonic() + 3 * LIMIT_S
         while n_counted(port) - before - 2 * others < 2:
@@ -133,18 +133,18 @@ def test_an_answer_must_be_read(port: int) -> None:
             others += 1
             time.sleep(PATIENCE_S / 5)
         data, _ = read_to_end(slow)
-    # Cut long before its end.
+    # Disconnected long before the end.
     assert b"[DONE]" not in data
     assert len(data) < 15_000_000
 
 
 def n_open(connections: list[socket.socket]) -> int:
-    """How many of them the server has not closed."""
+    """Return how many of them the server has not closed."""
     found = 0
     for connection in connections:
         connection.settimeout(0.001)
         try:
-            while connection.recv(4096):  # the rest of an answer
+            while connection.recv(4096):  # read the rest of an answer
                 pass
         except TimeoutError:
             found += 1
@@ -154,7 +154,7 @@ def n_open(connections: list[socket.socket]) -> int:
 
 
 def test_idle_connections_make_room_for_new_ones(port: int) -> None:
-    """The limit holds; none of those that come later is locked out."""
+    """The limit holds, and no later client is locked out."""
     many: list[socket.socket] = []
     try:
         for _ in range(80):

@@ -1,6 +1,6 @@
-"""Requests that two readers of HTTP could read in two ways.
+"""Requests that two HTTP parsers could interpret differently.
 
-Oracle: RFC 9112, which says of each that it is to be refused; the number of answers, counted in what comes back.
+Oracle: RFC 9112, which requires each to be rejected; the number of answers received.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def port() -> Iterator[int]:
 
 
 def statuses(port: int, data: bytes) -> list[int]:
-    """The statuses of all answers until the server closes; it must do so by itself."""
+    """Return the statuses of all answers until the server closes the connection by itself."""
     came = b""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(20.0)
@@ -42,7 +42,7 @@ def statuses(port: int, data: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", came)]
 
 
-def test_the_same_requests_without_a_fault_are_answered(port: int) -> None:
+def test_the_same_requests_without_a_fault_succeed(port: int) -> None:
     for data in (HEAD + LENGTH + b"\r\n" + BODY, HEAD + CHUNKED + b"\r\n" + CHUNK + LAST):
         assert statuses(port, data + NEXT) == [200, 200]
 
@@ -129,7 +129,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("data", FAULTS.values(), ids=FAULTS.keys())
-def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(port: int, data: bytes) -> None:
+def test_ambiguous_requests_are_rejected_and_the_connection_closed(port: int, data: bytes) -> None:
     started = time.monotonic()
     answers = statuses(port, data + NEXT)
     assert len(answers) <= 1, "what followed was taken for another request"
@@ -137,10 +137,10 @@ def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(port:
     assert time.monotonic() - started < 4
 
 
-def test_others_are_answered_afterwards(port: int) -> None:
+def test_other_clients_are_answered_afterwards(port: int) -> None:
     assert statuses(port, NEXT) == [200]
 
 
-def test_ranges_are_not_looked_at(port: int) -> None:
+def test_range_headers_are_ignored(port: int) -> None:
     ranges = b"range: bytes=" + b",".join(b"%d-%d" % (i, i) for i in range(4000)) + b"\r\n"
     assert statuses(port, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + ranges + b"\r\n" + NEXT) == [200, 200]

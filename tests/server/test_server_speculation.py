@@ -1,4 +1,4 @@
-"""Speculation behind HTTP: predictions, usage, times and figures, by the names of OpenAI, llama.cpp and Prometheus."""
+"""Speculation over HTTP: predictions, usage, timings and metrics in the formats of OpenAI, llama.cpp and Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answer(http: httpx.Client, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def test_every_way_gives_the_same_answer_and_tells_what_was_drafted(http: httpx.Client) -> None:
+def test_every_drafter_gives_the_same_answer_and_reports_usage(http: httpx.Client) -> None:
     off = answer(http, speculation="off")
     text = off["choices"][0]["message"]["content"]
     assert "completion_tokens_details" not in off["usage"]
@@ -66,7 +66,7 @@ def test_a_stream_ends_with_the_same_usage(http: httpx.Client) -> None:
     assert usage == answer(http)["usage"] | {"prompt_tokens_details": usage["prompt_tokens_details"]}
 
 
-def test_figures_by_drafter_and_position(http: httpx.Client) -> None:
+def test_metrics_by_drafter_and_position(http: httpx.Client) -> None:
     answer(http)
     deadline = time.monotonic() + 20
     while 'quire_drafts_total{drafter="draft"' not in http.get("/metrics").text and time.monotonic() < deadline:
@@ -93,7 +93,7 @@ def test_figures_by_drafter_and_position(http: httpx.Client) -> None:
         ({"prediction": {"type": "other", "content": ""}}, "prediction"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(http: httpx.Client, fields: dict[str, Any], words: str) -> None:
+def test_unknown_drafters_are_named(http: httpx.Client, fields: dict[str, Any], words: str) -> None:
     response = http.post("/v1/chat/completions", json={**ASKED, **fields})
     assert response.status_code == 400
     assert words in response.text

@@ -1,4 +1,4 @@
-"""Answers that nobody reads are paused: what the engine is told, by messages written down for each case."""
+"""Unread answers are paused: checks the messages to the engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(case: Callable[[FakeEngine, Stream], Awaitable[None]]) -> FakeEngine:
     return engine
 
 
-def test_an_answer_that_nobody_reads_is_paused_once_and_resumed_when_it_is_read() -> None:
+def test_an_unread_answer_is_paused_once_and_resumed() -> None:
     async def case(engine: FakeEngine, stream: Stream) -> None:
         for _ in range(3):
             engine.dispatch([Delta(1, 0, "x" * 30_000, [1, 2])])
@@ -38,7 +38,7 @@ def test_an_answer_that_nobody_reads_is_paused_once_and_resumed_when_it_is_read(
     run(case)
 
 
-def test_a_reader_that_waits_is_sent_any_amount() -> None:
+def test_a_waiting_reader_gets_any_amount() -> None:
     async def case(engine: FakeEngine, stream: Stream) -> None:
         reading = asyncio.ensure_future(stream.batch())
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ def test_a_reader_that_waits_is_sent_any_amount() -> None:
     assert run(case).pauses == []
 
 
-def test_numbers_count_like_text() -> None:
+def test_logprobs_count_like_text() -> None:
     logprob = Logprob(1, b"a", -0.5, [(1, b"a", -0.5)] * 20)
 
     async def case(engine: FakeEngine, stream: Stream) -> None:
@@ -58,7 +58,7 @@ def test_numbers_count_like_text() -> None:
     run(case)
 
 
-def test_what_has_ended_is_not_paused() -> None:
+def test_a_finished_answer_is_not_paused() -> None:
     async def case(engine: FakeEngine, stream: Stream) -> None:
         engine.dispatch([Delta(1, 0, "x" * 60_000, [1]), END])
         assert len(await stream.batch() or ()) == 2

@@ -1,6 +1,6 @@
-"""Conversations as clients send them back, over every interface, through a template that is particular about content.
+"""Histories as clients send them back, in every API, with a template that is strict about content.
 
-Oracle: the prompt that ``/apply-template`` shows, by hand, and its tokens.
+Oracle: the prompt from ``/apply-template``, written down by hand, and its tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from repackaged import repackaged
 from served import Served, served
 
-# Content must be there, lists are shown with signs of the template's own.
+# Content is required, and lists are shown with markers of the template's own.
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.content is string %}{{ m.content.strip() }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}"
@@ -85,7 +85,7 @@ def test_responses(client: httpx.Client, n_tokens: int) -> None:
 
 
 def test_ollama(client: httpx.Client) -> None:
-    """Its content is text; calls come without any."""
+    """Content is text; tool calls come without any content."""
     call = {"function": {"name": "weather", "arguments": ARGUMENTS}}
     shown = PROMPT.replace("[How warm][is it?]", "How warm").replace("[20][°C]", "20")
     n_shown = len(post(client, "/tokenize", content=shown)["tokens"])

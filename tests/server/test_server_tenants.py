@@ -1,6 +1,6 @@
-"""Callers with keys of their own share nothing that one of them could see.
+"""Callers with their own keys share nothing that one of them could observe.
 
-Oracle: the figures of the same requests from a caller that asked nothing before.
+Oracle: the figures of the same requests from a caller that sent nothing before.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def n_cached(client: httpx.Client, path: str, body: dict[str, Any], figure: str)
 
 
 def numbered(body: dict[str, Any], number: int) -> dict[str, Any]:
-    """The same body with a text of its own, so that no other case's text is in the cache."""
+    """Give the body a unique text, so that no other case's text is in the cache."""
     if "messages" in body:
         return {**body, "messages": [{"role": "user", "content": f"{number}. {LONG}"}]}
     name = "prompt" if "prompt" in body else "input"
@@ -74,9 +74,7 @@ def numbered(body: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[path for path, _, _ in CASES])
-def test_a_prompt_in_the_cache_is_found_by_its_own_caller_only(
-    first: httpx.Client, second: httpx.Client, number: int
-) -> None:
+def test_cached_prompts_are_shared_only_within_a_caller(first: httpx.Client, second: httpx.Client, number: int) -> None:
     path, body, figure = CASES[number]
     body = numbered(body, number)
     counts = [n_cached(client, path, body, figure) for client in (first, first, second, first, second)]
@@ -84,7 +82,7 @@ def test_a_prompt_in_the_cache_is_found_by_its_own_caller_only(
     assert counts[1] == counts[3] == counts[4] >= 128
 
 
-def test_a_salt_keeps_the_users_of_one_caller_apart(first: httpx.Client, second: httpx.Client) -> None:
+def test_a_salt_separates_users_of_one_caller(first: httpx.Client, second: httpx.Client) -> None:
     path, body, figure = CASES[0]
     body = numbered(body, 100)
     assert n_cached(first, path, {**body, "cache_salt": "a"}, figure) == 0
@@ -94,7 +92,7 @@ def test_a_salt_keeps_the_users_of_one_caller_apart(first: httpx.Client, second:
     assert n_cached(first, path, {**body, "cache_salt": "a"}, figure) >= 128
 
 
-def test_answers_that_are_kept_are_the_callers_own(first: httpx.Client, second: httpx.Client) -> None:
+def test_stored_responses_belong_to_their_caller(first: httpx.Client, second: httpx.Client) -> None:
     id_ = first.post("/v1/responses", json={"input": "A secret.", "max_output_tokens": 4}).json()["id"]
     assert second.get(f"/v1/responses/{id_}").status_code == 404
     assert second.delete(f"/v1/responses/{id_}").status_code == 404
@@ -108,8 +106,8 @@ def figure(client: httpx.Client, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def test_a_key_that_holds_all_places_and_has_priority_stops_nobody(first: httpx.Client, second: httpx.Client) -> None:
-    """The first key's answers are as long as can be, and as many as run at a time; they end all the same."""
+def test_a_busy_priority_key_does_not_starve_others(first: httpx.Client, second: httpx.Client) -> None:
+    """The first key's answers are as long and as many as possible; the other key's requests still finish."""
     long = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "priority": 100}
     alone = first.post("/v1/completions", json={**long, "seed": 1}).json()["choices"][0]["text"]
     with ThreadPoolExecutor(8) as threads:
@@ -123,11 +121,11 @@ def test_a_key_that_holds_all_places_and_has_priority_stops_nobody(first: httpx.
     assert figure(second, "quire_preemptions_total{") >= 1
 
 
-def test_an_answer_that_is_not_read_gives_its_place_back(server: Served, first: httpx.Client) -> None:
+def test_an_unread_answer_gives_up_its_place(server: Served, first: httpx.Client) -> None:
     body = {"prompt": "Once", "max_tokens": 700, "ignore_eos": True, "seed": 1, "logprobs": 20}
     alone = first.post("/v1/completions", json=body).json()["choices"][0]["text"]
     head = {"authorization": "Bearer first-key-0123456789"}
-    # The system's own buffers may hold megabytes that nobody has read.
+    # The system's own buffers may hold megabytes of unread data.
     small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)])
     with (
         server.client(headers=head, transport=small) as client,
@@ -135,13 +133,13 @@ def test_an_answer_that_is_not_read_gives_its_place_back(server: Served, first: 
     ):
         wait_until(lambda: figure(first, "quire_paused{") == 1)
         assert figure(first, "quire_running{") == 0
-        # It goes on where it stopped.
+        # It continues where it stopped.
         events = [line[6:] for line in unread.iter_lines() if line.startswith("data: {")]
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == alone
     wait_until(lambda: figure(first, "quire_paused{") == 0)
 
 
-def test_tokens_of_an_answer_that_its_client_leaves_are_counted(first: httpx.Client) -> None:
+def test_tokens_of_an_abandoned_answer_are_counted(first: httpx.Client) -> None:
     names = ("quire_generated_tokens_total", "quire_prompt_tokens_total", 'quire_finished_total{reason="cancelled"}')
     before = [figure(first, name) for name in names]
     body = {"prompt": "Once upon", "max_tokens": 700, "ignore_eos": True, "stream": True, "logprobs": 20}
@@ -164,7 +162,7 @@ def wait_until(condition: Callable[[], bool], most_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_equal_request_ids_are_no_key(first: httpx.Client, second: httpx.Client) -> None:
+def test_equal_request_ids_do_not_collide(first: httpx.Client, second: httpx.Client) -> None:
     header = {"x-request-id": "the-same"}
     answers = []
     for client, word in ((first, "one"), (second, "two")):
@@ -175,8 +173,8 @@ def test_equal_request_ids_are_no_key(first: httpx.Client, second: httpx.Client)
     assert [answer[:3] for answer in answers] == ["one", "two"]
 
 
-def test_long_texts_of_one_caller_leave_others_their_turn(first: httpx.Client, second: httpx.Client) -> None:
-    """As many as the first can have under way: to be counted, and as conversations for the template."""
+def test_long_texts_of_one_caller_do_not_block_others(first: httpx.Client, second: httpx.Client) -> None:
+    """As many as the first caller can have in flight: to be counted, and as chats for the template."""
     long = "some words of a text " * 100_000
     over = threading.Event()
     taken: list[int] = []
@@ -196,6 +194,6 @@ def test_long_texts_of_one_caller_leave_others_their_turn(first: httpx.Client, s
         for thread in threads:
             thread.join()
     assert [answer.status_code for answer in answers] == [200] * 20
-    # The first one's were worked on meanwhile; only it is told to come again.
+    # The first caller's requests were worked on meanwhile; only it is told to retry later.
     assert 200 in taken
     assert set(taken) <= {200, 429}

@@ -1,6 +1,6 @@
-"""Scores, classes and vectors of texts over HTTP, in the forms of vLLM, TEI, Jina and llama.cpp.
+"""Scores, classes and vectors of texts over HTTP, in the formats of vLLM, TEI, Jina and llama.cpp.
 
-Oracle: the engine in this process, asked without the server (tests/models compare that with transformers).
+Oracle: the engine in this process without the server, which tests/models compares with transformers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def client(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Of a classifier of three classes, ``bert-rank``, and of an encoder, ``bert``."""
+    """Servers of a classifier with three classes, ``bert-rank``, and of an encoder, ``bert``."""
     folder = tmp_path_factory.mktemp("models")
     for path in files:
         (folder / path.name).write_bytes(path.read_bytes())
@@ -92,7 +92,7 @@ def test_classes(client: httpx.Client, judge: LLM) -> None:
     assert one["probs"] == pytest.approx(expected[0], **CLOSE)
 
 
-def test_classes_in_teis_form(client: httpx.Client, judge: LLM) -> None:
+def test_classes_in_tei_format(client: httpx.Client, judge: LLM) -> None:
     pair = judge.classify([(QUERY, DOCUMENTS[0])])[0]
     single = judge.classify([DOCUMENTS[2]])[0]
     for path in ("/predict", "/classify"):
@@ -110,7 +110,7 @@ def test_classes_in_teis_form(client: httpx.Client, judge: LLM) -> None:
     assert powers / powers.sum() == pytest.approx(single, **CLOSE)
 
 
-def test_vectors_in_teis_form(client: httpx.Client, embedder: LLM) -> None:
+def test_vectors_in_tei_format(client: httpx.Client, embedder: LLM) -> None:
     body = {"inputs": DOCUMENTS, "model": "bert"}
     assert np.array(client.post("/embed", json=body).json()) == pytest.approx(embedder.embed(DOCUMENTS), **CLOSE)
     raw = client.post("/embed", json={"inputs": QUERY, "normalize": False, "model": "bert"}).json()
@@ -133,7 +133,7 @@ LONG = "fox " * 400
 
 @pytest.mark.parametrize(("top_n", "n"), [(None, 3), (2, 2), (3, 3), (99, 3)])
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
-def test_the_best_few_in_both_forms(top_n: int | None, n: int, path: str) -> None:
+def test_the_best_documents_in_both_formats(top_n: int | None, n: int, path: str) -> None:
     more = {} if top_n is None else {"top_n": top_n}
     assert len(post(path, {"query": QUERY, "documents": DOCUMENTS, **more}).json()["results"]) == n
     assert len(post(path, {"query": QUERY, "texts": DOCUMENTS, **more}).json()) == n
@@ -150,21 +150,21 @@ def test_the_best_few_in_both_forms(top_n: int | None, n: int, path: str) -> Non
         ({"documents": DOCUMENTS, "rank_fields": ["text"], "max_tokens_per_doc": 9}, "'rank_fields','max_tokens_per_doc'"),
     ],
 )  # fmt: skip
-def test_ranking_names_what_has_no_effect(fields: dict[str, Any], ignored: str | None) -> None:
+def test_ranking_names_ignored_fields(fields: dict[str, Any], ignored: str | None) -> None:
     response = post("/rerank", {"query": QUERY, **fields})
     assert response.status_code == 200, response.text
     assert response.headers.get("x-quire-ignored") == ignored
 
 
 @pytest.mark.parametrize("documents", [[], None, 123, [1, 2, 3], [{}], [{"text": 1}], ["a", {"title": "b"}]])
-def test_documents_that_are_none(documents: Any) -> None:
+def test_invalid_documents(documents: Any) -> None:
     response = post("/rerank", {"query": QUERY, "documents": documents})
     assert response.status_code == 400
     assert "documents" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(("path", "field"), [("/api/embed", "input"), ("/api/embeddings", "prompt")])
-def test_ollamas_routes_cut_long_texts_unless_they_may_not(client: httpx.Client, path: str, field: str) -> None:
+def test_ollama_routes_cut_long_texts_unless_forbidden(client: httpx.Client, path: str, field: str) -> None:
     body = {"input": LONG, "model": "bert", "truncate": True}
     expected = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
     for more in ({}, {"truncate": True}, {"truncate": None}):
@@ -190,7 +190,7 @@ def test_ollamas_routes_cut_long_texts_unless_they_may_not(client: httpx.Client,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_long_texts_are_refused_unless_they_may_be_cut(
+def test_long_texts_are_rejected_unless_truncation_is_allowed(
     client: httpx.Client, path: str, body: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     refused = client.post(path, json=body)
@@ -199,7 +199,7 @@ def test_long_texts_are_refused_unless_they_may_be_cut(
     assert client.post(path, json={**body, **fields}).status_code == 200
 
 
-def test_models_of_the_other_kind_say_so(client: httpx.Client) -> None:
+def test_the_wrong_kind_of_model_is_reported(client: httpx.Client) -> None:
     for path, body, text in (
         ("/rerank", {"query": "a", "documents": ["b"], "model": "bert"}, "no classifier"),
         ("/score", {"text_1": "a", "text_2": "b", "model": "bert"}, "no classifier"),
@@ -216,7 +216,7 @@ def test_models_of_the_other_kind_say_so(client: httpx.Client) -> None:
         assert text in response.text, path
 
 
-# Without a model.
+# Tests without a model
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_models_of_the_other_kind_say_so(client: httpx.Client) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], name: str) -> None:
+def test_invalid_fields_are_named(path: str, body: dict[str, Any], name: str) -> None:
     expect_refusal(path, body, name)
 
 
@@ -253,7 +253,7 @@ def test_what_does_not_hold_is_refused_by_name(path: str, body: dict[str, Any], 
         ({"input_type": "passage"}, TextRules(input_type="passage")),
     ],
 )  # fmt: skip
-def test_fields_of_reading(fields: dict[str, Any], rules: TextRules) -> None:
+def test_truncation_fields(fields: dict[str, Any], rules: TextRules) -> None:
     engine = FakeEngine()
     assert post("/v1/embeddings", {"input": "x", **fields}, engine=engine).status_code == 200
     (work,) = engine.asked

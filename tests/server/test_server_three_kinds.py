@@ -1,7 +1,8 @@
-"""Constraints on the answer are honoured or refused in every dialect, unknown names named or refused; what single fields
-become stands in tests/compatibility.
+"""Constraints on the answer work or are rejected in every dialect; unknown names are reported or rejected.
 
-Oracles: the names of the engines' documentation; transformers for a message that goes on.
+The effects of single fields are tested in tests/compatibility.
+
+Oracles: the engines' documented names; transformers for continuing a message.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/generate": {"prompt": "Hi", "stream": False},
     "/completion": {"prompt": "Hi"},
 }
-# A field, and the form that it means.
+# A field, and the form that it sets.
 CONSTRAINTS: list[tuple[dict[str, Any], StructuredOutputsParams]] = [
     ({"guided_json": SCHEMA}, StructuredOutputsParams(json=SCHEMA)),
     ({"guided_json": json.dumps(SCHEMA)}, StructuredOutputsParams(json=SCHEMA)),
@@ -55,7 +56,7 @@ def work_of(path: str, body: dict[str, Any], engine: FakeEngine) -> Chat | Gener
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("fields", "form"), CONSTRAINTS, ids=lambda value: str(value)[:30])
-def test_constraints_are_honoured_in_every_dialect(
+def test_constraints_work_in_every_dialect(
     path: str, fields: dict[str, Any], form: StructuredOutputsParams | None
 ) -> None:
     engine = FakeEngine()
@@ -67,7 +68,7 @@ def test_constraints_are_honoured_in_every_dialect(
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_constraints_that_do_not_hold_are_refused_by_name(path: str) -> None:
+def test_invalid_constraints_are_named(path: str) -> None:
     for fields, name in (
         ({"guided_json": {"type": 5}, "regex": "a"}, "guided_json"),
         ({"guided_regex": "a", "grammar": GRAMMAR}, "g"),
@@ -83,7 +84,7 @@ def test_constraints_that_do_not_hold_are_refused_by_name(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_unknown_names_are_named_or_refused(path: str) -> None:
+def test_unknown_names_are_reported_or_rejected(path: str) -> None:
     body = {**BODIES[path], "temprature": 1}
     response = post(path, body)
     assert (response.status_code, response.headers["x-quire-ignored"]) == (200, "'temprature'")
@@ -92,8 +93,8 @@ def test_unknown_names_are_named_or_refused(path: str) -> None:
     assert "temprature" in response.text
 
 
-def test_a_message_goes_on_as_in_transformers(llm: LLM) -> None:
-    """Its text may stand in the template's own text as well."""
+def test_continuing_a_message_matches_transformers(llm: LLM) -> None:
+    """Its text may also occur in the template's own text."""
     pytest.importorskip("transformers", reason="needs transformers")
     from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, as a collector gets them.
+"""OpenTelemetry spans, as a collector receives them.
 
 Oracle: OTLP's own messages, read by its library.
 """
@@ -20,7 +20,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes spans."""
+    """Receives spans."""
 
     bodies: list[bytes]
 
@@ -46,7 +46,7 @@ def test_requests_become_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             answer = client.post("/v1/chat/completions", json=QUESTION, headers=headers).json()
             client.post("/v1/completions", json={"prompt": "x", "max_tokens": -7})
             client.get("/absent/one")
-        collector.shutdown()  # the server has ended, and sent all before
+        collector.shutdown()  # the server has exited and sent everything before
     spans: dict[str, tuple[Any, dict[str, Any]]] = {}
     for body in handler.bodies:
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:

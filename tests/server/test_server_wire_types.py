@@ -1,7 +1,7 @@
-"""Annotations of wire types are types all the way down, on every Python.
+"""Annotations of wire types contain no strings, on every Python version.
 
-A quoted alias is a string where another type holds it (``list[JsonObject]``).  Python 3.11 turns such strings into
-types when it evaluates the annotations of a class, Python 3.10 does not, and msgspec then makes no decoder.
+A quoted alias is a string inside another type (``list[JsonObject]``).  Python 3.11 resolves such strings when it
+evaluates a class's annotations; Python 3.10 does not, and msgspec then cannot create a decoder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIRE_TYPES = _wire_types()
 
 
 def _strings(annotation: object) -> list[str]:
-    """The names that stand in a type instead of what they name."""
+    """Return the names that a type contains as strings."""
     if isinstance(annotation, str):
         return [annotation]
     if isinstance(annotation, typing.ForwardRef):
@@ -51,7 +51,7 @@ def test_a_name_in_a_type_is_found() -> None:
     assert _strings(dict[str, typing.Literal["text"] | None]) == []
 
 
-def test_all_wire_types_are_looked_at() -> None:
+def test_all_wire_types_are_checked() -> None:
     names = {cls.__name__ for cls in WIRE_TYPES}
     assert {"Chat", "Delta", "ModelInfo", "Body", "TimedBody"} <= names
     assert len(WIRE_TYPES) > 30
@@ -59,7 +59,7 @@ def test_all_wire_types_are_looked_at() -> None:
 
 @pytest.mark.parametrize("cls", WIRE_TYPES, ids=lambda cls: f"{cls.__module__.removeprefix('quire.')}.{cls.__name__}")
 def test_annotations_of_a_wire_type_are_types(cls: type) -> None:
-    # Only the class's own, as msgspec evaluates the bases' by themselves.
+    # Only the class's own annotations, because msgspec evaluates those of base classes separately.
     annotations = inspect.get_annotations(cls, eval_str=True)
     assert {name: found for name, given in annotations.items() if (found := _strings(given))} == {}
     msgspec.json.Decoder(cls)

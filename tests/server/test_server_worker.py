@@ -1,6 +1,6 @@
-"""The worker's process: what ends or hangs is told to its requests and replaced.
+"""The worker process: if it crashes or hangs, its requests receive an error and it is restarted.
 
-Oracles: the same request asked of an undisturbed worker; the processes that the system knows.
+Oracles: the same request to an undisturbed worker; the system's list of processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONG = Generate(0, "Once upon a time", {"max_tokens": 200, "ignore_eos": True})
 
 @pytest.fixture(autouse=True)
 def same_quire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker imports the same quire as this process, whatever the folder."""
+    """Make the worker import the same quire as this process, regardless of the working folder."""
     import quire
 
     assert quire.__file__ is not None
@@ -58,7 +58,7 @@ def run(test: Callable[[WorkerSupervisor], Awaitable[None]]) -> None:
 
 
 async def text_of(engine: WorkerSupervisor, work: Work) -> str:
-    """The answer to a request; ApiError where it fails."""
+    """Return the answer to a request.  ApiError if it fails."""
     texts = []
     with engine.submit(work) as stream:
         await stream.start()
@@ -90,7 +90,7 @@ STORY = Generate(0, "Once upon a time", GREEDY)
 
 
 @pytest.mark.parametrize("prompt", ["abort", "kill", "stop", "mute"])
-def test_a_worker_that_ends_or_hangs_is_replaced(prompt: str) -> None:
+def test_a_worker_that_crashes_or_hangs_is_restarted(prompt: str) -> None:
     async def test(engine: WorkerSupervisor) -> None:
         expected = await text_of(engine, STORY)
         before = engine.process_id
@@ -117,7 +117,7 @@ def test_a_worker_that_ends_or_hangs_is_replaced(prompt: str) -> None:
     run(test)
 
 
-def test_what_ended_the_worker_twice_is_refused() -> None:
+def test_a_request_that_crashed_the_worker_twice_is_rejected() -> None:
     poison = Generate(0, "abort", GREEDY)
 
     async def test(engine: WorkerSupervisor) -> None:
@@ -132,7 +132,7 @@ def test_what_ended_the_worker_twice_is_refused() -> None:
     run(test)
 
 
-def test_what_was_there_when_somebody_else_ended_the_worker_is_not_suspected() -> None:
+def test_a_worker_killed_from_outside_implicates_no_request() -> None:
     async def test(engine: WorkerSupervisor) -> None:
         for _ in range(2):
             before = engine.process_id
@@ -147,7 +147,7 @@ def test_what_was_there_when_somebody_else_ended_the_worker_is_not_suspected() -
     run(test)
 
 
-def test_an_exception_is_an_error_of_its_request_only() -> None:
+def test_an_exception_fails_only_its_request() -> None:
     async def test(engine: WorkerSupervisor) -> None:
         before = engine.process_id
         other = asyncio.ensure_future(code_of(engine, LONG))
@@ -158,7 +158,7 @@ def test_an_exception_is_an_error_of_its_request_only() -> None:
     run(test)
 
 
-def test_blocks_come_back_after_cancellations() -> None:
+def test_cancellations_free_blocks() -> None:
     async def test(engine: WorkerSupervisor) -> None:
         for delay_s in (0.0, 0.001, 0.01, 0.05):
             streams = [engine.submit(Generate(0, f"{i} of many", LONG.params)) for i in range(8)]
@@ -186,31 +186,31 @@ def test_questions_are_answered() -> None:
     run(test)
 
 
-def test_a_model_that_does_not_open() -> None:
+def test_a_model_that_does_not_load() -> None:
     async def test() -> None:
         async with running({**CONFIG, "n_ctx": 77}):
             pytest.fail("it must not start")
 
-    with pytest.raises(LoadError, match="must open"):
+    with pytest.raises(LoadError, match="does not load"):
         asyncio.run(test())
 
 
-def test_a_bug_of_the_worker_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_in_the_worker_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     async def test() -> None:
         async with running({**CONFIG, "n_ctx": 78}):
             pytest.fail("it must not start")
 
-    with pytest.raises(LoadError, match="but ended"):
+    with pytest.raises(LoadError, match="exited"):
         asyncio.run(test())
     assert "RuntimeError: a bug of the worker" in capfd.readouterr().err
 
 
-def test_a_worker_ends_with_its_listener() -> None:
+def test_a_worker_exits_with_its_listener() -> None:
     async def test() -> int:
         engine = WorkerSupervisor(Open(None, CONFIG), QUICK, SCRIPT)
         await engine.start()
         assert engine.process_id is not None
-        # As if the listener had been killed: its end of the socket is closed and nothing else happens.
+        # As if the listener had been killed: its end of the socket is closed, and nothing else happens.
         assert engine._worker is not None
         assert engine._worker.channel is not None
         assert engine._supervising is not None
@@ -231,14 +231,14 @@ def test_frames_are_further_apart_with_more_streams() -> None:
     assert apart_s(200) == pytest.approx(0.05)
 
 
-def test_a_listener_that_was_held_itself_judges_nobody() -> None:
-    """Whether by one long callback, or by many that leave a moment between them for the watch to look."""
+def test_a_stalled_listener_does_not_kill_its_worker() -> None:
+    """Blocked by one long callback, or by many with pauses in which the watch runs."""
 
     async def test(engine: WorkerSupervisor) -> None:
         before = engine.process_id
         expected = await text_of(engine, STORY)
         for held_s in (2.2, 0.4, 0.4, 0.4, 0.4):
-            time.sleep(held_s)  # the event loop is held
+            time.sleep(held_s)  # block the event loop
             assert engine.state is EngineState.READY
             await asyncio.sleep(0)
             assert engine.state is EngineState.READY
@@ -249,7 +249,7 @@ def test_a_listener_that_was_held_itself_judges_nobody() -> None:
     run(test)
 
 
-def test_time_in_which_a_process_is_held_does_not_count() -> None:
+def test_stalled_time_does_not_count() -> None:
     true_s = 0.0
     clock = AwakeClock(0.5, lambda: true_s)
     began_s = clock.now()

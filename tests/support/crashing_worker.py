@@ -17,7 +17,7 @@ class CrashingWorker(ModelWorker):
 
     def __init__(self, opened: Any, emit: Any) -> None:
         if opened.config.get("n_ctx") == 77:
-            raise LoadError("[test] the model must open but does not")
+            raise LoadError("[test] the model does not load")
         if opened.config.get("n_ctx") == 78:
             raise RuntimeError("a bug of the worker")
         self._muted = threading.Event()

@@ -15,8 +15,10 @@ __all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"
 # Engine errors begin with their place in brackets, and then the parameter at fault if there is one.
 _FIELD = re.compile(r"\[[\w ]+\] '?((\w+)(?:\[\d+\])?(?:\.\w+)*)")
 _FIELDS = frozenset(SamplingParams.__dataclass_fields__) | {
-    "dimensions", "input_type", "layers", "messages", "parallel_tool_calls", "pooling", "prompt_name",
-    "reasoning_budget", "reasoning_format", "template_values", "tool_choice", "tool_format", "tools",
+    "dimensions", "ebnf", "format", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_json_object",
+    "guided_regex", "input_type", "json_schema", "layers", "messages", "parallel_tool_calls", "pooling", "prompt_name",
+    "reasoning_budget", "reasoning_format", "regex", "repeat_penalty", "response_format", "template_values",
+    "tool_choice", "tool_format", "tools",
 }  # fmt: skip
 _WHOLE_FIELDS = ("response_format", "structured_outputs", "prompt", "logit_bias")
 _TYPES = {
@@ -114,7 +116,7 @@ def api_error(kind: str, message: str, retry_after_s: int | None = None) -> ApiE
     param = None
     if status == 400 and (place := message[1:].partition("]")[0]) in _WHOLE_FIELDS:
         param = place
-    elif status == 400 and (found := _FIELD.match(message)) and found[2] in _FIELDS:
+    elif status == 400 and (found := _FIELD.match(message)) and (place == "sampling" or found[2] in _FIELDS):
         param = found[1]
     return ApiError(status, code, message, param, 1 if status == 503 else retry_after_s)
 

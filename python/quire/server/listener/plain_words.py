@@ -56,7 +56,7 @@ def _rule(text: str, name: str, shown: str) -> str:
     if found := re.match(r"Expected `(.*?)`, got `(.*)`$", text):
         kinds = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
         wanted = " or ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
-        return f"{name} is {_KINDS.get(found[2], found[2])}: expected {wanted}"
+        return f"{name}{shown} is {_KINDS.get(found[2], found[2])}: expected {wanted}"
     if found := re.match(r"Expected `array` of length (\d+), got (\d+)$", text):
         return f"{name} has {found[2]} entries: expected {found[1]}"
     if found := re.match(r"Expected `(\w+)` of length (>=|<=) (\d+)$", text):

@@ -1,4 +1,4 @@
-// One answer as it comes: the request, its chunks, and what was measured.
+// One answer in progress: the request, its chunks, and its measurements.
 
 import { chatChunks } from "./api.js";
 
@@ -34,11 +34,11 @@ export async function answer(node, body, signal, changed) {
   } catch (error) {
     if (error.name === "AbortError") return;
     const full = error.code === "context_length_exceeded";
-    node.error = full ? `The context is full. Settings can drop the oldest turns. (${error.message})` : String(error.message);
+    node.error = full ? `The context is full. Turn on dropping the oldest turns in the settings, or start a new chat. (${error.message})` : String(error.message);
   }
 }
 
-/** Add what a chunk brings; whether it brought anything. */
+/** Add a chunk; returns true if it contained anything. */
 function take(node, delta) {
   const thought = delta.reasoning_content ?? delta.reasoning;
   if (delta.content) node.content += delta.content;

@@ -1,6 +1,6 @@
-// The server's interfaces, as the page uses them.  Paths are relative: the page may be served below a prefix.
+// The server's routes that the page uses.  Paths are relative because the page may be served below a prefix.
 
-/** What went wrong, in the server's words. */
+/** The server's error message. */
 export class ApiError extends Error {
   constructor(message, status, code) {
     super(message);
@@ -19,7 +19,7 @@ async function refused(response) {
   }
 }
 
-/** The JSON answer of a GET, or of a POST where there is a body. */
+/** Return the JSON answer of a GET, or of a POST if there is a body. */
 export async function json(path, body) {
   const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
   const response = await fetch(path, body === undefined ? {} : post);
@@ -40,7 +40,7 @@ export async function* chatChunks(body, signal) {
   }
 }
 
-/** The data of server-sent events, one by one. */
+/** Yield the data of server-sent events. */
 async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,4 +1,4 @@
-// Where questions are written: the text, attached files, and the button that sends or stops.
+// The input area: the text, attached files, and the button to send or stop.
 
 import { $, announce, button, el } from "./dom.js";
 
@@ -43,7 +43,7 @@ export class Composer {
     });
   }
 
-  /** Whether an answer is being written: the button stops it then. */
+  /** Set if an answer is in progress, which the button then stops. */
   set busy(running) {
     this.running = running;
     $("send").textContent = running ? "Stop" : "Send";
@@ -54,7 +54,7 @@ export class Composer {
     for (const file of files) {
       const text = file.size <= LARGEST ? await file.text() : null;
       if (text === null) this.#note(`${file.name} is larger than ${LARGEST / 1024} KiB`);
-      else if (text.includes("\0") || text.includes("\uFFFD")) this.#note(`${file.name} is not a text in UTF-8`);
+      else if (text.includes("\0") || text.includes("\uFFFD")) this.#note(`${file.name} is not UTF-8 text`);
       else read.push({ name: file.name, text });
     }
     this.#show([...this.files, ...read]);
@@ -73,7 +73,7 @@ export class Composer {
         button("×", `Remove ${file.name}`, () => this.#show(this.files.filter((other) => other !== file))))));
   }
 
-  /** As high as the text, up to a third of the window. */
+  /** Make the input as high as its text, up to a third of the window. */
   #grow() {
     this.text.style.height = "auto";
     this.text.style.height = `${Math.min(this.text.scrollHeight, innerHeight / 3)}px`;

@@ -1,9 +1,9 @@
-// A conversation is a tree of messages: an edited question or another answer is a branch beside the first.
+// A conversation is a tree of messages: editing a question or regenerating an answer adds a branch.
 
 const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
 
 export class Conversation {
-  /** An empty conversation, or one that was kept. */
+  /** Create an empty conversation, or restore a stored one. */
   constructor(kept) {
     this.id = kept?.id ?? newId();
     this.title = kept?.title ?? "";
@@ -12,19 +12,19 @@ export class Conversation {
     this.leaf = this.nodes.has(kept?.leaf) ? kept.leaf : ([...this.nodes.keys()].at(-1) ?? null);
   }
 
-  /** What is kept of it. */
+  /** The data to store. */
   kept() {
     return { id: this.id, title: this.title, changed: this.changed, leaf: this.leaf, nodes: [...this.nodes.values()] };
   }
 
-  /** The messages from the first to the one that is shown last. */
+  /** The shown messages, from the first to the last. */
   path() {
     const nodes = [];
     for (let node = this.nodes.get(this.leaf); node; node = this.nodes.get(node.parent)) nodes.unshift(node);
     return nodes;
   }
 
-  /** Add a message below another (by default the last shown), and show it. */
+  /** Add a message below another (by default the last shown one), and show it. */
   add(role, content, parent = this.leaf) {
     const node = { id: newId(), parent, role, content };
     this.nodes.set(node.id, node);
@@ -34,19 +34,19 @@ export class Conversation {
     return node;
   }
 
-  /** The messages that stand in the same place, in the order in which they were written. */
+  /** The alternatives to a message, in the order in which they were written. */
   siblings(node) {
     return [...this.nodes.values()].filter((other) => other.parent === node.parent);
   }
 
-  /** Show another message in this place, with what was shown below it before. */
+  /** Show another alternative, with the messages last shown below it. */
   show(node) {
     let last = node;
     for (let below = this.#shownBelow(last); below; below = this.#shownBelow(last)) last = below;
     this.showUpTo(last);
   }
 
-  /** Make a message the last that is shown; each on the way to it remembers which of its branches that is. */
+  /** Show messages up to this one; each one on the way remembers the chosen branch. */
   showUpTo(node) {
     this.leaf = node.id;
     for (let one = node; one.parent; one = this.nodes.get(one.parent)) this.nodes.get(one.parent).shown = one.id;
@@ -56,7 +56,7 @@ export class Conversation {
     return this.nodes.get(node.shown) ?? [...this.nodes.values()].find((other) => other.parent === node.id);
   }
 
-  /** The messages as chat completions take them. */
+  /** The messages in the format of chat completions. */
   messages(system, until = this.leaf) {
     const path = this.path();
     const end = path.findIndex((node) => node.id === until) + 1;
@@ -71,7 +71,7 @@ export class Conversation {
     return made;
   }
 
-  /** Whether a text occurs in its title or messages. */
+  /** Return true if a text occurs in its title or messages. */
   matches(text) {
     const wanted = text.toLowerCase();
     return [this.title, ...[...this.nodes.values()].map((node) => node.content)]
@@ -79,7 +79,7 @@ export class Conversation {
   }
 }
 
-/** A question behind the files that came with it, each fenced by more backticks than it holds. */
+/** Put a question after its attached files, each in a fence longer than any it contains. */
 function withAttachments(node) {
   const files = node.attachments.map(({ name, text }) => {
     const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map((run) => run[0].length));

@@ -1,6 +1,6 @@
-// Elements made from code: text is always text, so nothing that a model or a user writes becomes part of the page.
+// Elements are created by code and text stays text, so nothing that a model or user writes becomes markup.
 
-/** An element with attributes (`class`, `aria-...`), properties of functions (`onclick`) and children (elements, text). */
+/** Create an element with attributes (`class`, `aria-...`), handlers (`onclick`) and children (elements, text). */
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,16 +12,16 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The element of the page with an id. */
+/** Return the page's element with an id. */
 export const $ = (id) => document.getElementById(id);
 
-/** A button with a visible word or sign, and the name that screen readers say. */
+/** Create a button with a visible word or sign, and a name for screen readers. */
 export function button(sign, name, onclick, attributes = {}) {
   const label = sign === name ? {} : { "aria-label": name, title: name };
   return el("button", { type: "button", ...label, ...attributes, onclick }, sign);
 }
 
-/** Say something to screen readers without moving the focus. */
+/** Announce something to screen readers without moving the focus. */
 export function announce(text) {
   $("announcer").textContent = text;
 }
@@ -33,14 +33,14 @@ export function download(name, text, type = "application/json") {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** Copy text, and say on the button whether it was. */
+/** Copy text, and show the result on the button. */
 export async function copy(text, where) {
   const before = where.textContent;
   let done = "Copied";
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    done = "Not allowed here"; // browsers keep the clipboard from pages without TLS
+    done = "Not allowed here"; // browsers deny the clipboard to pages without TLS
   }
   where.textContent = done;
   announce(done);

@@ -1,4 +1,4 @@
-// Colours of code: comments, strings, numbers, keywords.  One scanner for all languages, with what differs in a table.
+// Syntax highlighting of comments, strings, numbers and keywords.  One scanner serves all languages, with a table.
 
 const C_LIKE = { line: "//", block: ["/*", "*/"], quotes: "\"'`" };
 const HASH = { line: "#", quotes: "\"'" };
@@ -52,7 +52,7 @@ const ALIASES = {
   toml: "yaml", xml: "html", svg: "html",
 };
 
-/** Pieces of code with the class of each (`""`, `comment`, `string`, `number`, `keyword`); together they are the code. */
+/** Split code into pieces, each with a class (`""`, `comment`, `string`, `number`, `keyword`). */
 export function pieces(code, name) {
   const language = LANGUAGES[ALIASES[name] ?? name];
   if (!language) return [["", code]];

@@ -1,4 +1,4 @@
-// The inside of a paragraph: code, emphasis, links, line breaks.
+// Inline Markdown: code, emphasis, links, line breaks.
 
 import { el } from "./dom.js";
 
@@ -7,11 +7,11 @@ const MARKS = [["***", ["strong", "em"]], ["**", ["strong"]], ["__", ["strong"]]
 const BARE = /https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}*_]/y;
 const SPECIAL = /[\\`*_~[!<\n]|https?:\/\//g;
 
-/** Text with marks as nodes. */
+/** Convert text with inline marks to nodes. */
 export function inline(text, depth = 0) {
   const nodes = [];
   let plain = "";
-  // A mark that nothing closes from here on is closed nowhere behind: looked for once, so that time stays linear.
+  // If nothing closes a mark from here on, nothing closes it later either.  Searching once keeps the time linear.
   const unclosed = new Set();
   const put = (node) => {
     if (plain) nodes.push(plain);
@@ -25,7 +25,7 @@ export function inline(text, depth = 0) {
       i = end;
       continue;
     }
-    // What is not special goes as it is, up to what may be.
+    // Copy plain text up to the next special character.
     plain += text.slice(i, end);
     SPECIAL.lastIndex = end;
     const next = end < text.length ? (SPECIAL.exec(text)?.index ?? text.length) : text.length;
@@ -36,7 +36,7 @@ export function inline(text, depth = 0) {
   return nodes;
 }
 
-/** The node that begins at a place and where it ends; without one, the text up to that end is plain. */
+/** Return the node at a position and its end; without a node, the text up to that end is plain. */
 function nodeAt(text, i, depth, unclosed) {
   const char = text[i];
   if (char === "\n") return [el("br"), i + 1];
@@ -89,7 +89,7 @@ function linkAt(text, i, depth, unclosed) {
   return [link(target[1], inline(label, depth + 1)), middle + 1 + target[0].length];
 }
 
-/** A link that opens elsewhere; of an address that is not of the web, its text alone. */
+/** Create a link that opens in a new tab; for addresses that are not http, https or mailto, only its text. */
 function link(target, label) {
   if (!/^(?:https?:\/\/|mailto:)/i.test(target)) return el("span", {}, label);
   return el("a", { href: target, target: "_blank", rel: "noopener noreferrer nofollow" }, label);
@@ -121,7 +121,7 @@ function closing(text, begin, mark) {
     const before = text[end - 1];
     let run = end;
     while (text[run] === mark[0]) run += 1;
-    // A pair within single marks is a mark of its own; of three, the last one closes.
+    // A double mark inside single marks is a mark of its own; of three characters, the last one closes.
     const pair = mark.length === 1 && (run - end) % 2 === 0;
     if (mark.length === 1) end = run - 1;
     else if (mark.length === 2 && run - end === 3) end = run - 2;

@@ -1,4 +1,4 @@
-// The page's parts, put together: a conversation, those that are kept, settings, models and the view of the server.
+// Connects the parts of the page: the conversation, the stored ones, settings, models and the server's status.
 
 import { answer } from "./answer.js";
 import { status } from "./api.js";
@@ -49,7 +49,7 @@ const models = new Models(showUse);
 const serverStatus = new Status();
 const sidebar = new Sidebar({ open, opened: () => conversation.id, startNew });
 
-/** Let the model answer a question, in a branch of its own. */
+/** Let the model answer a question, in a new branch. */
 function respond(question) {
   const node = conversation.add("assistant", "", question.id);
   node.stats = {};
@@ -70,7 +70,7 @@ async function write(node, fields) {
   running = new AbortController();
   composer.busy = true;
   turns.render(conversation);
-  announce("The answer is being written");
+  announce("The answer is in progress");
   const own = conversation;
   await answer(node, body, running.signal, () => {
     if (own === conversation) turns.update(node, true);
@@ -104,7 +104,7 @@ function startNew() {
   $("text").focus();
 }
 
-/** How much of the context the conversation takes, and how much of its prompt was found in the cache. */
+/** Show how full the context is, and how much of the prompt came from the cache. */
 function showUse() {
   const stats = conversation.path().at(-1)?.stats;
   const parts = [];
@@ -125,12 +125,12 @@ async function refresh() {
     const model = now.models.find((one) => one.id === models.chosen);
     cache = model?.cache ? `cache ${model.cache.used}/${model.cache.blocks} blocks` : "";
   } catch {
-    cache = "the server does not answer";
+    cache = "the server is not responding";
   }
   showUse();
 }
 
-/** The conversation that was open last, and the parts around it. */
+/** Restore the last open conversation and set up the page. */
 async function start() {
   $("bar").append(themeButton());
   toggle($("settings-button"), $("settings"));

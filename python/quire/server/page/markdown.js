@@ -1,5 +1,5 @@
-// Markdown as elements, block by block: what models write of CommonMark, with tables, task lists and strikethrough.
-// HTML in it stays text, pictures become links, and links lead to http, https and mailto only.
+// Render Markdown block by block: the part of CommonMark that models write, with tables, task lists and strikethrough.
+// HTML in it stays text, images become links, and only http, https and mailto links are kept.
 
 import { el, button, copy } from "./dom.js";
 import { pieces } from "./highlight.js";
@@ -13,7 +13,7 @@ const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)/;
 const QUOTE = /^ {0,3}>\s?/;
 const DELIMITERS = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** Shows Markdown in an element.  As an answer grows, only the blocks that changed are made anew. */
+/** Shows Markdown in an element.  As an answer grows, only changed blocks are rendered again. */
 export class MarkdownView {
   constructor(element) {
     this.element = element;
@@ -30,7 +30,7 @@ export class MarkdownView {
   }
 }
 
-/** The blocks of some lines: `{kind, lines, source, ...}`. */
+/** Split lines into blocks: `{kind, lines, source, ...}`. */
 function blocksOf(lines) {
   const blocks = [];
   for (let i = 0; i < lines.length; ) {
@@ -69,7 +69,7 @@ function blockAt(lines, start) {
   return { kind: "paragraph", lines: lines.slice(start, end), end };
 }
 
-/** Whether another block begins in a line, so that the paragraph before it ends. */
+/** Return true if a line starts another block, which ends the paragraph before it. */
 function begins(lines, i) {
   return [FENCE, HEADING, RULE, QUOTE, ITEM].some((form) => form.test(lines[i])) || isTable(lines, i);
 }
@@ -87,7 +87,7 @@ function fenced(lines, start, [line, fence, info]) {
            end: Math.min(end + 1, lines.length) };
 }
 
-/** A list: items begin with a mark of the same kind; what is indented as far as an item's text belongs to it. */
+/** Parse a list: items have the same kind of mark, and lines indented like an item's text belong to it. */
 function list(lines, start) {
   const [, indent, first] = ITEM.exec(lines[start]);
   const ordered = /\d/.test(first);
@@ -101,7 +101,7 @@ function list(lines, start) {
       if (/\d/.test(mark[2]) !== ordered) break;
       items.push({ width: mark[0].length, lines: [line.slice(mark[0].length)] });
     } else if (deep < 0) {
-      // A blank line ends the list unless what follows is an item or indented.
+      // A blank line ends the list unless an item or an indented line follows.
       const next = lines.slice(end + 1).find((one) => one.trim());
       if (next === undefined || !(ITEM.test(next) || next.search(/\S/) > indent.length)) break;
       items.at(-1).lines.push("");
@@ -135,7 +135,7 @@ function listElement({ ordered, from, items }, depth) {
     const task = /^\[([ xX])\]\s+/.exec(item.lines[0]);
     const lines = task ? [item.lines[0].slice(task[0].length), ...item.lines.slice(1)] : item.lines;
     const blocks = nested(lines, depth);
-    // An item of one paragraph is a line, not a paragraph.
+    // Render an item with a single paragraph without paragraph spacing.
     const tight = blocks.map((one, i) => (one.tagName === "P" && (i === 0 || !lines.includes("")) ? [...one.childNodes] : one));
     const box = task && el("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": "task" });
     return el("li", { class: task ? "task" : null }, box, tight.flat());
@@ -143,7 +143,7 @@ function listElement({ ordered, from, items }, depth) {
   return el(ordered ? "ol" : "ul", ordered && from !== 1 ? { start: from } : {}, made);
 }
 
-/** The cells of a row; a bar behind a backslash or within backticks is a cell's own. */
+/** Split a row into cells; a bar after a backslash or within backticks belongs to the cell. */
 function cells(row) {
   const found = [""];
   let code = false;

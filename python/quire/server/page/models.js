@@ -1,4 +1,4 @@
-// Which model answers: chosen, loaded and unloaded.
+// Choose, load and unload the model.
 
 import { loadModel, models, unloadModel } from "./api.js";
 import { $, announce } from "./dom.js";
@@ -16,12 +16,12 @@ export class Models {
     $("load").addEventListener("click", () => this.#ask());
   }
 
-  /** The chosen model's name, undefined where the server has none. */
+  /** The chosen model's name, undefined if the server has none. */
   get chosen() {
     return this.select.value || undefined;
   }
 
-  /** The context of the chosen model in tokens, where it is open. */
+  /** The context of the chosen model in tokens, if it is loaded. */
   get n_ctx() {
     return this.known.find((model) => model.id === this.chosen)?.meta.n_ctx;
   }

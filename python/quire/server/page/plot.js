@@ -1,4 +1,4 @@
-// A line through samples of the last minutes, as SVG.
+// A line plot of samples of the last minutes, as SVG.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
@@ -10,7 +10,7 @@ function svg(tag, attributes) {
   return made;
 }
 
-/** A number with three digits that say something. */
+/** Format a number with three significant digits. */
 export function short(value) {
   if (value == null) return "–";
   for (const [limit, sign] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
@@ -19,7 +19,7 @@ export function short(value) {
   return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toPrecision(3);
 }
 
-/** A titled plot; `add(value)` takes the next sample, null is a gap. */
+/** A titled plot; `add(value)` appends a sample, null is a gap. */
 export class Plot {
   constructor(title, unit, n_samples = 150) {
     Object.assign(this, { title, unit, n_samples, samples: [] });
@@ -49,7 +49,7 @@ export class Plot {
     const most = Math.max(...seen, 0) || 1;
     const last = this.samples.at(-1);
     this.value.textContent = last == null ? "–" : `${short(last)} ${this.unit}`;
-    this.top.textContent = seen.length ? `most ${short(Math.max(...seen))} ${this.unit}` : "";
+    this.top.textContent = seen.length ? `max ${short(Math.max(...seen))} ${this.unit}` : "";
     this.svg.setAttribute("aria-label", `${this.title}: now ${this.value.textContent}, ${this.top.textContent}`);
     const step = WIDTH / (this.n_samples - 1);
     const start = WIDTH - (this.samples.length - 1) * step;

@@ -1,4 +1,4 @@
-// How answers are sampled, and presets of it.  An empty field leaves the choice to the model's file and the server.
+// Sampling settings and presets.  An empty field leaves the choice to the model's file and the server.
 
 import { button, el } from "./dom.js";
 import { PARAMETERS } from "./parameters.js";
@@ -22,7 +22,7 @@ export class Settings {
       return el("label", { title }, el("span", {}, label), input);
     }));
     this.system = el("textarea", { id: "system", rows: 3, placeholder: "How the model should behave", oninput: () => this.#keep() });
-    this.stop = el("input", { id: "stop", type: "text", placeholder: "texts, with commas between", oninput: () => this.#keep() });
+    this.stop = el("input", { id: "stop", type: "text", placeholder: "texts separated by commas", oninput: () => this.#keep() });
     this.schema = el("textarea", { id: "schema", rows: 3, spellcheck: "false", placeholder: "{\"type\": \"object\", ...}",
                                    oninput: () => this.#keep() });
     this.truncation = el("input", { id: "truncation", type: "checkbox", onchange: () => this.#keep() });
@@ -33,15 +33,15 @@ export class Settings {
       el("label", { class: "wide" }, el("span", {}, "System message"), this.system),
       fieldsOf(false),
       el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(true)),
-      el("label", { class: "wide" }, el("span", {}, "Stop at"), this.stop),
-      el("label", { class: "wide" }, el("span", {}, "JSON schema of answers"), this.schema),
+      el("label", { class: "wide" }, el("span", {}, "Stop strings"), this.stop),
+      el("label", { class: "wide" }, el("span", {}, "JSON schema for answers"), this.schema),
       el("label", { class: "check" }, this.truncation, el("span", {}, "Drop the oldest turns when the context is full")),
     );
     this.#listPresets();
     this.apply(setting("sampling", {}));
   }
 
-  /** All that is set, as it is kept. */
+  /** All settings, in the form in which they are stored. */
   values() {
     const made = {};
     for (const [name, input] of this.inputs) if (input.value !== "") made[name] = Number(input.value);
@@ -57,7 +57,7 @@ export class Settings {
     this.#keep();
   }
 
-  /** The fields of a request.  An Error says what cannot be sent. */
+  /** Return the fields for a request.  Throws an Error for an invalid setting. */
   request() {
     const { system, stop, schema, ...made } = this.values();
     if (stop) made.stop = stop.split(",").map((text) => text.trim().replaceAll("\\n", "\n")).filter(Boolean);
@@ -66,7 +66,7 @@ export class Settings {
       try {
         parsed = JSON.parse(schema);
       } catch (error) {
-        throw new Error(`the JSON schema of answers is no JSON: ${error.message}`);
+        throw new Error(`the JSON schema for answers is not valid JSON: ${error.message}`);
       }
       made.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parsed } };
     }
@@ -101,7 +101,7 @@ export class Settings {
   }
 }
 
-/** Light, dark, or as the system has it. */
+/** Switch between light, dark and the system's theme. */
 export function themeButton() {
   const themes = ["auto", "light", "dark"];
   const signs = { auto: "◐", light: "☀", dark: "☾" };
@@ -117,7 +117,7 @@ export function themeButton() {
   return made;
 }
 
-/** Opens and closes a panel by its button. */
+/** Open and close a panel with its button. */
 export function toggle(opener, panel) {
   opener.setAttribute("aria-controls", panel.id);
   const show = (open) => {

@@ -1,11 +1,11 @@
-// The conversations that the browser keeps: chosen, searched, renamed, removed, exported, imported.
+// The stored conversations: open, search, rename, remove, export and import them.
 
 import { Conversation } from "./conversation.js";
 import { $, announce, button, download, el } from "./dom.js";
 import { chats, exportOf, parseExport, removeChat, saveChat } from "./store.js";
 
 export class Sidebar {
-  /** `open(kept)` shows a conversation, `opened()` is the id of the one that is shown. */
+  /** `open(kept)` shows a conversation; `opened()` returns the id of the shown one. */
   constructor({ open, opened, startNew }) {
     Object.assign(this, { open, opened, startNew });
     $("search").addEventListener("input", () => this.refresh());
@@ -16,7 +16,7 @@ export class Sidebar {
     $("shade").addEventListener("click", () => this.toggle(false));
   }
 
-  /** On narrow screens the list lies over the conversation. */
+  /** Show or hide the list, which covers the conversation on narrow screens. */
   toggle(open = !document.body.classList.contains("menu-open")) {
     document.body.classList.toggle("menu-open", open);
     $("menu").setAttribute("aria-expanded", String(open));

@@ -1,4 +1,4 @@
-// What the server does now: figures, plots and models, asked for every two seconds while they are looked at.
+// The server's status: figures, plots and models, fetched every two seconds while they are visible.
 
 import { status } from "./api.js";
 import { $, el } from "./dom.js";
@@ -6,7 +6,7 @@ import { Plot, short } from "./plot.js";
 
 const EVERY_MS = 2000;
 
-/** Plots: title, unit, and the figure in the server's status. */
+/** Plots: title, unit, and how to read the figure from the server's status. */
 const PLOTS = [
   ["Throughput", "tokens/s", (now) => now.tokens_per_second],
   ["Time to first token", "ms", (now) => now.time_to_first_token_s == null ? null : now.time_to_first_token_s * 1000],
@@ -27,7 +27,7 @@ export class Status {
     $("plots").append(...this.plots.map((plot) => plot.figure));
   }
 
-  /** Ask again and again while the view is open. */
+  /** Keep fetching the status while the view is open. */
   show(open) {
     clearInterval(this.timer);
     $("status-view").hidden = !open;
@@ -41,7 +41,7 @@ export class Status {
     try {
       now = await status();
     } catch (error) {
-      $("server-line").textContent = `The server does not answer: ${error.message}`;
+      $("server-line").textContent = `The server is not responding: ${error.message}`;
       for (const plot of this.plots) plot.add(null);
       return;
     }

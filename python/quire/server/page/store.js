@@ -1,4 +1,4 @@
-// What the browser keeps: conversations in IndexedDB, settings and presets in localStorage.  Nothing is sent anywhere.
+// Data stored in the browser: conversations in IndexedDB, settings and presets in localStorage.  Nothing is sent.
 
 const CHATS = "chats";
 let opened;
@@ -22,7 +22,7 @@ async function run(mode, action) {
   });
 }
 
-/** All conversations, the last changed first. */
+/** Return all conversations, most recently changed first. */
 export async function chats() {
   const all = await run("readonly", (store) => store.getAll());
   return all.sort((a, b) => b.changed - a.changed);
@@ -32,7 +32,7 @@ export const chat = (id) => run("readonly", (store) => store.get(id));
 export const saveChat = (kept) => run("readwrite", (store) => store.put(kept));
 export const removeChat = (id) => run("readwrite", (store) => store.delete(id));
 
-/** Settings by name; broken or absent ones are the default. */
+/** Return a setting by name; a broken or missing one has its default. */
 export function setting(name, otherwise) {
   try {
     return JSON.parse(localStorage.getItem(`quire.${name}`)) ?? otherwise;
@@ -46,16 +46,16 @@ export function saveSetting(name, value) {
   else localStorage.setItem(`quire.${name}`, JSON.stringify(value));
 }
 
-/** Conversations of an exported file; an Error says what is wrong with it. */
+/** Read the conversations of an exported file.  Throws an Error for an invalid file. */
 export function parseExport(text) {
   const content = JSON.parse(text);
   const found = content.quire_chats;
-  if (!Array.isArray(found)) throw new Error("the file holds no conversations of this page");
+  if (!Array.isArray(found)) throw new Error("the file has no exported conversations");
   for (const one of found) {
     const sound = typeof one.id === "string" && typeof one.title === "string" && Array.isArray(one.nodes) &&
       one.nodes.every((node) => typeof node.id === "string" && typeof node.content === "string" &&
         ["user", "assistant", "tool"].includes(node.role));
-    if (!sound) throw new Error("the file holds a conversation that is not whole");
+    if (!sound) throw new Error("the file has an incomplete conversation");
   }
   return found;
 }

@@ -1,4 +1,4 @@
-// A conversation as it is read: a question or an answer each, with what can be done about it.
+// The view of a conversation: its questions and answers with their buttons.
 
 import { $, button, copy, el } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
@@ -17,7 +17,7 @@ export class Turns {
     $("down").addEventListener("click", () => this.follow(true));
   }
 
-  /** Show the whole path anew. */
+  /** Render the whole conversation again. */
   render(conversation) {
     this.views = new Map();
     const turns = conversation.path().map((node) => this.#turn(conversation, node));
@@ -26,7 +26,7 @@ export class Turns {
     this.follow(true);
   }
 
-  /** Show what an answer has become; many calls between two frames are one. */
+  /** Update an answer; several calls between two frames cause one update. */
   update(node, running) {
     this.latest = [node, running];
     this.pending ??= requestAnimationFrame(() => this.draw(...this.latest));
@@ -53,7 +53,7 @@ export class Turns {
     this.follow(this.following);
   }
 
-  /** Go to the end, unless the user has scrolled up to read. */
+  /** Scroll to the end, unless the user has scrolled up to read. */
   follow(wanted) {
     if (wanted) this.element.scrollTop = this.element.scrollHeight;
   }
@@ -119,18 +119,18 @@ function callElement(call) {
   try {
     shown = JSON.stringify(JSON.parse(shown), null, 2);
   } catch {
-    // An unfinished call is shown as it came.
+    // Show an unfinished call as it is.
   }
   return el("details", { class: "call", open: true }, el("summary", {}, `Calls ${call.function.name}`), el("pre", { tabindex: "0" }, shown));
 }
 
-/** Speed and size of an answer, in words. */
+/** Describe the speed and size of an answer. */
 function statsOf({ stats }) {
   if (!stats) return "";
   const parts = [];
   if (stats.tokens_per_second) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
   if (stats.first_ms != null) parts.push(`first after ${Math.round(stats.first_ms)} ms`);
   if (stats.tokens) parts.push(`${stats.tokens} tokens`);
-  if (stats.finish === "length") parts.push("cut at the limit");
+  if (stats.finish === "length") parts.push("cut off at the limit");
   return parts.join(" · ");
 }
