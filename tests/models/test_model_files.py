@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -90,3 +91,11 @@ def test_deviations_of_all_tiny_models_are_recorded(models_page: ModuleType) -> 
         for kernels in ("auto", "stock"):
             assert float(model[kernels]) <= tolerance_of(name, kernels), name
     assert {model["architecture"] for model in recorded.values()} == set(architectures())
+
+
+def test_the_readme_counts_the_architectures() -> None:
+    readme = ROOT / "README.md"
+    if not readme.is_file():
+        pytest.skip("the tests run without the repository")
+    counts = {int(n) for n in re.findall(r"(\d+) architectures", readme.read_text(encoding="utf-8"))}
+    assert counts == {len(architectures())}
