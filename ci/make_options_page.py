@@ -61,7 +61,7 @@ def engine_rows() -> list[str]:
     for entry in fields(EngineConfig):
         option = known[entry.name]
         flags = " ".join(f"`{flag}`" for flag in option.flags.split())
-        text = re.sub(r"\s*\[[^\]]*\]\.?$", ".", option.help).replace("|", "\\|")
+        text = option.text.replace("|", "\\|")
         where = " (serve)" if option.server_only else ""
         rows.append(f"| `{entry.name}` | `{entry.default!r}` | {flags}{where} | {text} |")
     return rows

@@ -225,7 +225,7 @@ def test_info_tells_what_fits(counting: CountingDevice) -> None:
         shown = CliRunner().invoke(info, arguments)
         found = json.loads(CliRunner().invoke(info, [*arguments, "--json"]).stdout)["fit"]
     assert shown.exit_code == 0, shown.output
-    assert "as options: --device Counting0 --gpu-layers " in shown.output
+    assert "--device Counting0 --gpu-layers " in shown.output
     n = found["options"]["gpu-layers"]
     assert 0 < n < 9
     assert found["tensors"]["output_norm.weight"] == "Counting0"

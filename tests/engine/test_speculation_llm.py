@@ -106,16 +106,13 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_options_are_checked() -> None:
     for options, text in (
-        ({"speculation": "draft"}, "draft must be given for speculation 'draft' but is None"),
-        ({"speculation": "eagle"}, "draft must be given for speculation 'eagle' but is None"),
-        (
-            {"speculation": "medusa"},
-            "speculation must be one of auto, off, draft, mtp, eagle, lookup, grammar but is 'medusa'",
-        ),
-        ({"draft_max": 2, "draft_min": 3}, "draft_min must be at most draft_max, 2, but is 3"),
+        ({"speculation": "draft"}, "speculation 'draft' needs a draft"),
+        ({"speculation": "eagle"}, "speculation 'eagle' needs a draft"),
+        ({"speculation": "medusa"}, "speculation 'medusa'"),
+        ({"draft_max": 2, "draft_min": 3}, "draft_min 3 .* draft_max 2"),
     ):
         with pytest.raises(RequestError, match=text):
             EngineConfig(**options)  # type: ignore[arg-type]
-    for fields, text in (({"speculation": "medusa"}, "one of auto"), ({"prediction": 3}, "be a string")):
+    for fields, text in (({"speculation": "medusa"}, "one of auto"), ({"prediction": 3}, "prediction 3")):
         with pytest.raises(RequestError, match=text):
             SamplingParams(**fields)  # type: ignore[arg-type]

@@ -156,7 +156,7 @@ def test_models_open_with_adapters(tmp_path: Path) -> None:
         with LLM(tmp_path / "hf", adapters=adapters, **options) as model:
             assert np.abs(model.logits(IDS) - logits).max() <= 1e-3 * np.abs(logits).max()
     for adapters in ([(path, float("nan"))], [(path, "1")], [(path, 1, 2)]):
-        with pytest.raises(RequestError, match=r"^\[engine\] adapters must be"):
+        with pytest.raises(RequestError, match=r"^\[engine\] adapters "):
             LLM(tmp_path / "hf", adapters=adapters, **options)
-    with pytest.raises(RequestError, match=r"^\[engine\] packed_cache must be None with adapters"):
+    with pytest.raises(RequestError, match=r"^\[engine\] packed_cache .*adapters"):
         LLM(tmp_path / "hf", adapters=[path], packed_cache=tmp_path / "cache", **options)

@@ -87,5 +87,5 @@ def test_what_is_not_tapped_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"^\[taps\] gemma3n "):
         LLM(tmp_path / "other", threads=1, n_ctx=128, taps=[0])
     for wrong in ((1, 0), (-1,), (True,), ("1",)):
-        with pytest.raises(RequestError, match=r"^\[engine\] taps must be a tuple of ints from 0 that ascend"):
+        with pytest.raises(RequestError, match=r"^\[engine\] taps "):
             LLM(tmp_path / "hf", taps=wrong)  # type: ignore[arg-type]

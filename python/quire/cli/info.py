@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import QuireError
-from ..params.engine_options import EngineConfig, engine_options
+from ..params.engine_options import KV_DTYPES, EngineConfig
 from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
 from .fit_report import fit_object, fit_of_file, places_of_tensors, print_fit
 from .foreign_options import ForeignCommand
@@ -53,7 +53,7 @@ SHOWN = 8
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(engine_options()["kv_dtype"].choices),
+    type=click.Choice(KV_DTYPES),
     metavar="TYPE",
     default="auto",
     show_default=True,

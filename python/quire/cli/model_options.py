@@ -14,14 +14,9 @@ from click.core import ParameterSource
 from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
-from ..params.engine_options import (
-    EngineConfig,
-    EngineOption,
-    engine_options,
-    read_adapters,
-    read_overrides,
-    read_shares,
-)
+from ..params.engine_options import EngineConfig, EngineOption, engine_options
+from ..params.engine_rules import Adapters, Overrides, Shares, read_adapters, read_overrides, read_shares
+from ..params.rules import Bool, Choice, Float, Int
 from .model_argument import model_option
 
 __all__ = ["PRESET", "GpuLayers", "ModelOptions", "adapters_option", "model_options"]
@@ -178,24 +173,25 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
     # The help texts themselves tell the defaults of options that are None or depend on the machine.
     shown = default is not None and name not in ("device", "threads")
     more: dict[str, Any] = {"default": default, "show_default": shown, "metavar": option.metavar, "help": option.help}
-    if option.is_bool:
-        return click.option(*flags, is_flag=True, default=default, help=option.help)
-    if option.is_adapters:
-        return adapters_option
-    if option.is_overrides:
-        return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
-    if option.is_shares:
-        return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
-    if option.hexadecimal:
-        return click.option(*flags, callback=_hexadecimal, **more)
-    if option.choices:
-        more["type"] = click.Choice(option.choices)
-    elif option.is_float and option.limits is not None:
-        more["type"] = click.FloatRange(*option.limits, min_open=True)
-    elif option.limits is not None:
-        low, high = (int(limit) for limit in option.limits)
-        own = default is None and low == 1
-        more |= {"type": click.IntRange(0 if own else low, high), "callback": _or_own if own else None}
+    rule = option.rule
+    match rule:
+        case Bool():
+            return click.option(*flags, is_flag=True, default=default, help=option.help)
+        case Adapters():
+            return adapters_option
+        case Overrides():
+            return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
+        case Shares():
+            return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
+        case Choice():
+            more["type"] = click.Choice(rule.choices)
+        case Float():
+            more["type"] = click.FloatRange(rule.low, rule.high, min_open=rule.open_below)
+        case Int() if option.hexadecimal:
+            more["callback"] = _hexadecimal
+        case Int():
+            own = default is None and rule.low == 1
+            more |= {"type": click.IntRange(0 if own else rule.low, rule.high), "callback": _or_own if own else None}
     return click.option(*flags, **more)
 
 

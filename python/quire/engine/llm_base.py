@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..errors import RequestError, UnsupportedError
 from ..params.call_names import names_its_call
-from ..params.engine_options import EngineConfig, FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode
+from ..params.engine_options import FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode, config_of
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
 from .loading.loader import open_model
@@ -28,24 +28,6 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
 
 __all__ = ["LLMBase"]
-
-
-def _with_scale(adapter: str | os.PathLike[str] | tuple[str | os.PathLike[str], float]) -> tuple[str, float]:
-    """An adapter as ``EngineConfig`` has it: 1 where no factor is given."""
-    if not isinstance(adapter, tuple | list):  # lists come from messages
-        return os.fspath(adapter), 1.0
-    if len(adapter) != 2:
-        raise RequestError(f"[engine] adapters must be paths or pairs (path, number) but one is {adapter!r:.80}")
-    return os.fspath(adapter[0]), adapter[1]
-
-
-def _tuple(name: str, value: object) -> tuple[Any, ...]:
-    """The items of an argument that is a sequence.  RequestError naming it where it is none, or a single text."""
-    if isinstance(value, str | bytes | os.PathLike) and name == "adapters":
-        return (value,)
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise RequestError(f"[engine] {name} is {value!r:.80}: give a list, as in {name}=[...]")
-    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
 class LLMBase:
@@ -91,44 +73,11 @@ class LLMBase:
         taps: Sequence[int] = (),
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "model")}
         named = named_model(model, type(self).__name__)
-        self.config = EngineConfig(
-            # llama.cpp's -1 and 0 stand for all layers, and for what Quire chooses.
-            device="auto" if n_gpu_layers == -1 and device == "default" else device,
-            n_gpu_layers=None if n_gpu_layers == -1 else n_gpu_layers,
-            n_cpu_moe=n_cpu_moe,
-            n_cpu_ffn=n_cpu_ffn,
-            override_tensor=_tuple("override_tensor", override_tensor),
-            fit=fit,
-            fit_target=fit_target,
-            fit_ctx=fit_ctx,
-            split_mode=split_mode,
-            tensor_split=_tuple("tensor_split", tensor_split),
-            main_gpu=main_gpu,
-            n_ctx=n_ctx or None,
-            threads=0 if threads == -1 else threads,
-            cpu_mask=cpu_mask,
-            kv_dtype=kv_dtype,
-            n_blocks=n_blocks,
-            kernels=kernels,
-            isa=isa,
-            deterministic=deterministic,
-            load=load,
-            packed_cache=None if packed_cache is None else os.fspath(packed_cache),
-            quantize=quantize,
-            policy=policy,
-            max_step_tokens=max_step_tokens,
-            max_sequences=max_sequences,
-            memory_bytes=memory_bytes,
-            step_s=step_s,
-            snapshot_tokens=snapshot_tokens,
-            draft=None if draft is None else os.fspath(model_path(draft) if isinstance(draft, str) else draft),
-            speculation=speculation,
-            draft_max=draft_max,
-            draft_min=draft_min,
-            taps=_tuple("taps", taps),
-            adapters=tuple(_with_scale(adapter) for adapter in _tuple("adapters", adapters)),
-        )
+        if isinstance(draft, str):
+            given["draft"] = model_path(draft)
+        self.config = config_of(given)
         self.path = named.path  # None: the package's model
         self.config = named.completed(self.config)
         opened = open_model(named.path, self.config)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import RequestError
-from ..params.engine_options import EngineConfig, engine_options, read_adapters, read_overrides, read_shares
+from ..params.engine_options import EngineConfig, engine_options
+from ..params.engine_rules import Adapters, Overrides, Shares, read_adapters, read_overrides, read_shares
 from .registry import Preset
 
 __all__ = ["options_of_preset"]
@@ -22,13 +23,13 @@ def options_of_preset(preset: Preset) -> dict[str, Any]:
         name = names.get(key.replace("_", "-"))
         if name is None:
             raise RequestError(f"[registry] unknown engine option {key!r:.80} in a preset")
-        option = engine_options()[name]
+        rule = engine_options()[name].rule
         texts = [value] if isinstance(value, str) else value
-        if option.is_adapters:
+        if isinstance(rule, Adapters):
             found[name] = read_adapters(texts)
-        elif option.is_overrides:
+        elif isinstance(rule, Overrides):
             found[name] = read_overrides(texts)
         else:
-            found[name] = read_shares(texts[0]) if option.is_shares else value
+            found[name] = read_shares(texts[0]) if isinstance(rule, Shares) else value
     EngineConfig(**found)
     return found

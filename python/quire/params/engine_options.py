@@ -6,16 +6,19 @@ This module loads no model code, so that the command line and the server's liste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from math import isfinite
-from typing import Literal, TypeVar, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from ..errors import RequestError
-from ..files.expressions import Expression
 from .call_names import name_call
+from .engine_rules import Adapters, Layers, Overrides, PathText, Shares
+from .parameter import Declaration, Speculation, declared
+from .rules import Bool, Choice, Float, Int, Text
 
 __all__ = [
+    "KV_DTYPES",
     "CacheDType",
     "EngineConfig",
     "EngineOption",
@@ -27,6 +30,7 @@ __all__ = [
     "Speculation",
     "SplitMode",
     "cache_dtype_of",
+    "config_of",
     "engine_options",
 ]
 
@@ -39,300 +43,235 @@ CacheDType = Literal[
 KvDType = Literal["auto"] | CacheDType
 Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
-Speculation = Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 FitMode = Literal["on", "off"]
 SplitMode = Literal["auto", "layer", "none"]
-
-_KV_DTYPES = ("auto", *get_args(CacheDType))
-T = TypeVar("T")
+KV_DTYPES = ("auto", *get_args(CacheDType))
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOption:
-    """What is known of an option besides its name and type.
+class EngineOption(Declaration):
+    """An option of the engine.
 
-    ``flags``: its names on the command line, with spaces between; empty where it has none.  ``server_only``: it is
-    about several requests, so that only ``quire serve`` has it.  ``limits``: of an int, ends included; of a float, the
-    first excluded.  ``choices``: of a text.  ``hexadecimal``: an int that is written so.  ``is_ints``: a tuple of ints
-    within ``limits``, ascending.  ``is_adapters``: pairs of a path and a factor.
-    ``is_overrides``: pairs of a regular expression and a device.  ``is_shares``: a tuple of numbers from 0, not all 0.
+    ``server_only``: it concerns several requests, so that only ``quire serve`` has it.  ``hexadecimal``: an int that
+    the command line takes in hexadecimal digits.
     """
 
-    flags: str = ""
-    metavar: str | None = None
-    help: str = ""
-    limits: tuple[float, float] | None = None
-    choices: tuple[str, ...] = ()
     server_only: bool = False
     hexadecimal: bool = False
-    is_bool: bool = False
-    is_float: bool = False
-    is_ints: bool = False
-    is_adapters: bool = False
-    is_overrides: bool = False
-    is_shares: bool = False
+
+    @property
+    def help(self) -> str:
+        """Its description on the command line, where an option that is not given is None."""
+        return f"{self.doc} [{self.none}]." if self.none else f"{self.doc}."
 
 
-def _option(default: T, option: EngineOption) -> T:
-    """A field with its option.  To type checkers, the default."""
-    return field(default=default, metadata={"option": option})
-
-
-_DEVICE = EngineOption(
-    flags="--device", metavar="NAME",
-    help="A name or kind (gpu, cuda, vulkan) of 'quire devices', several with commas, cpu, or auto [a GPU that passed"
-    " 'quire devices --check', or the CPU].",
-)  # fmt: skip
-_N_GPU_LAYERS = EngineOption(limits=(0, 2**24))  # the command line has -ngl, which also takes words
-_N_CPU_MOE = EngineOption(
-    flags="-ncmoe --n-cpu-moe", metavar="N", limits=(0, 2**16),
-    help="Experts of the first N layers stay on the CPU, where the model is on a device.",
-)  # fmt: skip
-_N_CPU_FFN = EngineOption(
-    flags="-ncffn --n-cpu-ffn", metavar="N", limits=(0, 2**16),
-    help="Feed-forward weights of the first N layers, but experts, stay on the CPU.",
-)  # fmt: skip
-_FIT = EngineOption(
-    flags="-fit --fit", choices=get_args(FitMode), metavar="on|off",
-    help="What does not fit on a device goes to the CPU: a smaller cache, experts, then layers.",
-)  # fmt: skip
-_FIT_TARGET = EngineOption(
-    flags="-fitt --fit-target", metavar="MIB", limits=(0, 2**24), help="Of a device's free memory to be left free."
-)
-_FIT_CTX = EngineOption(
-    flags="-fitc --fit-ctx", metavar="N", limits=(1, 2**24),
-    help="The context that --fit keeps, before it takes layers from a device.",
-)  # fmt: skip
-_SPLIT_MODE = EngineOption(
-    flags="-sm --split-mode", choices=get_args(SplitMode), metavar="MODE",
-    help="Of devices of one kind: layer (all, layers one after the other), none (one), auto (as --tensor-split says).",
-)  # fmt: skip
-_TENSOR_SPLIT = EngineOption(
-    flags="-ts --tensor-split", metavar="N,N,...", is_shares=True,
-    help="What each device gets of the layers, in proportion [what is free there].",
-)  # fmt: skip
-_MAIN_GPU = EngineOption(
-    flags="-mg --main-gpu", metavar="N", limits=(0, 63), help="Which device of several is used alone, from 0."
-)
-_OVERRIDE_TENSOR = EngineOption(
-    flags="-ot --override-tensor", metavar="PATTERN=DEVICE", is_overrides=True,
-    help="Weights in whose names the pattern is found are on the CPU, or on the device; may be repeated, or hold"
-    " several with commas.",
-)  # fmt: skip
-_N_CTX = EngineOption(
-    flags="-c --ctx-size", metavar="N", limits=(1, 2**24),
-    help="Context: tokens of prompt and answer together; 0: the model's own [as memory allows].",
-)  # fmt: skip
-_THREADS = EngineOption(flags="-t --threads", metavar="N", limits=(0, 512), help="Threads; 0: one per core.")
-_CPU_MASK = EngineOption(
-    flags="-C --cpu-mask", metavar="HEX", limits=(1, 2**1024 - 1), hexadecimal=True,
-    help="Processors that the threads may use, bit i for processor i [any].",
-)  # fmt: skip
-_KV_DTYPE = EngineOption(
-    flags="--kv-dtype", choices=_KV_DTYPES, metavar="TYPE",
-    help="Type of the KV cache: auto (bf16 where the processor multiplies that, else f16), f32, f16, bf16, q8_0, q5_1,"
-    " q4_0, or K/V of f16 and those with a q, as q8_0/q4_0; those with a q are for Quire's own kernels.",
-)  # fmt: skip
-_N_BLOCKS = EngineOption(
-    flags="--cache-blocks", metavar="N", limits=(2, 2**30), server_only=True, help="Of 32 tokens [as memory allows]."
-)
-_KERNELS = EngineOption(
-    flags="--kernels", choices=get_args(Kernels), help="Quire's own operators where there are some, or ggml's only."
-)
-_ISA = EngineOption(
-    flags="--isa", metavar="NAME", help="A lower instruction set of 'quire devices' [the best]."
-)  # fmt: skip
-_DETERMINISTIC = EngineOption(
-    flags="--deterministic", is_bool=True,
-    help="An answer's bits do not depend on the rest of the batch; slower where 'quire devices' shows AMX.",
-)  # fmt: skip
-_LOAD = EngineOption(
-    flags="--load", choices=get_args(LoadMode), help="Map the file, read it into memory, or keep the mapping there."
-)
-_PACKED_CACHE = EngineOption(
-    flags="--packed-cache", metavar="DIR",
-    help="Keep the weights there as the kernels read them; the next start maps them [no].",
-)  # fmt: skip
-_QUANTIZE = EngineOption(
-    flags="--quantize", metavar="TYPE",
-    help="Quantize the weights while they are read: Q4_K_M, Q8_0, ... ('quire quantize --help') [as they are].",
-)  # fmt: skip
-_POLICY = EngineOption(
-    flags="--policy", choices=get_args(Policy), server_only=True,
-    help="Who runs first; dynamic: fair among keys, of each by age, length and priority.",
-)  # fmt: skip
-_MAX_STEP_TOKENS = EngineOption(
-    flags="-ub --batch-size --ubatch-size", metavar="N", limits=(1, 2**16),
-    help="Tokens in one step of the model [512, or as memory allows].",
-)  # fmt: skip
-_MAX_SEQUENCES = EngineOption(
-    flags="-np --max-sequences --parallel", metavar="N", limits=(1, 2**12), server_only=True,
-    help="Requests answered at the same time [32, or as memory allows].",
-)  # fmt: skip
-_MEMORY_BYTES = EngineOption(limits=(1, 2**60))
-_TAPS = EngineOption(limits=(0, 2**16), is_ints=True)
-_ADAPTERS = EngineOption(
-    flags="--lora --lora-scaled", metavar="FILE[:SCALE]", is_adapters=True,
-    help="A LoRA adapter, a GGUF file or a folder of PEFT, and its scale; may be repeated, or be several with commas.",
-)  # fmt: skip
-_STEP_S = EngineOption(
-    flags="--step-time", metavar="S", limits=(0, 3600), is_float=True, server_only=True,
-    help="Of one step, where reading less of a prompt makes it shorter.",
-)  # fmt: skip
-_SNAPSHOT_TOKENS = EngineOption(
-    flags="--snapshot-tokens", metavar="N", limits=(1, 2**24),
-    help="Most tokens between two kept copies of a recurrent state.",
-)  # fmt: skip
-_DRAFT = EngineOption(
-    flags="-md --draft --model-draft", metavar="MODEL",
-    help="A smaller model with the same tokenizer, or a head of EAGLE-3, which proposes tokens (docs/speculation.md).",
-)  # fmt: skip
-_SPECULATION = EngineOption(
-    flags="--speculation", choices=get_args(Speculation),
-    help="Who proposes tokens where a request does not say: all there are, nobody, the draft model, layers of the"
-    " model's file that predict later tokens, the head of EAGLE-3 that --draft names, a look at the text so far, or a"
-    " form that leaves no choice [auto with --draft, else grammar].",
-)  # fmt: skip
-_DRAFT_MAX = EngineOption(
-    flags="--draft-max", metavar="N",
-    limits=(1, 64), help="Tokens that are proposed at a time, at most.",
-)  # fmt: skip
-_DRAFT_MIN = EngineOption(
-    flags="--draft-min", metavar="N", limits=(0, 64),
-    help="So many are computed whatever they cost, where somebody proposes them.",
-)  # fmt: skip
-
-
+# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Options of the engine; RequestError naming the one that does not hold.
+    """The options of an engine.  Raises ``RequestError`` naming the one that is out of range.
 
-    ``device``: a name of ``quire.devices()``; ``"gpu"`` for the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``,
-    ``"sycl"`` or ``"metal"`` for the first of that kind; ``"auto"`` for a GPU where there is one, and else the CPU; or
-    ``"default"`` for one that passed ``quire devices --check``, unless another option is for the CPU alone.
-    ``n_gpu_layers``: how many of the last layers are on the device, the output counted as the last one, while the CPU
-    computes the others by Quire's own kernels; ``None``: all.  Where it is not 0, ``"cpu"`` and ``"default"`` stand
-    for ``"auto"``.  ``fit``: ``"on"`` puts less there where a device is too small: a smaller cache (of ``fit_ctx``
-    tokens at least, or ``n_ctx``), then experts on the CPU, then layers, so that ``fit_target`` MiB stay free;
-    ``"off"`` fails instead.  ``n_cpu_moe``: the experts of so many first layers are on the CPU; ``n_cpu_ffn``: other
-    feed-forward weights.  ``split_mode``: whether all devices of a kind are used, layers one after the other, or one,
-    ``main_gpu``; ``tensor_split``: what each has of the layers, in proportion.  ``override_tensor``: pairs of a
-    regular expression and a device, the CPU or the model's: weights in whose names it is found are there, and their
-    products; the first one counts.  None of these changes anything where all of the model is on the CPU.
-    ``n_ctx``: tokens of prompt and answer of one sequence; ``None`` is what the model was trained on, as far as the
-    memory at hand reaches. ``threads``: 0 is one per core. ``cpu_mask``: the logical processors that the engine's
-    threads may use, bit i for processor i; ``None``: any. ``kv_dtype``: of the cache; ``"auto"`` is ``"bf16"`` where
-    Quire's own kernels run on a processor that multiplies BF16, else ``"f16"``; ``"q8_0"`` (8 bits, with a scale per
-    token and head), ``"q5_1"`` and ``"q4_0"`` (5 and 4 bits, with scales for 32 numbers, so that heads must divide by
-    32) need Quire's own kernels; ``"q8_0/q4_0"`` is K and V apart. ``n_blocks``: blocks of 32 tokens in the cache,
-    shared by all sequences; ``None`` is a context, or 1024 tokens for each of ``max_sequences`` where that is more,
-    within
-    half of the memory that the weights leave.  ``kernels``: ``"auto"`` (Quire's own where there are some), ``"stock"``
-    (ggml's only), ``"cpu"``.  ``isa``: the instruction set of Quire's kernels for this model; ``None``: the best of
-    this machine.  ``deterministic``: an answer's bits do not depend on what else is computed beside it, nor on what
-    the cache held; this costs something only where many rows are multiplied by tiles (AMX; ``docs/kernels.md``);
-    ``None``: whether ``QUIRE_DETERMINISTIC=1`` is in the environment.  Models of one process may differ in
-    both.  ``load``: ``"mmap"`` maps the file, ``"copy"`` reads it, ``"lock"`` keeps the mapping in
-    memory.  ``packed_cache``: a folder in which the weights are kept as Quire's kernels read them, for the next start;
-    ``None``: nowhere.  ``quantize``: the mix that weights of F32, F16 or BF16 become while they are read, as ``quire
-    quantize`` names it; ``None``: they stay. ``policy``: who runs first.  ``max_step_tokens`` and ``max_sequences``:
-    budgets of one step; ``None`` is 512 and 32, or less where memory is short.  ``memory_bytes``: what the model with
-    its cache may take; ``None``: what the machine has left. ``step_s``: seconds that a step may take, where reading
-    less of a prompt makes it shorter; ``None``: any time. ``snapshot_tokens``: where a model keeps a recurrent state,
-    copies of it are cached at most so many tokens apart (and at the ends of prompts and messages), so that a text
-    which diverges from an earlier one is not computed again from its beginning.  ``taps``: layers, numbered from 0,
-    whose hidden states ``LLM.hidden_states`` can give.  ``adapters``: LoRA adapters, GGUF files or PEFT folders, each
-    with what it is multiplied by; they add up, for all requests, and go without ``packed_cache``
-    (``docs/adapters.md``).
-    ``draft``: a GGUF file or checkpoint folder of a smaller model with the same tokenizer, or of a head of EAGLE-3 for
-    this model, which proposes tokens that the model verifies; answers stay the model's own (``docs/speculation.md``).
-    ``speculation``: who proposes for requests that do not say: ``"draft"``, ``"eagle"`` (that head), ``"mtp"`` (layers
-    of the model's own file that predict later tokens), ``"lookup"`` (what followed where the end of the text occurred
-    before), ``"grammar"`` (what a form leaves no choice in), ``"auto"`` (all, as far as there are) or ``"off"``;
-    ``None`` is ``"auto"`` with a draft and ``"grammar"`` without.  Only ``"auto"`` and ``"mtp"`` take those layers into
-    memory, and not beside a head.  ``draft_max``: tokens proposed at a time at most; how many are computed depends on
-    what they cost and were worth lately, but ``draft_min`` are in any case.
+    Options about devices have no effect if the whole model is on the CPU.  ``isa``, ``deterministic`` and
+    ``packed_cache`` are for Quire's own kernels; two models in one process may differ in the first two.
     """
 
-    device: str = _option("default", _DEVICE)
-    n_gpu_layers: int | None = _option(None, _N_GPU_LAYERS)
-    n_cpu_moe: int = _option(0, _N_CPU_MOE)
-    n_cpu_ffn: int = _option(0, _N_CPU_FFN)
-    override_tensor: tuple[tuple[str, str], ...] = _option((), _OVERRIDE_TENSOR)
-    fit: FitMode = _option("on", _FIT)
-    fit_target: int = _option(1024, _FIT_TARGET)
-    fit_ctx: int = _option(4096, _FIT_CTX)
-    split_mode: SplitMode = _option("auto", _SPLIT_MODE)
-    tensor_split: tuple[float, ...] = _option((), _TENSOR_SPLIT)
-    main_gpu: int = _option(0, _MAIN_GPU)
-    n_ctx: int | None = _option(None, _N_CTX)
-    threads: int = _option(0, _THREADS)
-    cpu_mask: int | None = _option(None, _CPU_MASK)
-    kv_dtype: KvDType = _option("auto", _KV_DTYPE)
-    n_blocks: int | None = _option(None, _N_BLOCKS)
-    kernels: Kernels = _option("auto", _KERNELS)
-    isa: str | None = _option(None, _ISA)
-    deterministic: bool | None = _option(None, _DETERMINISTIC)
-    load: LoadMode = _option("mmap", _LOAD)
-    packed_cache: str | None = _option(None, _PACKED_CACHE)
-    quantize: str | None = _option(None, _QUANTIZE)
-    policy: Policy = _option("fifo", _POLICY)
-    max_step_tokens: int | None = _option(None, _MAX_STEP_TOKENS)
-    max_sequences: int | None = _option(None, _MAX_SEQUENCES)
-    memory_bytes: int | None = _option(None, _MEMORY_BYTES)
-    step_s: float | None = _option(None, _STEP_S)
-    snapshot_tokens: int = _option(1024, _SNAPSHOT_TOKENS)
-    draft: str | None = _option(None, _DRAFT)
-    speculation: Speculation | None = _option(None, _SPECULATION)
-    draft_max: int = _option(16, _DRAFT_MAX)
-    draft_min: int = _option(0, _DRAFT_MIN)
-    taps: tuple[int, ...] = _option((), _TAPS)
-    adapters: tuple[tuple[str, float], ...] = _option((), _ADAPTERS)
+    device: str = declared("default", EngineOption(
+        rule=Text(), flags="--device", metavar="NAME", aliases="device_map",
+        doc="Name or kind (gpu, cuda, vulkan, rocm, sycl, metal) of a device in 'quire devices', several with commas;"
+        " cpu; auto: a GPU if there is one; default: a GPU that passed 'quire devices --check', else the CPU",
+    ))
+    n_gpu_layers: int | None = declared(None, EngineOption(
+        # The command line has -ngl, which also takes words.
+        rule=Int(0, 2**24, optional=True), none="all", aliases="gpu_layers num_gpu num_gpu_layers ngl",
+        doc="Number of last layers on the device, the output counted as the last; Quire's own kernels compute the"
+        " others on the CPU. Unless it is 0, the devices 'cpu' and 'default' mean 'auto'",
+    ))
+    n_cpu_moe: int = declared(0, EngineOption(
+        rule=Int(0, 2**16), flags="-ncmoe --n-cpu-moe", metavar="N",
+        doc="Keep the experts of the first N layers on the CPU",
+    ))
+    n_cpu_ffn: int = declared(0, EngineOption(
+        rule=Int(0, 2**16), flags="-ncffn --n-cpu-ffn", metavar="N",
+        doc="Keep the feed-forward weights of the first N layers, except experts, on the CPU",
+    ))
+    override_tensor: tuple[tuple[str, str], ...] = declared((), EngineOption(
+        rule=Overrides(), flags="-ot --override-tensor", metavar="PATTERN=DEVICE",
+        doc="Put weights whose names the pattern is found in, and their products, on the CPU or on the device; the"
+        " first match counts; may be repeated, or several with commas",
+    ))
+    fit: FitMode = declared("on", EngineOption(
+        rule=Choice(get_args(FitMode)), flags="-fit --fit", metavar="on|off",
+        doc="If a device is too small, put less there: a smaller cache, experts on the CPU, then layers; off: fail",
+    ))
+    fit_target: int = declared(1024, EngineOption(
+        rule=Int(0, 2**24), flags="-fitt --fit-target", metavar="MIB", doc="MiB of a device's memory to leave free",
+    ))
+    fit_ctx: int = declared(4096, EngineOption(
+        rule=Int(1, 2**24), flags="-fitc --fit-ctx", metavar="N",
+        doc="Tokens of context that --fit keeps before it takes layers from a device, unless a context is set",
+    ))
+    split_mode: SplitMode = declared("auto", EngineOption(
+        rule=Choice(get_args(SplitMode)), flags="-sm --split-mode", metavar="MODE",
+        doc="With several devices of one kind: layer (use all, layers one after the other), none (use one), auto"
+        " (layer if --tensor-split is set)",
+    ))
+    tensor_split: tuple[float, ...] = declared((), EngineOption(
+        rule=Shares(), flags="-ts --tensor-split", metavar="N,N,...", none="by free memory",
+        doc="Each device's share of the layers, in proportion", aliases="tensor_parallel_size",
+    ))
+    main_gpu: int = declared(0, EngineOption(
+        rule=Int(0, 63), flags="-mg --main-gpu", metavar="N", doc="Which of several devices to use alone, from 0",
+    ))
+    n_ctx: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**24, optional=True), flags="-c --ctx-size", metavar="N", none="as memory allows",
+        doc="Context: tokens of prompt and answer of one sequence; 0: the model's own",
+        aliases="max_model_len num_ctx ctx_size context_length context_size max_seq_len max_length",
+    ))
+    threads: int = declared(0, EngineOption(
+        rule=Int(0, 512, minus_one=0), flags="-t --threads", metavar="N", doc="Threads; 0: one per core",
+        aliases="n_threads num_threads num_thread n_threads_batch",
+    ))
+    cpu_mask: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**1024 - 1, optional=True), flags="-C --cpu-mask", metavar="HEX", hexadecimal=True, none="any",
+        doc="Processors that the threads may use, bit i for processor i",
+    ))
+    kv_dtype: KvDType = declared("auto", EngineOption(
+        rule=Choice(KV_DTYPES), flags="--kv-dtype", metavar="TYPE",
+        doc="Type of the KV cache: auto (bf16 where the processor multiplies it, else f16), f32, f16, bf16, q8_0, q5_1,"
+        " q4_0, or K/V such as q8_0/q4_0. Quantized types need Quire's own kernels, and q5_1 and q4_0 need heads"
+        " divisible by 32", aliases="kv_cache_dtype cache_type_k cache_type_v type_k type_v dtype",
+    ))
+    n_blocks: int | None = declared(None, EngineOption(
+        rule=Int(2, 2**30, optional=True), flags="--cache-blocks", metavar="N", server_only=True,
+        doc="Blocks of 32 tokens in the cache, shared by all sequences", aliases="num_gpu_blocks_override",
+        none="one context, or 1024 tokens per sequence if that is more, in at most half of the free memory",
+    ))
+    kernels: Kernels = declared("auto", EngineOption(
+        rule=Choice(get_args(Kernels)), flags="--kernels",
+        doc="auto: Quire's own kernels where there are some; stock: only ggml's operators; cpu: only Quire's own",
+    ))
+    isa: str | None = declared(None, EngineOption(
+        rule=Text(optional=True), flags="--isa", metavar="NAME", none="the best of this machine",
+        doc="Instruction set of Quire's kernels, one of 'quire devices'",
+    ))
+    deterministic: bool | None = declared(None, EngineOption(
+        rule=Bool(optional=True), flags="--deterministic", none="QUIRE_DETERMINISTIC=1 turns it on",
+        doc="Make an answer's bits independent of the rest of the batch and of the cache; slower only where"
+        " 'quire devices' shows AMX (docs/kernels.md)",
+    ))
+    load: LoadMode = declared("mmap", EngineOption(
+        rule=Choice(get_args(LoadMode)), flags="--load", aliases="use_mmap use_mlock",
+        doc="mmap: map the file; copy: read it into memory; lock: map it and keep it in memory",
+    ))
+    packed_cache: str | None = declared(None, EngineOption(
+        rule=PathText(), flags="--packed-cache", metavar="DIR", none="no folder",
+        doc="Folder for the weights in the layout of Quire's kernels; the next start maps them from there",
+    ))
+    quantize: str | None = declared(None, EngineOption(
+        rule=Text(optional=True), flags="--quantize", metavar="TYPE", none="as they are",
+        doc="Quantize F32, F16 and BF16 weights while reading them: Q4_K_M, Q8_0, ... ('quire quantize --help')",
+        aliases="quantization load_in_8bit load_in_4bit torch_dtype",
+    ))
+    policy: Policy = declared("fifo", EngineOption(
+        rule=Choice(get_args(Policy)), flags="--policy", server_only=True, aliases="scheduling_policy",
+        doc="Order of requests; dynamic: fair among keys, and for each key by age, length and priority",
+    ))
+    max_step_tokens: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**16, optional=True), flags="-ub --batch-size --ubatch-size", metavar="N",
+        doc="Tokens in one step of the model", none="512, or as memory allows",
+        aliases="n_batch batch_size n_ubatch max_num_batched_tokens",
+    ))
+    max_sequences: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**12, optional=True), flags="-np --max-sequences --parallel", metavar="N", server_only=True,
+        doc="Requests answered at the same time", none="32, or as memory allows",
+        aliases="max_num_seqs n_parallel n_seq_max max_batch_size",
+    ))
+    memory_bytes: int | None = declared(None, EngineOption(
+        rule=Int(1, 2**60, optional=True), none="what is left", aliases="gpu_memory_utilization",
+        doc="Bytes that the model and its cache may take",
+    ))
+    step_s: float | None = declared(None, EngineOption(
+        rule=Float(0.0, 3600.0, open_below=True, optional=True), flags="--step-time", metavar="S", server_only=True,
+        doc="Seconds that a step may take, if reading less of a prompt makes it shorter", none="any",
+    ))
+    snapshot_tokens: int = declared(1024, EngineOption(
+        rule=Int(1, 2**24), flags="--snapshot-tokens", metavar="N",
+        doc="Most tokens between two cached copies of a recurrent state; a text that diverges from an earlier one is"
+        " computed again from the last copy",
+    ))
+    draft: str | None = declared(None, EngineOption(
+        rule=PathText(), flags="-md --draft --model-draft", metavar="MODEL", none="none",
+        doc="Smaller model with the same tokenizer, or EAGLE-3 head of this model, that proposes tokens; answers stay"
+        " the model's own (docs/speculation.md)", aliases="draft_model speculative_model model_draft",
+    ))
+    speculation: Speculation | None = declared(None, EngineOption(
+        rule=Choice(get_args(Speculation), optional=True), flags="--speculation",
+        none="auto with a draft, else grammar", aliases="speculative_config",
+        doc="What proposes tokens for requests that do not say: auto (everything there is), off, draft (the draft"
+        " model), eagle (the head), mtp (layers of the model's file that predict later tokens), lookup (earlier text)"
+        " or grammar (where a form leaves no choice)",
+    ))
+    draft_max: int = declared(16, EngineOption(
+        rule=Int(1, 64), flags="--draft-max", metavar="N", aliases="num_speculative_tokens",
+        doc="Most tokens proposed at a time; fewer are computed if they cost more than they gain",
+    ))
+    draft_min: int = declared(0, EngineOption(
+        rule=Int(0, 64), flags="--draft-min", metavar="N",
+        doc="Proposed tokens that are computed whatever they cost",
+    ))
+    taps: tuple[int, ...] = declared((), EngineOption(
+        rule=Layers(), doc="Layers, numbered from 0, whose hidden states LLM.hidden_states can return",
+    ))
+    adapters: tuple[tuple[str, float], ...] = declared((), EngineOption(
+        rule=Adapters(), flags="--lora --lora-scaled", metavar="FILE[:SCALE]",
+        doc="LoRA adapter, a GGUF file or a PEFT folder, and its scale; may be repeated, or several with commas; they"
+        " add up and apply to all requests", aliases="lora lora_path lora_paths adapter",
+    ))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        defaults = {entry.name: entry.default for entry in fields(self)}
         for name, option in engine_options().items():
-            value: object = self.__dict__[name]
-            if value is not None or defaults[name] is not None:
-                _check(name, option, value)
+            object.__setattr__(self, name, option.rule.check(f"[engine] {name}", self.__dict__[name]))
         for name in ("isa", "packed_cache", "deterministic"):
             if self.__dict__[name] and self.kernels == "stock":
-                raise RequestError(f"[engine] {name} must be None with kernels 'stock' but is for Quire's own")
+                raise RequestError(f"[engine] {name} needs Quire's own kernels, but kernels is 'stock'")
         if self.n_gpu_layers == 0 and self.device.lower() not in ("cpu", "auto", "default"):
-            raise RequestError(f"[engine] device must be 'cpu' where n_gpu_layers is 0 but is {self.device!r:.40}")
+            raise RequestError(f"[engine] device {self.device!r:.40} cannot be combined with n_gpu_layers 0")
         if self.main_gpu and (self.split_mode == "layer" or self.tensor_split):
-            raise RequestError(f"[engine] main_gpu must be 0 where several devices are used but is {self.main_gpu}")
+            raise RequestError(f"[engine] main_gpu {self.main_gpu} cannot be combined with a split across devices")
         if self.draft_min > self.draft_max:
-            raise RequestError(
-                f"[engine] draft_min must be at most draft_max, {self.draft_max}, but is {self.draft_min}"
-            )
+            raise RequestError(f"[engine] draft_min {self.draft_min} is more than draft_max {self.draft_max}")
         if self.adapters and self.packed_cache is not None:
-            raise RequestError("[engine] packed_cache must be None with adapters but is given")
+            raise RequestError("[engine] packed_cache cannot be combined with adapters")
         if self.draft is None and self.speculation in ("draft", "eagle"):
-            raise RequestError(f"[engine] draft must be given for speculation '{self.speculation}' but is None")
+            raise RequestError(f"[engine] speculation '{self.speculation}' needs a draft model: give draft")
 
 
-# Options by the names that other engines give them.
-_ALIASES: Mapping[str, str] = {
-    "model_path": "model", "model_id": "model", "path": "model", "pretrained_model_name_or_path": "model",
-    "repo_id": "model", "hf_repo": "model", "n_threads": "threads", "num_threads": "threads", "num_thread": "threads",
-    "n_threads_batch": "threads", "max_model_len": "n_ctx", "num_ctx": "n_ctx", "ctx_size": "n_ctx",
-    "context_length": "n_ctx", "context_size": "n_ctx", "max_seq_len": "n_ctx", "max_length": "n_ctx",
-    "n_batch": "max_step_tokens", "batch_size": "max_step_tokens", "n_ubatch": "max_step_tokens",
-    "max_num_batched_tokens": "max_step_tokens", "max_num_seqs": "max_sequences", "n_parallel": "max_sequences",
-    "n_seq_max": "max_sequences", "max_batch_size": "max_sequences", "gpu_layers": "n_gpu_layers",
-    "num_gpu": "n_gpu_layers", "num_gpu_layers": "n_gpu_layers", "ngl": "n_gpu_layers", "device_map": "device",
-    "kv_cache_dtype": "kv_dtype", "cache_type_k": "kv_dtype", "cache_type_v": "kv_dtype", "type_k": "kv_dtype",
-    "type_v": "kv_dtype", "draft_model": "draft", "speculative_model": "draft", "model_draft": "draft",
-    "num_speculative_tokens": "draft_max", "speculative_config": "speculation", "lora": "adapters",
-    "lora_path": "adapters", "lora_paths": "adapters", "adapter": "adapters", "use_mmap": "load", "use_mlock": "load",
-    "quantization": "quantize", "load_in_8bit": "quantize", "load_in_4bit": "quantize", "torch_dtype": "quantize",
-    "dtype": "kv_dtype", "gpu_memory_utilization": "memory_bytes", "num_gpu_blocks_override": "n_blocks",
-    "scheduling_policy": "policy", "tensor_parallel_size": "tensor_split",
-}  # fmt: skip
+_OPTIONS: Mapping[str, EngineOption] = MappingProxyType(
+    {entry.name: entry.metadata["parameter"] for entry in fields(EngineConfig)}
+)
+_ALIASES = {alias: name for name, option in _OPTIONS.items() for alias in option.aliases.split()}
+_MODEL = "model_path model_id path pretrained_model_name_or_path repo_id hf_repo"
+_ALIASES |= dict.fromkeys(_MODEL.split(), "model")  # an argument of LLM
+EngineConfig.__doc__ = "\n        ".join(
+    [f"{EngineConfig.__doc__}\n    Args:", *(f"{name}: {each.text}." for name, each in _OPTIONS.items())]
+)
 
 name_call(EngineConfig, _ALIASES)
+
+
+def engine_options() -> Mapping[str, EngineOption]:
+    """Return all options by name, in the order of ``EngineConfig``."""
+    return _OPTIONS
+
+
+def config_of(given: Mapping[str, Any]) -> EngineConfig:
+    """Return the options of keyword arguments, which may be lists, paths, and llama.cpp's numbers for the defaults."""
+    values: dict[str, Any] = {name: _OPTIONS[name].rule.lenient(value) for name, value in given.items()}
+    if given.get("n_gpu_layers") == -1 and given.get("device") == "default":
+        values["device"] = "auto"
+    values["n_ctx"] = values.get("n_ctx") or None
+    return EngineConfig(**values)
 
 
 def cache_dtype_of(k: str | None, v: str | None) -> str:
@@ -346,102 +285,3 @@ def cache_dtype_of(k: str | None, v: str | None) -> str:
             return only
         k, v = k or "f16", v or "f16"
     return k if k == v else f"{k}/{v}"
-
-
-def engine_options() -> dict[str, EngineOption]:
-    """All options by name, in the order of ``EngineConfig``."""
-    return {entry.name: entry.metadata["option"] for entry in fields(EngineConfig)}
-
-
-def _check(name: str, option: EngineOption, value: object) -> None:
-    if option.is_bool:
-        if not isinstance(value, bool):
-            raise RequestError(f"[engine] {name} must be a bool but is {value!r:.40}")
-    elif option.is_float:
-        assert option.limits is not None
-        low, high = option.limits
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low < value <= high:
-            raise RequestError(f"[engine] {name} must be above {low} and at most {high} but is {value!r:.40}")
-    elif option.is_shares:
-        _check_shares(name, value)
-    elif option.is_ints:
-        assert option.limits is not None
-        ints = list(value) if isinstance(value, tuple) else [-1]
-        if not all(type(each) is int and each >= 0 for each in ints) or sorted({*ints}) != ints:
-            raise RequestError(f"[engine] {name} must be a tuple of ints from 0 that ascend but is {value!r:.40}")
-    elif option.is_adapters or option.is_overrides:
-        _check_pairs(name, option, value)
-    elif option.limits is not None:
-        low, high = option.limits
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            most = str(high) if high < 2**40 else f"2**{int(high).bit_length()} - 1"
-            raise RequestError(f"[engine] {name} must be an int from {low} to {most} but is {value!r:.40}")
-    elif not isinstance(value, str):
-        raise RequestError(f"[engine] {name} must be a string but is {value!r:.40}")
-    elif option.choices and value not in option.choices:
-        raise RequestError(f"[engine] {name} must be one of {', '.join(option.choices)} but is {value!r:.40}")
-
-
-def _check_pairs(name: str, option: EngineOption, value: object) -> None:
-    what = "path, finite number" if option.is_adapters else "pattern, device"
-    if not isinstance(value, tuple) or (option.is_adapters and not all(_is_adapter(each) for each in value)):
-        raise RequestError(f"[engine] {name} must be a tuple of pairs ({what}) but is {value!r:.80}")
-    for each in value if option.is_overrides else ():
-        _check_override(name, each)
-
-
-def _check_shares(name: str, value: object) -> None:
-    numbers = value if isinstance(value, tuple) else (-1.0,)
-    is_number = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
-    if not is_number or not all(0 <= each < 1e9 for each in numbers) or (numbers and not any(numbers)):
-        raise RequestError(f"[engine] {name} must be numbers from 0, one of them above it, but is {value!r:.80}")
-
-
-def read_shares(text: str) -> tuple[float, ...]:
-    """Numbers with commas or slashes between them; RequestError for others."""
-    try:
-        found = tuple(float(part) for part in text.replace("/", ",").split(","))
-    except ValueError:
-        raise RequestError(f"[engine] tensor_split must be numbers with commas between but is {text!r:.80}") from None
-    _check_shares("tensor_split", found)
-    return found
-
-
-def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
-    """Paths with their factors, of ``FILE``, ``FILE:SCALE`` or several with commas; RequestError without a name."""
-    found = []
-    for each in (part for value in values for part in value.split(",")):
-        path, colon, scale = each.rpartition(":")
-        try:
-            found.append((path, float(scale)) if colon else (each, 1.0))
-        except ValueError:  # a colon of the path
-            found.append((each, 1.0))
-        if not found[-1][0]:
-            raise RequestError(f"[engine] a file of an adapter must be named but there is {each!r:.80}")
-    return tuple(found)
-
-
-def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Patterns with their devices, of ``PATTERN=DEVICE`` or several with commas; RequestError for others."""
-    found = []
-    for each in (part for value in values for part in value.split(",")):
-        pattern, equals, device = each.rpartition("=")
-        if not equals:
-            raise RequestError(f"[engine] override_tensor must be PATTERN=DEVICE but is {each!r:.80}")
-        _check_override("override_tensor", (pattern, device))
-        found.append((pattern, device))
-    return tuple(found)
-
-
-def _check_override(name: str, value: object) -> None:
-    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(each, str) and each for each in value):
-        raise RequestError(f"[engine] {name} must be pairs (pattern, device) but one is {value!r:.80}")
-    Expression(value[0], f"[engine] {name}", RequestError)
-
-
-def _is_adapter(value: object) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    path, scale = value
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    return isinstance(path, str) and is_number and isfinite(scale)

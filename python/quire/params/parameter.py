@@ -1,8 +1,8 @@
-"""What a sampling parameter is besides its name and type.
+"""What the declarations of parameters say.
 
-``sampling.py`` declares each parameter once, as a field with a ``Parameter``.  The rest is made from these: Python's
-keywords, options of commands, fields of the server's routes, the settings of its page, the native struct with its
-limits, and the table in ``docs/sampling.md``.
+``sampling.py`` declares each parameter of sampling once, as a field with a ``Parameter``; ``engine_options.py`` each
+option of the engine, with an ``EngineOption``.  The rest is made from these: Python's keywords, options of commands,
+fields of the server's routes, the settings of its page, the native struct with its limits, and tables in ``docs/``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from .rules import Bool, Choice, Float, Int, Rule, Seed, Text
 
-__all__ = ["Dialect", "Parameter", "Slider", "declared"]
+__all__ = ["Declaration", "Dialect", "Parameter", "Slider", "Speculation", "declared"]
 
 Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama", "llama_cpp", "generate"]
 """Routes with fields of their own: ``/v1/chat/completions`` and ``/v1/completions``, ``/v1/responses``,
 ``/v1/messages``, Ollama's ``options``, ``/completion``, ``/v1/generate``."""
+
+Speculation = Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"]
+"""What drafts tokens."""
 
 T = TypeVar("T")
 
@@ -32,28 +35,42 @@ class Slider:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """A parameter of sampling.
+class Declaration:
+    """What is known of a parameter besides its name, type and default.
 
-    ``doc``: what it does, for help, documentation and page, without a full stop.  ``paper``: where it was published.
-    ``none``: what None does.  ``flags``: its options on the command line, where -1 is None.  ``chat``: its value in
-    chats where nobody sets it.  ``stage``: the stage of the chain that runs if it is not the default.  ``native``: the
-    sampler reads it.  ``gguf``: the key of a model's file that advises it.  ``aliases``: what other engines call it.
-    ``routes``: the dialects with a field for it, each as ``dialect`` or ``dialect:name,name``.  ``unset``: values
-    where a dialect, or ``"command"`` for commands, has its own default.
+    ``doc``: what it does, for help, documentation and page, without a full stop.  ``none``: what None, or an empty
+    list, does.  ``flags``: its options on the command line.  ``aliases``: what other engines call it.
     """
 
     rule: Rule
     doc: str
-    paper: str = ""
     none: str = ""
     flags: str = ""
-    metavar: str = "N"
+    metavar: str | None = None
+    aliases: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its description in Python."""
+        return f"{self.doc}; {'None' if self.rule.optional else 'empty'}: {self.none}" if self.none else self.doc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter(Declaration):
+    """A parameter of sampling.
+
+    ``paper``: where it was published.  ``chat``: its value in chats where nobody sets it.  ``stage``: the stage of the
+    chain that runs if it is not the default.  ``native``: the sampler reads it.  ``gguf``: the key of a model's file
+    that advises it.  ``routes``: the dialects with a field for it, each as ``dialect`` or ``dialect:name,name``.
+    ``unset``: values where a dialect, or ``"command"`` for commands, has its own default.
+    """
+
+    paper: str = ""
+    metavar: str | None = "N"
     chat: float | None = None
     stage: str = ""
     native: bool = True
     gguf: str = ""
-    aliases: str = ""
     routes: str = ""
     unset: dict[str, Any] = field(default_factory=dict)
     page: Slider | None = None
@@ -69,13 +86,11 @@ class Parameter:
     @property
     def text(self) -> str:
         """Its description in Python."""
-        none = f"; None: {self.none}" if self.none else ""
-        paper = f" ({self.paper})" if self.paper else ""
-        return f"{self.doc}{none}{paper}"
+        return f"{super().text} ({self.paper})" if self.paper else super().text
 
     @property
     def help(self) -> str:
-        """Its description on the command line."""
+        """Its description on the command line, where -1 is None."""
         none = f"; -1: {self.none}" if self.none else ""
         return f"{self.doc}{none}."
 
@@ -90,7 +105,7 @@ _KINDS: tuple[tuple[tuple[type[Rule], ...], type[int | float | str]], ...] = (
 )  # fmt: skip
 
 
-def declared(default: T, parameter: Parameter) -> T:
+def declared(default: T, parameter: Declaration) -> T:
     """Return a dataclass field with its parameter.  To type checkers, the default."""
     metadata = {"parameter": parameter}
     if isinstance(default, dict):

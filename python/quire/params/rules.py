@@ -100,8 +100,8 @@ class Int(Rule):
         return value
 
     def lenient(self, value: object) -> object:
-        """Take negative numbers for None."""
-        return None if self.optional and isinstance(value, int) and value < 0 else value
+        """Take -1 for None."""
+        return None if self.optional and value == -1 and not isinstance(value, float) else value
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
-from .parameter import Dialect, Parameter, Slider, declared
+from .parameter import Dialect, Parameter, Slider, Speculation, declared
 from .rules import Bias, Bool, Callables, Choice, Float, Ids, Instance, Int, Names, Seed, Strings, Text
 from .structured import StructuredOutputsParams
 
@@ -36,7 +36,7 @@ DEFAULT_SAMPLERS = (
 )
 """The stages of the sampling chain, in the default order."""
 
-SPECULATIONS = ("auto", "off", "draft", "mtp", "eagle", "lookup", "grammar")
+SPECULATIONS: tuple[str, ...] = get_args(Speculation)
 
 _SHARE = Float(0.0, 1.0)
 _OWN = "openai llama_cpp"  # routes that have all of Quire's fields

@@ -1,0 +1,153 @@
+"""Rules of engine options whose values are paths, lists or pairs, and the texts of commands for them."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+
+from ..errors import RequestError
+from ..files.expressions import Expression
+from .rules import Rule, refusal
+
+__all__ = ["Adapters", "Layers", "Overrides", "PathText", "Shares", "read_adapters", "read_overrides", "read_shares"]
+
+
+@dataclass(frozen=True)
+class PathText(Rule):
+    """The path of a file or folder."""
+
+    optional: bool = field(default=True, kw_only=True)
+
+    def _checked(self, label: str, value: object) -> object:
+        if not isinstance(value, str):
+            raise refusal(label, value, "is not a path")
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take objects of ``pathlib``."""
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+@dataclass(frozen=True)
+class _Tuple(Rule):
+    """A tuple; of callers, any list."""
+
+    def _checked(self, label: str, value: object) -> object:
+        if not isinstance(value, tuple):
+            name = label.rpartition(" ")[2]
+            raise refusal(label, value, f"is not a list: give one, as in {name}=[...]")
+        return self._checked_items(label, value)
+
+    @abstractmethod
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        """Check the items."""
+
+    def lenient(self, value: object) -> object:
+        """Take any list."""
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            return value
+        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+
+
+@dataclass(frozen=True)
+class Layers(_Tuple):
+    """Numbers of layers, ascending."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        ints = [each for each in value if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+        if len(ints) != len(value) or sorted({*ints}) != ints:
+            raise refusal(label, value, "is out of range: expected ascending layer numbers from 0")
+        return value
+
+
+@dataclass(frozen=True)
+class Shares(_Tuple):
+    """Numbers from 0, not all of them 0."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        numbers = [each for each in value if isinstance(each, int | float) and not isinstance(each, bool)]
+        if len(numbers) != len(value) or not all(0 <= each < 1e9 for each in numbers) or (numbers and not any(numbers)):
+            raise refusal(label, value, "is out of range: expected numbers from 0, at least one of them above 0")
+        return value
+
+
+@dataclass(frozen=True)
+class Adapters(_Tuple):
+    """Pairs of a path and a finite number."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        for each in value:
+            path, scale = each if isinstance(each, tuple) and len(each) == 2 else (None, None)
+            if not isinstance(path, str) or not _is_scale(scale):
+                raise RequestError(f"{label} has {each!r:.80}: expected paths, or pairs (path, finite number)")
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take a single adapter, and paths without a number, which is then 1."""
+        items = super().lenient((value,) if isinstance(value, str | os.PathLike) else value)
+        return tuple(map(_pair, items)) if isinstance(items, tuple) else items
+
+
+def _pair(adapter: object) -> object:
+    if isinstance(adapter, str | os.PathLike):
+        return os.fspath(adapter), 1.0
+    if isinstance(adapter, tuple) and adapter and isinstance(adapter[0], os.PathLike):
+        return os.fspath(adapter[0]), *adapter[1:]
+    return adapter
+
+
+@dataclass(frozen=True)
+class Overrides(_Tuple):
+    """Pairs of a regular expression and a device."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        for each in value:
+            if not isinstance(each, tuple) or len(each) != 2 or not all(isinstance(e, str) and e for e in each):
+                raise RequestError(f"{label} has {each!r:.80}: expected a pair (pattern, device)")
+            Expression(each[0], label, RequestError)
+        return value
+
+
+def _is_scale(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def read_shares(text: str) -> tuple[float, ...]:
+    """Parse numbers separated by commas or slashes.  RequestError for others."""
+    label = "[engine] tensor_split"
+    try:
+        found = tuple(float(part) for part in text.replace("/", ",").split(","))
+    except ValueError:
+        raise refusal(label, text, "is invalid: expected numbers with commas between") from None
+    Shares().check(label, found)
+    return found
+
+
+def read_adapters(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
+    """Parse ``FILE``, ``FILE:SCALE`` or several separated by commas.  RequestError for an empty name."""
+    found = []
+    for each in (part for value in values for part in value.split(",")):
+        path, colon, scale = each.rpartition(":")
+        try:
+            found.append((path, float(scale)) if colon else (each, 1.0))
+        except ValueError:  # a colon of the path
+            found.append((each, 1.0))
+        if not found[-1][0]:
+            raise RequestError(f"[engine] adapters: {each!r:.80} names no file")
+    return tuple(found)
+
+
+def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Parse ``PATTERN=DEVICE`` or several separated by commas.  RequestError for others."""
+    label = "[engine] override_tensor"
+    found = []
+    for each in (part for value in values for part in value.split(",")):
+        pattern, equals, device = each.rpartition("=")
+        if not equals:
+            raise refusal(label, each, "is invalid: expected PATTERN=DEVICE")
+        found.append((pattern, device))
+    Overrides().check(label, tuple(found))
+    return tuple(found)
