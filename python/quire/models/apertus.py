@@ -12,12 +12,12 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Entry,
     Fields,
+    computed,
     f32,
-    made,
     no_windows,
     only_with,
     rope_keys,
-    taken,
+    tensor,
 )
 from ..checkpoints.mapping.rope import rope_of
 from ..errors import LoadError, UnsupportedError
@@ -84,15 +84,15 @@ HF = {
         "apertus",
         {
             **DECODER_KEYS,
-            "attention.key_length": made("u32", head_dim_of),
-            "attention.value_length": made("u32", head_dim_of),
+            "attention.key_length": computed("u32", head_dim_of),
+            "attention.value_length": computed("u32", head_dim_of),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
         },
         {
             **DECODER_TENSORS,
             **qwen3.QK_NORMS,
-            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
-            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+            **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
             "blk.{i}.attn_norm": f"{_LAYER}.attention_layernorm",
             "blk.{i}.ffn_norm": f"{_LAYER}.feedforward_layernorm",
         },

@@ -13,11 +13,11 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Entry,
     Fields,
+    computed,
     interleaved,
-    made,
     no_windows,
     rope_keys,
-    taken,
+    tensor,
     u32,
 )
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
@@ -88,13 +88,13 @@ _CHECKPOINT = Checkpoint(
     {
         **DECODER_KEYS,
         "context_length": u32("max_position_embeddings", "model_max_length"),
-        "rope.dimension_count": made("u32", llama.head_dim_of),
+        "rope.dimension_count": computed("u32", llama.head_dim_of),
     },
     {
         **DECODER_TENSORS,
-        "output": taken("lm_head", change=normed_head),
+        "output": tensor("lm_head", change=normed_head),
         **{
-            f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.W_pack", change=_part("qkv".index(one)))
+            f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.self_attn.W_pack", change=_part("qkv".index(one)))
             for one in "qkv"
         },
     },

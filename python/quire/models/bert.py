@@ -5,7 +5,7 @@ Attention is bidirectional; the output is a vector for each token, or class scor
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, made, rows, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, rows, tensor, u32
 from ..nn import MLP, Keys, Weights
 from .encoding import (
     ENCODER_KEYS,
@@ -86,7 +86,7 @@ _DISTIL_KEYS: dict[str, Key] = {
     "block_count": u32("n_layers"),
     "feed_forward_length": u32("hidden_dim"),
     "attention.head_count": u32("n_heads", low=1),
-    "attention.layer_norm_epsilon": made("f32", lambda config: 1e-12),
+    "attention.layer_norm_epsilon": computed("f32", lambda config: 1e-12),
 }
 _DISTIL_LAYER = "transformer.layer.{i}"
 _DISTIL_TENSORS: dict[str, str | Source] = {
@@ -114,11 +114,11 @@ _DISTIL = Checkpoint(
 )
 _ROBERTA_KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
-    "context_length": made("u32", lambda config: _n_positions(config) - _position_offset(config)),
+    "context_length": computed("u32", lambda config: _n_positions(config) - _position_offset(config)),
 }
 _ROBERTA_TENSORS: dict[str, str | Source] = {
     **_TENSORS,
-    "position_embd": taken("embeddings.position_embeddings", change=rows(_position_offset, _n_positions)),
+    "position_embd": tensor("embeddings.position_embeddings", change=rows(_position_offset, _n_positions)),
 }
 _BERT_HEAD: dict[str, str | Source] = {"cls": "bert.pooler.dense", "cls.output": "classifier"}
 _ROBERTA_HEAD: dict[str, str | Source] = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}

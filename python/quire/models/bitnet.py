@@ -12,12 +12,12 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     no_windows,
     only_with,
     rope_keys,
-    taken,
+    tensor,
     u32,
 )
 from ..errors import UnsupportedError
@@ -79,14 +79,14 @@ _CHECKPOINT = Checkpoint(
     {
         **DECODER_KEYS,
         "attention.head_count_kv": u32("num_key_value_heads", default=5, low=1),
-        "attention.key_length": made("u32", llama.head_dim_of),
-        "attention.value_length": made("u32", llama.head_dim_of),
+        "attention.key_length": computed("u32", llama.head_dim_of),
+        "attention.value_length": computed("u32", llama.head_dim_of),
         "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
     },
     {
         **DECODER_TENSORS,
-        **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
-        "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+        **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.self_attn.{one}_proj", change=_BIASES) for one in "qkv"},
+        "blk.{i}.attn_output": tensor(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
         "blk.{i}.attn_sub_norm": f"{_LAYER}.self_attn.attn_sub_norm",
         "blk.{i}.ffn_sub_norm": f"{_LAYER}.mlp.ffn_sub_norm",
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, tensor, u32
 from ..nn import MLP, Keys, Step, Tensor, Weights
 from .base import DenseConfig
 from .classic import EPS, AlibiAttention, Block, LayerNormDecoder, LinearBiases, in_order
@@ -52,7 +52,7 @@ HF = {
             "context_length": u32("seq_length", default=2048, low=1),
             "embedding_length": _WIDTH,
             "block_count": u32("n_layer", "num_hidden_layers", default=2),
-            "feed_forward_length": made("u32", _ffn_dim),
+            "feed_forward_length": computed("u32", _ffn_dim),
             "attention.head_count": _N_HEAD,
             "attention.head_count_kv": _N_HEAD,
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
@@ -63,7 +63,7 @@ HF = {
             "output_norm": "transformer.ln_f",
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
-            "blk.{i}.attn_qkv": taken(f"{_LAYER}.self_attention.query_key_value", change=in_order),
+            "blk.{i}.attn_qkv": tensor(f"{_LAYER}.self_attention.query_key_value", change=in_order),
             "blk.{i}.attn_output": f"{_LAYER}.self_attention.dense",
             "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
             "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, f32, u32
 from ..checkpoints.mapping.decoder import BIASED_TENSORS
 from ..errors import UnsupportedError
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
@@ -68,12 +68,12 @@ _CHATGLM = _ChatGLM(
         "block_count": u32("num_layers", "num_hidden_layers"),
         "feed_forward_length": u32("ffn_hidden_size"),
         "attention.head_count": u32("num_attention_heads", low=1),
-        "attention.head_count_kv": made("u32", _n_kv_head),
+        "attention.head_count_kv": computed("u32", _n_kv_head),
         "attention.key_length": u32("kv_channels", default=128),
         "attention.value_length": u32("kv_channels", default=128),
         "attention.layer_norm_rms_epsilon": f32("layernorm_epsilon", default=1e-5),
-        "rope.dimension_count": made("u32", _half),
-        "rope.freq_base": made("f32", _base),
+        "rope.dimension_count": computed("u32", _half),
+        "rope.freq_base": computed("f32", _base),
     },
     {
         "token_embd": "transformer.embedding.word_embeddings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native.graph import layer_norm, multiply_weight
-from ..checkpoints.mapping import DECODER_KEYS, Array, Change, Fields, Key, made
+from ..checkpoints.mapping import DECODER_KEYS, Array, Change, Fields, Key, computed
 from ..checkpoints.mapping.rope import rope_of
 from ..errors import CapacityError, UnsupportedError
 from ..nn import CacheSpec, Linear, RopeSpec, Step, Tensor, Weight, Weights, rope, select_rows
@@ -56,7 +56,7 @@ class LinearBiases:
         if step.n_ctx not in self.made:
             distances = np.arange(step.n_ctx - 1, -1, -1, dtype=np.float32)
             table = -np.array(self.slopes, np.float32)[:, None] * distances
-            self.made[step.n_ctx] = self.weights.made("alibi", table)
+            self.made[step.n_ctx] = self.weights.computed("alibi", table)
         return self.made[step.n_ctx]
 
 
@@ -214,7 +214,7 @@ def n_rotated(factor: float, *, name: str = "partial_rotary_factor") -> Key:
         part = rope.number("partial_rotary_factor", part)
         return int(config.integer("hidden_size") // config.integer("num_attention_heads", low=1) * part)
 
-    return made("u32", read)
+    return computed("u32", read)
 
 
 CLASSIC_KEYS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import EPS, GELU_TANH, Attention, Block, LayerNormDecoder
@@ -43,11 +43,11 @@ HF = {
             "context_length": u32("n_positions", low=1),
             "embedding_length": u32("n_embd"),
             "block_count": u32("n_layer"),
-            "feed_forward_length": made("u32", _ffn_dim),
+            "feed_forward_length": computed("u32", _ffn_dim),
             "attention.head_count": u32("n_head", low=1),
             "attention.head_count_kv": u32("num_query_groups", low=1),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-            "rope.freq_base": made("f32", lambda config: 10000.0),
+            "rope.freq_base": computed("f32", lambda config: 10000.0),
         },
         {
             "token_embd": "transformer.wte",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, has_windows, local_layers, made, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, has_windows, local_layers, u32
 from ..nn import CacheSpec, Keys, RopeSpec, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .base import local_layers as locals_of
@@ -51,8 +51,8 @@ HF = {
         "cohere2",
         {
             **KEYS,
-            "attention.sliding_window": made("u32", _window),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.sliding_window": computed("u32", _window),
+            "attention.sliding_window_pattern": computed("bool[]", _pattern),
             "vocab_size": u32("vocab_size"),
         },
         TENSORS,

@@ -9,13 +9,13 @@ from ..checkpoints.mapping import (
     DECODER_TENSORS,
     SILU,
     Checkpoint,
+    computed,
     f32,
     factor,
-    made,
     no_windows,
     only_with,
     rope_keys,
-    taken,
+    tensor,
     u32,
 )
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
@@ -60,17 +60,17 @@ _BIASES = only_with("attention_bias", default=False, biases=True)
 KEYS = {
     **{name: key for name, key in DECODER_KEYS.items() if not name.endswith("rms_epsilon")},
     "context_length": u32("max_position_embeddings", default=8192),
-    "attention.key_length": made("u32", head_dim_of),
-    "attention.value_length": made("u32", head_dim_of),
+    "attention.key_length": computed("u32", head_dim_of),
+    "attention.value_length": computed("u32", head_dim_of),
     "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
     "logit_scale": factor("logit_scale", default=0.0625),
 }
 TENSORS = {
     **{name: source for name, source in DECODER_TENSORS.items() if not name.endswith("ffn_norm")},
-    "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
-    "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
-    "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
-    "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+    "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+    "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+    "blk.{i}.attn_v": tensor(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+    "blk.{i}.attn_output": tensor(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
 }
 _HEAD_NORMS = only_with("use_qk_norm", default=False)
 HF = {
@@ -79,8 +79,8 @@ HF = {
         {**KEYS, "context_length": u32("model_max_length", "max_position_embeddings", default=8192)},
         {
             **TENSORS,
-            "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_norm", change=_HEAD_NORMS),
-            "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_norm", change=_HEAD_NORMS),
+            "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_norm", change=_HEAD_NORMS),
+            "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_norm", change=_HEAD_NORMS),
         },
         fixed={"hidden_act": SILU},
         checks=(no_windows,),

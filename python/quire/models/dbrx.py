@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import clamp
-from ..checkpoints.mapping import Checkpoint, Fields, Key, by_expert, made, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, by_expert, computed, tensor, u32
 from ..checkpoints.mapping.rope import Entry, rope_keys, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
@@ -59,11 +59,11 @@ MODEL = Dbrx
 
 
 def _attention(name: str, default: int) -> Key:
-    return made("u32", lambda config: config.inner("attn_config").integer(name, default, low=1))
+    return computed("u32", lambda config: config.inner("attn_config").integer(name, default, low=1))
 
 
 def _ffn(name: str, default: int) -> Key:
-    return made("u32", lambda config: config.inner("ffn_config").integer(name, default, low=1))
+    return computed("u32", lambda config: config.inner("ffn_config").integer(name, default, low=1))
 
 
 def _head_dim(config: Fields) -> int:
@@ -111,10 +111,10 @@ HF = {
             "block_count": u32("n_layers", default=24),
             "feed_forward_length": _ffn("ffn_hidden_size", 3584),
             "attention.head_count": u32("n_heads", default=16, low=1),
-            "rope.dimension_count": made("u32", _head_dim),
+            "rope.dimension_count": computed("u32", _head_dim),
             "attention.head_count_kv": _attention("kv_n_heads", 1),
-            "attention.layer_norm_epsilon": made("f32", lambda config: 1e-5),
-            "attention.clamp_kqv": made("f32", _limit),
+            "attention.layer_norm_epsilon": computed("f32", lambda config: 1e-5),
+            "attention.clamp_kqv": computed("f32", _limit),
             "expert_count": _ffn("moe_num_experts", 4),
             "expert_used_count": _ffn("moe_top_k", 1),
         },
@@ -127,9 +127,9 @@ HF = {
             "blk.{i}.attn_output": f"{_LAYER}.norm_attn_norm.attn.out_proj",
             "blk.{i}.attn_output_norm": f"{_LAYER}.norm_attn_norm.norm_2",
             "blk.{i}.ffn_gate_inp": f"{_LAYER}.ffn.router.layer",
-            "blk.{i}.ffn_gate_exps.weight": taken(f"{_EXPERTS}.w1", change=by_expert(_n_expert)),
-            "blk.{i}.ffn_up_exps.weight": taken(f"{_EXPERTS}.v1", change=by_expert(_n_expert)),
-            "blk.{i}.ffn_down_exps.weight": taken(f"{_EXPERTS}.w2", change=by_expert(_n_expert, transposes=True)),
+            "blk.{i}.ffn_gate_exps.weight": tensor(f"{_EXPERTS}.w1", change=by_expert(_n_expert)),
+            "blk.{i}.ffn_up_exps.weight": tensor(f"{_EXPERTS}.v1", change=by_expert(_n_expert)),
+            "blk.{i}.ffn_down_exps.weight": tensor(f"{_EXPERTS}.w2", change=by_expert(_n_expert, transposes=True)),
         },
         fixed={"tie_word_embeddings": (False,)},
         checks=(_experts,),

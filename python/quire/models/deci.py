@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..checkpoints.mapping import SILU, Array, Checkpoint, Fields, interleaved, made, no_windows, taken
+from ..checkpoints.mapping import SILU, Array, Checkpoint, Fields, computed, interleaved, no_windows, tensor
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, Linear, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama
@@ -175,14 +175,14 @@ HF = {
                 for name, key in llama.KEYS.items()
                 if name not in ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
             },
-            "attention.head_count": made("u32[]", _n_heads),
-            "attention.head_count_kv": made("u32[]", _n_kv_heads),
-            "feed_forward_length": made("u32[]", _ffn_dims),
+            "attention.head_count": computed("u32[]", _n_heads),
+            "attention.head_count_kv": computed("u32[]", _n_kv_heads),
+            "feed_forward_length": computed("u32[]", _ffn_dims),
         },
         {
             **llama.TENSORS,
-            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_in_pairs),
-            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_in_pairs),
+            "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_in_pairs),
+            "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_in_pairs),
             "blk.{i}.attn_output.weight": f"{_LAYER}.self_attn.linear_attn.weight",
         },
         fixed={"hidden_act": SILU},

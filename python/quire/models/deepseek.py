@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..checkpoints.mapping import EXPERT_TENSORS, SHARED_EXPERT_TENSORS, SILU, Checkpoint, f32, made, no_windows, u32
+from ..checkpoints.mapping import (
+    EXPERT_TENSORS,
+    SHARED_EXPERT_TENSORS,
+    SILU,
+    Checkpoint,
+    computed,
+    f32,
+    no_windows,
+    u32,
+)
 from ..nn import ExpertConfig, Keys, Weights, frequency_factors, rope_spec
 from . import llama
 from .base import Block, Decoder, DenseConfig, dense_then_experts
@@ -47,7 +56,7 @@ HF = {
             "expert_used_count": u32("num_experts_per_tok"),
             "expert_feed_forward_length": u32("moe_intermediate_size"),
             "expert_shared_count": u32("n_shared_experts", default=0),
-            "expert_weights_scale": made("f32", lambda config: 1.0),
+            "expert_weights_scale": computed("f32", lambda config: 1.0),
             "leading_dense_block_count": u32("first_k_dense_replace", default=0),
         },
         {**llama.TENSORS, **EXPERT_TENSORS, **SHARED_EXPERT_TENSORS},

@@ -23,13 +23,13 @@ from ..checkpoints.mapping import (
     Fields,
     Key,
     Source,
+    computed,
     f32,
     factor,
     flag,
-    made,
     n_dense,
     rope_keys,
-    taken,
+    tensor,
     u32,
 )
 from ..checkpoints.mapping.rope import kind_of, rope_of
@@ -184,12 +184,14 @@ def _part(part: Callable[[Array, int], Array], nope: int = 128, v_dim: int = 128
 
 def q_rank(default: int) -> Key:
     """Return the key of the queries' rank, 0 for a single product: llama.cpp requires the key for most models."""
-    return made("u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default))
+    return computed(
+        "u32", lambda config: 0 if config.is_null("q_lora_rank") else config.integer("q_lora_rank", default)
+    )
 
 
 def latent_eps(default: float) -> Key:
     """Return the key for the epsilon of latent norms, a constant; it is written if the other norms differ."""
-    return made("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
+    return computed("f32", lambda config: None if config.number("rms_norm_eps", default) == LATENT_EPS else LATENT_EPS)
 
 
 def _whole_rotation(config: Fields) -> None:
@@ -213,14 +215,14 @@ def _rotated_head(config: Fields) -> None:
 
 LATENT_KEYS: dict[str, Key] = {
     **DECODER_KEYS,
-    "attention.head_count_kv": made("u32", lambda config: 1),
+    "attention.head_count_kv": computed("u32", lambda config: 1),
     "attention.q_lora_rank": q_rank(1536),
     "attention.kv_lora_rank": u32("kv_lora_rank", default=512, low=1),
-    "attention.key_length": made(
+    "attention.key_length": computed(
         "u32", lambda config: config.integer("kv_lora_rank", 512) + config.integer("qk_rope_head_dim", 64)
     ),
     "attention.value_length": u32("kv_lora_rank", default=512),
-    "attention.key_length_mla": made(
+    "attention.key_length_mla": computed(
         "u32", lambda config: config.integer("qk_nope_head_dim", 128) + config.integer("qk_rope_head_dim", 64)
     ),
     "attention.value_length_mla": u32("v_head_dim", default=128),
@@ -234,7 +236,7 @@ EXPERT_KEYS: dict[str, Key] = {
     "expert_shared_count": u32("n_shared_experts"),
     "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
     "leading_dense_block_count": u32("first_k_dense_replace", default=0),
-    "nextn_predict_layers": made("u32", lambda config: 0),
+    "nextn_predict_layers": computed("u32", lambda config: 0),
 }
 _LAYER = "model.layers.{i}"
 LATENT_TENSORS: dict[str, str | Source] = {
@@ -244,8 +246,8 @@ LATENT_TENSORS: dict[str, str | Source] = {
     "blk.{i}.attn_q_b": f"{_LAYER}.self_attn.q_b_proj",
     "blk.{i}.attn_kv_a_mqa": f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
     "blk.{i}.attn_kv_a_norm": f"{_LAYER}.self_attn.kv_a_layernorm",
-    "blk.{i}.attn_k_b": taken(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_k_b)),
-    "blk.{i}.attn_v_b": taken(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_v_b)),
+    "blk.{i}.attn_k_b": tensor(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_k_b)),
+    "blk.{i}.attn_v_b": tensor(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_v_b)),
 }
 SHARED_TENSORS: dict[str, str | Source] = {
     **EXPERT_TENSORS,
@@ -271,7 +273,7 @@ def _groups(name: str) -> Key:
         n = 1 if config.is_null(name) else config.integer(name, 1, low=1)
         return n if config.text("topk_method", "greedy") == "group_limited_greedy" else 1
 
-    return made("u32", read)
+    return computed("u32", read)
 
 
 HF = {
@@ -283,7 +285,7 @@ HF = {
             "expert_count": u32("n_routed_experts", "num_experts", default=64),
             "expert_shared_count": u32("n_shared_experts", default=2),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1407),
-            "expert_gating_func": made("u32", lambda config: 1),
+            "expert_gating_func": computed("u32", lambda config: 1),
             "expert_group_count": _groups("n_group"),
             "expert_group_used_count": _groups("topk_group"),
         },
@@ -310,7 +312,7 @@ HF = {
             "expert_feed_forward_length": u32("moe_intermediate_size", default=2048),
             "expert_weights_scale": factor("routed_scaling_factor", default=2.5),
             "expert_weights_norm": flag("norm_topk_prob", default=True),
-            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_gating_func": computed("u32", lambda config: 2),
             "expert_group_count": u32("n_group", default=8, low=1),
             "expert_group_used_count": u32("topk_group", default=4, low=1),
             "leading_dense_block_count": u32("first_k_dense_replace", default=3),
@@ -335,7 +337,7 @@ HF = {
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
             "attention.q_lora_rank": q_rank(768),
-            "attention.key_length_mla": made(
+            "attention.key_length_mla": computed(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 192) + config.integer("qk_rope_head_dim", 64)
             ),
             "attention.value_length_mla": u32("v_head_dim", default=256),
@@ -345,16 +347,16 @@ HF = {
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1536),
             "expert_weights_scale": factor("routed_scaling_factor", default=1.8),
             "expert_weights_norm": flag("norm_topk_prob", default=True),
-            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_gating_func": computed("u32", lambda config: 2),
             "expert_group_count": u32("n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "leading_dense_block_count": made("u32", lambda config: n_dense(config, 1)),
+            "leading_dense_block_count": computed("u32", lambda config: n_dense(config, 1)),
         },
         {
             **LATENT_TENSORS,
             **SHARED_TENSORS,
-            "blk.{i}.attn_k_b": taken(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_k_b, 192, 256)),
-            "blk.{i}.attn_v_b": taken(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_v_b, 192, 256)),
+            "blk.{i}.attn_k_b": tensor(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_k_b, 192, 256)),
+            "blk.{i}.attn_v_b": tensor(f"{_LAYER}.self_attn.kv_b_proj", change=_part(_v_b, 192, 256)),
         },
         fixed={
             **FIXED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checkpoints.mapping import PREDICTING_LAYERS, Fields, Key, factor, made, n_dense, u32
+from ..checkpoints.mapping import PREDICTING_LAYERS, Fields, Key, computed, factor, n_dense, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Step, Tensor, Weights
 from . import deepseek2
@@ -64,7 +64,7 @@ _KEYS: dict[str, Key] = {
     "attention.indexer.top_k": u32("index_topk", default=2048, low=1),
     "expert_group_count": u32("n_group", default=8, low=1),
     "expert_group_used_count": u32("topk_group", default=4, low=1),
-    "leading_dense_block_count": made("u32", _n_dense),
+    "leading_dense_block_count": computed("u32", _n_dense),
 }
 _INDEXER = "model.layers.{i}.self_attn.indexer"
 _TENSORS = {
@@ -92,7 +92,7 @@ HF = {
             **_KEYS,
             "attention.q_lora_rank": deepseek2.q_rank(2048),
             "attention.indexer.head_count": u32("index_n_heads", default=32),
-            "attention.indexer.types": made("bool[]", _types),
+            "attention.indexer.types": computed("bool[]", _types),
             "expert_count": u32("n_routed_experts", "num_local_experts", default=256),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=2048),

@@ -15,10 +15,10 @@ from ..checkpoints.mapping import (
     HeadCheckpoint,
     Key,
     Source,
+    computed,
     interleaved,
-    made,
     no_windows,
-    taken,
+    tensor,
     u32,
 )
 from ..errors import LoadError, UnsupportedError
@@ -190,7 +190,7 @@ def _flag_of(name: str) -> Key:
         value = config.flag(name, inner.flag(name, False))
         return value or None
 
-    return made("bool", read)
+    return computed("bool", read)
 
 
 _ALWAYS = ("use_aux_hidden_state", "use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular")
@@ -225,8 +225,8 @@ TENSORS: dict[str, str | Source] = {
     "output": "lm_head",
     "blk.0.attn_norm": f"{_LAYER}input_layernorm",
     "blk.0.attn_norm_2": f"{_LAYER}hidden_norm",
-    "blk.0.attn_q": taken(f"{_LAYER}self_attn.q_proj", change=interleaved("num_attention_heads")),
-    "blk.0.attn_k": taken(
+    "blk.0.attn_q": tensor(f"{_LAYER}self_attn.q_proj", change=interleaved("num_attention_heads")),
+    "blk.0.attn_k": tensor(
         f"{_LAYER}self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
     "blk.0.attn_v": f"{_LAYER}self_attn.v_proj",
@@ -238,12 +238,12 @@ TENSORS: dict[str, str | Source] = {
 }
 KEYS: dict[str, Key] = {
     **DECODER_KEYS,
-    "attention.key_length": made("u32", head_dim_of),
-    "attention.value_length": made("u32", head_dim_of),
-    "rope.dimension_count": made("u32", head_dim_of),
+    "attention.key_length": computed("u32", head_dim_of),
+    "attention.value_length": computed("u32", head_dim_of),
+    "rope.dimension_count": computed("u32", head_dim_of),
     "vocab_size": u32("vocab_size"),
     "target_hidden_size": u32("target_hidden_size", "hidden_size"),
-    "target_layers": made("i32[]", _layers),
+    "target_layers": computed("i32[]", _layers),
     **{name: _flag_of(name) for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
 }
 HF_HEADS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, u32
 from ..checkpoints.mapping.rope import kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
@@ -271,12 +271,12 @@ ENCODER_KEYS: dict[str, Key] = {
     "feed_forward_length": u32("intermediate_size"),
     "attention.head_count": u32("num_attention_heads", low=1),
     "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-12),
-    "attention.causal": made("bool", lambda config: False),
+    "attention.causal": computed("bool", lambda config: False),
 }
 HEAD_KEYS: dict[str, Key] = {
-    "pooling_type": made("u32", lambda config: RANK),
-    "classifier.output_labels": made("string[]", labels),
-    "classifier.problem_type": made("string", problem_type),
+    "pooling_type": computed("u32", lambda config: RANK),
+    "classifier.output_labels": computed("string[]", labels),
+    "classifier.problem_type": computed("string", problem_type),
 }
 
 

@@ -10,8 +10,8 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     no_windows,
     rope_keys,
 )
@@ -58,9 +58,9 @@ HF = {
         "ernie4_5",
         {
             **DECODER_KEYS,
-            "attention.head_count_kv": made("u32", _n_kv_head),
-            "attention.key_length": made("u32", _head_dim),
-            "attention.value_length": made("u32", _head_dim),
+            "attention.head_count_kv": computed("u32", _n_kv_head),
+            "attention.key_length": computed("u32", _head_dim),
+            "attention.value_length": computed("u32", _head_dim),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
         },
         DECODER_TENSORS,

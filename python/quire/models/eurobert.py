@@ -12,11 +12,11 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Key,
     Source,
+    computed,
     f32,
-    made,
     only_with,
     rope_keys,
-    taken,
+    tensor,
 )
 from ..nn import (
     CacheSpec,
@@ -88,11 +88,11 @@ MODEL = EuroBert
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-    "attention.causal": made("bool", lambda config: False),
+    "attention.causal": computed("bool", lambda config: False),
 }
 _BIASED = {"attn": "attention_bias", "ffn_": "mlp_bias"}
 _TENSORS: dict[str, str | Source] = {
-    ours: taken(*Source.of(theirs).names, change=only_with(_BIASED[ours[8:12]], default=False, biases=True))
+    ours: tensor(*Source.of(theirs).names, change=only_with(_BIASED[ours[8:12]], default=False, biases=True))
     if ours.endswith(("_q", "_k", "_v", "attn_output", "_gate", "_up", "_down"))
     else theirs
     for ours, theirs in DECODER_TENSORS.items()

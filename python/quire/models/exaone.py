@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, f32, made, no_windows, rope_keys, u32
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, computed, f32, no_windows, rope_keys, u32
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention, head_dim_of
@@ -33,10 +33,10 @@ HF = {
             **DECODER_KEYS,
             "block_count": u32("num_layers", "num_hidden_layers"),
             "attention.head_count_kv": u32("num_key_value_heads", default=8, low=1),
-            "attention.key_length": made("u32", head_dim_of),
-            "attention.value_length": made("u32", head_dim_of),
+            "attention.key_length": computed("u32", head_dim_of),
+            "attention.value_length": computed("u32", head_dim_of),
             "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
-            "rope.dimension_count": made("u32", head_dim_of),
+            "rope.dimension_count": computed("u32", head_dim_of),
         },
         {
             "token_embd": "transformer.wte",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, local_layers, made
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, computed, f32, local_layers
 from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig, PostNormBlock
 from .base import local_layers as locals_of
@@ -71,8 +71,8 @@ HF = {
         {
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.sliding_window": made("u32", window_of),
-            "attention.sliding_window_pattern": made("bool[]", pattern_of),
+            "attention.sliding_window": computed("u32", window_of),
+            "attention.sliding_window_pattern": computed("bool[]", pattern_of),
         },
         {
             **{k: v for k, v in DECODER_TENSORS.items() if not k.endswith(("attn_norm", "ffn_norm"))},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, computed, f32, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
@@ -80,8 +80,8 @@ HF = {
         {
             **CLASSIC_KEYS,
             "context_length": u32("max_position_embeddings", default=2048),
-            "feed_forward_length": made("u32", _ffn_dim),
-            "attention.head_count_kv": made("u32", _n_kv_head),
+            "feed_forward_length": computed("u32", _ffn_dim),
+            "attention.head_count_kv": computed("u32", _n_kv_head),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
         },
         {
@@ -93,7 +93,7 @@ HF = {
             "blk.{i}.attn_norm.weight": f"{_LAYER}.ln_mlp.weight",
             "blk.{i}.attn_norm.bias": f"{_LAYER}.ln_mlp.bias",
             "blk.{i}.attn_norm_2": f"{_LAYER}.ln_attn",
-            "blk.{i}.attn_qkv": taken(f"{_LAYER}.self_attention.query_key_value", change=_in_order),
+            "blk.{i}.attn_qkv": tensor(f"{_LAYER}.self_attention.query_key_value", change=_in_order),
             "blk.{i}.attn_output": f"{_LAYER}.self_attention.dense",
             "blk.{i}.ffn_up": f"{_LAYER}.mlp.dense_h_to_4h",
             "blk.{i}.ffn_down": f"{_LAYER}.mlp.dense_4h_to_h",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, adding, taken, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, adding, tensor, u32
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention
@@ -50,7 +50,7 @@ HF = {
             "attention.key_length": u32("head_dim", default=256),
             "attention.value_length": u32("head_dim", default=256),
         },
-        {**DECODER_TENSORS, **{ours: taken(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
+        {**DECODER_TENSORS, **{ours: tensor(theirs, change=adding(1.0)) for ours, theirs in _NORMS.items()}},
         # "gelu" in old configurations means the tanh approximation; transformers reads it this way too.
         fixed={
             "hidden_act": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu"),

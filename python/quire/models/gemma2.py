@@ -10,8 +10,8 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Fields,
     cap,
+    computed,
     local_layers,
-    made,
     u32,
     window,
 )
@@ -109,7 +109,7 @@ HF = {
             "attention.key_length": u32("head_dim", default=256),
             "attention.value_length": u32("head_dim", default=256),
             "attention.sliding_window": window(4096, none=0),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.sliding_window_pattern": computed("bool[]", _pattern),
             "attn_logit_softcapping": cap("attn_logit_softcapping", 50.0),
             "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
         },

@@ -14,9 +14,9 @@ from ..checkpoints.mapping import (
     Source,
     adding,
     cap,
-    made,
+    computed,
     rope_keys,
-    taken,
+    tensor,
     u32,
     with_pictures,
 )
@@ -156,7 +156,7 @@ KEYS: dict[str, Key] = {
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
     "attention.sliding_window": u32("sliding_window", default=4096, low=1),
-    "attention.sliding_window_pattern": made("bool[]", _pattern),
+    "attention.sliding_window_pattern": computed("bool[]", _pattern),
     "final_logit_softcapping": cap("final_logit_softcapping", None, none=None),
 }
 _LAYER = "model.layers.{i}"
@@ -175,7 +175,7 @@ HEAD_NORMS = {
 
 def one_added(norms: Mapping[str, str]) -> dict[str, Source]:
     """Return norms with the 1 added that checkpoints omit."""
-    return {ours: taken(theirs, change=adding(1.0)) for ours, theirs in norms.items()}
+    return {ours: tensor(theirs, change=adding(1.0)) for ours, theirs in norms.items()}
 
 
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # names of the same function

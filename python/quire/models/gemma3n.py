@@ -16,9 +16,9 @@ from ..checkpoints.mapping import (
     Fields,
     Key,
     cap,
+    computed,
     local_layers,
-    made,
-    taken,
+    tensor,
     u32,
     with_pictures,
 )
@@ -87,7 +87,7 @@ class Mean:
     def __init__(self, weights: Weights, n: int) -> None:
         import numpy as np
 
-        self.weight = weights.made(f"mean of {n}", np.full((1, n), 1 / n, np.float32))
+        self.weight = weights.computed(f"mean of {n}", np.full((1, n), 1 / n, np.float32))
 
     def __call__(self, x: Tensor) -> Tensor:
         return graph.linear(x, self.weight)
@@ -233,7 +233,9 @@ class Gemma3n:
         self.split = weights.tensor("altup_proj.weight", square)
         self.joined = weights.tensor("altup_unembd_proj.weight", square)
         self.mean = Mean(weights, config.dim)
-        others = weights.made("all streams but the first", np.array([[0], *[[1]] * (config.n_stream - 1)], np.float32))
+        others = weights.computed(
+            "all streams but the first", np.array([[0], *[[1]] * (config.n_stream - 1)], np.float32)
+        )
         self.blocks = [
             Block(config, block, i, Attention(config, block, i, nearby if config.is_local[i] else everywhere), others)
             for i, block in enumerate(weights.blocks(config.n_layer))
@@ -312,17 +314,17 @@ def _padded(x: Array, config: Fields) -> Array:
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=32768),
-    "feed_forward_length": made("i32[]", _ffn_dims),
+    "feed_forward_length": computed("i32[]", _ffn_dims),
     "attention.head_count_kv": u32("num_key_value_heads", default=2),
     "attention.key_length": u32("head_dim", default=256),
     "attention.value_length": u32("head_dim", default=256),
     "attention.sliding_window": u32("sliding_window", default=512, low=1),
-    "attention.sliding_window_pattern": made("bool[]", lambda config: local_layers(config, PERIOD)),
+    "attention.sliding_window_pattern": computed("bool[]", lambda config: local_layers(config, PERIOD)),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=15),
     "altup.active_idx": u32("altup_active_idx", default=0),
     "altup.num_inputs": u32("altup_num_inputs", default=4),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
-    "activation_sparsity_scale": made("f32[]", _cutoffs),
+    "activation_sparsity_scale": computed("f32[]", _cutoffs),
     "final_logit_softcapping": cap("final_logit_softcapping", 30.0),
 }
 _LAYER = "model.layers.{i}"
@@ -333,7 +335,7 @@ _TEXT = Checkpoint(
     {
         **DECODER_TENSORS,
         **NORMS,
-        "per_layer_token_embd": taken("model.embed_tokens_per_layer", change=_padded),
+        "per_layer_token_embd": tensor("model.embed_tokens_per_layer", change=_padded),
         "per_layer_model_proj": "model.per_layer_model_projection",
         "per_layer_proj_norm": "model.per_layer_projection_norm",
         "altup_proj": "model.altup_projections.{e}",

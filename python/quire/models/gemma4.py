@@ -17,10 +17,10 @@ from ..checkpoints.mapping import (
     Source,
     Target,
     cap,
+    computed,
     half,
     local_layers,
-    made,
-    taken,
+    tensor,
     u32,
     with_pictures,
 )
@@ -309,7 +309,7 @@ def _of_experts(name: str) -> Key:
         config.read((name,))
         return config.integer(name) if config.flag("enable_moe_block", False) else None
 
-    return made("u32", read)
+    return computed("u32", read)
 
 
 def _rope(config: Fields) -> Iterator[Entry]:
@@ -348,14 +348,14 @@ class _Checkpoint(Checkpoint):
 _KEYS: dict[str, Key] = {
     **DECODER_KEYS,
     "context_length": u32("max_position_embeddings", default=131072),
-    "feed_forward_length": made("i32[]", _ffn_dims),
-    "attention.head_count_kv": made("i32[]", _kv_heads),
-    "attention.key_length": made("u32", _global_head_dim),
-    "attention.value_length": made("u32", _global_head_dim),
+    "feed_forward_length": computed("i32[]", _ffn_dims),
+    "attention.head_count_kv": computed("i32[]", _kv_heads),
+    "attention.key_length": computed("u32", _global_head_dim),
+    "attention.value_length": computed("u32", _global_head_dim),
     "attention.key_length_swa": u32("head_dim", default=256),
     "attention.value_length_swa": u32("head_dim", default=256),
     "attention.sliding_window": u32("sliding_window", default=512, low=1),
-    "attention.sliding_window_pattern": made("bool[]", _locals),
+    "attention.sliding_window_pattern": computed("bool[]", _locals),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
     # Without the key llama.cpp uses 30; 0 means no cap.
@@ -385,8 +385,8 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.pre_ffw_norm_2": f"{_LAYER}.pre_feedforward_layernorm_2",
     "blk.{i}.post_ffw_norm_1": f"{_LAYER}.post_feedforward_layernorm_1",
     "blk.{i}.post_ffw_norm_2": f"{_LAYER}.post_feedforward_layernorm_2",
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=half(1)),
+    "blk.{i}.ffn_gate_exps.weight": tensor(f"{_LAYER}.experts.gate_up_proj", change=half(0)),
+    "blk.{i}.ffn_up_exps.weight": tensor(f"{_LAYER}.experts.gate_up_proj", change=half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.experts.down_proj",
 }
 _TEXT = _Checkpoint(

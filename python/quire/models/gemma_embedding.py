@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, Fields, Key, Source, made, u32
+from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, Fields, Key, Source, computed, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec, select_rows
 from . import gemma3
@@ -76,7 +76,7 @@ _KEYS: dict[str, Key] = {
     **{name: key for name, key in gemma3.KEYS.items() if name != "final_logit_softcapping"},
     "attention.head_count_kv": u32("num_key_value_heads", default=4, low=1),
     "attention.sliding_window": u32("sliding_window", default=4096, low=1),
-    "attention.causal": made("bool", lambda config: False),
+    "attention.causal": computed("bool", lambda config: False),
 }
 _TENSORS: dict[str, str | Source] = {
     **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if ours != "output"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, Key, f32, made, u32
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, Key, computed, f32, u32
 from ..checkpoints.mapping.decoder import BIASED_TENSORS
 from ..checkpoints.mapping.rope import partial_rotary
 from ..nn import FusedGatedMLP, Keys, Weights, rope_spec
@@ -42,7 +42,7 @@ KEYS: dict[str, Key] = {
     "attention.key_length": u32("head_dim", default=128),
     "attention.value_length": u32("head_dim", default=128),
     "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1.5625e-07),
-    "rope.dimension_count": made("u32", n_rot_of),
+    "rope.dimension_count": computed("u32", n_rot_of),
 }
 _LAYER = "model.layers.{i}"
 HF = {

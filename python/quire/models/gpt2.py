@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, taken, transposed, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, tensor, transposed, u32
 from ..nn import MLP, Keys, Step, Tensor, Weights
 from .base import DenseConfig
 from .classic import EPS, Attention, Block, LayerNormDecoder, PositionTable
@@ -41,7 +41,7 @@ HF = {
             "context_length": u32("n_positions", default=1024, low=1),
             "embedding_length": u32("n_embd", default=768),
             "block_count": u32("n_layer", default=12),
-            "feed_forward_length": made("u32", _ffn_dim),
+            "feed_forward_length": computed("u32", _ffn_dim),
             "attention.head_count": u32("n_head", default=12, low=1),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
         },
@@ -51,11 +51,11 @@ HF = {
             "output_norm": "transformer.ln_f",
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
-            "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.c_attn", change=transposed),
-            "blk.{i}.attn_output": taken(f"{_LAYER}.attn.c_proj", change=transposed),
+            "blk.{i}.attn_qkv": tensor(f"{_LAYER}.attn.c_attn", change=transposed),
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.attn.c_proj", change=transposed),
             "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
-            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.c_fc", change=transposed),
-            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.c_proj", change=transposed),
+            "blk.{i}.ffn_up": tensor(f"{_LAYER}.mlp.c_fc", change=transposed),
+            "blk.{i}.ffn_down": tensor(f"{_LAYER}.mlp.c_proj", change=transposed),
         },
         fixed={
             "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),

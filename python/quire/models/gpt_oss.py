@@ -14,10 +14,10 @@ from ..checkpoints.mapping import (
     Fields,
     Key,
     Source,
+    computed,
     has_windows,
-    made,
     rope_keys,
-    taken,
+    tensor,
     u32,
 )
 from ..checkpoints.mapping.packed import MXFP4
@@ -70,7 +70,7 @@ def rotation(keys: Keys, weights: Weights, config: DenseConfig) -> RopeSpec:
         layout="half",
         freq_base=base,
         attn_factor=scaling.attention * (1.0 + 0.1 * math.log(scaling.factor)),
-        factors=weights.made("rope_factors", yarn_factors(keys, config, base, scaling.factor)),
+        factors=weights.computed("rope_factors", yarn_factors(keys, config, base, scaling.factor)),
     )
 
 
@@ -168,8 +168,8 @@ _KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=131072),
     "attention.key_length": u32("head_dim", default=64),
     "attention.value_length": u32("head_dim", default=64),
-    "attention.sliding_window": made("u32", _window),
-    "attention.sliding_window_pattern": made("bool[]", lambda config: window_pattern(config, PERIOD)),
+    "attention.sliding_window": computed("u32", _window),
+    "attention.sliding_window_pattern": computed("bool[]", lambda config: window_pattern(config, PERIOD)),
     "expert_count": u32("num_local_experts", "num_experts", default=128),
     "expert_used_count": u32("num_experts_per_tok", default=4),
     "expert_feed_forward_length": u32("intermediate_size", default=2880),
@@ -180,11 +180,11 @@ _TENSORS = {
     "blk.{i}.post_attention_norm": "model.layers.{i}.post_attention_layernorm",
     "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks",
     "blk.{i}.ffn_gate_inp": f"{_MLP}.router",
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_every_second(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=_every_second(1)),
-    "blk.{i}.ffn_down_exps.weight": taken(f"{_MLP}.experts.down_proj", change=_turned),
-    "blk.{i}.ffn_gate_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(0)),
-    "blk.{i}.ffn_up_exps.bias": taken(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(1)),
+    "blk.{i}.ffn_gate_exps.weight": tensor(f"{_MLP}.experts.gate_up_proj", change=_every_second(0)),
+    "blk.{i}.ffn_up_exps.weight": tensor(f"{_MLP}.experts.gate_up_proj", change=_every_second(1)),
+    "blk.{i}.ffn_down_exps.weight": tensor(f"{_MLP}.experts.down_proj", change=_turned),
+    "blk.{i}.ffn_gate_exps.bias": tensor(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(0)),
+    "blk.{i}.ffn_up_exps.bias": tensor(f"{_MLP}.experts.gate_up_proj_bias", change=_every_second(1)),
     "blk.{i}.ffn_down_exps.bias": f"{_MLP}.experts.down_proj_bias",
 }
 # Packed and plain forms need separate tables, because a table has one entry for each name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, computed, f32, tensor, u32
 from ..nn import MLP, Keys, Weights, rope_spec
 from .base import DenseConfig
 from .classic import EPS, GELU_TANH, Attention, LayerNormDecoder, ParallelBlock
@@ -49,7 +49,7 @@ _KEYS = {
     "context_length": u32("n_positions", default=2048, low=1),
     "embedding_length": u32("n_embd", default=4096),
     "block_count": u32("n_layer", default=28),
-    "feed_forward_length": made("u32", _ffn_dim),
+    "feed_forward_length": computed("u32", _ffn_dim),
     "attention.head_count": u32("n_head", default=16, low=1),
     "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
     "rope.dimension_count": u32("rotary_dim", default=64, low=2),
@@ -78,7 +78,7 @@ HF = {
     "CodeGenForCausalLM": Checkpoint(
         "gptj",
         _KEYS,
-        {**_TENSORS, "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.qkv_proj", change=_in_order)},
+        {**_TENSORS, "blk.{i}.attn_qkv": tensor(f"{_LAYER}.attn.qkv_proj", change=_in_order)},
         fixed={"activation_function": GELU_TANH, "scale_attn_weights": (True,), "rotary": (True,)},
         rope=None,
         unused=("n_ctx", "summary_*"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, flag, made, rope_keys, taken
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, flag, rope_keys, tensor
 from ..checkpoints.mapping.rope import Entry, theta_of
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
@@ -73,18 +73,18 @@ HF = {
             "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
             "rope.dimension_count": n_rotated(0.25, name="rotary_pct"),
             "use_parallel_residual": flag("use_parallel_residual", default=True),
-            "hidden_activation": made("string", _activation),
+            "hidden_activation": computed("string", _activation),
         },
         {
             "token_embd": "gpt_neox.embed_in",
             "output_norm": "gpt_neox.final_layer_norm",
             "output": "embed_out",
             "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
-            "blk.{i}.attn_qkv": taken(
+            "blk.{i}.attn_qkv": tensor(
                 f"{_LAYER}.attention.query_key_value",
                 change=unless_unbiased("attention_bias", default=True, change=in_order),
             ),
-            "blk.{i}.attn_output": taken(
+            "blk.{i}.attn_output": tensor(
                 f"{_LAYER}.attention.dense", change=unless_unbiased("attention_bias", default=True)
             ),
             "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",

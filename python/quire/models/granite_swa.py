@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, has_windows, local_layers, made, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, f32, has_windows, local_layers, u32
 from ..checkpoints.mapping.rope import theta_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
@@ -105,10 +105,10 @@ HF = {
             **llama.KEYS,
             **MULTIPLIERS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.head_count_kv": made("u32", _n_kv_head),
+            "attention.head_count_kv": computed("u32", _n_kv_head),
             "attention.sliding_window": u32("sliding_window", default=128, low=1),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
-            "attention.rope_pattern": made("bool[]", _rotated),
+            "attention.sliding_window_pattern": computed("bool[]", _pattern),
+            "attention.rope_pattern": computed("bool[]", _rotated),
         },
         {**llama.TENSORS, "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks"},
         fixed={"hidden_act": SILU},

@@ -11,7 +11,7 @@ from ..checkpoints.mapping import (
     factor,
     half,
     interleaved,
-    taken,
+    tensor,
     u32,
 )
 from ..errors import LoadError
@@ -97,13 +97,13 @@ _LAYER = "model.layers.{i}"
 _MOE = f"{_LAYER}.block_sparse_moe"
 _TENSORS = {
     **DECODER_TENSORS,
-    "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=interleaved("num_attention_heads")),
-    "blk.{i}.attn_k": taken(
+    "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=interleaved("num_attention_heads")),
+    "blk.{i}.attn_k": tensor(
         f"{_LAYER}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
     "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
-    "blk.{i}.ffn_gate_exps": taken(f"{_MOE}.input_linear", change=half(0)),
-    "blk.{i}.ffn_up_exps": taken(f"{_MOE}.input_linear", change=half(1)),
+    "blk.{i}.ffn_gate_exps": tensor(f"{_MOE}.input_linear", change=half(0)),
+    "blk.{i}.ffn_up_exps": tensor(f"{_MOE}.input_linear", change=half(1)),
     "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
 }
 HF = {
@@ -115,8 +115,8 @@ HF = {
         {**_KEYS, "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=0)},
         {
             **_TENSORS,
-            "blk.{i}.ffn_gate_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(0)),
-            "blk.{i}.ffn_up_shexp": taken(f"{_LAYER}.shared_mlp.input_linear", change=half(1)),
+            "blk.{i}.ffn_gate_shexp": tensor(f"{_LAYER}.shared_mlp.input_linear", change=half(0)),
+            "blk.{i}.ffn_up_shexp": tensor(f"{_LAYER}.shared_mlp.input_linear", change=half(1)),
             "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
         },
         fixed={"hidden_act": SILU},

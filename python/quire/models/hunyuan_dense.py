@@ -10,8 +10,8 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     no_windows,
     rope_keys,
 )
@@ -69,8 +69,8 @@ HF = {
         "hunyuan-dense",
         {
             **DECODER_KEYS,
-            "attention.key_length": made("u32", _head_dim),
-            "attention.value_length": made("u32", _head_dim),
+            "attention.key_length": computed("u32", _head_dim),
+            "attention.value_length": computed("u32", _head_dim),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
         },
         {

@@ -11,8 +11,8 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     rope_keys,
     u32,
 )
@@ -87,7 +87,7 @@ HF = {
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "expert_count": u32("num_experts", "num_local_experts", default=1),
-            "expert_used_count": made("u32", _n_used),
+            "expert_used_count": computed("u32", _n_used),
             "expert_feed_forward_length": u32("intermediate_size"),
             "expert_shared_feed_forward_length": u32("intermediate_size"),
         },

@@ -9,11 +9,11 @@ from ..checkpoints.mapping import (
     Change,
     Checkpoint,
     Fields,
+    computed,
     interleaved,
-    made,
     no_windows,
     only_with,
-    taken,
+    tensor,
 )
 from . import llama
 
@@ -44,16 +44,18 @@ HF = {
         "internlm2",
         {
             **DECODER_KEYS,
-            "attention.key_length": made("u32", llama.head_dim_of),
-            "attention.value_length": made("u32", llama.head_dim_of),
+            "attention.key_length": computed("u32", llama.head_dim_of),
+            "attention.value_length": computed("u32", llama.head_dim_of),
         },
         {
             "token_embd": "model.tok_embeddings",
             "output_norm": "model.norm",
             "output": "output",
             "blk.{i}.attn_norm": f"{_LAYER}.attention_norm",
-            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.attention.wqkv", change=_part(one)) for one in "qkv"},
-            "blk.{i}.attn_output": taken(f"{_LAYER}.attention.wo", change=only_with("bias", default=True, biases=True)),
+            **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.attention.wqkv", change=_part(one)) for one in "qkv"},
+            "blk.{i}.attn_output": tensor(
+                f"{_LAYER}.attention.wo", change=only_with("bias", default=True, biases=True)
+            ),
             "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
             "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
             "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, transposed, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, computed, f32, tensor, transposed, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, Weights
 from .base import DenseConfig
@@ -77,19 +77,19 @@ HF = {
             "feed_forward_length": u32("n_inner"),
             "attention.head_count": u32("n_head", low=1),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-            "attention.max_alibi_bias": made("f32", lambda config: 8.0),
+            "attention.max_alibi_bias": computed("f32", lambda config: 8.0),
         },
         {
-            "token_embd": taken("transformer.wte", change=_embedding),
+            "token_embd": tensor("transformer.wte", change=_embedding),
             "output_norm": "transformer.ln_f",
-            "output": taken("transformer.wte", change=_head),
+            "output": tensor("transformer.wte", change=_head),
             "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
-            "blk.{i}.attn_qkv": taken(f"{_LAYER}.attn.c_attn", change=transposed),
-            "blk.{i}.attn_output": taken(f"{_LAYER}.attn.c_proj", change=transposed),
+            "blk.{i}.attn_qkv": tensor(f"{_LAYER}.attn.c_attn", change=transposed),
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.attn.c_proj", change=transposed),
             "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
-            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.c_fc", change=transposed),
-            "blk.{i}.ffn_gate": taken(f"{_LAYER}.mlp.c_fc2", change=transposed),
-            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.c_proj", change=transposed),
+            "blk.{i}.ffn_up": tensor(f"{_LAYER}.mlp.c_fc", change=transposed),
+            "blk.{i}.ffn_gate": tensor(f"{_LAYER}.mlp.c_fc2", change=transposed),
+            "blk.{i}.ffn_down": tensor(f"{_LAYER}.mlp.c_proj", change=transposed),
         },
         fixed={
             "activation_function": ("swiglu",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import relu_squared
-from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, f32, made, no_windows, only_with, taken
+from ..checkpoints.mapping import DECODER_TENSORS, Checkpoint, computed, f32, no_windows, only_with, tensor
 from ..nn import MLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, Attention, Block, LayerNormDecoder
@@ -40,17 +40,17 @@ HF = {
         "jais2",
         {
             **CLASSIC_KEYS,
-            "attention.key_length": made("u32", head_dim_of),
-            "attention.value_length": made("u32", head_dim_of),
+            "attention.key_length": computed("u32", head_dim_of),
+            "attention.value_length": computed("u32", head_dim_of),
             "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
-            "rope.dimension_count": made("u32", head_dim_of),
+            "rope.dimension_count": computed("u32", head_dim_of),
         },
         {
             **DECODER_TENSORS,
-            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.self_attn.{one}_proj", change=_ATTENTION) for one in "qkv"},
-            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_ATTENTION),
-            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.up_proj", change=_MLP),
-            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.down_proj", change=_MLP),
+            **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.self_attn.{one}_proj", change=_ATTENTION) for one in "qkv"},
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.self_attn.o_proj", change=_ATTENTION),
+            "blk.{i}.ffn_up": tensor(f"{_LAYER}.mlp.up_proj", change=_MLP),
+            "blk.{i}.ffn_down": tensor(f"{_LAYER}.mlp.down_proj", change=_MLP),
         },
         fixed={"hidden_act": ("relu2",)},
         checks=(no_windows,),

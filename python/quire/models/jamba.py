@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, made, only_with, taken, u32
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    computed,
+    only_with,
+    tensor,
+    u32,
+)
 from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, Weights
 from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, Mixer, by_layer
 from .mamba import MambaMixer, Selection
@@ -71,25 +81,25 @@ HF = {
         "jamba",
         {
             **{name: key for name, key in DECODER_KEYS.items() if not name.endswith(("key_length", "value_length"))},
-            "attention.head_count_kv": made("i32[]", _kv_heads),
+            "attention.head_count_kv": computed("i32[]", _kv_heads),
             "expert_count": u32("num_local_experts", "num_experts", default=16),
             "expert_used_count": u32("num_experts_per_tok", default=2),
             "ssm.conv_kernel": u32("mamba_d_conv", default=4),
-            "ssm.inner_size": made("u32", _inner_size),
+            "ssm.inner_size": computed("u32", _inner_size),
             "ssm.state_size": u32("mamba_d_state", default=16),
-            "ssm.time_step_rank": made("u32", _dt_rank),
+            "ssm.time_step_rank": computed("u32", _dt_rank),
         },
         {
             **DECODER_TENSORS,
             "output_norm": "model.final_layernorm",
             "blk.{i}.ffn_norm": f"{_LAYER}.pre_ff_layernorm",
-            "blk.{i}.ssm_in": taken(f"{_MIXER}.in_proj", change=_WITH_BIAS),
-            "blk.{i}.ssm_conv1d": taken(f"{_MIXER}.conv1d", change=convolution("mamba_conv_bias")),
+            "blk.{i}.ssm_in": tensor(f"{_MIXER}.in_proj", change=_WITH_BIAS),
+            "blk.{i}.ssm_conv1d": tensor(f"{_MIXER}.conv1d", change=convolution("mamba_conv_bias")),
             "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
             "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
-            "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
+            "blk.{i}.ssm_a": tensor(f"{_MIXER}.A_log", change=decay),
             "blk.{i}.ssm_d": f"{_MIXER}.D",
-            "blk.{i}.ssm_out": taken(f"{_MIXER}.out_proj", change=_WITH_BIAS),
+            "blk.{i}.ssm_out": tensor(f"{_MIXER}.out_proj", change=_WITH_BIAS),
             **{f"blk.{{i}}.ssm_{part}_norm": f"{_MIXER}.{part}_layernorm" for part in ("dt", "b", "c")},
             **{f"blk.{{i}}.ffn_{part}": f"{_MLP}.{part}_proj" for part in ("gate", "up", "down")},
             **{f"blk.{{i}}.ffn_{part}_exps": f"{_MLP}.experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")},

@@ -25,7 +25,9 @@ class LinearBiases:
 
         if step.n_ctx not in self.made:
             distances = np.abs(np.arange(1 - step.n_ctx, step.n_ctx, dtype=np.float32))
-            self.made[step.n_ctx] = self.weights.made("alibi", -np.array(self.slopes, np.float32)[:, None] * distances)
+            self.made[step.n_ctx] = self.weights.computed(
+                "alibi", -np.array(self.slopes, np.float32)[:, None] * distances
+            )
         return self.made[step.n_ctx]
 
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from .._native import graph
-from ..checkpoints.mapping import DECODER_TENSORS, Array, Checkpoint, Fields, f32, factor, made, n_dense, taken, u32
+from ..checkpoints.mapping import (
+    DECODER_TENSORS,
+    Array,
+    Checkpoint,
+    Fields,
+    computed,
+    f32,
+    factor,
+    n_dense,
+    tensor,
+    u32,
+)
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
@@ -158,22 +169,22 @@ HF = {
         {
             **LATENT_KEYS,
             "context_length": u32("model_max_length", "max_position_embeddings", default=1048576),
-            "attention.head_count_kv": made("u32[]", lambda config: [int(full) for full in _full_layers(config)]),
+            "attention.head_count_kv": computed("u32[]", lambda config: [int(full) for full in _full_layers(config)]),
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "attention.latent_norm_rms_epsilon": latent_eps(1e-5),
-            "ssm.conv_kernel": made(
+            "ssm.conv_kernel": computed(
                 "u32", lambda config: _linear(config, "linear_conv_kernel_dim", "short_conv_kernel_size", 4)
             ),
-            "kda.head_dim": made("u32", lambda config: _linear(config, "linear_head_dim", "head_dim", 128)),
+            "kda.head_dim": computed("u32", lambda config: _linear(config, "linear_head_dim", "head_dim", 128)),
             "expert_count": u32("num_experts", "num_local_experts", default=256),
             "expert_used_count": u32("num_experts_per_token", "num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1024),
             "expert_shared_count": u32("num_shared_experts", "n_shared_experts", default=1),
             "expert_group_count": u32("num_expert_group", "n_group", default=1, low=1),
             "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_gating_func": computed("u32", lambda config: 2),
             "expert_weights_scale": factor("routed_scaling_factor", default=2.446),
-            "leading_dense_block_count": made(
+            "leading_dense_block_count": computed(
                 "u32", lambda config: n_dense(config, config.integer("first_k_dense_replace", 1))
             ),
         },
@@ -186,7 +197,7 @@ HF = {
             **{f"blk.{{i}}.ssm_{one}": f"{_ATTENTION}.{one}_proj" for one in ("f_a", "f_b", "g_a", "g_b")},
             "blk.{i}.ssm_beta": f"{_ATTENTION}.b_proj",
             "blk.{i}.ssm_dt.bias": f"{_ATTENTION}.dt_bias",
-            "blk.{i}.ssm_a": taken(f"{_ATTENTION}.A_log", change=_decay),
+            "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=_decay),
             "blk.{i}.ssm_norm": f"{_ATTENTION}.o_norm",
             "blk.{i}.ffn_gate_inp": f"{_MOE}.gate",
             "blk.{i}.exp_probs_b.bias": f"{_MOE}.gate.e_score_correction_bias",

@@ -10,11 +10,11 @@ from ..checkpoints.mapping import (
     DECODER_TENSORS,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     rope_keys,
     squeezed,
-    taken,
+    tensor,
     u32,
 )
 from ..checkpoints.mapping.rope import Entry
@@ -124,7 +124,7 @@ def rope_of_lfm2(config: Fields) -> Iterator[Entry]:
 _LAYER = "model.layers.{i}"
 KEYS = {
     **DECODER_KEYS,
-    "attention.head_count_kv": made("u32[]", _kv_heads),
+    "attention.head_count_kv": computed("u32[]", _kv_heads),
     "attention.layer_norm_rms_epsilon": f32("norm_eps", default=1e-5),
     "shortconv.l_cache": u32("conv_L_cache", default=3),
     "vocab_size": u32("vocab_size"),
@@ -138,7 +138,7 @@ TENSORS = {
     "blk.{i}.attn_q_norm": f"{_LAYER}.self_attn.q_layernorm",
     "blk.{i}.attn_k_norm": f"{_LAYER}.self_attn.k_layernorm",
     "blk.{i}.shortconv.in_proj": f"{_LAYER}.conv.in_proj",
-    "blk.{i}.shortconv.conv": taken(f"{_LAYER}.conv.conv", change=squeezed),
+    "blk.{i}.shortconv.conv": tensor(f"{_LAYER}.conv.conv", change=squeezed),
     "blk.{i}.shortconv.out_proj": f"{_LAYER}.conv.out_proj",
     "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
     "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
@@ -162,7 +162,7 @@ _UNUSED = (
 HF = {
     "Lfm2ForCausalLM": Checkpoint(
         "lfm2",
-        {**KEYS, "feed_forward_length": made("u32", _ffn_dim)},
+        {**KEYS, "feed_forward_length": computed("u32", _ffn_dim)},
         TENSORS,
         fixed={"tie_embedding": (True, None)},
         rope=rope_of_lfm2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..checkpoints.mapping import Checkpoint, Fields, factor, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, factor, u32
 from ..nn import GatedMLP, Keys, MoE, MoeSpec, Weights
 from .base import MAX_DIM, MAX_LAYERS, Layer
 from .lfm2 import KEYS, TENSORS, Lfm2, rope_of_lfm2
@@ -62,8 +62,8 @@ HF = {
             "expert_count": u32("num_experts", default=32),
             "expert_used_count": u32("num_experts_per_tok", default=4),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1792),
-            "expert_gating_func": made("u32", lambda config: SIGMOID),
-            "expert_weights_norm": made("bool", _unless_normalized),
+            "expert_gating_func": computed("u32", lambda config: SIGMOID),
+            "expert_weights_norm": computed("bool", _unless_normalized),
             "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
         },
         {

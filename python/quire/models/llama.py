@@ -15,11 +15,11 @@ from ..checkpoints.mapping import (
     Fields,
     Key,
     Source,
+    computed,
     interleaved,
-    made,
     no_windows,
     rope_keys,
-    taken,
+    tensor,
     u32,
     window,
 )
@@ -117,15 +117,15 @@ def head_dim_of(config: Fields) -> int:
 
 KEYS: dict[str, Key] = {
     **DECODER_KEYS,
-    "attention.key_length": made("u32", head_dim_of),
-    "attention.value_length": made("u32", head_dim_of),
-    "rope.dimension_count": made("u32", head_dim_of),
+    "attention.key_length": computed("u32", head_dim_of),
+    "attention.value_length": computed("u32", head_dim_of),
+    "rope.dimension_count": computed("u32", head_dim_of),
     "vocab_size": u32("vocab_size"),
 }
 TENSORS: dict[str, str | Source] = {
     **DECODER_TENSORS,
-    "blk.{i}.attn_q": taken("model.layers.{i}.self_attn.q_proj", change=interleaved("num_attention_heads")),
-    "blk.{i}.attn_k": taken(
+    "blk.{i}.attn_q": tensor("model.layers.{i}.self_attn.q_proj", change=interleaved("num_attention_heads")),
+    "blk.{i}.attn_k": tensor(
         "model.layers.{i}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..checkpoints.mapping import SILU, Checkpoint, made
+from ..checkpoints.mapping import SILU, Checkpoint, computed
 from ..nn.rotary import Layout
 from . import llama
 from .eurobert import EuroBert
@@ -25,7 +25,7 @@ MODEL = LlamaEmbed
 HF = {
     "LlamaBidirectionalModel": Checkpoint(
         "llama-embed",
-        {**llama.KEYS, "attention.causal": made("bool", lambda config: False)},
+        {**llama.KEYS, "attention.causal": computed("bool", lambda config: False)},
         {ours: theirs for ours, theirs in llama.TENSORS.items() if ours != "output"},
         fixed={"hidden_act": SILU},
         unused=("attention_bias", "mlp_bias", "pooling"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, f32, tensor, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weights, unit_norm
 from .base import MAX_DIM, Layer
@@ -105,12 +105,12 @@ def _dt_rank(config: Fields) -> int:
 
 
 _MIXER = "backbone.layers.{i}.mixer"
-_KEYS = {**KEYS, "ssm.state_size": u32("state_size", default=16), "ssm.time_step_rank": made("u32", _dt_rank)}
+_KEYS = {**KEYS, "ssm.state_size": u32("state_size", default=16), "ssm.time_step_rank": computed("u32", _dt_rank)}
 _TENSORS = {
     **TENSORS,
     "blk.{i}.ssm_x": f"{_MIXER}.x_proj",
     "blk.{i}.ssm_dt": f"{_MIXER}.dt_proj",
-    "blk.{i}.ssm_a": taken(f"{_MIXER}.A_log", change=decay),
+    "blk.{i}.ssm_a": tensor(f"{_MIXER}.A_log", change=decay),
     "blk.{i}.ssm_d": f"{_MIXER}.D",
 }
 _UNUSED = (*UNUSED, "intermediate_size", "use_mambapy", "use_associative_scan", "use_falcon_mambapy")
@@ -122,7 +122,7 @@ HF = {
         "mamba",
         {
             **_KEYS,
-            "ssm.dt_b_c_rms": made("bool", lambda config: True),
+            "ssm.dt_b_c_rms": computed("bool", lambda config: True),
             "ssm.dt_b_c_rms_epsilon": f32("mixer_rms_eps", default=1e-6),
         },
         _TENSORS,

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, f32, made, only_with, squeezed, taken, u32
+from ..checkpoints.mapping import (
+    SILU,
+    Change,
+    Checkpoint,
+    Fields,
+    Source,
+    computed,
+    f32,
+    only_with,
+    squeezed,
+    tensor,
+    u32,
+)
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, RopeSpec, Step, Tensor, Weights, rope, select_rows
 from .base import MAX_DIM, MAX_HEADS, Config, DenseConfig, head
@@ -183,14 +195,14 @@ def _inner(config: Fields) -> int:
 # Time steps are not limited; JSON has several spellings of infinity.
 UNLIMITED = ([0.0, math.inf], [0.0, {"__float__": "Infinity"}], None)
 KEYS = {
-    "context_length": made("u32", lambda config: 2**20),
+    "context_length": computed("u32", lambda config: 2**20),
     "embedding_length": u32("hidden_size"),
     "block_count": u32("num_hidden_layers"),
-    "feed_forward_length": made("u32", lambda config: 0),
-    "attention.head_count": made("u32", lambda config: 0),
+    "feed_forward_length": computed("u32", lambda config: 0),
+    "attention.head_count": computed("u32", lambda config: 0),
     "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
     "ssm.conv_kernel": u32("conv_kernel", default=4),
-    "ssm.inner_size": made("u32", _inner),
+    "ssm.inner_size": computed("u32", _inner),
 }
 _LAYER = "backbone.layers.{i}"
 TENSORS: dict[str, str | Source] = {
@@ -198,9 +210,9 @@ TENSORS: dict[str, str | Source] = {
     "output_norm": "backbone.norm_f",
     "output": "lm_head",
     "blk.{i}.attn_norm": f"{_LAYER}.norm",
-    "blk.{i}.ssm_in": taken(f"{_LAYER}.mixer.in_proj", change=only_with("use_bias", default=False, biases=True)),
-    "blk.{i}.ssm_conv1d": taken(f"{_LAYER}.mixer.conv1d", change=convolution("use_conv_bias")),
-    "blk.{i}.ssm_out": taken(f"{_LAYER}.mixer.out_proj", change=only_with("use_bias", default=False, biases=True)),
+    "blk.{i}.ssm_in": tensor(f"{_LAYER}.mixer.in_proj", change=only_with("use_bias", default=False, biases=True)),
+    "blk.{i}.ssm_conv1d": tensor(f"{_LAYER}.mixer.conv1d", change=convolution("use_conv_bias")),
+    "blk.{i}.ssm_out": tensor(f"{_LAYER}.mixer.out_proj", change=only_with("use_bias", default=False, biases=True)),
 }
 UNUSED = (
     "use_bias",
@@ -230,13 +242,13 @@ def mixer_tensors(
     """
     with_bias = only_with(bias, default=False, biases=True)
     return {
-        "blk.{i}.ssm_in": taken(f"{module}.in_proj", change=with_bias),
-        "blk.{i}.ssm_conv1d": taken(f"{module}.conv1d", change=convolution(conv_bias)),
+        "blk.{i}.ssm_in": tensor(f"{module}.in_proj", change=with_bias),
+        "blk.{i}.ssm_conv1d": tensor(f"{module}.conv1d", change=convolution(conv_bias)),
         "blk.{i}.ssm_dt.bias": f"{module}.dt_bias",
-        "blk.{i}.ssm_a": taken(f"{module}.A_log", change=decay_column),
-        "blk.{i}.ssm_d": taken(f"{module}.D", change=column),
-        "blk.{i}.ssm_norm": taken(f"{module}.norm", change=by_group(groups, n_group)),
-        "blk.{i}.ssm_out": taken(f"{module}.out_proj", change=with_bias),
+        "blk.{i}.ssm_a": tensor(f"{module}.A_log", change=decay_column),
+        "blk.{i}.ssm_d": tensor(f"{module}.D", change=column),
+        "blk.{i}.ssm_norm": tensor(f"{module}.norm", change=by_group(groups, n_group)),
+        "blk.{i}.ssm_out": tensor(f"{module}.out_proj", change=with_bias),
     }
 
 

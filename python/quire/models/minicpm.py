@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, no_windows
 from ..errors import UnsupportedError
 from ..nn import Keys
 from . import llama
@@ -58,9 +58,9 @@ HF = {
         "minicpm",
         {
             **llama.KEYS,
-            "embedding_scale": made("f32", _embedding),
-            "residual_scale": made("f32", _residual),
-            "logit_scale": made("f32", _logit),
+            "embedding_scale": computed("f32", _embedding),
+            "residual_scale": computed("f32", _residual),
+            "logit_scale": computed("f32", _logit),
         },
         llama.TENSORS,
         fixed={"hidden_act": SILU, "attention_bias": (False,)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..checkpoints.mapping import Checkpoint, Entry, Fields, Source, f32, made, rope_keys, u32
+from ..checkpoints.mapping import Checkpoint, Entry, Fields, Source, computed, f32, rope_keys, u32
 from ..checkpoints.mapping.rope import LONGROPE, kind_of, longrope_keys, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, LatentAttention, LatentSizes, LongRope, Step, Tensor, Weights
@@ -89,10 +89,10 @@ HF = {
             "attention.latent_norm_rms_epsilon": deepseek2.latent_eps(1e-5),
             "attention.q_lora_rank": deepseek2.q_rank(768),
             "attention.kv_lora_rank": u32("kv_lora_rank", default=256, low=1),
-            "attention.key_length": made(
+            "attention.key_length": computed(
                 "u32", lambda config: config.integer("qk_nope_head_dim", 64) + config.integer("qk_rope_head_dim", 32)
             ),
-            "attention.value_length": made("u32", _v_dim),
+            "attention.value_length": computed("u32", _v_dim),
             "rope.dimension_count": u32("qk_rope_head_dim", default=32),
         },
         TENSORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._native import graph
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, computed, f32, rope_keys, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
 from .base import Decoder, DenseConfig, Mixer
@@ -31,7 +31,7 @@ class LinearAttention:
         self.o = weights.linear("attn_output", width, config.dim)
         slopes = 2.0 ** (-8.0 / config.n_head * np.arange(1, config.n_head + 1))
         of_layer = 1 - layer / (config.n_layer - 1 + 1e-5) + 1e-5
-        self.decay = weights.made("decay", -(slopes * of_layer).astype(np.float32))
+        self.decay = weights.computed("decay", -(slopes * of_layer).astype(np.float32))
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         n, qkv = self.head_dim, graph.activate(self.qkv(x), "silu").heads(self.n_head)
@@ -126,8 +126,8 @@ def _of(**fixed: tuple[object, ...]) -> Checkpoint:
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "rope.dimension_count": u32("rotary_dim", default=head_dim_of),
-            "attention.recurrent_layers": made("bool[]", _is_linear),
-            "residual_scale": made("f32", _residual_scale),
+            "attention.recurrent_layers": computed("bool[]", _is_linear),
+            "residual_scale": computed("f32", _residual_scale),
             "expert_count": u32("num_local_experts", "num_experts", default=8),
             "expert_used_count": u32("num_experts_per_tok", default=2),
         },

@@ -8,7 +8,7 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
-    made,
+    computed,
     rope_keys,
     u32,
 )
@@ -58,11 +58,11 @@ HF = {
             **DECODER_KEYS,
             "attention.key_length": u32("head_dim", default=128),
             "attention.value_length": u32("head_dim", default=128),
-            "rope.dimension_count": made("u32", _n_rot),
+            "rope.dimension_count": computed("u32", _n_rot),
             "expert_count": u32("num_local_experts", "num_experts", default=256),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("intermediate_size", default=1536),
-            "expert_gating_func": made("u32", lambda config: 2),
+            "expert_gating_func": computed("u32", lambda config: 2),
         },
         {
             **DECODER_TENSORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native.graph import scale_by_position
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, rope_keys, u32, window, with_pictures
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, rope_keys, u32, window, with_pictures
 from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
@@ -93,11 +93,11 @@ _TEXT = Checkpoint(
     {
         **llama.KEYS,
         "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
-        "attention.key_length": made("u32", _head_dim),
-        "attention.value_length": made("u32", _head_dim),
-        "rope.dimension_count": made("u32", _head_dim),
+        "attention.key_length": computed("u32", _head_dim),
+        "attention.value_length": computed("u32", _head_dim),
+        "rope.dimension_count": computed("u32", _head_dim),
         "attention.sliding_window": window(None),
-        "attention.temperature_scale": made("f32", _beta),
+        "attention.temperature_scale": computed("f32", _beta),
     },
     llama.TENSORS,
     fixed={"hidden_act": SILU},

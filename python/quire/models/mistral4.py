@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, factor, flag, half, made, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, factor, flag, half, tensor, u32
 from ..checkpoints.mapping.rope import rope_of
 from . import deepseek2
 
@@ -28,21 +28,21 @@ _TEXT = Checkpoint(
         **deepseek2.EXPERT_KEYS,
         "attention.q_lora_rank": deepseek2.q_rank(1024),
         "attention.kv_lora_rank": u32("kv_lora_rank", default=256, low=1),
-        "attention.temperature_scale": made("f32", _beta),
-        "attention.temperature_length": made("u32", _n_ctx_orig),
+        "attention.temperature_scale": computed("f32", _beta),
+        "attention.temperature_length": computed("u32", _n_ctx_orig),
         "expert_count": u32("n_routed_experts", "num_local_experts", default=128),
         "expert_used_count": u32("num_experts_per_tok", default=4),
         "expert_shared_count": u32("n_shared_experts", default=1),
         "expert_feed_forward_length": u32("moe_intermediate_size", default=2048),
         "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
         "expert_weights_norm": flag("norm_topk_prob", default=True),
-        "expert_gating_func": made("u32", lambda config: 1),
+        "expert_gating_func": computed("u32", lambda config: 1),
     },
     {
         **deepseek2.LATENT_TENSORS,
         **deepseek2.SHARED_TENSORS,
-        "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(0)),
-        "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(1)),
+        "blk.{i}.ffn_gate_exps.weight": tensor(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(0)),
+        "blk.{i}.ffn_up_exps.weight": tensor(f"{_LAYER}.mlp.experts.gate_up_proj", change=half(1)),
         "blk.{i}.ffn_down_exps.weight": f"{_LAYER}.mlp.experts.down_proj",
     },
     fixed={**deepseek2.FIXED, "n_group": (1, None), "topk_group": (1, None), "rope_interleave": (True,)},

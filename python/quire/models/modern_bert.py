@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, f32, made, only_with, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, only_with, tensor, u32
 from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import (
@@ -140,8 +140,8 @@ _KEYS: dict[str, Key] = {
     "context_length": u32("max_position_embeddings", default=8192),
     "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
     "attention.sliding_window": u32("local_attention", default=128, low=1),
-    "attention.sliding_window_pattern": made("bool[]", _pattern),
-    "hidden_activation": made("string", lambda config: config.text("hidden_activation", "gelu")),
+    "attention.sliding_window_pattern": computed("bool[]", _pattern),
+    "hidden_activation": computed("string", lambda config: config.text("hidden_activation", "gelu")),
 }
 _ATTENTION = only_with("attention_bias", default=False, biases=True)
 _MLP = only_with("mlp_bias", default=False, biases=True)
@@ -150,17 +150,17 @@ _TENSORS: dict[str, str | Source] = {
     "token_embd_norm": "embeddings.norm",
     "output_norm": "final_norm",
     "blk.{i}.attn_norm": "layers.{i}.attn_norm",
-    "blk.{i}.attn_qkv": taken("layers.{i}.attn.Wqkv", change=_ATTENTION),
-    "blk.{i}.attn_output": taken("layers.{i}.attn.Wo", change=_ATTENTION),
+    "blk.{i}.attn_qkv": tensor("layers.{i}.attn.Wqkv", change=_ATTENTION),
+    "blk.{i}.attn_output": tensor("layers.{i}.attn.Wo", change=_ATTENTION),
     "blk.{i}.ffn_norm": "layers.{i}.mlp_norm",
-    "blk.{i}.ffn_up": taken("layers.{i}.mlp.Wi", change=_MLP),
-    "blk.{i}.ffn_down": taken("layers.{i}.mlp.Wo", change=_MLP),
+    "blk.{i}.ffn_up": tensor("layers.{i}.mlp.Wi", change=_MLP),
+    "blk.{i}.ffn_down": tensor("layers.{i}.mlp.Wo", change=_MLP),
 }
 _HEAD: dict[str, str | Source] = {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"}
 
 
 def _of(head: dict[str, str | Source]) -> Checkpoint:
-    pooling = {**HEAD_KEYS, "classifier.pooling_type": made("u32", _first_token_is_scored)}
+    pooling = {**HEAD_KEYS, "classifier.pooling_type": computed("u32", _first_token_is_scored)}
     return Checkpoint(
         "modern-bert",
         {**_KEYS, **(pooling if head else {})},

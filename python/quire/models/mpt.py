@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import clamp
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, Keys, LayerNorm, Step, Tensor, Weights
 from .base import DenseConfig
@@ -101,11 +101,11 @@ _CHECKPOINT = Checkpoint(
         "context_length": u32("max_seq_len", default=2048, low=1),
         "embedding_length": u32("d_model", default=2048),
         "block_count": u32("n_layers", default=24),
-        "feed_forward_length": made("u32", _ffn_dim),
+        "feed_forward_length": computed("u32", _ffn_dim),
         "attention.head_count": u32("n_heads", default=16, low=1),
         "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-        "attention.clamp_kqv": made("f32", _limit),
-        "attention.max_alibi_bias": made("f32", _max_bias),
+        "attention.clamp_kqv": computed("f32", _limit),
+        "attention.max_alibi_bias": computed("f32", _max_bias),
     },
     {
         "token_embd": "transformer.wte",

@@ -9,10 +9,10 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Fields,
     adding,
+    computed,
     f32,
-    made,
     no_windows,
-    taken,
+    tensor,
 )
 from ..checkpoints.mapping.rope import partial_rotary
 from ..nn import MLP, Keys, Step, Tensor, Weights, rope_spec
@@ -71,14 +71,14 @@ HF = {
         "nemotron",
         {
             **{k: v for k, v in DECODER_KEYS.items() if not k.endswith("rms_epsilon")},
-            "attention.key_length": made("u32", head_dim_of),
-            "attention.value_length": made("u32", head_dim_of),
+            "attention.key_length": computed("u32", head_dim_of),
+            "attention.value_length": computed("u32", head_dim_of),
             "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
-            "rope.dimension_count": made("u32", _n_rot),
+            "rope.dimension_count": computed("u32", _n_rot),
         },
         {
             **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if ours not in _NORMS},
-            **{f"{ours}.weight": taken(f"{theirs}.weight", change=adding(1.0)) for ours, theirs in _NORMS.items()},
+            **{f"{ours}.weight": tensor(f"{theirs}.weight", change=adding(1.0)) for ours, theirs in _NORMS.items()},
             **{f"{ours}.bias": f"{theirs}.bias" for ours, theirs in _NORMS.items()},
         },
         fixed={"hidden_act": ("relu2",)},

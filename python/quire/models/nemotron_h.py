@@ -12,12 +12,12 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Fields,
     Key,
+    computed,
     f32,
     factor,
     flag,
-    made,
     only_with,
-    taken,
+    tensor,
     u32,
 )
 from ..errors import UnsupportedError
@@ -218,16 +218,16 @@ HF = {
         {
             **{name: DECODER_KEYS[name] for name in ("embedding_length", "attention.head_count")},
             "context_length": u32("max_position_embeddings", default=4096),
-            "block_count": made("u32", lambda config: len(_kinds(config))),
-            "feed_forward_length": made("u32[]", _ffn_dims),
-            "attention.head_count_kv": made("u32[]", _kv_heads),
+            "block_count": computed("u32", lambda config: len(_kinds(config))),
+            "feed_forward_length": computed("u32[]", _ffn_dims),
+            "attention.head_count_kv": computed("u32[]", _kv_heads),
             "attention.key_length": u32("head_dim", "attention_head_dim", default=128),
             "attention.value_length": u32("head_dim", "attention_head_dim", default=128),
             "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-            "rope.scaling.finetuned": made("bool", lambda config: False),
+            "rope.scaling.finetuned": computed("bool", lambda config: False),
             "ssm.conv_kernel": u32("conv_kernel", default=4),
-            "ssm.inner_size": made(
+            "ssm.inner_size": computed(
                 "u32", lambda config: config.integer("mamba_num_heads", 128) * config.integer("mamba_head_dim", 64)
             ),
             "ssm.state_size": u32("ssm_state_size", default=128),
@@ -245,12 +245,12 @@ HF = {
             "blk.{i}.attn_output.weight": f"{_MIXER}.o_proj.weight",
             "blk.{i}.ffn_gate_inp": f"{_MIXER}.gate",
             "blk.{i}.exp_probs_b.bias": f"{_MIXER}.gate.e_score_correction_bias",
-            "blk.{i}.ffn_latent_down": taken(f"{_MIXER}.fc1_latent_proj", change=_WITH_BIAS),
-            "blk.{i}.ffn_latent_up": taken(f"{_MIXER}.fc2_latent_proj", change=_WITH_BIAS),
-            **{f"blk.{{i}}.ffn_{x}": taken(f"{_MIXER}.{x}_proj", change=_WITH_BIAS) for x in ("up", "down")},
+            "blk.{i}.ffn_latent_down": tensor(f"{_MIXER}.fc1_latent_proj", change=_WITH_BIAS),
+            "blk.{i}.ffn_latent_up": tensor(f"{_MIXER}.fc2_latent_proj", change=_WITH_BIAS),
+            **{f"blk.{{i}}.ffn_{x}": tensor(f"{_MIXER}.{x}_proj", change=_WITH_BIAS) for x in ("up", "down")},
             **{f"blk.{{i}}.ffn_{x}_exps": f"{_MIXER}.experts.{{e}}.{x}_proj" for x in ("up", "down")},
             **{
-                f"blk.{{i}}.ffn_{x}_shexp": taken(f"{_MIXER}.shared_experts.{x}_proj", change=_WITH_BIAS)
+                f"blk.{{i}}.ffn_{x}_shexp": tensor(f"{_MIXER}.shared_experts.{x}_proj", change=_WITH_BIAS)
                 for x in ("up", "down")
             },
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .._native.graph import add_weight
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, Key, Source, by_expert, f32, rows, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, Key, Source, by_expert, f32, rows, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, ExpertConfig, GatedMLP, Keys, MoE, MoeSpec, Tensor, Weights, rope_spec
 from .base import MAX_LAYERS, Layer
@@ -85,7 +85,7 @@ def _n_positions(config: Fields) -> int:
 
 def _part(name: str, i: int) -> Source:
     """Take queries, keys or values from a fused tensor."""
-    return taken(name, change=rows(lambda config: i * _width(config), lambda config: (i + 1) * _width(config)))
+    return tensor(name, change=rows(lambda config: i * _width(config), lambda config: (i + 1) * _width(config)))
 
 
 def _width(config: Fields) -> int:
@@ -223,8 +223,8 @@ def _of_experts(prefix: str) -> Checkpoint:
         "token_types": "embeddings.token_type_embeddings",
         **fused_tensors("attn", {"ffn_up": "fc1", "ffn_down": "fc2"}),
         "blk.{i}.ffn_gate_inp": f"{_OLD}.mlp.router.layer",
-        "blk.{i}.ffn_up_exps.weight": taken(f"{_EXPERTS}.mlp.w1", change=by_expert(_n_expert)),
-        "blk.{i}.ffn_down_exps.weight": taken(f"{_EXPERTS}.mlp.w2", change=by_expert(_n_expert, transposes=True)),
+        "blk.{i}.ffn_up_exps.weight": tensor(f"{_EXPERTS}.mlp.w1", change=by_expert(_n_expert)),
+        "blk.{i}.ffn_down_exps.weight": tensor(f"{_EXPERTS}.mlp.w2", change=by_expert(_n_expert, transposes=True)),
         "blk.{i}.ffn_down_exps.bias": f"{_EXPERTS}.bias",
     }
     fixed = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._native.graph import clamp
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, LayerNorm, RopeSpec, Step, Tensor, Weights, rope, rope_spec
 from . import llama
@@ -73,8 +73,8 @@ HF = {
         "olmo",
         {
             **{k: v for k, v in llama.KEYS.items() if not k.endswith("rms_epsilon")},
-            "attention.layer_norm_epsilon": made("f32", lambda config: 1e-5),
-            "attention.clamp_kqv": made("f32", _limit),
+            "attention.layer_norm_epsilon": computed("f32", lambda config: 1e-5),
+            "attention.clamp_kqv": computed("f32", _limit),
         },
         llama.TENSORS,
         fixed={"hidden_act": SILU},

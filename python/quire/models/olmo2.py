@@ -10,10 +10,10 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
     has_windows,
     local_layers,
-    made,
     no_windows,
     rope_keys,
 )
@@ -130,8 +130,8 @@ HF = {
         "olmo2",
         {
             **_KEYS,
-            "attention.sliding_window": made("u32", _window),
-            "attention.sliding_window_pattern": made("bool[]", lambda config: local_layers(config, PERIOD)),
+            "attention.sliding_window": computed("u32", _window),
+            "attention.sliding_window_pattern": computed("bool[]", lambda config: local_layers(config, PERIOD)),
         },
         _TENSORS,
         fixed={"hidden_act": SILU},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, f32, made, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, EXPERT_TENSORS, SILU, Checkpoint, computed, f32, u32
 from ..nn import ExpertConfig, Keys, MoE, Weights, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .olmo2 import Attention
@@ -41,7 +41,7 @@ HF = {
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
             "expert_count": u32("num_experts", "num_local_experts", default=64),
             "expert_used_count": u32("num_experts_per_tok", default=8),
-            "expert_weights_norm": made("bool", lambda config: config.flag("norm_topk_prob", False) or None),
+            "expert_weights_norm": computed("bool", lambda config: config.flag("norm_topk_prob", False) or None),
         },
         {
             **DECODER_TENSORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..checkpoints.mapping import SILU, Array, Change, Checkpoint, Fields, Key, f32, made, taken, u32
+from ..checkpoints.mapping import SILU, Array, Change, Checkpoint, Fields, Key, computed, f32, tensor, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import classic
@@ -88,7 +88,7 @@ def _heads(name: str) -> Key:
     def read(config: Fields) -> Sequence[int]:
         return [int(number) for number in _numbers(config, name)]
 
-    return made("u32[]", read)
+    return computed("u32[]", read)
 
 
 def _ffn_dims(config: Fields) -> Sequence[int]:
@@ -115,12 +115,12 @@ HF = {
             "context_length": u32("max_context_length", default=2048, low=1),
             "embedding_length": u32("model_dim"),
             "block_count": u32("num_transformer_layers"),
-            "feed_forward_length": made("u32[]", _ffn_dims),
+            "feed_forward_length": computed("u32[]", _ffn_dims),
             "attention.head_count": _heads("num_query_heads"),
             "attention.head_count_kv": _heads("num_kv_heads"),
             "attention.key_length": u32("head_dim"),
             "attention.value_length": u32("head_dim"),
-            "attention.layer_norm_rms_epsilon": made("f32", lambda config: 1e-6),
+            "attention.layer_norm_rms_epsilon": computed("f32", lambda config: 1e-6),
             "rope.dimension_count": u32("head_dim"),
             "rope.freq_base": f32("rope_freq_constant", default=10000.0),
         },
@@ -133,8 +133,8 @@ HF = {
             "blk.{i}.attn_k_norm": f"{_LAYER}.attn.k_norm",
             "blk.{i}.attn_output": f"{_LAYER}.attn.out_proj",
             "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
-            "blk.{i}.ffn_gate": taken(f"{_LAYER}.ffn.proj_1", change=_half(0)),
-            "blk.{i}.ffn_up": taken(f"{_LAYER}.ffn.proj_1", change=_half(1)),
+            "blk.{i}.ffn_gate": tensor(f"{_LAYER}.ffn.proj_1", change=_half(0)),
+            "blk.{i}.ffn_up": tensor(f"{_LAYER}.ffn.proj_1", change=_half(1)),
             "blk.{i}.ffn_down": f"{_LAYER}.ffn.proj_2",
         },
         fixed={

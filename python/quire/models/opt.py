@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, made, rows, taken, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, rows, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import MLP, Keys, Step, Tensor, Weights
 from .base import DenseConfig
@@ -49,16 +49,16 @@ HF = {
     "OPTForCausalLM": Checkpoint(
         "opt",
         {
-            "context_length": made("u32", _n_positions),
+            "context_length": computed("u32", _n_positions),
             "embedding_length": u32("hidden_size", default=768),
             "block_count": u32("num_hidden_layers", default=12),
             "feed_forward_length": u32("ffn_dim", default=3072),
             "attention.head_count": u32("num_attention_heads", default=12, low=1),
-            "attention.layer_norm_epsilon": made("f32", lambda config: 1e-5),
+            "attention.layer_norm_epsilon": computed("f32", lambda config: 1e-5),
         },
         {
             "token_embd": f"{_DECODER}.embed_tokens",
-            "position_embd": taken(
+            "position_embd": tensor(
                 f"{_DECODER}.embed_positions",
                 change=rows(lambda config: OFFSET, lambda config: OFFSET + _n_positions(config)),
             ),

@@ -7,10 +7,10 @@ from ..checkpoints.mapping import (
     DECODER_TENSORS,
     SILU,
     Checkpoint,
-    made,
+    computed,
     no_windows,
     only_with,
-    taken,
+    tensor,
     u32,
 )
 from .exaone import Exaone
@@ -28,15 +28,15 @@ HF = {
         "pangu-embedded",
         {
             **DECODER_KEYS,
-            "attention.key_length": made("u32", head_dim_of),
-            "attention.value_length": made("u32", head_dim_of),
-            "rope.dimension_count": made("u32", head_dim_of),
+            "attention.key_length": computed("u32", head_dim_of),
+            "attention.value_length": computed("u32", head_dim_of),
+            "rope.dimension_count": computed("u32", head_dim_of),
             "vocab_size": u32("vocab_size"),
         },
         {
             **DECODER_TENSORS,
-            **{f"blk.{{i}}.attn_{one}": taken(f"{_LAYER}.{one}_proj", change=_BIASES) for one in "qkv"},
-            "blk.{i}.attn_output": taken(f"{_LAYER}.o_proj", change=_BIASES),
+            **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.{one}_proj", change=_BIASES) for one in "qkv"},
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.o_proj", change=_BIASES),
         },
         fixed={"hidden_act": SILU},
         checks=(no_windows,),

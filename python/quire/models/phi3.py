@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, Fields, f32, made, rope_keys, window
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Checkpoint,
+    Fields,
+    computed,
+    f32,
+    rope_keys,
+    window,
+)
 from ..checkpoints.mapping.rope import LONGROPE, Entry, kind_of, longrope_keys, partial_rotary, rope_of
 from ..nn import CacheSpec, FusedGatedMLP, Keys, LongRope, Step, Tensor, Weights, rope
 from .base import Block, Decoder, DenseConfig
@@ -73,7 +83,7 @@ HF = {
         {
             **DECODER_KEYS,
             "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "rope.dimension_count": made("u32", _n_rot),
+            "rope.dimension_count": computed("u32", _n_rot),
             "attention.sliding_window": window(None, none=0),
         },
         {

@@ -10,10 +10,10 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
+    computed,
     f32,
-    made,
     rope_keys,
-    taken,
+    tensor,
     u32,
     window,
 )
@@ -93,13 +93,13 @@ _CHECKPOINT = Checkpoint(
         "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
         "attention.sliding_window": window(None, none=0),
         "expert_count": u32("num_local_experts", default=16),
-        "expert_used_count": made("u32", lambda config: N_USED),
+        "expert_used_count": computed("u32", lambda config: N_USED),
     },
     {
         **DECODER_TENSORS,
-        "output": taken("lm_head", change=unless_unbiased("lm_head_bias", default=False)),
+        "output": tensor("lm_head", change=unless_unbiased("lm_head_bias", default=False)),
         **{
-            f"blk.{{i}}.attn_{ours}": taken(
+            f"blk.{{i}}.attn_{ours}": tensor(
                 f"{_LAYER}.self_attn.{theirs}_proj", change=unless_unbiased("attention_bias", default=False)
             )
             for ours, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
@@ -53,7 +53,7 @@ HF = {
     "QWenLMHeadModel": Checkpoint(
         "qwen",
         {
-            "context_length": made("u32", _n_ctx),
+            "context_length": computed("u32", _n_ctx),
             "embedding_length": u32("hidden_size"),
             "block_count": u32("num_hidden_layers"),
             "feed_forward_length": u32("intermediate_size"),

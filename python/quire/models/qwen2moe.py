@@ -9,10 +9,10 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
-    made,
+    computed,
     no_windows,
     squeezed,
-    taken,
+    tensor,
     u32,
 )
 from ..errors import UnsupportedError
@@ -66,12 +66,12 @@ HF = {
             "expert_used_count": u32("num_experts_per_tok", default=4),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
             "expert_shared_feed_forward_length": u32("shared_expert_intermediate_size", default=5632),
-            "expert_weights_norm": made("bool", lambda config: config.flag("norm_topk_prob", False) or None),
+            "expert_weights_norm": computed("bool", lambda config: config.flag("norm_topk_prob", False) or None),
         },
         {
             **DECODER_TENSORS,
             **EXPERT_TENSORS,
-            "blk.{i}.ffn_gate_inp_shexp": taken("model.layers.{i}.mlp.shared_expert_gate", change=squeezed),
+            "blk.{i}.ffn_gate_inp_shexp": tensor("model.layers.{i}.mlp.shared_expert_gate", change=squeezed),
             "blk.{i}.ffn_gate_shexp": "model.layers.{i}.mlp.shared_expert.gate_proj",
             "blk.{i}.ffn_up_shexp": "model.layers.{i}.mlp.shared_expert.up_proj",
             "blk.{i}.ffn_down_shexp": "model.layers.{i}.mlp.shared_expert.down_proj",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._native import graph
-from ..checkpoints.mapping import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, taken, u32, with_pictures
+from ..checkpoints.mapping import EXPERT_TENSORS, SILU, Checkpoint, Source, half, squeezed, tensor, u32, with_pictures
 from ..nn import Keys, Linear, MoE, MoeSpec, Tensor, Weights
 from .base import MAX_DIM, DenseConfig, Layer
 from .qwen35 import KEYS, PREDICTING, SECTIONS, TENSORS, Qwen35, rope_of_qwen35
@@ -65,10 +65,10 @@ MOE_KEYS = {
 }
 MOE_TENSORS: dict[str, str | Source] = {
     **EXPERT_TENSORS,
-    "blk.{i}.ffn_gate_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=half(0)),
-    "blk.{i}.ffn_up_exps.weight": taken(f"{_MLP}.experts.gate_up_proj", change=half(1)),
+    "blk.{i}.ffn_gate_exps.weight": tensor(f"{_MLP}.experts.gate_up_proj", change=half(0)),
+    "blk.{i}.ffn_up_exps.weight": tensor(f"{_MLP}.experts.gate_up_proj", change=half(1)),
     "blk.{i}.ffn_down_exps.weight": f"{_MLP}.experts.down_proj",
-    "blk.{i}.ffn_gate_inp_shexp": taken(f"{_MLP}.shared_expert_gate", change=squeezed),
+    "blk.{i}.ffn_gate_inp_shexp": tensor(f"{_MLP}.shared_expert_gate", change=squeezed),
     "blk.{i}.ffn_gate_shexp": f"{_MLP}.shared_expert.gate_proj",
     "blk.{i}.ffn_up_shexp": f"{_MLP}.shared_expert.up_proj",
     "blk.{i}.ffn_down_shexp": f"{_MLP}.shared_expert.down_proj",

@@ -9,7 +9,7 @@ from ..checkpoints.mapping import (
     SILU,
     Checkpoint,
     Fields,
-    made,
+    computed,
     no_windows,
     u32,
 )
@@ -67,7 +67,7 @@ HF = {
             "expert_count": u32("num_experts", "num_local_experts", default=128),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
-            "expert_weights_norm": made("bool", _unless_normalized),
+            "expert_weights_norm": computed("bool", _unless_normalized),
         },
         {**DECODER_TENSORS, **EXPERT_TENSORS, **QK_NORMS},
         fixed={"hidden_act": SILU},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, made, rope_keys, squeezed, taken, u32
+from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, computed, rope_keys, squeezed, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import Tensor, Weights
 from .base import DenseConfig
@@ -70,12 +70,12 @@ _DELTA = "model.layers.{i}.linear_attn"
 _TENSORS: dict[str, str | Source] = {
     **ATTENTION_TENSORS,
     **MOE_TENSORS,
-    "blk.{i}.attn_qkv": taken(f"{_DELTA}.in_proj_qkvz", change=_of_qkvz(0, 1, 2)),
-    "blk.{i}.attn_gate": taken(f"{_DELTA}.in_proj_qkvz", change=_of_qkvz(3)),
+    "blk.{i}.attn_qkv": tensor(f"{_DELTA}.in_proj_qkvz", change=_of_qkvz(0, 1, 2)),
+    "blk.{i}.attn_gate": tensor(f"{_DELTA}.in_proj_qkvz", change=_of_qkvz(3)),
     "blk.{i}.ssm_ba": f"{_DELTA}.in_proj_ba",
-    "blk.{i}.ssm_conv1d": taken(f"{_DELTA}.conv1d", change=squeezed),
+    "blk.{i}.ssm_conv1d": tensor(f"{_DELTA}.conv1d", change=squeezed),
     "blk.{i}.ssm_dt.bias": f"{_DELTA}.dt_bias",
-    "blk.{i}.ssm_a": taken(f"{_DELTA}.A_log", change=decay),
+    "blk.{i}.ssm_a": tensor(f"{_DELTA}.A_log", change=decay),
     "blk.{i}.ssm_out": f"{_DELTA}.out_proj",
 }
 HF = {
@@ -85,7 +85,7 @@ HF = {
             **MOE_KEYS,
             "expert_count": u32("num_experts", default=512),
             "expert_used_count": u32("num_experts_per_tok", default=10),
-            "expert_weights_norm": made("bool", _unless_normalized),
+            "expert_weights_norm": computed("bool", _unless_normalized),
         },
         _TENSORS,
         fixed={"hidden_act": SILU},

@@ -6,7 +6,7 @@ for image tokens only.
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, taken, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, tensor, u32
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, Weights
 from .qwen3 import HEADS, QK_NORMS, Qwen3
@@ -25,7 +25,7 @@ MODEL = Qwen3VL
 # --- checkpoint ---
 
 _TENSORS = {
-    ours: taken(str(theirs).replace("model.", "model.language_model.", 1))
+    ours: tensor(str(theirs).replace("model.", "model.language_model.", 1))
     for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()
 }
 HF = {

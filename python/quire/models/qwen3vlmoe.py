@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, taken, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, tensor, u32
 from ..checkpoints.mapping.rope import mrope_keys
 from ..errors import UnsupportedError
 from ..nn import Keys, Weights
@@ -62,13 +62,13 @@ HF = {
         },
         {
             **{
-                ours: taken(str(theirs).replace("model.", "model.language_model.", 1))
+                ours: tensor(str(theirs).replace("model.", "model.language_model.", 1))
                 for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()
             },
             "blk.{i}.ffn_gate_inp": f"{_LAYER}.gate",
-            "blk.{i}.ffn_gate_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
-            "blk.{i}.ffn_up_exps.weight": taken(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
-            "blk.{i}.ffn_down_exps.weight": taken(f"{_LAYER}.experts.down_proj", change=_down),
+            "blk.{i}.ffn_gate_exps.weight": tensor(f"{_LAYER}.experts.gate_up_proj", change=_half(0)),
+            "blk.{i}.ffn_up_exps.weight": tensor(f"{_LAYER}.experts.gate_up_proj", change=_half(1)),
+            "blk.{i}.ffn_down_exps.weight": tensor(f"{_LAYER}.experts.down_proj", change=_down),
         },
         fixed={"hidden_act": SILU},
         checks=(_experts_everywhere,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, made, rows, taken, u32
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, f32, rows, tensor, u32
 from ..nn import GatedMLP, Keys, Weights
 from . import starcoder
 from .base import Block, Decoder, DenseConfig
@@ -46,9 +46,9 @@ HF = {
             "context_length": u32("n_positions", low=1),
             "embedding_length": u32("n_embd"),
             "block_count": u32("n_layer"),
-            "feed_forward_length": made("u32", _ffn_dim),
+            "feed_forward_length": computed("u32", _ffn_dim),
             "attention.head_count": u32("n_head", low=1),
-            "attention.head_count_kv": made("u32", lambda config: 1),
+            "attention.head_count_kv": computed("u32", lambda config: 1),
             "attention.layer_norm_rms_epsilon": f32("layer_norm_epsilon", default=1e-5),
         },
         {
@@ -57,12 +57,12 @@ HF = {
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.ln_1",
             "blk.{i}.attn_q": f"{_LAYER}.attn.q",
-            "blk.{i}.attn_k": taken(f"{_LAYER}.attn.kv", change=rows(lambda config: 0, _head_dim)),
-            "blk.{i}.attn_v": taken(f"{_LAYER}.attn.kv", change=rows(_head_dim, lambda config: 2 * _head_dim(config))),
+            "blk.{i}.attn_k": tensor(f"{_LAYER}.attn.kv", change=rows(lambda config: 0, _head_dim)),
+            "blk.{i}.attn_v": tensor(f"{_LAYER}.attn.kv", change=rows(_head_dim, lambda config: 2 * _head_dim(config))),
             "blk.{i}.attn_output": f"{_LAYER}.attn.c_proj",
             "blk.{i}.ffn_norm": f"{_LAYER}.ln_2",
-            "blk.{i}.ffn_gate": taken(f"{_LAYER}.mlp.gate_up_proj", change=rows(lambda config: 0, _ffn_dim)),
-            "blk.{i}.ffn_up": taken(
+            "blk.{i}.ffn_gate": tensor(f"{_LAYER}.mlp.gate_up_proj", change=rows(lambda config: 0, _ffn_dim)),
+            "blk.{i}.ffn_up": tensor(
                 f"{_LAYER}.mlp.gate_up_proj", change=rows(_ffn_dim, lambda config: 2 * _ffn_dim(config))
             ),
             "blk.{i}.ffn_down": f"{_LAYER}.mlp.c_proj",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._native import graph
-from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, made, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, computed, f32, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import Keys, Linear, Step, Tensor, Weight, Weights
 from .base import MAX_DIM, MAX_LAYERS
@@ -37,7 +37,7 @@ class TimeMix:
         self.down = weights.linear("time_mix_w1", config.dim, n * config.mix_rank)
         self.up = weights.tensor("time_mix_w2.weight", (n, config.dim, config.mix_rank))
         lerp = weights.numbers("time_mix_lerp_fused.weight", (n, 1, 1, config.dim)).reshape(n, config.dim)
-        self.lerps = {one: weights.made(f"time_mix_lerp_{one}", lerp[i]) for i, one in enumerate(MIXED)}
+        self.lerps = {one: weights.computed(f"time_mix_lerp_{one}", lerp[i]) for i, one in enumerate(MIXED)}
         names = {"k": "key", "v": "value", "r": "receptance", "g": "gate", "o": "output"}
         self.linears: dict[str, Linear] = {
             one: weights.linear(f"time_mix_{name}", config.dim, config.dim) for one, name in names.items()
@@ -125,6 +125,10 @@ def _size(config: Fields) -> int:
     return size
 
 
+def _mix_rank(config: Fields) -> int:
+    return 64 if config.integer("hidden_size") == 4096 else 32
+
+
 def _ffn_dim(config: Fields) -> int:
     return config.integer("intermediate_size", int(config.integer("hidden_size") * 3.5) // 32 * 32)
 
@@ -147,15 +151,17 @@ HF = {
     "Rwkv6ForCausalLM": Checkpoint(
         "rwkv6",
         {
-            "context_length": made("u32", lambda config: 2**20),
+            "context_length": computed("u32", lambda config: 2**20),
             "embedding_length": u32("hidden_size"),
             "block_count": u32("num_hidden_layers"),
-            "feed_forward_length": made("u32", _ffn_dim),
-            "attention.head_count": made("u32", lambda config: 0),
+            "feed_forward_length": computed("u32", _ffn_dim),
+            "attention.head_count": computed("u32", lambda config: 0),
             "attention.layer_norm_epsilon": f32("layer_norm_epsilon", default=1e-5),
-            "wkv.head_size": made("u32", _size),
-            "time_mix_extra_dim": made("u32", lambda config: 64 if config.integer("hidden_size") == 4096 else 32),
-            "time_decay_extra_dim": made("u32", lambda config: 128 if config.integer("hidden_size") == 4096 else 64),
+            "wkv.head_size": computed("u32", _size),
+            "time_mix_extra_dim": computed("u32", lambda config: 64 if config.integer("hidden_size") == 4096 else 32),
+            "time_decay_extra_dim": computed(
+                "u32", lambda config: 128 if config.integer("hidden_size") == 4096 else 64
+            ),
         },
         {
             "token_embd": "rwkv.embeddings",
@@ -164,14 +170,14 @@ HF = {
             "output": "head",
             "blk.{i}.attn_norm": f"{_BLOCK}.ln1",
             "blk.{i}.attn_norm_2": f"{_BLOCK}.ln2",
-            "blk.{i}.time_mix_w1.weight": taken(f"{_ATTENTION}.time_maa_w1", change=_turned),
-            "blk.{i}.time_mix_w2.weight": taken(f"{_ATTENTION}.time_maa_w2", change=_turned),
-            "blk.{i}.time_mix_lerp_x.weight": taken(f"{_ATTENTION}.time_maa_x", change=flat),
-            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.time_maa_{x}" for x in MIXED), change=lerps),
+            "blk.{i}.time_mix_w1.weight": tensor(f"{_ATTENTION}.time_maa_w1", change=_turned),
+            "blk.{i}.time_mix_w2.weight": tensor(f"{_ATTENTION}.time_maa_w2", change=_turned),
+            "blk.{i}.time_mix_lerp_x.weight": tensor(f"{_ATTENTION}.time_maa_x", change=flat),
+            "blk.{i}.time_mix_lerp_fused.weight": tensor(*(f"{_ATTENTION}.time_maa_{x}" for x in MIXED), change=lerps),
             "blk.{i}.time_mix_first.weight": f"{_ATTENTION}.time_faaaa",
-            "blk.{i}.time_mix_decay.weight": taken(f"{_ATTENTION}.time_decay", change=flat),
+            "blk.{i}.time_mix_decay.weight": tensor(f"{_ATTENTION}.time_decay", change=flat),
             **{
-                f"blk.{{i}}.time_mix_decay_w{i}.weight": taken(f"{_ATTENTION}.time_decay_w{i}", change=_turned)
+                f"blk.{{i}}.time_mix_decay_w{i}.weight": tensor(f"{_ATTENTION}.time_decay_w{i}", change=_turned)
                 for i in (1, 2)
             },
             **{
@@ -179,7 +185,7 @@ HF = {
                 for name in ("key", "value", "receptance", "gate", "output")
             },
             "blk.{i}.time_mix_ln": f"{_ATTENTION}.ln_x",
-            **{f"blk.{{i}}.channel_mix_lerp_{x}.weight": taken(f"{_FFN}.time_maa_{x}", change=flat) for x in "kr"},
+            **{f"blk.{{i}}.channel_mix_lerp_{x}.weight": tensor(f"{_FFN}.time_maa_{x}", change=flat) for x in "kr"},
             **{f"blk.{{i}}.channel_mix_{name}": f"{_FFN}.{name}" for name in ("key", "value", "receptance")},
         },
         fixed={"tie_word_embeddings": (False,)},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .._native import graph
-from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, taken, u32
+from ..checkpoints.mapping import Array, Checkpoint, Fields, f32, tensor, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, Keys, Linear, Step, Tensor, Weight, Weights, select_rows
 from .base import MAX_DIM, Config, Layer
@@ -89,7 +89,7 @@ class TimeMix:
         lerps = weights.numbers("time_mix_lerp_fused.weight", (len(MIXED), 1, 1, config.dim)).reshape(
             len(MIXED), config.dim
         )
-        self.lerps = {one: weights.made(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
+        self.lerps = {one: weights.computed(f"time_mix_lerp_{one}", lerps[i]) for i, one in enumerate(MIXED)}
         names = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
         self.linears: dict[str, Linear] = {
             one: weights.linear(f"time_mix_{name}", config.dim, config.dim) for one, name in names.items()
@@ -101,7 +101,7 @@ class TimeMix:
             weights.tensor(f"time_mix_{one}.weight", (config.dim,), vector=True) for one in ("k_k", "k_a")
         )
         r_k = weights.numbers("time_mix_r_k.weight", (config.dim,)).reshape(config.n_head, 1, config.size)
-        self.r_k = weights.made("time_mix_r_k_heads", r_k)
+        self.r_k = weights.computed("time_mix_r_k_heads", r_k)
         self.ln: tuple[Weight, Weight] = (
             weights.tensor("time_mix_ln.weight", (config.dim,), vector=True),
             weights.tensor("time_mix_ln.bias", (config.dim,), vector=True),
@@ -230,7 +230,7 @@ HF = {
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.attn_norm",
             "blk.{i}.attn_norm_2": f"{_LAYER}.ffn_norm",
-            "blk.{i}.time_mix_lerp_fused.weight": taken(*(f"{_ATTENTION}.x_{one}" for one in MIXED), change=lerps),
+            "blk.{i}.time_mix_lerp_fused.weight": tensor(*(f"{_ATTENTION}.x_{one}" for one in MIXED), change=lerps),
             **{
                 f"blk.{{i}}.time_mix_{ours}": f"{_ATTENTION}.{theirs}_proj"
                 for ours, theirs in (("receptance", "r"), ("key", "k"), ("value", "v"), ("output", "o"))
@@ -242,11 +242,11 @@ HF = {
                 for i, part in enumerate(("2.bias", "0.weight", "2.weight"))
             },
             **{
-                f"blk.{{i}}.time_mix_{one}.weight": taken(f"{_ATTENTION}.{one}", change=flat)
+                f"blk.{{i}}.time_mix_{one}.weight": tensor(f"{_ATTENTION}.{one}", change=flat)
                 for one in ("k_k", "k_a", "r_k")
             },
             "blk.{i}.time_mix_ln": f"{_ATTENTION}.g_norm",
-            "blk.{i}.channel_mix_lerp_k.weight": taken(f"{_LAYER}.ffn.x_k", change=flat),
+            "blk.{i}.channel_mix_lerp_k.weight": tensor(f"{_LAYER}.ffn.x_k", change=flat),
             "blk.{i}.channel_mix_key": f"{_LAYER}.ffn.key",
             "blk.{i}.channel_mix_value": f"{_LAYER}.ffn.value",
         },

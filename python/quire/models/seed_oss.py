@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, made, no_windows
+from ..checkpoints.mapping import DECODER_KEYS, SILU, Checkpoint, Fields, computed, no_windows
 from ..checkpoints.mapping.decoder import BIASED_TENSORS
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import Decoder, DenseConfig, Layer, Mixer
@@ -54,9 +54,9 @@ HF = {
         "seed_oss",
         {
             **DECODER_KEYS,
-            "attention.head_count_kv": made("u32", _n_kv_head),
-            "attention.key_length": made("u32", _head_dim),
-            "attention.value_length": made("u32", _head_dim),
+            "attention.head_count_kv": computed("u32", _n_kv_head),
+            "attention.key_length": computed("u32", _head_dim),
+            "attention.value_length": computed("u32", _head_dim),
         },
         {
             **{k: v for k, v in BIASED_TENSORS.items() if not k.endswith("ffn_norm")},

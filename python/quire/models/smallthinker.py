@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._native import graph
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, made, rope_keys, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, Checkpoint, Fields, computed, rope_keys, u32
 from ..checkpoints.mapping.rope import Entry
 from ..errors import UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, Keys, MoE, Step, Tensor, Weights, rope_spec
@@ -108,12 +108,12 @@ HF = {
         {
             **DECODER_KEYS,
             "feed_forward_length": u32("moe_ffn_hidden_size"),
-            "attention.sliding_window": made("u32", _window),
-            "attention.sliding_window_pattern": made("bool[]", _pattern),
+            "attention.sliding_window": computed("u32", _window),
+            "attention.sliding_window_pattern": computed("bool[]", _pattern),
             "expert_count": u32("moe_num_primary_experts"),
             "expert_used_count": u32("moe_num_active_primary_experts"),
             "expert_feed_forward_length": u32("moe_ffn_hidden_size"),
-            "expert_gating_func": made("u32", _gating),
+            "expert_gating_func": computed("u32", _gating),
         },
         {
             **DECODER_TENSORS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, made, no_windows, rope_keys
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, no_windows, rope_keys
 from ..checkpoints.mapping.rope import Entry
 from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
@@ -63,7 +63,7 @@ def _rope(config: Fields) -> Iterator[Entry]:
 HF = {
     "SmolLM3ForCausalLM": Checkpoint(
         "smollm3",
-        {**llama.KEYS, "attention.head_count_kv": made("u32", _n_kv_head)},
+        {**llama.KEYS, "attention.head_count_kv": computed("u32", _n_kv_head)},
         llama.TENSORS,
         fixed={"hidden_act": SILU},
         checks=(no_windows, _rotated_as_known),

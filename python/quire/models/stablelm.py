@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, taken, u32
+from ..checkpoints.mapping import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
@@ -59,12 +59,12 @@ HF = {
         },
         {
             **DECODER_TENSORS,
-            "blk.{i}.ffn_norm": taken(f"{_LAYER}.post_attention_layernorm", change=_between),
-            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
-            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
-            "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
-            "blk.{i}.attn_q_norm": taken(f"{_LAYER}.self_attn.q_layernorm.norms.{{e}}", change=_head_norm),
-            "blk.{i}.attn_k_norm": taken(f"{_LAYER}.self_attn.k_layernorm.norms.{{e}}", change=_head_norm),
+            "blk.{i}.ffn_norm": tensor(f"{_LAYER}.post_attention_layernorm", change=_between),
+            "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+            "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+            "blk.{i}.attn_v": tensor(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+            "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_layernorm.norms.{{e}}", change=_head_norm),
+            "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_layernorm.norms.{{e}}", change=_head_norm),
         },
         fixed={"hidden_act": SILU},
         unused=("use_qkv_bias", "qk_layernorm"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import Checkpoint, f32, taken, u32, window
+from ..checkpoints.mapping import Checkpoint, f32, tensor, u32, window
 from ..nn import MLP, CacheSpec, Keys, Weights, frequency_factors, rope_spec
 from .base import DenseConfig
 from .classic import CLASSIC_KEYS, EPS, GELU_TANH, Attention, Block, LayerNormDecoder, unless_unbiased
@@ -50,13 +50,13 @@ HF = {
             "output_norm": "model.norm",
             "output": "lm_head",
             "blk.{i}.attn_norm": f"{_LAYER}.input_layernorm",
-            "blk.{i}.attn_q": taken(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
-            "blk.{i}.attn_k": taken(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
-            "blk.{i}.attn_v": taken(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
-            "blk.{i}.attn_output": taken(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
+            "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+            "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+            "blk.{i}.attn_v": tensor(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+            "blk.{i}.attn_output": tensor(f"{_LAYER}.self_attn.o_proj", change=_BIASES),
             "blk.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
-            "blk.{i}.ffn_up": taken(f"{_LAYER}.mlp.c_fc", change=_BIASES),
-            "blk.{i}.ffn_down": taken(f"{_LAYER}.mlp.c_proj", change=_BIASES),
+            "blk.{i}.ffn_up": tensor(f"{_LAYER}.mlp.c_fc", change=_BIASES),
+            "blk.{i}.ffn_down": tensor(f"{_LAYER}.mlp.c_proj", change=_BIASES),
         },
         fixed={"hidden_act": GELU_TANH},
         tied=True,

@@ -15,12 +15,12 @@ from ..checkpoints.mapping import (
     Checkpoint,
     Fields,
     adding,
+    computed,
     f32,
     factor,
     has_windows,
-    made,
     n_dense,
-    taken,
+    tensor,
     u32,
 )
 from ..checkpoints.mapping.pictures import with_pictures
@@ -100,7 +100,7 @@ class Step35(Decoder):
         nearby = RopeSpec(n_dims=config.n_rot, layout="half", freq_base=base)
         factors = None
         if weights.has("rope_freqs.weight"):  # stored for whole heads; only the first half applies
-            factors = weights.made(
+            factors = weights.computed(
                 "rope_freqs", weights.numbers("rope_freqs.weight", (config.n_rot // 2,))[: config.n_rot // 4]
             )
         rotations = [rope_spec(keys, n_dims=config.n_rot // 2, layout="half", factors=factors), nearby]
@@ -292,31 +292,31 @@ _TEXT = _Checkpoint(
     {
         **DECODER_KEYS,
         "feed_forward_length": u32("intermediate_size", default=11264),
-        "attention.head_count": made("u32[]", _n_heads),
-        "attention.head_count_kv": made("u32", _n_kv_head),
+        "attention.head_count": computed("u32[]", _n_heads),
+        "attention.head_count_kv": computed("u32", _n_kv_head),
         "attention.key_length": u32("head_dim", default=128),
         "attention.value_length": u32("head_dim", default=128),
         "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-        "attention.sliding_window": made("u32", _window),
-        "attention.sliding_window_pattern": made("bool[]", _pattern),
+        "attention.sliding_window": computed("u32", _window),
+        "attention.sliding_window_pattern": computed("bool[]", _pattern),
         "rope.dimension_count": u32("head_dim", default=128),
         "expert_count": u32("n_routed_experts", "moe_num_experts", default=288),
         "expert_used_count": u32("num_experts_per_tok", "moe_top_k", default=8),
         "expert_feed_forward_length": u32("moe_intermediate_size", default=1280),
         "expert_shared_feed_forward_length": u32("share_expert_dim", "share_expert_dims", default=1280),
-        "expert_gating_func": made("u32", lambda config: 2),
-        "expert_weights_norm": made("bool", lambda config: True),
+        "expert_gating_func": computed("u32", lambda config: 2),
+        "expert_weights_norm": computed("bool", lambda config: True),
         "expert_weights_scale": factor("moe_router_scaling_factor", default=1.0),
-        "leading_dense_block_count": made("u32", _n_dense),
-        "swiglu_clamp_exp": made("f32[]", _clamps("swiglu_limits")),
-        "swiglu_clamp_shexp": made("f32[]", _clamps("swiglu_limits_shared")),
+        "leading_dense_block_count": computed("u32", _n_dense),
+        "swiglu_clamp_exp": computed("f32[]", _clamps("swiglu_limits")),
+        "swiglu_clamp_shexp": computed("f32[]", _clamps("swiglu_limits_shared")),
     },
     {
         **DECODER_TENSORS,
-        "output_norm": taken("model.norm", change=_NORM),
-        "blk.{i}.attn_norm": taken(f"{_LAYER}.input_layernorm", change=_NORM),
-        "blk.{i}.ffn_norm": taken(f"{_LAYER}.post_attention_layernorm", change=_NORM),
-        **{ours: taken(theirs, change=_NORM) for ours, theirs in qwen3.QK_NORMS.items()},
+        "output_norm": tensor("model.norm", change=_NORM),
+        "blk.{i}.attn_norm": tensor(f"{_LAYER}.input_layernorm", change=_NORM),
+        "blk.{i}.ffn_norm": tensor(f"{_LAYER}.post_attention_layernorm", change=_NORM),
+        **{ours: tensor(theirs, change=_NORM) for ours, theirs in qwen3.QK_NORMS.items()},
         "blk.{i}.attn_gate": f"{_LAYER}.self_attn.g_proj",
         "blk.{i}.ffn_gate_inp": f"{_LAYER}.moe.gate",
         "blk.{i}.exp_probs_b.bias": f"{_LAYER}.moe.router_bias",

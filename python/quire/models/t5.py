@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, computed, u32
 from ..errors import LoadError
 from ..nn import CacheSpec, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import MAX_LAYERS, DenseConfig, Vectors, head
@@ -128,7 +128,7 @@ def _n_decoder_layer(default: int) -> Key:
             return config.integer("num_decoder_layers", low=1)
         return config.integer("num_layers", default, low=1)
 
-    return made("u32", read)
+    return computed("u32", read)
 
 
 def _logit_scale(config: Fields) -> float:
@@ -155,7 +155,7 @@ _T5 = T5Checkpoint(
         **KEYS,
         "decoder_block_count": _n_decoder_layer(6),
         "decoder_start_token_id": u32("decoder_start_token_id", "pad_token_id", default=0),
-        "logit_scale": made("f32", _logit_scale),
+        "logit_scale": computed("f32", _logit_scale),
     },
     {
         **TENSORS,
@@ -197,7 +197,7 @@ HF = {
     # UMT5's logits are never scaled, even if the output matrix is tied.
     "MT5ForConditionalGeneration": replace(
         _UMT5,
-        keys={**_UMT5.keys, "logit_scale": made("f32", lambda config: 1.0)},
+        keys={**_UMT5.keys, "logit_scale": computed("f32", lambda config: 1.0)},
         unused=(*_UMT5.unused, "scale_decoder_outputs"),
     ),
 }

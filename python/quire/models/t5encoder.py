@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..checkpoints.mapping import Checkpoint, Fields, f32, made, u32
+from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import DenseConfig, Layer, Vectors
@@ -99,7 +99,9 @@ def with_biases(
     """Iterate over the layers' weights and biases; layers without a table use the first layer's."""
     for i, block in enumerate(layers):
         if i == 0 or block.has("attn_rel_b.weight"):
-            bias = block.made("attn_rel_b", by_distance(block.numbers("attn_rel_b.weight", (n_buckets, config.n_head))))
+            bias = block.computed(
+                "attn_rel_b", by_distance(block.numbers("attn_rel_b.weight", (n_buckets, config.n_head)))
+            )
         yield block, bias
 
 
@@ -192,7 +194,7 @@ MULTILINGUAL_KEYS = {
     "feed_forward_length": u32("d_ff", default=1024),
     "attention.head_count": u32("num_heads", default=6, low=1),
 }
-_CAUSAL = {"attention.causal": made("bool", lambda config: False)}
+_CAUSAL = {"attention.causal": computed("bool", lambda config: False)}
 _CHECKPOINT = Checkpoint(
     "t5encoder",
     {**KEYS, **_CAUSAL},

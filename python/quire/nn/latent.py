@@ -146,8 +146,8 @@ def _halves(weights: Weights, sizes: LatentSizes) -> tuple[Weight, Weight]:
     both = weights.dequantized("attn_kv_b.weight", (sizes.n_head * (sizes.n_nope + sizes.v_dim), sizes.rank))
     both = both.reshape(sizes.n_head, sizes.n_nope + sizes.v_dim, sizes.rank)
     return (
-        weights.made("attn_k_b.weight", both[:, : sizes.n_nope].swapaxes(1, 2)),
-        weights.made("attn_v_b.weight", both[:, sizes.n_nope :]),
+        weights.computed("attn_k_b.weight", both[:, : sizes.n_nope].swapaxes(1, 2)),
+        weights.computed("attn_v_b.weight", both[:, sizes.n_nope :]),
     )
 
 

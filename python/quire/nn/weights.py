@@ -120,7 +120,7 @@ class Weights:
         n_dims = len(self._reader.tensor_info(full).shape)
         vector = self.tensor(name, (n_in,) if n_dims == 1 else (1, n_in), vector=True)
         values = np.array(self._reader.tensor(full).numpy(), np.float32).reshape(1, n_in)
-        return self.made(name, values) if n_dims == 1 else vector
+        return self.computed(name, values) if n_dims == 1 else vector
 
     def numbers(self, name: str, shape: Sequence[int]) -> npt.NDArray[np.float32]:
         """Take an f32 tensor and return its values, to compute weights from them."""
@@ -154,7 +154,7 @@ class Weights:
         values = np.asarray(dequantize(tensor), np.float32).reshape(shape)
         return values if str(tensor.dtype) == "f32" else values.astype(np.float16)
 
-    def made(self, name: str, values: npt.NDArray[np.float32 | np.float16]) -> Weight:
+    def computed(self, name: str, values: npt.NDArray[np.float32 | np.float16]) -> Weight:
         """Return a weight computed from the file's keys or from other weights."""
         import numpy as np
 

@@ -93,7 +93,7 @@ class _RandomWeights(Weights):
     def tensor(
         self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
     ) -> Weight:
-        return self.made(name, self.numbers(name, shape))
+        return self.computed(name, self.numbers(name, shape))
 
     def row(self, name: str, n_in: int) -> Weight:
         return self.tensor(name, (1, n_in))

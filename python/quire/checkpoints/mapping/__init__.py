@@ -20,10 +20,10 @@ from .decoder import (
     no_windows,
 )
 from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
-from .keys import Key, cap, f32, factor, flag, made, u32, window
+from .keys import Key, cap, computed, f32, factor, flag, u32, window
 from .pictures import with_pictures
 from .rope import Entry, rope_keys
-from .tensors import PredictingLayers, Source, Target, taken
+from .tensors import PredictingLayers, Source, Target, tensor
 
 __all__ = [
     "DECODER_KEYS",
@@ -46,6 +46,7 @@ __all__ = [
     "by_expert",
     "cap",
     "checkpoint_dtype",
+    "computed",
     "f32",
     "factor",
     "flag",
@@ -56,7 +57,6 @@ __all__ = [
     "interleaved",
     "kinds_of_mlps",
     "local_layers",
-    "made",
     "n_dense",
     "no_windows",
     "only_with",
@@ -66,7 +66,7 @@ __all__ = [
     "rows",
     "speaks_of_eagle",
     "squeezed",
-    "taken",
+    "tensor",
     "transposed",
     "u32",
     "window",

@@ -124,6 +124,6 @@ def flag(*names: str, default: Default = REQUIRED) -> Key:
     return Key("bool", read, names[0])
 
 
-def made(kind: str, read: Reading) -> Key:
+def computed(kind: str, read: Reading) -> Key:
     """A value that a function makes of the configuration; None leaves the key out."""
     return Key(kind, read)

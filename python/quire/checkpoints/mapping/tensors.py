@@ -46,7 +46,7 @@ class Source:
         return replace(self, names=names)
 
 
-def taken(*names: str, change: Change | None = None) -> Source:
+def tensor(*names: str, change: Change | None = None) -> Source:
     """Tensors of the checkpoint, with a change."""
     return Source(names, change)
 
