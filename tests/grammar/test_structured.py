@@ -1,7 +1,7 @@
-"""Answers of a fixed form, through the front ends.
+"""Structured answers through ``LLM`` and ``AsyncLLM``.
 
-Oracles: Python's ``re`` and ``json`` over the answers; each request run alone; and for draws that the form does not
-touch, the same request without one.
+Oracles: Python's ``re`` and ``json`` on the answers; each request run alone; and, for draws that a grammar does not
+change, the same request without one.
 """
 
 from __future__ import annotations
@@ -63,32 +63,32 @@ def is_person(text: str) -> bool:
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        ({}, "exactly one of json, json_object, regex, choice, grammar must be set but none is"),
-        ({"regex": "a", "choice": ["b"]}, "but regex and choice is"),
-        ({"regex": ""}, "regex must have 1 to"),
-        ({"regex": 3}, "regex must be a str but is 3"),
-        ({"choice": []}, "choice must have 1 to 16384 strings"),
-        ({"choice": "ab"}, "choice must be a list of strings"),
-        ({"choice": ["a", 3]}, "choice must be a str but is 3"),
-        ({"json": "{"}, "json must be JSON but"),
-        ({"json": {"a": float("nan")}}, "json must be JSON but"),
-        ({"json": {"a": object()}}, "json must be JSON but"),
-        ({"json": '{"type": "null", "type": "string"}'}, "each key of an object once"),
-        ({"json": 3}, "json must be a JSON Schema or its text but is 3"),
-        ({"json": '{"items":' * 20_000 + "{}" + "}" * 20_000}, "json must be nested less deeply"),
-        ({"json": {"enum": ["x" * 300_000]}}, "json must have 1 to 262144 bytes"),
-        ({"grammar": "\ud800"}, "grammar must be valid Unicode"),
-        ({"json_object": 1}, "json_object must be a bool"),
-        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace must come with json"),
-        ({"json_object": True, "disable_any_whitespace": True, "whitespace_pattern": " "}, "not come with"),
+        ({}, "json, json_object, regex, choice, grammar"),
+        ({"regex": "a", "choice": ["b"]}, "regex and choice"),
+        ({"regex": ""}, "regex"),
+        ({"regex": 3}, "regex .*3"),
+        ({"choice": []}, "choice .*16384"),
+        ({"choice": "ab"}, "choice"),
+        ({"choice": ["a", 3]}, "choice .*3"),
+        ({"json": "{"}, "json"),
+        ({"json": {"a": float("nan")}}, "json"),
+        ({"json": {"a": object()}}, "json"),
+        ({"json": '{"type": "null", "type": "string"}'}, "json"),
+        ({"json": 3}, "json .*3"),
+        ({"json": '{"items":' * 20_000 + "{}" + "}" * 20_000}, "json .*nested"),
+        ({"json": {"enum": ["x" * 300_000]}}, "json .*262144"),
+        ({"grammar": "\ud800"}, "grammar .*Unicode"),
+        ({"json_object": 1}, "json_object"),
+        ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace"),
+        ({"json_object": True, "disable_any_whitespace": True, "whitespace_pattern": " "}, "whitespace_pattern"),
     ],
 )
-def test_parameters_that_do_not_hold(form, reason):
+def test_invalid_parameters(form, reason):
     with pytest.raises(RequestError, match=reason):
         StructuredOutputsParams(**form)
 
 
-def test_parameters_of_sampling():
+def test_parameters_in_sampling_parameters():
     form = StructuredOutputsParams(regex="a")
     with pytest.raises(RequestError, match="ignore_eos"):
         SamplingParams(ignore_eos=True, structured_outputs=form)
@@ -101,7 +101,7 @@ def test_parameters_of_sampling():
     assert hash(kept) == hash(StructuredOutputsParams(json='{"type":"object","properties":{"b":{},"a":{}}}'))
 
 
-def test_response_format_of_openai():
+def test_openai_response_format():
     read = StructuredOutputsParams.from_response_format
     assert read({"type": "text"}) is None
     assert read({"type": "json_object"}) == StructuredOutputsParams(json_object=True)
@@ -118,13 +118,13 @@ def test_response_format_of_openai():
     model.model_validate_json = staticmethod(json.loads)  # one that parses, as Pydantic's do
     assert read(model) == StructuredOutputsParams(json={"type": "object", "properties": {"uniqueItems": tags}})
     for wrong, kind, reason in [
-        ({"type": "xml"}, UnsupportedError, "type must be one of text, json_object, json_schema but is 'xml'"),
-        ({}, UnsupportedError, "but is None"),
+        ({"type": "xml"}, UnsupportedError, "type .*'xml'"),
+        ({}, UnsupportedError, "None"),
         ({"type": "text", "schema": {}}, UnsupportedError, "'schema'"),
-        ({"type": "json_object", "schema": "{}"}, RequestError, "schema must be a JSON Schema but is '{}'"),
+        ({"type": "json_object", "schema": "{}"}, RequestError, r"schema .*'\{\}'"),
         ({"type": "json_object", "strict": True}, UnsupportedError, "'strict'"),
-        ({"type": "json_schema"}, RequestError, "json_schema must be an object"),
-        ({"type": "json_schema", "json_schema": {"name": "a"}}, RequestError, "schema must be a JSON Schema"),
+        ({"type": "json_schema"}, RequestError, "json_schema"),
+        ({"type": "json_schema", "json_schema": {"name": "a"}}, RequestError, "schema"),
         ({"type": "json_schema", "json_schema": {"schema": {}, "lenient": 1}}, UnsupportedError, "'lenient'"),
     ]:
         with pytest.raises(kind, match=reason):
@@ -140,7 +140,7 @@ def test_response_format_of_openai():
     [{}, {"min_p": 0.1, "top_k": 5}, {"repetition_penalty": 1.5, "logprobs": 2}, {"mirostat": 2}, {"min_tokens": 60}],
     ids=lambda more: "+".join(more) or "plain",
 )
-def test_every_way_of_sampling_keeps_the_form(llm, temperature, more):
+def test_every_sampling_option_follows_the_grammar(llm, temperature, more):
     sampling = {"temperature": temperature, **more}
     answers = llm.generate(["Once upon a time"] * 4, [params({**sampling, "seed": i}, json=PERSON) for i in range(4)])
     for answer in answers:
@@ -149,7 +149,7 @@ def test_every_way_of_sampling_keeps_the_form(llm, temperature, more):
         assert answer.token_ids[-1] in llm.tokenizer.eog_ids
 
 
-def test_each_kind(llm):
+def test_each_kind_of_grammar(llm):
     for form, pattern in [
         ({"choice": ["red", "green", 'blu"e\n']}, r'red|green|blu"e\n'),
         ({"regex": r"[a-f]{3,6}/\d\d"}, r"[a-f]{3,6}/\d\d"),
@@ -164,8 +164,8 @@ def test_each_kind(llm):
     assert isinstance(json.loads(llm.generate("{", params({"temperature": 0.0}, json_object=True))[0].text), dict)
 
 
-def test_a_form_that_allows_everything_changes_no_draw(llm):
-    """All but control tokens and halves of characters: what the model would have said anyway."""
+def test_a_grammar_that_allows_everything_changes_no_draw(llm):
+    """It allows everything but control tokens and parts of characters, which the model would not have drawn."""
     free = llm.generate("Once upon a time", SamplingParams(max_tokens=40, seed=3))[0]
     formed = llm.generate("Once upon a time", params({"max_tokens": 40, "seed": 3}, regex="(?s:.*)"))[0]
     assert formed.token_ids == free.token_ids
@@ -195,7 +195,7 @@ def test_batched_equals_alone_with_choices_and_neighbours(llm):
     assert len({choice.text for choice in batched[5].choices}) == 3
 
 
-def test_a_pool_that_is_too_small_changes_no_answer():
+def test_preemption_changes_no_answer():
     with LLM(threads=1, n_ctx=256, n_blocks=12) as small, LLM(threads=1, n_ctx=256) as large:
         wanted = [params({"seed": i}, json=PERSON) for i in range(10)]
         prompts = [f"Number {i}: tell me about Mia and her pets, please. " * 3 for i in range(10)]
@@ -204,7 +204,7 @@ def test_a_pool_that_is_too_small_changes_no_answer():
         assert found == [answer.token_ids for answer in large.generate(prompts, wanted)]
 
 
-def test_stop_strings_and_length_may_cut_a_form_short(llm):
+def test_stop_strings_and_length_may_cut_an_answer(llm):
     cut = llm.generate("x", params({"stop": '"age"'}, json=PERSON))[0]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", '"age"')
     assert cut.text.startswith("{")
@@ -213,7 +213,7 @@ def test_stop_strings_and_length_may_cut_a_form_short(llm):
     assert (short.finish_reason, len(short.token_ids)) == ("length", 5)
 
 
-def test_streams_give_the_same(llm):
+def test_streams_give_the_same_answer(llm):
     whole = llm.generate("x", params(json=PERSON))[0].text
     assert "".join(delta.text for delta in llm.stream("x", params(json=PERSON))) == whole
 
@@ -225,7 +225,7 @@ def test_streams_give_the_same(llm):
     assert asyncio.run(ask()) == whole
 
 
-def test_processors_come_before_the_form(llm):
+def test_logits_processors_run_before_the_mask(llm):
     def prefer_z(token_ids, logits):
         changed = np.array(logits)
         changed[llm.tokenizer.encode("z")] += 50.0
@@ -235,12 +235,12 @@ def test_processors_come_before_the_form(llm):
     assert re.fullmatch("zz[0-9]", answer.text)
 
 
-# A form that begins later
+# Grammars that start after a trigger
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_a_text(llm, seed):
-    """What follows the trigger is formed from its first character on, wherever tokens end."""
+def test_grammar_starts_after_a_text(llm, seed):
+    """The text after the trigger follows the grammar from its first character on, wherever tokens end."""
     form = {"json": {"type": "integer"}, "after": "."}
     answer = llm.generate("Once upon a time", params({"seed": seed, "max_tokens": 200}, **form))[0]
     before, trigger, rest = answer.text.partition(".")
@@ -250,7 +250,7 @@ def test_after_a_text(llm, seed):
         assert re.fullmatch(r"\s{0,8}-?(0|[1-9]\d*)", rest)
 
 
-def test_after_a_control_token(llm):
+def test_grammar_starts_after_a_control_token(llm):
     start = llm.tokenizer.control_tokens["<|im_start|>"]
     sampling = {"max_tokens": 60, "logit_bias": {start: 30.0}}
     answer = llm.generate("Once upon a time", params(sampling, choice=["yes", "no"], after="<|im_start|>"))[0]
@@ -259,8 +259,8 @@ def test_after_a_control_token(llm):
     assert llm.tokenizer.decode(answer.token_ids[at:]).strip() in ("yes", "no")
 
 
-def test_no_end_before_the_form(llm):
-    """The trigger must come: without it an answer is only ever cut by its length."""
+def test_no_end_before_the_trigger(llm):
+    """Without the trigger, an answer ends only at its maximum length."""
     eog = dict.fromkeys(sorted(llm.tokenizer.eog_ids), 100.0)
     answer = llm.generate("Hello.", params({"max_tokens": 20, "logit_bias": eog}, choice=["1"], after="</think>"))[0]
     assert (answer.finish_reason, len(answer.token_ids)) == ("length", 20)
@@ -269,16 +269,16 @@ def test_no_end_before_the_form(llm):
 # Errors
 
 
-def test_refused_before_anything_runs(llm):
+def test_invalid_grammars_are_refused_before_anything_runs(llm):
     before = llm.stats().n_steps
     for form, kind, reason in [
         ({"json": {"uniqueItems": True}}, UnsupportedError, "the keyword 'uniqueItems' at #/"),
         ({"grammar": 'start: %json {"not": {}}'}, UnsupportedError, "the keyword 'not'"),
-        ({"grammar": "start: %json {"}, RequestError, "%json must be followed by a JSON Schema"),
-        ({"grammar": "start: foo"}, RequestError, "must be valid"),
-        ({"grammar": 'root ::= "a'}, RequestError, "close a string"),
+        ({"grammar": "start: %json {"}, RequestError, "%json"),
+        ({"grammar": "start: foo"}, RequestError, r"\[grammar\]"),
+        ({"grammar": 'root ::= "a'}, RequestError, r"\[gbnf\] line 1"),
         ({"regex": "(?=a)b"}, UnsupportedError, "look-around"),
-        ({"regex": "["}, RequestError, "must be valid"),
+        ({"regex": "["}, RequestError, r"\[grammar\]"),
         ({"json": {"$ref": "#"}}, RequestError, "refers to itself"),
         ({"json": {"type": "string", "minLength": 2, "maxLength": 1}}, RequestError, "Unsatisfiable"),
     ]:
@@ -308,7 +308,7 @@ def test_a_mask_that_fails_ends_its_request_alone(llm, monkeypatch):
     assert stats.n_free_blocks == stats.n_usable_blocks
 
 
-def test_a_slow_form_holds_up_nobody_else(llm, monkeypatch):
+def test_a_slow_grammar_delays_no_other_request(llm, monkeypatch):
     fill = Matcher.fill
     gate = threading.Event()
 
@@ -327,7 +327,7 @@ def test_a_slow_form_holds_up_nobody_else(llm, monkeypatch):
     assert is_person(answers[0])
 
 
-def test_closing_while_a_form_waits():
+def test_closing_while_a_grammar_is_compiled():
     model = LLM(threads=1, n_ctx=128)
     answers = model.stream("x", params(json=PERSON))
     next(answers)

@@ -1,4 +1,4 @@
-"""Tokens that a grammar leaves no choice in, and drafts of others under masks.
+"""Forced tokens, where a grammar leaves no choice, and drafts under masks.
 
 Oracles: greedy answers among the tokens that a rule allows, from the made-up model's documented hash; masks one by one;
 and the same requests without speculation, bit for bit.
@@ -40,7 +40,7 @@ SCHEMA: dict[str, object] = {
 
 
 def allowed_after(answer: Sequence[int]) -> list[int]:
-    """Some rule: two or three free tokens, then a run of one to six that follows from the last free one."""
+    """Return the tokens of an arbitrary rule: two or three free ones, then a run of one to six that follows from the last."""
     n_free = run = 0
     start = 7
     for token in answer:
@@ -89,7 +89,7 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
     with Client(n_blocks=200, **layers) as client:
         plain = found(client)
     config = {"speculation": "auto", "draft_max": 5, "draft_min": 5}
-    # Long steps: masks come while they run, on a busy machine, too.
+    # Long steps, so that masks arrive while they run, even on a busy machine.
     with Client(n_blocks=34, step_s=0.005, drafters=drafters, config=config, **layers) as client:
         assert found(client) == plain
         stats = client.decoder.stats()
@@ -97,7 +97,7 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
         assert grammar.n_drafted_tokens >= grammar.n_accepted_tokens
         if most:
             assert grammar.n_accepted_tokens > 50
-            # Only what follows an end is not drawn.
+            # Tokens after an end are not drawn.
             assert grammar.n_drafted_tokens - grammar.n_accepted_tokens < 64 + 6 * 4
 
 
@@ -107,14 +107,14 @@ def test_forced_tokens_change_no_answer(most: int, agreement: float | None, has_
     ids=["whole", "few-rows", "parts"],
 )
 def test_forced_text_begins_beside_the_prompt(options: dict[str, object], n_prompt: int, n_steps: int) -> None:
-    # Few rows: of 16 the prompt has 9.  Parts: 16 and 14 of the prompt, so that two tokens fit, and the others after that.
+    # Few rows: the prompt has 9 of 16.  Parts: 16 and 14 of the prompt, so two tokens fit and the others come later.
     run, config = [5, 9, 2, 44, 17, 3], {"speculation": "auto", "draft_min": 6}
     with Client(max_sequences=1, drafters=[GrammarDrafter()], config=config, **options) as client:
         first = client.submit(prompt(5), params(max_tokens=1), grammar=True)
         ids = [client.submit(prompt(n_prompt, seed), params(max_tokens=7), grammar=True) for seed in (1, 2)]
         other = client.submit(prompt(n_prompt, 3), params(max_tokens=7), grammar=True, speculation="off")
         jobs = [client.decoder.wait_mask_job(10.0) for _ in range(4)]
-        # The first comes last: until it is drawn, the others have no place.
+        # The first mask comes last: until its token is drawn, the others have no place.
         for job in jobs[1:]:
             assert job is not None
             client.decoder.provide_mask(job.request_id, 0, 0, mask_of([8]), run)
@@ -139,15 +139,15 @@ def test_a_token_that_the_mask_forbids_is_not_computed() -> None:
         (draft,) = speculator.propose([(0, text)], 1, [forced], [] if mask is None else [mask])
         return draft
 
-    assert proposed([3, 4], None, right) == [3, 4, 5, 6, 7]  # the others go on behind what is forced
+    assert proposed([3, 4], None, right) == [3, 4, 5, 6, 7]  # the others go on after the forced tokens
     assert proposed([3, 4], allows_5, right) == [3, 4, 5, 6, 7]
     assert proposed([3, 4], allows_5, wrong) == [3, 4]
-    assert proposed([], [int(word) for word in mask_of([3])], wrong) == [3, 4, 9, 6, 7]  # later masks are not known
+    assert proposed([], [int(word) for word in mask_of([3])], wrong) == [3, 4, 9, 6, 7]  # later masks are unknown
     assert proposed([], allows_5, wrong) == []
     assert proposed([3, 4], allows_5) == [3, 4]
 
 
-def test_who_proposes_what_is_forbidden_is_not_asked_any_more() -> None:
+def test_a_drafter_that_proposes_forbidden_tokens_is_not_asked_again() -> None:
     text = prompt(9)
     drafter = ScriptedDrafter([[*text, 3, 4, 5]], agreement=1.0, n_vocab=N_VOCAB, token_read_s=1e-9)
     speculator = Speculator([drafter], draft_max=2)
@@ -159,18 +159,18 @@ def test_who_proposes_what_is_forbidden_is_not_asked_any_more() -> None:
         (draft,) = speculator.propose([(0, text)], 1, masks=[mask], n_prompt=5)
         return draft
 
-    proposed(3)  # what a step costs is not known before
+    proposed(3)  # the cost of a step is unknown before the first
     assert proposed(3) == [3, 4]
     for _ in range(60):
         assert proposed(4) == []
-    assert proposed(3) == []  # it is not worth its time
+    assert proposed(3) == []  # not worth its time
 
 
 def test_forced_tokens_are_checked() -> None:
     with Client() as client:
         id_ = client.submit(prompt(6), params(max_tokens=3), grammar=True)
         assert client.decoder.wait_mask_job(10.0) is not None
-        with pytest.raises(RequestError, match=r"forced tokens must be ids below 64 but one is 64"):
+        with pytest.raises(RequestError, match="64"):
             client.decoder.provide_mask(id_, 0, 0, mask_of([1]), [3, 64])
         client.decoder.provide_mask(id_, 0, 0, mask_of([1]), [3, 4])
         client.run()
@@ -180,7 +180,7 @@ def test_forced_tokens_are_checked() -> None:
 # With real grammars
 
 
-def test_going_ahead_is_going_step_by_step() -> None:
+def test_filling_ahead_equals_filling_step_by_step() -> None:
     tokenizer = Tokenizer.from_gguf(packaged_model())
     n_vocab = len(tokenizer.vocabulary.texts)
     vocabulary = token_vocabulary(tokenizer, n_vocab)
@@ -211,8 +211,8 @@ def test_going_ahead_is_going_step_by_step() -> None:
     assert n_forced > 100
 
 
-def test_turning_back_is_never_having_gone() -> None:
-    """A matcher that followed tokens which were hoped for, ends of the answer among them, beside one that did not."""
+def test_rolling_back_equals_never_having_advanced() -> None:
+    """Compare a matcher that followed drafted tokens, with ends among them, with one that did not."""
     tokenizer = Tokenizer.from_gguf(packaged_model())
     n_vocab = len(tokenizer.vocabulary.texts)
     vocabulary = token_vocabulary(tokenizer, n_vocab)
@@ -258,7 +258,7 @@ def plain() -> Iterator[LLM]:
 
 
 @pytest.mark.parametrize("kind", [None, "grammar", "auto"])
-def test_json_answers_are_those_without(plain: LLM, kind: Any) -> None:
+def test_json_answers_equal_those_without_speculation(plain: LLM, kind: Any) -> None:
     form = StructuredOutputsParams(json=SCHEMA, disable_any_whitespace=True)
     sampling = SamplingParams(max_tokens=120, temperature=1.0, seed=7, n=2, logprobs=1, structured_outputs=form)
     prompts = [f"Who is number {i}? " for i in range(6)]

@@ -1,4 +1,4 @@
-"""GBNF to Lark.
+"""Translating GBNF to Lark.
 
 Oracles: texts that each grammar allows and refuses, decided by hand or by Python's ``re`` over the same language.
 """
@@ -55,7 +55,7 @@ def matches(grammar: str, text: str) -> bool:
         ('root ::= ("a" | [b] | "c"+)? "é/\\"\\\\"', ['é/"\\', 'ccé/"\\'], ['é/"']),
     ],
 )
-def test_allowed_and_refused(grammar, allowed, refused):
+def test_allowed_and_refused_texts(grammar, allowed, refused):
     assert is_gbnf(grammar)
     for text in allowed:
         assert matches(grammar, text), text
@@ -63,7 +63,7 @@ def test_allowed_and_refused(grammar, allowed, refused):
         assert not matches(grammar, text), text
 
 
-def test_a_grammar_of_json():
+def test_json_grammar():
     for text in ['{"a": [1, -2.5e3, {"b": null}], "c\\u00e9\\n": "x"}', "{}", '{"a":\n  true}']:
         assert matches(JSON, text), text
     for text in ["[1]", '{"a": }', '{"a": 01}', '{"a" 1}', '{"a": "\x01"}', '{"a": 1', "{}}"]:
@@ -82,7 +82,7 @@ node = st.recursive(
 
 
 def both(tree: object) -> tuple[str, str]:
-    """The tree in GBNF and as a regular expression of Python."""
+    """Return the tree in GBNF and as a regular expression of Python."""
     if isinstance(tree, str):
         return (tree, tree) if tree[0] in "[." else (f'"{tree}"', tree)
     assert isinstance(tree, tuple)
@@ -99,9 +99,9 @@ def both(tree: object) -> tuple[str, str]:
 
 @settings(max_examples=60, deadline=None)
 @given(node)
-def test_regular_grammars_equal_pythons_re(tree):
+def test_regular_grammars_match_as_re_does(tree):
     gbnf, regex = both(tree)
-    # Through a rule of its own as well, which must change nothing.
+    # A rule of its own changes nothing.
     grammar = f"root ::= {gbnf} inner\ninner ::= {gbnf} | [b]"
     pattern = re.compile(f"{regex}(?:{regex}|b)", re.DOTALL)
     for n in range(5):
@@ -113,32 +113,32 @@ def test_regular_grammars_equal_pythons_re(tree):
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
-        ('foo ::= "a"', "a rule named root but has none"),
-        ('root ::= "a"\n  | "b"', "line 2 must have a name"),
-        ("root ::= foo", "line 1 must name a rule that exists but has foo"),
-        ('root ::= "a"\nroot ::= "b"', "line 2 must define root once"),
-        ('root ::= "a', "close a string"),
-        ("root ::= [a", "close a class"),
-        ("root ::= []", "characters in a class but has none"),
-        ("root ::= [z-a]", "ranges in order"),
-        ('root ::= ("a"', r"close a group with \)"),
-        ('root ::= "a")', "end after a rule"),
-        (r'root ::= "\q"', "a known escape"),
-        (r'root ::= "\u12"', "4 hexadecimal digits"),
-        (r'root ::= "\ud800"', "a character but has code d800"),
-        (r'root ::= "\U00110000"', "a character but has code 110000"),
-        ('root ::= "a"{3,2}', "bounds in order"),
-        ('root ::= "a"{x}', "bounds as"),
-        ('root ::= "a"{1000000000}', "repeat at most 10000 times"),
-        ("root ::= " + "(" * 30_000, "nest groups at most 64 deep"),
+        ('foo ::= "a"', "root"),
+        ('root ::= "a"\n  | "b"', "line 2: "),
+        ("root ::= foo", "line 1: .*foo"),
+        ('root ::= "a"\nroot ::= "b"', "line 2: .*root"),
+        ('root ::= "a', "string"),
+        ("root ::= [a", "class"),
+        ("root ::= []", "class is empty"),
+        ("root ::= [z-a]", "'z' to 'a'"),
+        ('root ::= ("a"', r"\)"),
+        ('root ::= "a")', r"'\)'"),
+        (r'root ::= "\q"', r"\\q"),
+        (r'root ::= "\u12"', r"4 .*\\u"),
+        (r'root ::= "\ud800"', "d800"),
+        (r'root ::= "\U00110000"', "110000"),
+        ('root ::= "a"{3,2}', r"\{3,2\}"),
+        ('root ::= "a"{x}', "bounds"),
+        ('root ::= "a"{1000000000}', "10000"),
+        ("root ::= " + "(" * 30_000, "64 deep"),
     ],
 )
-def test_malformed(grammar, reason):
+def test_malformed_grammars_are_refused(grammar, reason):
     with pytest.raises(RequestError, match=reason):
         gbnf_to_lark(grammar)
 
 
 @pytest.mark.parametrize("token", ["<think>", "<[1000]>", "!<think>"])
 def test_tokens_are_refused(token):
-    with pytest.raises(UnsupportedError, match=r"tokens .* are not known in GBNF"):
+    with pytest.raises(UnsupportedError, match="tokens"):
         gbnf_to_lark(f"root ::= {token}")

@@ -1,7 +1,7 @@
 """Token masks in the sampler and the decoder, without any grammar.
 
-Oracles: the sampler's own distribution over logits that NumPy has set to -inf where the mask has no bit (that without
-masks is checked in test_sampling.py), and greedy answers computed from the made-up model's documented hash.
+Oracles: the sampler's own distribution over logits that NumPy has set to -inf where the mask has no bit (checked without
+masks in test_sampling.py), and greedy answers computed from the made-up model's documented hash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.errors import RequestError, ShapeError
 
 
 def allowed_after(tokens: Sequence[int]) -> list[int]:
-    """Some rule: a third of the vocabulary, chosen by the last token."""
+    """Return the tokens of an arbitrary rule: a third of the vocabulary, chosen by the last token."""
     last = tokens[-1] if tokens else 0
     return [token for token in range(N_VOCAB) if (token + last) % 3 == 1]
 
@@ -54,23 +54,23 @@ def test_a_mask_equals_logits_of_minus_infinity(n_allowed, options):
         assert found[token] == pytest.approx(probability, rel=1e-5)
     drawn = sampler.sample(row, tokens, 2, mask_of(allowed, 500)).id
     assert drawn in found
-    np.testing.assert_array_equal(row[allowed], excluded[allowed])  # the caller's row is as it was
+    np.testing.assert_array_equal(row[allowed], excluded[allowed])  # the caller's row is unchanged
 
 
 def test_masks_that_do_not_fit_or_allow_nothing():
     row = np.zeros(40, np.float32)
     sampler = Sampler(SamplingParams(), VocabInfo(40, [], [b"x"] * 40))
-    with pytest.raises(ShapeError, match="2 words for 40 tokens but has 1"):
+    with pytest.raises(ShapeError, match=r"2 words.*1"):
         sampler.sample(row, [], 0, np.ones(1, np.uint32))
     with pytest.raises(RequestError, match="all are excluded"):
         sampler.sample(row, [], 0, np.zeros(2, np.uint32))
     with pytest.raises(RequestError, match="all are excluded"):  # only bits beyond the vocabulary
         sampler.sample(row, [], 0, np.array([0, 0xFFFFFF00], np.uint32))
-    with pytest.raises(TypeError):  # nothing is converted, so nothing can be misread
+    with pytest.raises(TypeError):  # arrays of another type are not converted
         sampler.sample(row, [], 0, np.zeros(2, np.float64))  # type: ignore[arg-type]
 
 
-def test_logprobs_are_of_the_whole_vocabulary():
+def test_logprobs_cover_the_whole_vocabulary():
     row = np.random.default_rng(0).normal(0, 2, 64).astype(np.float32)
     sampling = SamplingParams()
     sampling.logprobs = 2
@@ -80,7 +80,7 @@ def test_logprobs_are_of_the_whole_vocabulary():
     assert drawn.top[0][0] == int(np.argmax(row))
 
 
-def test_min_tokens_yields_where_only_an_end_is_allowed():
+def test_min_tokens_yields_if_only_an_end_is_allowed():
     row = np.zeros(64, np.float32)
     sampling = SamplingParams()
     sampling.min_tokens = 10
@@ -102,10 +102,10 @@ def test_every_token_is_drawn_through_its_mask():
         assert (stats.n_masked_tokens, stats.n_generated_tokens) == (160, 180)
         client.expect_all_free()
     thread.join(5)
-    assert not thread.is_alive()  # close() ended its waiting
+    assert not thread.is_alive()  # close() ended the wait
 
 
-def test_choices_have_masks_of_their_own():
+def test_each_choice_has_its_own_masks():
     with Client() as client:
         MaskThread(client, allowed_after)
         id_ = client.submit(prompt(6), params(max_tokens=12, n=4, temperature=1.0, seed=3), grammar=True)
@@ -120,7 +120,7 @@ def test_only_the_constrained_sequence_waits():
     with Client(step_s=0.001) as client:
         slow = client.submit(prompt(6), params(max_tokens=3), grammar=True)
         other = client.submit(prompt(9), params(max_tokens=60))
-        while client.answer(other).finish is None:  # nobody computes masks yet
+        while client.answer(other).finish is None:  # no masks are computed yet
             client.poll()
         assert client.answer(slow).token_ids == []
         MaskThread(client, allowed_after)
@@ -129,8 +129,8 @@ def test_only_the_constrained_sequence_waits():
         assert client.decoder.stats().n_late_masks >= 1
 
 
-def test_preempted_sequences_go_on_where_they_were():
-    """A pool that is too small for all: the masks still belong to the tokens."""
+def test_preempted_sequences_continue_with_their_masks():
+    """In a pool that is too small for all, masks still belong to their tokens."""
     with Client(n_blocks=17, step_s=0.0005) as client:
         MaskThread(client, allowed_after)
         ids = [client.submit(prompt(8, i), params(max_tokens=24), grammar=True) for i in range(6)]
@@ -156,20 +156,20 @@ def test_a_mask_that_allows_nothing_fails_its_request_alone():
         client.expect_all_free()
 
 
-def test_masks_nobody_asked_for():
+def test_masks_that_were_not_requested():
     with Client() as client:
         id_ = client.submit(prompt(6), params(max_tokens=2), grammar=True)
         job = client.decoder.wait_mask_job(10.0)
         assert job is not None
         assert (job.request_id, job.choice, job.position, job.tokens, job.n_hoped) == (id_, 0, 0, [], 0)
         for choice, position in [(0, 1), (1, 0), (-1, 0)]:
-            with pytest.raises(RequestError, match="must have been asked for"):
+            with pytest.raises(RequestError, match="mask"):
                 client.decoder.provide_mask(id_, choice, position, mask_of([1]))
         with pytest.raises(ShapeError, match="2 words"):
             client.decoder.provide_mask(id_, 0, 0, np.ones(3, np.uint32))
         client.decoder.cancel(id_)
         client.run()
-        client.decoder.provide_mask(id_, 0, 0, mask_of([1]))  # too late: nothing happens
+        client.decoder.provide_mask(id_, 0, 0, mask_of([1]))  # too late, no effect
         assert client.decoder.wait_mask_job(0.0) is None
         client.expect_all_free()
 
@@ -196,6 +196,6 @@ def test_processed_logits_are_masked_too():
     assert answer == greedy_among(allowed_after, prompt(6), 4, sign=-1)
 
 
-def test_nothing_to_mask_in_a_prompts_logits():
-    with Client() as client, pytest.raises(RequestError, match="grammar must not come with prompt_logits"):
+def test_prompt_logits_cannot_be_masked():
+    with Client() as client, pytest.raises(RequestError, match=r"grammar .*prompt_logits"):
         client.decoder.submit(Request(prompt(6), None, prompt_logits=True, grammar=True))

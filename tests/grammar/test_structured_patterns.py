@@ -1,6 +1,6 @@
-"""Patterns of JSON Schema are ECMA-262's: translated exactly, or refused by name.
+"""ECMA-262 patterns of JSON Schema are translated exactly, or refused by name.
 
-Oracle: RegExp of node with the flag ``u``, or without it where that flag makes an error of the pattern.
+Oracle: RegExp of Node.js with the flag ``u``, or without it if the flag makes the pattern an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ console.log(JSON.stringify(asked.map(([pattern, texts]) => {
 
 
 def in_node(asked: Sequence[tuple[str, list[str]]]) -> list[list[bool] | None]:
-    """Whether node finds each pattern in each of its texts; None for what it takes for no regular expression."""
+    """Return whether Node.js finds each pattern in each of its texts; None for an invalid pattern."""
     assert NODE is not None
     done = subprocess.run([NODE, "-e", PROGRAM], input=json.dumps(asked), capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -53,7 +53,7 @@ def is_allowed(wanted: StructuredOutputsParams, text: str) -> bool:
 
 
 def is_refused(pattern: str) -> bool:
-    """Whether nothing is allowed at all."""
+    """Return whether the grammar is refused because it allows nothing."""
     try:
         is_allowed(form(pattern), "")
     except RequestError:
@@ -61,7 +61,7 @@ def is_refused(pattern: str) -> bool:
     return False
 
 
-# Characters that are told apart somewhere, and that JSON can write without \uXXXX.
+# Characters that some pattern distinguishes, and that JSON can write without \uXXXX.
 CHARACTERS = [
     *"aAbzZ09_-./ ,:]}[{^$&|\\\"\n\t\r\b\f", "\u00a0", "\u2028", "\ufeff", "\u200b", "\u0085", "\u180e", "\u0661", "é", "ß",
     "一", "😀", "\U0010ffff", "\u017f", "\u212a",
@@ -81,7 +81,7 @@ PATTERNS = [
 
 
 @needs_node
-def test_patterns_mean_what_they_do_in_javascript() -> None:
+def test_patterns_match_as_in_javascript() -> None:
     texts = [*CHARACTERS, "", "ab", "ba", "aa", "aaa", "bc", "ac", "xbc", "xac", "21-3", "a,b", ",a,", "x,a", "alpha:]", "a]", "&]", "c]",
              "/a/", "b]", "a&b", "a.b", "a b", "a # b", "{a}", "a{,2}", "a{", "aaaa", "abc", "a-z", "%&~<>!;'`=@", "\n\n", "a\n", "-_"]  # fmt: skip
     n_enforced = 0
@@ -127,7 +127,7 @@ def random_set(rng: random.Random) -> str:
 
 
 @needs_node
-def test_random_patterns_mean_what_they_do_in_javascript() -> None:
+def test_random_patterns_match_as_in_javascript() -> None:
     rng = random.Random(51)
     asked = []
     for _ in range(350):
@@ -150,7 +150,7 @@ def test_random_patterns_mean_what_they_do_in_javascript() -> None:
             continue  # it matches no text that can be written
         found = [is_allowed(form(pattern), text) for text in texts]
         assert found == wanted, (pattern, [text for text, a, b in zip(texts, found, wanted, strict=True) if a != b])
-        if n_compared < 40:  # what is written is read alike again
+        if n_compared < 40:  # translating the translation changes nothing
             again = form(whole_text_pattern(pattern, "#"))
             assert [is_allowed(again, text) for text in texts] == wanted, pattern
         n_compared, n_found = n_compared + 1, n_found + sum(wanted)
@@ -175,7 +175,7 @@ def test_random_patterns_mean_what_they_do_in_javascript() -> None:
         (r"\p{Greek}", UnsupportedError, r"the property \\p\{Greek\}"),
         (r"\uD83D", UnsupportedError, "half a surrogate pair"),
         ("(^a)+", UnsupportedError, "an anchor that is repeated"),
-        ("[]", UnsupportedError, "a set without characters"),
+        ("[]", UnsupportedError, "an empty set of characters"),
         (r"\01", UnsupportedError, "an octal escape"),
         ("(" * 51 + ")" * 51, UnsupportedError, "nesting deeper than 50"),
         ("a{1000000}", UnsupportedError, "a count above"),
@@ -190,28 +190,26 @@ def test_random_patterns_mean_what_they_do_in_javascript() -> None:
         ("^*", RequestError, "repeats an anchor"),
         ("[z-a]", RequestError, "a range from more to less"),
         ("a{2,1}", RequestError, "counts from more to less"),
-        (r"\q", RequestError, r"the escape \\q"),
+        (r"\q", RequestError, r"escape \\q"),
         (r"\x4", RequestError, "hexadecimal digits"),
         (r"\u{110000}", RequestError, "above 10FFFF"),
         (r"\c1", RequestError, r"\\c before"),
         ("\\", RequestError, "ends too early"),
         ("(?<a>x)(?<a>y)", RequestError, "twice"),
-        (r"\p{L}\-", UnsupportedError, "JavaScript's flag u makes an error"),
-        (r"[\p{L}-_]", UnsupportedError, "JavaScript's flag u makes an error"),
-        (r"\u{61}]", UnsupportedError, "JavaScript's flag u makes an error"),
+        (r"\p{L}\-", UnsupportedError, "flag u"),
+        (r"[\p{L}-_]", UnsupportedError, "flag u"),
+        (r"\u{61}]", UnsupportedError, "flag u"),
     ],
 )
-def test_what_cannot_be_enforced_is_refused_by_name_and_place(
+def test_patterns_that_cannot_be_enforced_are_refused_by_name_and_place(
     pattern: str, error: type[QuireError], reason: str
 ) -> None:
     for schema in ({"pattern": pattern}, {"patternProperties": {pattern: True}}):
-        with pytest.raises(
-            error, match=rf"^\[json_schema\] the pattern '.* at #/properties/a/{next(iter(schema))} .*{reason}"
-        ):
+        with pytest.raises(error, match=rf"the pattern '.* at #/properties/a/{next(iter(schema))} .*{reason}"):
             check_schema({"properties": {"a": schema}})
 
 
-def test_keys_and_their_schemas_are_translated_wherever_they_stand() -> None:
+def test_patterns_are_translated_in_every_place() -> None:
     wanted = StructuredOutputsParams(
         json={
             "type": "object",
@@ -234,15 +232,15 @@ def test_keys_and_their_schemas_are_translated_wherever_they_stand() -> None:
     led = {"type": "array", "patternProperties": {"a": {"const": 1}}, "items": {"$ref": "#/patternProperties/a"}}
     assert allows(StructuredOutputsParams(json=led), "[1]")
     assert not allows(StructuredOutputsParams(json=led), "[2]")
-    with pytest.raises(UnsupportedError, match="'patternProperties' with patterns that"):
+    with pytest.raises(UnsupportedError, match="'patternProperties'"):
         allows(StructuredOutputsParams(json={"patternProperties": {"[a]": {}, "[aa]": {}}}), "{}")
 
 
 def test_time_is_linear_in_the_pattern() -> None:
-    """Generous: what is quadratic takes a hundred times as long."""
+    """The limit is generous: quadratic time would be a hundred times as long."""
     for unit in ("a", "(a|b)", "a|", "[a-z]", "^", "(^a|b)|", r"\d*"):
         begin = time.process_time()
         whole_text_pattern(unit * (30_000 // len(unit)) + "x", "#") if unit != "^" else None
         assert time.process_time() - begin < 5, unit
-    with pytest.raises(UnsupportedError, match="more than 32768 bytes"):
+    with pytest.raises(UnsupportedError, match="32768 bytes"):
         check_schema({"anyOf": [{"pattern": "a" * 20_000}, {"pattern": "b" * 20_000}]})

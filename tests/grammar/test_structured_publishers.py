@@ -1,6 +1,6 @@
-"""Schemas as publishers write them: what their libraries make is accepted, and every answer is valid for it.
+"""Schemas as published libraries generate them are accepted, and every answer is valid.
 
-Oracle: ``jsonschema`` over random walks through the grammars, by the draft that each schema is written in.
+Oracle: ``jsonschema`` on random walks through the grammars, with the draft of each schema.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NODE = record(["v"], v=INTEGER, children={"type": "array", "items": {"$ref": "#/
 DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 BASE = {"$defs": {"Base": record(id=INTEGER)}}
 
-# name: (schema, what it allows, what it refuses)
+# name: (schema, values that it allows, values that it refuses)
 KINDS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     # Pydantic
     "discriminated union": (
@@ -183,7 +183,7 @@ OLDER = {"old tuple": jsonschema.Draft7Validator}
 
 
 def walk(schema: dict[str, Any], seed: int, most: int = 120) -> str | None:
-    """A text that the grammar allows, which prefers ends; None where it becomes too long."""
+    """Return a random text that the grammar allows, preferring ends; None if it becomes too long."""
     draw, text = random.Random(seed), bytearray()
     matcher = compiler().compile(grammar_source(StructuredOutputsParams(json=schema))).matcher()
     mask = np.zeros((N_VOCAB + 31) // 32, np.uint32)
@@ -201,7 +201,7 @@ def walk(schema: dict[str, Any], seed: int, most: int = 120) -> str | None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_meant_is_allowed(name):
+def test_intended_values_are_allowed(name):
     schema, allowed, refused = KINDS[name]
     form = StructuredOutputsParams(json=schema)
     for text in allowed:
@@ -210,7 +210,7 @@ def test_what_is_meant_is_allowed(name):
         assert not allows(form, text), text
 
 
-@pytest.mark.python_only  # its masks are llguidance's
+@pytest.mark.python_only  # llguidance computes its masks
 @pytest.mark.parametrize("name", KINDS)
 def test_every_answer_is_valid(name):
     schema, allowed, _ = KINDS[name]
@@ -218,7 +218,7 @@ def test_every_answer_is_valid(name):
     texts = [text for seed in range(4) if (text := walk(schema, seed)) is not None]
     for text in [*allowed, *texts]:
         validator.validate(json.loads(text))
-    assert texts or name in ("lookahead", "starts and ends")  # what a walk hardly finds
+    assert texts or name in ("lookahead", "starts and ends")  # values that a walk rarely finds
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def test_every_answer_is_valid(name):
         ({"type": "object", "propertyNames": {"format": "date"}}, ("json_schema#/propertyNames/format",)),
     ],
 )  # fmt: skip
-def test_what_is_not_enforced_is_noted(schema, notes):
+def test_unenforced_keywords_are_noted(schema, notes):
     assert grammar_source(StructuredOutputsParams(json=schema)).notes == notes
     allows(StructuredOutputsParams(json=schema), "1")
 
 
-def test_null_as_openapi_allows_it():
-    """Schemas of OpenAPI 3.0 name no draft; a schema that does has no such keyword."""
+def test_openapi_nullable():
+    """Schemas of OpenAPI 3.0 name no draft.  A schema that names one has no ``nullable``."""
     inner = {"X": record(a=INTEGER)}
     for schema, text in [
         ({"type": "string", "nullable": True}, '"x"'),
@@ -262,13 +262,13 @@ def test_null_as_openapi_allows_it():
     assert allows(StructuredOutputsParams(json={"type": "string", "nullable": True, "enum": [None]}), "null")
 
 
-def test_bounds_as_draft_4_excludes_them():
+def test_exclusive_bounds_of_draft_4():
     schema = {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": False}
     form = StructuredOutputsParams(json=schema)
     assert [allows(form, str(value)) for value in (0, 1, 9, 10)] == [False, True, True, False]
 
 
-def test_objects_are_closed_unless_something_says_otherwise():
+def test_objects_are_closed_by_default():
     more = '{"a":1,"z":1}'
     closed = record(a=INTEGER)
     for schema, is_open in [
@@ -293,8 +293,8 @@ def test_objects_are_closed_unless_something_says_otherwise():
     assert allows(StructuredOutputsParams(json={**closed, "required": ["a", "z"]}), more)
 
 
-def test_large_schemas_end_soon():
-    """Each definition is read once for each set of keys that surrounds it, and all together have a limit."""
+def test_large_schemas_are_read_fast():
+    """Each definition is read once for each set of surrounding keys, and the total is limited."""
     definitions: dict[str, Any] = {
         f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"$ref": f"#/$defs/d{i + 1}"}]} for i in range(40)
     }

@@ -1,4 +1,4 @@
-"""Who waits for grammars that take long to compile: turns, budgets, the memory of refusals, and nobody else."""
+"""Grammars that take long to compile delay only their own caller: turns, budgets, remembered refusals."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_callers_take_turns_and_the_smallest_comes_first(turns: Turns[str]) -> N
     assert len(turns) == 0
 
 
-def test_a_caller_that_has_used_its_share_comes_again_later(turns: Turns[str], clock: Clock) -> None:
+def test_a_caller_that_has_used_its_share_waits(turns: Turns[str], clock: Clock) -> None:
     turns.add("waits", "a", 1)
-    turns.charge("a", 5.0)  # a second more than there was: four by the clock
-    with pytest.raises(BusyError, match="share of time") as refused:
+    turns.charge("a", 5.0)  # a second more than it had, which takes four seconds to come back
+    with pytest.raises(BusyError, match="share") as refused:
         turns.add("x", "a", 1)
     assert refused.value.retry_after_s == 5
     assert [(item, error.retry_after_s) for item, error in turns.given_up()] == [("waits", 5)]
@@ -73,7 +73,7 @@ def test_a_caller_that_has_used_its_share_comes_again_later(turns: Turns[str], c
     assert turns.next() == "x"
 
 
-def test_all_together_have_a_share(turns: Turns[str], clock: Clock) -> None:
+def test_all_callers_together_have_a_share(turns: Turns[str], clock: Clock) -> None:
     for key in ("a", "b"):
         turns.charge(key, 3.5)  # each within its own share
     turns.add("c", "c", 1)
@@ -85,10 +85,10 @@ def test_all_together_have_a_share(turns: Turns[str], clock: Clock) -> None:
     assert turns.next() == "c"
 
 
-def test_nothing_waits_for_ever_and_not_everything_waits(turns: Turns[str], clock: Clock) -> None:
+def test_waiting_is_limited_in_time_and_number(turns: Turns[str], clock: Clock) -> None:
     for i in range(3):
         turns.add(f"a{i}", "a", i)
-    with pytest.raises(BusyError, match="at most 3"):
+    with pytest.raises(BusyError, match="more than 3"):
         turns.add("a3", "a", 1)
     clock.now_s += 9.0
     turns.add("b", "b", 1)
@@ -97,7 +97,7 @@ def test_nothing_waits_for_ever_and_not_everything_waits(turns: Turns[str], cloc
     assert drained(turns) == ["b"]
 
 
-def test_callers_that_left_are_forgotten(turns: Turns[str], clock: Clock) -> None:
+def test_idle_callers_are_forgotten(turns: Turns[str], clock: Clock) -> None:
     for i in range(100):
         turns.add("x", f"key-{i}", 1)
         turns.charge(f"key-{i}", 0.01)
@@ -106,7 +106,7 @@ def test_callers_that_left_are_forgotten(turns: Turns[str], clock: Clock) -> Non
     assert len(turns._accounts) <= 2
 
 
-def test_refusals_are_bounded_and_end(clock: Clock) -> None:
+def test_refusals_are_bounded_and_expire(clock: Clock) -> None:
     refusals = Refusals(most=2, keep_s=60.0, clock=clock)
     for name in (b"a", b"b", b"c"):
         refusals.add(name, RequestError(f"[grammar] {name!r}"))
@@ -115,7 +115,7 @@ def test_refusals_are_bounded_and_end(clock: Clock) -> None:
     first, again = refusals.of(b"c"), refusals.of(b"c")
     assert isinstance(first, RequestError)
     assert str(first) == str(again) == "[grammar] b'c'"
-    assert first is not again  # each has a traceback of its own
+    assert first is not again  # each has its own traceback
     clock.now_s += 61.0
     assert refusals.of(b"c") is None
 
@@ -137,7 +137,7 @@ SLOW = StructuredOutputsParams(
     "more", [{}, {"additionalProperties": False}, {"required": [f"p{i}" for i in range(0, 1000, 2)]}]
 )
 def test_a_thousand_plain_properties_are_compiled_and_followed(more: dict[str, Any]) -> None:
-    """As a whole object, key after key: every row of the parser has all the keys that may still come."""
+    """The whole object, key after key: every row of the parser has all keys that may still come."""
     matcher = Compiler(byte_vocabulary).compile(properties(1000, **more)).matcher()
     mask = np.zeros((N_VOCAB + 31) // 32, np.uint32)
     for token in b'{"p0":1,"p2":22' if "required" in more else b'{"p7":1,"p999":22}':
@@ -171,7 +171,7 @@ def test_a_refused_grammar_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert len(tried) == 2
 
 
-def test_what_the_machine_had_no_time_for_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_errors_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = [(0.1, BusyError("[grammar] busy", 1)), (0.1, None)]
     monkeypatch.setattr(Trial, "run", lambda *_: outcomes.pop(0))
     compiler = Compiler(byte_vocabulary)
@@ -181,7 +181,7 @@ def test_what_the_machine_had_no_time_for_is_not_remembered(monkeypatch: pytest.
     assert compiler.compile(source)
 
 
-def test_a_grammar_that_is_ended_does_not_end_the_process_of_trials() -> None:
+def test_the_trial_process_survives_a_killed_grammar() -> None:
     compiler = Compiler(byte_vocabulary)
     compiler.compile(grammar_source(StructuredOutputsParams(regex="a")))
     assert compiler._trial is not None
@@ -196,9 +196,9 @@ def test_a_grammar_that_is_ended_does_not_end_the_process_of_trials() -> None:
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + PATIENT, 19)
 
 
-def test_one_caller_s_time_is_not_another_s() -> None:
+def test_callers_have_separate_budgets() -> None:
     compiler = Compiler(byte_vocabulary, CompilerLimits(budget=Budget(key_s=0.05, key_share=0.001)))
-    with pytest.raises(RequestError, match=r"must compile within|simple enough|too big"):
+    with pytest.raises(RequestError, match=r"s to compile|too complex|too big"):
         compiler.begin(grammar_source(SLOW), "a").result()
     with pytest.raises(BusyError) as refused:
         compiler.begin(properties(300), "a").result()
@@ -207,12 +207,12 @@ def test_one_caller_s_time_is_not_another_s() -> None:
     assert (b"retry-after", str(refused.value.retry_after_s).encode()) in failure.headers()
     assert refused.value.retry_after_s > 60
     assert compiler.begin(properties(300), "b").result()
-    assert compiler.begin(properties(300), "a").result()  # it is kept, and costs nothing
-    assert compiler.begin(properties(3), "a").result()  # nor does one that cannot take long
+    assert compiler.begin(properties(300), "a").result()  # cached, so it costs nothing
+    assert compiler.begin(properties(3), "a").result()  # a tame one costs nothing either
     assert compiler.compile(properties(301))
 
 
-def test_many_who_want_the_same_have_it_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_grammars_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler(byte_vocabulary)
     n_compiled = 0
     usual = compiler._vocabulary.compile
@@ -229,7 +229,7 @@ def test_many_who_want_the_same_have_it_compiled_once(monkeypatch: pytest.Monkey
     assert not compiler._jobs
 
 
-def test_what_nobody_waits_for_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_grammars_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler(byte_vocabulary)
     begun, go = threading.Event(), threading.Event()
     compiled = []
@@ -250,7 +250,7 @@ def test_what_nobody_waits_for_is_not_compiled(monkeypatch: pytest.MonkeyPatch) 
     assert compiled == [properties(2), properties(4)]
 
 
-# The server's side
+# In the server
 
 
 def test_callers_take_turns_in_a_pool() -> None:
@@ -282,7 +282,7 @@ def worker() -> Iterator[tuple[ModelWorker, queue.SimpleQueue[Any]]]:
 
 
 def heard(said: queue.SimpleQueue[Any], id_: int) -> Any:
-    """The last message of a request."""
+    """Return the last message of a request."""
     while True:
         message = said.get(timeout=30)
         if (
@@ -293,7 +293,7 @@ def heard(said: queue.SimpleQueue[Any], id_: int) -> Any:
             return message
 
 
-def test_nobody_else_waits_while_forms_are_compiled(
+def test_other_requests_do_not_wait_for_grammars(
     worker: tuple[ModelWorker, queue.SimpleQueue[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, said = worker
@@ -306,7 +306,7 @@ def test_nobody_else_waits_while_forms_are_compiled(
     usual = made._prompts.begin_grammar
     monkeypatch.setattr(made._prompts, "begin_grammar", begin)
     form = {"structured_outputs": {"regex": "[a-z]{3}"}, "max_tokens": 8}
-    for id_ in range(1, 9):  # more than there are threads
+    for id_ in range(1, 9):  # more than the pool has threads
         made.handle(wire.Generate(id_, "x", form))
     made.handle(wire.Generate(20, "Once", {"max_tokens": 3, "ignore_eos": True}))
     assert heard(said, 20).n_generated_tokens == 3

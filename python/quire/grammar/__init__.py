@@ -1,4 +1,4 @@
-"""Grammars that answers must follow: JSON Schema, regular expressions, choices, GBNF and Lark, tool calls."""
+"""Grammars for structured answers: JSON Schema, regular expressions, choices, GBNF, Lark and tool calls."""
 
 from __future__ import annotations
 

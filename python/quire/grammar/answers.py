@@ -1,4 +1,4 @@
-"""Grammars of chat answers: reasoning first, then an answer of a fixed form, or calls of tools with their arguments."""
+"""Grammars for chat answers: reasoning, then a structured answer or tool calls with their arguments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["AnswerLayout", "ReasoningTags", "ToolUse", "answer_source"]
 MAX_CALLS = 32
 MAX_TOOLS = 1024
 MAX_TOOLS_BYTES = 256 * 1024
-MAX_HELD_BYTES = 8 * 1024  # of tools that are held to their schemas though they are not strict
+MAX_HELD_BYTES = 8 * 1024  # tools that are not strict follow their schemas up to this size, together
 _PLACES = re.compile(r"\{(name|arguments|number|id|id_member|space|type)\}")
 _TEXTS = re.compile(r"\{(key|is_text)\}")
 _ID = "/[A-Za-z0-9]{9}/"
 _PIECES = {"space": "SPACE?", "number": "/[0-9]{1,2}/", "id": _ID, "id_member": f'(", \\"id\\": \\"" {_ID} "\\"")?'}
-# What every wire format can carry without quotes.
+# Names that every wire format can carry without quotes.
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _OTHER_TYPES = ("number", "boolean", "null", "array", "object")
@@ -34,7 +34,7 @@ _FREE_ARGUMENTS: Mapping[str, object] = {"type": "object"}
 
 @dataclass(frozen=True)
 class ReasoningTags:
-    """Reasoning stands between ``start`` and ``end``, or is absent.  ``opened``: the prompt ends behind ``start``."""
+    """The texts around reasoning, which may be absent.  ``opened``: the prompt already ends with ``start``."""
 
     start: str
     end: str
@@ -43,12 +43,16 @@ class ReasoningTags:
 
 @dataclass(frozen=True)
 class AnswerLayout:
-    """How a model writes answers.
+    """The layout of a model's answers.
 
-    ``format_name``: the wire format of calls, None for none.  ``syntaxes``: how it is written.  ``frames_content``:
-    plain answers have its marks, too.  ``starts``: every text that its reader takes for the beginning of a call.
-    ``template``: the chat template's source, which tells between the syntaxes.  ``may_reason`` false: the answer has no
-    channel for reasoning either.
+    Attributes:
+        reasoning: The texts around reasoning.
+        format_name: The wire format of calls; None if the model has none.
+        syntaxes: The syntaxes in which that format is written.
+        frames_content: Plain answers have the format's marks, too.
+        starts: Every text that the format's parser takes for the beginning of a call.
+        template: The source of the chat template, which decides between the syntaxes.
+        may_reason: Whether the answer may have a channel for reasoning.
     """
 
     reasoning: ReasoningTags | None = None
@@ -60,7 +64,7 @@ class AnswerLayout:
     may_reason: bool = True
 
     def syntax(self) -> CallSyntax | None:
-        """How calls, and answers beside them, are written; None where no grammar can be given."""
+        """Return the syntax of this model's calls, or None if there is no grammar for it."""
         for syntax in self.syntaxes:
             if syntax.hint in self.template:
                 return syntax
@@ -69,13 +73,15 @@ class AnswerLayout:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """Tools, as in OpenAI's interface.
+    """Tools and how they may be used, as in OpenAI's API.
 
-    ``choice``: ``"none"``; ``"auto"``: the answer is free, but a call is one of the tools, with arguments of their
-    schemas where they are ``strict``; ``"required"``: calls and nothing else; ``{"type": "function", "function":
-    {"name": ...}}``: one call of that tool.  ``parallel`` false: one call at most.  ``always``: with ``"auto"``, calls
-    are held to their form even where no tool is strict, and to the schemas of small tools as far as these can be
-    enforced.
+    Attributes:
+        choice: ``"none"``; ``"auto"`` for a free answer, whose calls name one of the tools, with arguments that follow
+            the schema of a ``strict`` tool; ``"required"`` for calls and nothing else; ``{"type": "function",
+            "function": {"name": ...}}`` for one call of that tool.
+        parallel: Whether several calls are allowed.
+        always: With ``"auto"``, calls follow their format even if no tool is strict, and the schemas of small tools as
+            far as these can be enforced.
     """
 
     tools: Sequence[Mapping[str, object]] = ()
@@ -89,27 +95,31 @@ class _Function:
     name: str
     parameters: Mapping[str, object]
     strict: bool
-    is_exact: bool = False  # nothing of the parameters may be loosened
+    is_exact: bool = False  # a keyword that cannot be enforced is an error
 
 
 def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse) -> GrammarSource | None:
-    """The grammar of an answer; None where nothing is to be enforced.
+    """Return the grammar of an answer, or None if there is nothing to enforce.
 
-    ``form``: of the text, where the model says something.  RequestError for malformed tools, UnsupportedError for a
-    wire format that has no grammar here, or a schema's keyword that cannot be enforced.
+    Args:
+        form: The grammar of the answer's text.
+
+    Raises:
+        RequestError: The tools are malformed.
+        UnsupportedError: There is no grammar for the wire format, or a keyword of a schema cannot be enforced.
     """
     functions = _functions(use.tools)
     calls = _wanted(functions, use)
-    if form is not None and form.frame is not None:  # the request itself says what comes before
+    if form is not None and form.frame is not None:  # the request has a trigger of its own
         if calls:
             raise RequestError(
-                "[tools] a form that has a trigger of its own must not come with tools that are enforced"
+                "[tools] a structured output with its own trigger cannot be combined with enforced tools"
             )
         return form
     if use.choice not in ("none", "auto"):
-        form = None  # an answer of calls alone has no text that it would be the form of
+        form = None  # an answer that is all calls has no text
     if form is not None and not calls and use.choice == "auto":
-        calls = functions  # what may stand in the form's place
+        calls = functions  # calls may take the place of the structured text
     if form is None and not calls:
         return None
     # OpenAI: a named function is called exactly once.
@@ -126,12 +136,12 @@ def answer_source(layout: AnswerLayout, form: GrammarSource | None, use: ToolUse
 
 def _functions(tools: Sequence[Mapping[str, object]]) -> list[_Function]:
     if len(tools) > MAX_TOOLS:
-        raise RequestError(f"[tools] there must be at most {MAX_TOOLS} tools but are {len(tools)}")
+        raise RequestError(f"[tools] {len(tools)} tools: expected at most {MAX_TOOLS}")
     functions = []
     for i, tool in enumerate(tools):
         function = tool.get("function", tool)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise RequestError(f"[tools] tool {i} must have a function with a name but has not")
+            raise RequestError(f"[tools] tool {i} has no function with a name")
         parameters = function.get("parameters")
         if parameters is None:
             parameters = {"additionalProperties": False}
@@ -141,7 +151,7 @@ def _functions(tools: Sequence[Mapping[str, object]]) -> list[_Function]:
 
 
 def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
-    """The functions whose calls are enforced."""
+    """Return the functions whose calls are enforced."""
     choice = use.choice
     if choice == "none":
         return []
@@ -151,17 +161,19 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
         held = use.always or not use.parallel or any(function.strict for function in functions)
         return functions if held else []
     if not functions:
-        raise RequestError("[tools] tool_choice must come with tools but there are none")
+        raise RequestError(f"[tools] tool_choice is {choice!r:.80} but the request has no tools")
     if choice == "required":
         return [_Function(function.name, function.parameters, True, function.strict) for function in functions]
     inner = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     name = inner.get("name") if isinstance(inner, Mapping) else None
     if name is None:
-        raise RequestError(f"[tools] tool_choice must be none, auto, required or name a function but is {choice!r:.80}")
+        raise RequestError(
+            f"[tools] unknown tool_choice {choice!r:.80}: expected none, auto, required or a function's name"
+        )
     for function in functions:
         if function.name == name:
             return [_Function(name, function.parameters, True, function.strict)]
-    raise RequestError(f"[tools] tool_choice must name one of the tools but names {name!r:.80}")
+    raise RequestError(f"[tools] tool_choice names {name!r:.80}, which is not among the tools")
 
 
 def _is_readable(function: _Function) -> bool:
@@ -175,7 +187,7 @@ def _is_readable(function: _Function) -> bool:
 
 
 def _type_names(argument: Argument) -> str:
-    """Lark for the names of an argument's types where the wire format has them."""
+    """Return Lark for the names of an argument's types, for wire formats that write them."""
     said = "string" if argument.schema is None else argument.schema.get("type", list(_OTHER_TYPES))
     names = {"integer": "number"}
     kinds = [said] if isinstance(said, str) else list(said) if isinstance(said, list) else []
@@ -183,7 +195,7 @@ def _type_names(argument: Argument) -> str:
 
 
 class _Writer:
-    """Writes the frame: ``start`` is reasoning, then one of several ``answer``s."""
+    """Writes the frame: the rule ``start`` is reasoning followed by one of several alternatives of ``answer``."""
 
     def __init__(self, layout: AnswerLayout, parallel: bool) -> None:
         self._layout, self._parallel = layout, parallel
@@ -197,28 +209,28 @@ class _Writer:
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing stands around the form."""
+        """True if there is nothing around the structured text."""
         return self._layout.reasoning is None and not self._framed
 
     def calls(self, functions: Sequence[_Function]) -> None:
-        """Calls may be the answer: rules ``calls``, and ``f0 ...`` for what stands in a call."""
+        """Allow calls as the answer.  Adds the rule ``calls`` and, for the body of a call, ``f0``, ``f1`` and so on."""
         name = self._layout.format_name
         syntax = self._syntax
         if syntax is None:
             if name is None:
-                raise UnsupportedError(
-                    "[tools] calls must have a wire format to be enforced but the model has none known"
-                )
+                raise UnsupportedError("[tools] calls cannot be enforced: the model has no known tool-call format")
             raise UnsupportedError(f"[tools] calls cannot be enforced in the format {name}, which has no grammar")
         self._trigger = syntax.trigger
         if len({function.name for function in functions}) != len(functions):
-            raise RequestError("[tools] each tool must have a name of its own but two have the same")
+            names = [function.name for function in functions]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RequestError(f"[tools] two tools have the name {twice!r:.80}")
         size = 0
         for i, function in enumerate(functions):
             body = self._call(syntax, function, i)
             size += len(body.encode("utf-8", "replace"))
             if size > MAX_TOOLS_BYTES:
-                raise RequestError(f"[tools] the schemas of tools must have at most {MAX_TOOLS_BYTES} bytes together")
+                raise RequestError(f"[tools] the schemas of the tools have more than {MAX_TOOLS_BYTES} bytes together")
             self._lark.rule(f"f{i}", body)
         self._lark.rule("function", " | ".join(f"f{i}" for i in range(len(functions))))
         self._lark.rule("SPACE", r"/[ \n]{1,16}/")
@@ -227,7 +239,7 @@ class _Writer:
         if self._value_end:
             start = re.escape(syntax.value_start).replace("/", r"\/") or None
             self._lark.free_text("VALUE", (self._value_end,), start)
-        # Some models begin with white space, which readers skip but before a name or a header.
+        # Some models begin with white space.  Parsers skip it, except before a name or a header.
         space = "" if (syntax.opening + syntax.call).startswith(("{name}", " ")) else "SPACE? "
         if syntax.lead:
             space += f"({self._lark.mark(syntax.lead)})? "
@@ -235,15 +247,15 @@ class _Writer:
         self._answers.append("calls")
 
     def _call(self, syntax: CallSyntax, function: _Function, number: int) -> str:
-        """A call, without the trigger."""
+        """Return Lark for a call without the trigger."""
         if not (_WORD if syntax.notation is Notation.PYTHON else _NAME).fullmatch(function.name):
             raise UnsupportedError(
-                "[tools] the name of a tool that is enforced must be of A-Za-z0-9_.:/-, and a word of A-Za-z0-9_.- "
-                f"where calls are written as in Python, but is {function.name!r:.80}"
+                f"[tools] calls of a tool named {function.name!r:.80} cannot be enforced: use characters of "
+                "A-Za-z0-9_.:/-, or a word of A-Za-z0-9_.- if the model writes calls as in Python"
             )
         parameters = function.parameters if function.strict else _FREE_ARGUMENTS
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
-            raise RequestError(f"[tools] the parameters of {function.name} must be the schema of an object")
+            raise RequestError(f"[tools] the parameters of {function.name} are not the schema of an object")
         parameters = {"type": "object", **parameters}
         try:
             read = enforceable(parameters, is_loose=not function.is_exact)
@@ -272,7 +284,7 @@ class _Writer:
     def _arguments(
         self, syntax: CallSyntax, parameters: object, function: _Function, number: int, loose: Looseness
     ) -> str:
-        """Arguments one by one."""
+        """Return Lark for arguments that are written one by one."""
         listed = parameters if function.strict else function.parameters
         assert isinstance(listed, Mapping)
         before, _, behind = syntax.argument.partition("{value}")
@@ -298,7 +310,7 @@ class _Writer:
         return " ".join(parts)
 
     def _text(self, template: str, values: Mapping[str, str], texts: Mapping[str, str] | None = None) -> str:
-        """Lark for a text with places in it; ``texts``: what stands for itself in some of them."""
+        """Return Lark for a text with placeholders, filled with Lark from ``values`` or with literal ``texts``."""
         pieces = []
         for i, piece in enumerate(_PLACES.split(template)):
             if i % 2:
@@ -308,7 +320,7 @@ class _Writer:
         return " ".join(filter(None, pieces))
 
     def _call_list(self, syntax: CallSyntax, trigger: str) -> str:
-        """Calls behind the rule ``trigger``."""
+        """Return Lark for calls after the rule ``trigger``."""
         lark = self._lark
         in_call = "" if syntax.opening else lark.mark(syntax.trigger)
         parts = [trigger, self._text(syntax.opening.removeprefix(syntax.trigger), {}), "function"]
@@ -317,14 +329,12 @@ class _Writer:
         return " ".join(filter(None, [*parts, self._text(syntax.closing, {})]))
 
     def content(self, *, has_form: bool, has_calls: bool) -> None:
-        """Text may be the answer, of the form if there is one."""
+        """Allow text as the answer, structured if there is a form."""
         lark, layout, syntax = self._lark, self._layout, self._syntax
         before, behind = "", ""
         if layout.frames_content:
             if syntax is None or syntax.content is None:
-                raise UnsupportedError(
-                    f"[grammar] a form of answers cannot be enforced in the format {layout.format_name}"
-                )
+                raise UnsupportedError(f"[grammar] answers cannot be structured in the format {layout.format_name}")
             before, behind = syntax.content
             self._framed = bool(before or behind or syntax.reasoning)
         if has_form:
@@ -333,7 +343,7 @@ class _Writer:
         assert has_calls
         assert syntax is not None
         bare = not before and not syntax.trigger
-        # What only looks like a call would be read as one.
+        # Text that only looks like a call would be parsed as one.
         avoided = tuple(text for text in (*layout.starts, syntax.trigger) if text)
         lark.free_text("TEXT", avoided, r"[ \n\r\t]*[\[{]" if bare else None)
         if not syntax.trigger:
@@ -348,7 +358,7 @@ class _Writer:
         self._answers = [f"later_calls{often} TEXT?"]
 
     def finish(self) -> Frame:
-        """The frame."""
+        """Return the frame."""
         lark, tags, syntax = self._lark, self._layout.reasoning, self._syntax
         parts = []
         if tags is not None:

@@ -1,4 +1,4 @@
-"""Arguments that a wire format writes one by one: plain text where the tool's schema has strings, JSON elsewhere."""
+"""Arguments that a wire format writes one by one: strings as plain text, everything else as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "without_marks",
 ]
 
-# Argument names that readers of every wire format recognize, given the tool: any name on one line.
+# Argument names that the parsers of every wire format recognize: any name on one line.
 _KEY = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029\ud800-\udfff]{0,256}")
 _OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 _DEFINITIONS = ("$defs", "definitions")
@@ -43,10 +43,10 @@ _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument.
+    """An argument and what constrains its text.
 
-    At most one of the others says what its text is: ``schema`` (JSON), ``choices``, ``patterns`` (each a regex of the
-    whole text).  With none it is free.
+    At most one of ``schema`` (the text is JSON), ``choices`` and ``patterns`` (each a regex of the whole text) is set.
+    With none, the text is free.
     """
 
     key: str
@@ -57,13 +57,13 @@ class Argument:
 
     @property
     def is_text(self) -> bool:
-        """Whether the value is a string as it stands."""
+        """True if the value is a plain string."""
         return self.schema is None
 
 
 @dataclass
 class Looseness:
-    """How to treat argument schemas that a wire format cannot enforce.
+    """The treatment of argument schemas that a wire format cannot enforce.
 
     ``is_allowed``: such an argument may have any value; otherwise UnsupportedError is raised.  ``notes``: the places
     of those schemas, and of formats, which are annotations in JSON Schema.
@@ -80,11 +80,15 @@ class Looseness:
 def arguments_of(
     parameters: Mapping[str, object], *, strict: bool, end: str = "<", loose: Looseness | None = None
 ) -> list[Argument]:
-    """The arguments that the schema of an object lists, in its order; others are never written.
+    """Return the arguments that the schema of an object lists, in its order.  Others are never written.
 
-    Not ``strict``: each may be any text, or absent.  ``end``: what follows a value.
+    Args:
+        strict: If false, each argument may be any text, or absent.
+        end: The text that follows a value.
+        loose: How to treat keywords that cannot be enforced.
 
-    Raises UnsupportedError naming the keyword that text cannot keep, unless that is ``loose``.
+    Raises:
+        UnsupportedError: A keyword cannot be enforced on text and ``loose`` does not allow that.
     """
     loose = loose or Looseness()
     if not strict:
@@ -108,7 +112,7 @@ def arguments_of(
 
 
 def _free(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
-    """An argument of any value: JSON where its schema has no strings."""
+    """Return an argument with any value, as JSON if its schema allows no strings."""
     schema = followed(schema, definitions)
     kinds = _kinds(schema, definitions) if isinstance(schema, Mapping) else None
     return Argument(key, required, None if kinds is None or "string" in kinds else ANY_VALUE)
@@ -123,18 +127,18 @@ def check_key(name: str) -> None:
     """Refuse the name of an argument that cannot be written without quotes."""
     if not is_key(name):
         raise UnsupportedError(
-            f"[json_schema] the argument name {name!r:.80} cannot be enforced in this format of tool calls: rename it, "
-            "without line ends and control characters, in at most 256 characters"
+            f"[json_schema] the argument name {name!r:.80} cannot be enforced in this format of tool calls: use at "
+            "most 256 characters without line ends and control characters"
         )
 
 
 def listed_arguments(
     parameters: Mapping[str, object], loose: Looseness
 ) -> tuple[list[tuple[str, object, bool]], dict[str, object]]:
-    """Of the schema of an object: (name, schema, whether required) of each member that it lists; its definitions."""
+    """Return (name, schema, whether required) for each member of an object's schema, and the schema's definitions."""
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
     if not isinstance(properties, Mapping) or not isinstance(required, list):
-        raise RequestError("[json_schema] properties must be an object and required a list but one is not")
+        raise RequestError("[json_schema] expected an object for 'properties' and a list for 'required'")
     for keyword in parameters.keys() - _OBJECT:
         if not loose.is_allowed:
             raise UnsupportedError(f"[json_schema] {keyword!r:.80} cannot be enforced on arguments written one by one")
@@ -145,18 +149,18 @@ def listed_arguments(
 
 
 def check_references(key: str, schema: Mapping[str, object]) -> None:
-    """Refuse references in a member's schema, which stands alone with the definitions, to anything but those."""
+    """Refuse references to anything but the definitions: a member's schema is compiled with these alone."""
     if _OTHER_REFERENCE.search(json.dumps(schema)):
-        raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
+        raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} leads outside $defs")
 
 
 def without_annotations(schema: Mapping[str, object]) -> dict[str, Any]:
-    """A schema without what only describes."""
+    """Return a schema without its annotations."""
     return {name: value for name, value in schema.items() if name not in ANNOTATIONS}
 
 
 def all_patterns(schema: Mapping[str, Any]) -> list[str] | None:
-    """The patterns that a schema of strings holds its values to; None where ``allOf`` says anything else."""
+    """Return the patterns of a schema of strings, or None if its ``allOf`` has other keywords."""
     inner = schema.get("allOf", [])
     if not all(isinstance(part, Mapping) and part.keys() == {"pattern"} for part in inner):
         return None
@@ -164,20 +168,20 @@ def all_patterns(schema: Mapping[str, Any]) -> list[str] | None:
 
 
 def json_lark(schema: object) -> str:
-    """JSON of a schema, in a rule."""
+    """Return Lark, for use in a rule, for JSON that follows a schema."""
     return "%json " + json.dumps(json_body(schema, DEFAULT_WHITESPACE)["json_schema"])
 
 
 def _argument(
     key: str, schema: object, required: bool, around: tuple[Mapping[str, object], str], loose: Looseness
 ) -> Argument:
-    """``around``: definitions, and the signs that begin a mark."""
+    """Read one argument.  ``around``: definitions, and the characters that begin a mark."""
     definitions, signs = around
     check_key(key)
     if schema is True or (isinstance(schema, Mapping) and schema.keys() <= ANNOTATIONS):
         return Argument(key, required)
     if not isinstance(schema, Mapping):
-        raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
+        raise UnsupportedError(f"[json_schema] the argument {key!r} allows no value")
     said = without_annotations(schema)
     kinds = _kinds(said, definitions)
     if kinds is not None and "string" not in kinds:
@@ -196,19 +200,19 @@ def _argument(
             loose.note("properties", key, "format")
         if not said.keys() & {*_LENGTHS, *_PATTERNS}:
             return Argument(key, required)
-        # A line of text: no beginning of a mark, which might count.
+        # A line of text without the beginning of a mark, whose characters would count towards the lengths.
         line = rf"[^{re.escape(signs)}\n]{{{said.get('minLength', 0)},{said.get('maxLength', '')}}}"
         return Argument(key, required, patterns=(line, *patterns))
     if kinds is not None and _is_plain(said):
-        return Argument(key, required)  # whatever a text is read as is allowed
+        return Argument(key, required)  # every type that a text can be parsed as is allowed
     names = ", ".join(sorted(said)) or "nothing"
     raise UnsupportedError(f"[json_schema] the argument {key!r}, a text, cannot be held to {names}")
 
 
-_NO_MARK = "^[^<]*$"  # what a reader takes for the end of a value begins so
+_NO_MARK = "^[^<]*$"  # "<" begins what parsers take for the end of a value
 _SCALARS = ["null", "boolean", "number", "string"]
 BOUND: Mapping[str, object] = {"minimum": -(10**15), "maximum": 10**15}
-"""Of numbers that have no bounds: of many digits, or with an exponent, one might be none that JSON has."""
+"""Bounds for numbers without any: a long number, or one with an exponent, might not be valid JSON."""
 _FREE_OBJECT = {
     "type": "object",
     "additionalProperties": False,
@@ -226,15 +230,15 @@ ANY_VALUE: Mapping[str, object] = {
         }
     },
 }
-"""Any value without ``<`` in strings and keys."""
+"""Schema of any value without ``<`` in strings and keys."""
 
 
 def without_marks(key: str, schema: object) -> dict[str, object]:
-    """A schema of JSON that allows no ``<`` in strings and keys: of what the other one allows a part."""
+    """Return a narrower schema that allows no ``<`` in strings and keys."""
     if schema is True or schema == {}:
         return {"type": _SCALARS, "pattern": _NO_MARK, **BOUND}
     if not isinstance(schema, Mapping):
-        raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} must allow a value but allows none")
+        raise UnsupportedError(f"[json_schema] a schema in the argument {key!r} allows no value")
     found = without_annotations(schema)
     patterns = all_patterns(found)
     for keyword in ("patternProperties", *(("allOf",) if patterns is None else ())):
@@ -244,7 +248,9 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
             )
     names = [*found.get("properties", {}), *found.get("required", [])]
     if "<" in json.dumps([names, found.get("enum"), found.get("const")]):
-        raise UnsupportedError(f"[json_schema] names and values in the argument {key!r} must not contain '<'")
+        raise UnsupportedError(
+            f"[json_schema] '<' in a name or value of the argument {key!r} cannot be enforced in its format"
+        )
     for keyword in ("properties", *_DEFINITIONS):
         if keyword in found:
             found[keyword] = {
@@ -261,7 +267,7 @@ def without_marks(key: str, schema: object) -> dict[str, object]:
 
 
 def _narrow(key: str, found: dict[str, Any], kinds: set[str]) -> None:
-    """Close what a schema leaves open: free keys, items, strings."""
+    """Restrict the free keys, items and strings of a schema in place."""
     if kinds & {"object", "array"} or "properties" in found:
         others = found.get("additionalProperties", False)
         found["additionalProperties"] = False
@@ -276,7 +282,7 @@ def _narrow(key: str, found: dict[str, Any], kinds: set[str]) -> None:
 
 
 def followed(schema: object, definitions: Mapping[str, object]) -> object:
-    """What a reference to a definition leads to."""
+    """Return the schema that a reference to a definition leads to."""
     for _ in range(8):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
@@ -291,7 +297,7 @@ def followed(schema: object, definitions: Mapping[str, object]) -> object:
 
 
 def _kinds(schema: Mapping[str, object], definitions: Mapping[str, object], depth: int = 8) -> set[str] | None:
-    """The types of values that a schema allows; None where it does not say."""
+    """Return the types that a schema allows, or None if it names none."""
     kind = schema.get("type")
     if isinstance(kind, str):
         return {kind}
@@ -309,7 +315,7 @@ def _kinds(schema: Mapping[str, object], definitions: Mapping[str, object], dept
 
 
 def _is_plain(schema: Mapping[str, object]) -> bool:
-    """Whether types, and nothing about their values, are said."""
+    """Return whether a schema names types and nothing else."""
     options = schema.get("anyOf")
     if schema.keys() == {"anyOf"} and isinstance(options, list):
         return all(isinstance(option, Mapping) and option.keys() <= {"type", *ANNOTATIONS} for option in options)

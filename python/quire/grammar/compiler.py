@@ -1,4 +1,4 @@
-"""Grammars compiled for one vocabulary, by llguidance: behind a queue, on threads of their own."""
+"""Compile grammars for one vocabulary with llguidance, in a queue and on separate threads."""
 
 from __future__ import annotations
 
@@ -29,11 +29,18 @@ __all__ = ["Compiler", "CompilerLimits"]
 
 @dataclass(frozen=True)
 class CompilerLimits:
-    """``deadline_s`` of processor time for one grammar, and ``trial_s`` for its trial before.  One is compiled at a
-    time, and another waits ``queue_s`` for its turn; ``threads`` of those that take too long may be left behind.
+    """Limits on compiling.  One grammar is compiled at a time.
 
-    ``cache_entries``, ``cache_bytes`` (of source text): what is kept compiled.  ``refusals`` are remembered, each for
-    ``refused_s``.  ``budget``: of callers that have a key.
+    Attributes:
+        deadline_s: Processor time for one grammar.
+        trial_s: Processor time for its trial.
+        threads: How many threads with grammars that take too long may be left running.
+        queue_s: How long a grammar waits for its turn.
+        cache_entries: Compiled grammars that are kept.
+        cache_bytes: Source text of those grammars.
+        refusals: Refused grammars that are remembered.
+        refused_s: How long each of them is.
+        budget: Compile time of callers that have a key.
     """
 
     deadline_s: float = 0.6
@@ -48,7 +55,7 @@ class CompilerLimits:
 
 
 class _Compilation:
-    """What a thread compiles.  Its processor time is measured, or time by the clock where a system tells only that."""
+    """A grammar being compiled on a thread.  Measures processor time, or wall time on systems without thread clocks."""
 
     def __init__(self) -> None:
         self._result: Future[Grammar] = Future()
@@ -57,7 +64,7 @@ class _Compilation:
         self._taken_s: float | None = None
 
     def run(self, make: Callable[[], Grammar]) -> None:
-        """Called by that thread."""
+        """Compile; called on that thread."""
         self._now = clock_of_this_thread()
         self._begin_s = self._now()
         try:
@@ -70,7 +77,7 @@ class _Compilation:
             self._result.set_result(made)
 
     def within(self, seconds: float) -> Grammar:
-        """The result; FutureTimeout where the thread takes longer, or PATIENCE times as much by the clock."""
+        """Wait for the result.  FutureTimeout if it takes longer, or PATIENCE times as long in wall time."""
         end_s = time.monotonic() + seconds * PATIENCE
         left_s = seconds
         while left_s > 0 and time.monotonic() < end_s:
@@ -82,7 +89,7 @@ class _Compilation:
 
     @property
     def seconds(self) -> float:
-        """Processor time so far."""
+        """The processor time used so far."""
         if self._taken_s is not None or self._begin_s is None:
             return self._taken_s or 0.0
         try:
@@ -93,7 +100,7 @@ class _Compilation:
 
 @dataclass
 class _Job:
-    """A grammar that waits, and who waits for it."""
+    """A grammar in the queue and the futures that wait for it."""
 
     source: GrammarSource
     key: str | None
@@ -101,10 +108,10 @@ class _Job:
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary and keeps those last used.  Thread-safe."""
+    """Compiles grammars for one vocabulary and caches those used last.  Thread-safe."""
 
     def __init__(self, vocabulary: Callable[[], TokenVocabulary], limits: CompilerLimits | None = None) -> None:
-        """``vocabulary`` is asked once, when the first grammar comes."""
+        """Create a compiler.  ``vocabulary`` is called once, for the first grammar."""
         self._vocabulary, self._limits = GrammarVocabulary(vocabulary), limits or CompilerLimits()
         self._lock = threading.Lock()
         self._cache: OrderedDict[GrammarSource, Grammar] = OrderedDict()
@@ -117,15 +124,20 @@ class Compiler:
         self._trial: Trial | None = None
 
     def compile(self, source: GrammarSource) -> Grammar:
-        """The compiled grammar, once it is there; see ``begin``."""
+        """Compile a grammar and wait for it; see ``begin``."""
         return self.begin(source).result()
 
     def begin(self, source: GrammarSource, key: str | None = None) -> Future[Grammar]:
-        """Have a grammar compiled; ``key``: of the caller, whose turn and budget it is (None: one without a budget).
+        """Start compiling a grammar.  A grammar that could be slow is tried in another process first.
 
-        What could be slow is tried in another process first.  RequestError for a grammar that is malformed, allows
-        nothing, is too large, or takes too long; UnsupportedError for what llguidance cannot do, or where it is absent;
-        BusyError where too many wait, or the caller's time is used up.
+        Args:
+            source: The grammar.
+            key: The caller, for turns and budget; None for a caller without a budget.
+
+        Returns:
+            A future with the grammar, or with one of these errors: RequestError if the grammar is malformed, allows
+            nothing, is too large or takes too long; UnsupportedError if llguidance is absent or does not support it;
+            BusyError if too many grammars are waiting or the caller has used up its time.
         """
         future: Future[Grammar] = Future()
         with self._lock:
@@ -149,7 +161,7 @@ class Compiler:
         return future
 
     def _known(self, source: GrammarSource) -> Grammar | None:
-        """The grammar, where it is kept; the error that it was refused with before."""
+        """Return the grammar if it is cached.  Raises the error if it was refused before."""
         grammar = self._cache.get(source)
         if grammar is not None:
             self._cache.move_to_end(source)
@@ -160,7 +172,7 @@ class Compiler:
         return None
 
     def _run(self) -> None:
-        """The thread that takes one after another, until none is left."""
+        """Compile one grammar after another until none is left; the queue's thread."""
         while True:
             with self._lock:
                 given_up = self._turns.given_up()
@@ -189,13 +201,13 @@ class Compiler:
                     future.set_result(outcome)
 
     def _made(self, job: _Job) -> Grammar | Exception:
-        """The grammar of a job, or why there is none."""
+        """Return a job's grammar, or the error."""
         source = job.source
         try:
             if all(future.cancelled() for future in job.waiting):
-                raise BusyError("[grammar] somebody must wait for a grammar but nobody does", 1)
+                raise BusyError("[grammar] cancelled: nobody is waiting for the grammar", 1)
             with self._lock:
-                grammar = self._known(source)  # for another caller, meanwhile
+                grammar = self._known(source)  # compiled for another caller in the meantime
             if grammar is None:
                 grammar = self._compiled(job)
                 with self._lock:
@@ -205,7 +217,7 @@ class Compiler:
         return grammar
 
     def _compiled(self, job: _Job) -> Grammar:
-        """Compile on a thread of its own: what is too slow cannot be stopped, only left behind."""
+        """Compile on a separate thread: one that is too slow cannot be stopped, only left running."""
         source, limits = job.source, self._limits
         vocabulary = self._vocabulary.open()
         if not source.is_plain:
@@ -222,7 +234,7 @@ class Compiler:
             return compilation.within(limits.deadline_s)
         except FutureTimeout:
             if compilation.seconds < limits.deadline_s:
-                raise BusyError("[grammar] the machine must have time to compile but has none") from None
+                raise BusyError("[grammar] the machine is too busy to compile grammars: try again later") from None
             raise self._refused(source, RequestError(too_slow(limits.deadline_s))) from None
         except QuireError as error:
             raise self._refused(source, error) from None
@@ -237,7 +249,7 @@ class Compiler:
             self._permits.release()
 
     def _refused(self, source: GrammarSource, error: QuireError) -> QuireError:
-        """The error, kept where it would be the same another time."""
+        """Remember an error that would be the same next time; returns it."""
         if isinstance(error, RequestError | UnsupportedError):
             with self._lock:
                 self._refusals.add(source.digest, error)

@@ -1,8 +1,8 @@
-"""Patterns of JSON Schema, which are ECMA-262's regular expressions, in a dialect that the engine reads alike.
+"""Translate the patterns of JSON Schema, regular expressions of ECMA-262, for llguidance.
 
-A pattern is read as with JavaScript's flag ``u``; where that is an error, escaped punctuation and lone brackets stand
-for themselves, as they do without it.  What comes out matches a whole text, and has nothing but sets of characters,
-groups and counts.  https://tc39.es/ecma262/#sec-patterns
+A pattern is read as with JavaScript's flag ``u``.  If that would be an error, escaped punctuation and lone brackets
+stand for themselves, as without the flag.  The translation matches a whole text and consists of character sets, groups
+and counts only.  https://tc39.es/ecma262/#sec-patterns
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ _REFUSED_GROUPS = {
 
 
 def whole_text_pattern(pattern: str, place: str) -> str:
-    """A pattern for texts as a whole that allows those in which ``pattern`` is found.
+    """Return a pattern that matches, as a whole, the texts in which ``pattern`` is found.
 
-    Raises UnsupportedError naming what cannot be enforced, RequestError for what is no regular expression.
+    Raises:
+        UnsupportedError: The pattern cannot be enforced; the message names the reason and ``place``.
+        RequestError: The pattern is not a regular expression of ECMA-262.
     """
     return _Reader(pattern, place).whole()
 
@@ -54,36 +56,32 @@ _SIMPLE: Mapping[str, Found] = {
 
 
 class _Reader:
-    """Reads a pattern from left to right."""
+    """Translates a pattern from left to right."""
 
     def __init__(self, pattern: str, place: str) -> None:
         self._pattern, self._place = pattern, place
         self._at = self._depth = 0
         self._names: set[str] = set()
-        # What only the flag knows, and what only its absence allows: together they mean nothing in either way.
+        # Set by syntax that needs the flag, and by syntax that needs its absence.  Both in one pattern have no meaning.
         self._flagged = self._unflagged = False
 
     def whole(self) -> str:
-        """All of it; no text at all where nothing matches."""
+        """Translate the whole pattern."""
         found = self._alternatives()
         if self._at < len(self._pattern):
             raise self._malformed("has a ) without its (")
         if self._flagged and self._unflagged:
-            raise self._refused(
-                "what JavaScript's flag u makes an error, beside what only that flag gives its meaning,"
-            )
+            raise self._refused("syntax that needs JavaScript's flag u beside syntax that the flag u forbids")
         around = f"{ALL.written()}*"
         texts = [
             f"{'' if first else around}{part.text}{'' if last else around}" for (first, last), part in found.items()
         ]
         if not texts:
-            raise self._refused("a set without characters, so that nothing matches,")
+            raise self._refused("an empty set of characters, which matches nothing,")
         return f"^(?:{'|'.join(texts)})$"
 
     def _malformed(self, reason: str) -> RequestError:
-        return RequestError(
-            f"[json_schema] the pattern {self._pattern!r:.80} at {self._place} must be valid (ECMA-262) but {reason}"
-        )
+        return RequestError(f"[json_schema] the pattern {self._pattern!r:.80} at {self._place} {reason} (ECMA-262)")
 
     def _refused(self, what: str) -> UnsupportedError:
         return UnsupportedError(
@@ -112,7 +110,7 @@ class _Reader:
         return either(found)
 
     def _sequence(self) -> Found:
-        """In time that is linear in the pattern: parts without anchors are joined at once."""
+        """Read parts in a row.  Joining parts without anchors all at once keeps the time linear in the pattern."""
         found, n_anchored, plain = EMPTY, 0, list[Part]()
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
             part = self._counted(self._pattern[self._at])
@@ -126,14 +124,14 @@ class _Reader:
         return after(found, joined(plain))
 
     def _counted(self, start: str) -> Found:
-        """An atom with its count."""
+        """Read an atom with its count."""
         atom = self._atom()
         least, most = self._count()
         if (least, most) == (1, 1):
             return atom
         if start in "^$":
             raise self._malformed("repeats an anchor")
-        self._takes("?")  # which of the matches is found does not matter
+        self._takes("?")  # laziness changes only which match is found
         if self._at < len(self._pattern) and (self._pattern[self._at] in "*+?" or self._counts_follow()):
             raise self._malformed("repeats a count")
         if most is not None and least > most:
@@ -188,7 +186,7 @@ class _Reader:
         name = _GROUP_NAME.match(self._pattern, self._at)
         if name is not None:
             if name[1] in self._names or name[1][0].isdigit():
-                raise self._malformed(f"has the group name {name[1]!r:.40} twice, or it begins with a digit")
+                raise self._malformed(f"has the group name {name[1]!r:.40} twice or beginning with a digit")
             self._names.add(name[1])
             self._at = name.end()
         elif not self._takes("(?:"):
@@ -220,7 +218,7 @@ class _Reader:
         return one(found) if isinstance(found, int) else one_of(found)
 
     def _escaped(self) -> int | CharacterSet:
-        """What stands behind a backslash, outside sets and inside."""
+        """Read an escape after its backslash, inside or outside of a set."""
         property_ = _PROPERTY.match(self._pattern, self._at)
         if property_ is not None:
             self._at, self._flagged = property_.end(), True
@@ -233,12 +231,12 @@ class _Reader:
         if character in "cxu0":
             return self._numbered(character)
         if character.isalnum() or not character.isascii():
-            raise self._malformed(f"has the escape \\{character}, which there is not")
+            raise self._malformed(f"has the unknown escape \\{character}")
         self._unflagged |= character not in _ESCAPABLE
         return ord(character)
 
     def _numbered(self, kind: str) -> int:
-        """The character of an escape that gives its number."""
+        """Read an escape that contains a character's number."""
         if kind == "x":
             return self._hexadecimal(2)
         if kind == "u":
@@ -249,7 +247,7 @@ class _Reader:
             return 0
         control = self._next()
         if not (control.isascii() and control.isalpha()):
-            raise self._malformed("has \\c before something else than a letter")
+            raise self._malformed("has \\c before a character that is not a letter")
         return ord(control) % 32
 
     def _property(self, found: re.Match[str]) -> CharacterSet:
@@ -304,7 +302,7 @@ class _Reader:
                 self._at += 1
                 last = self._member()
                 if not isinstance(first, int) or not isinstance(last, int):
-                    spans.append((0x2D, 0x2D))  # no range: a hyphen, as without the flag
+                    spans.append((0x2D, 0x2D))  # not a range: a hyphen, as without the flag
                     self._unflagged = True
             if isinstance(first, int) and isinstance(last, int):
                 if first > last:
@@ -329,5 +327,5 @@ class _Reader:
         if self._takes("-"):
             return 0x2D
         if self._pattern[self._at : self._at + 1] in set("B123456789k"):
-            raise self._malformed("has an escape in a set that stands for no character")
+            raise self._malformed("has an escape in a set that is not a character")
         return self._escaped()

@@ -1,4 +1,4 @@
-"""Sets of characters of ECMA-262's regular expressions, written so that any dialect means the same by them."""
+"""Character sets of ECMA-262's regular expressions, written so that they mean the same in every dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 Span: TypeAlias = "tuple[int, int]"
 
 LAST = 0x10FFFF
-SURROGATES = (0xD800, 0xDFFF)  # no text has them
+SURROGATES = (0xD800, 0xDFFF)  # never part of a text
 _LINE_ENDS = [(0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029)]
 _DIGITS = [(0x30, 0x39)]
 _WORD = [*_DIGITS, (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
@@ -45,7 +45,7 @@ CATEGORIES = _names(
     "Zs Space_Separator Zl Line_Separator Zp Paragraph_Separator C Other Cc Control cntrl Cf Format Co "
     "Private_Use Cn Unassigned"
 )
-# Properties that ECMA-262 and the engine know by one name.
+# Properties that have the same name in ECMA-262 and in llguidance.
 BINARY_PROPERTIES = _names(
     "Alphabetic Alpha Lowercase Lower Uppercase Upper White_Space space ASCII_Hex_Digit AHex Hex_Digit Hex ID_Start "
     "IDS ID_Continue IDC XID_Start XIDS XID_Continue XIDC Dash Math Emoji Extended_Pictographic Ideographic Ideo "
@@ -55,14 +55,14 @@ BINARY_PROPERTIES = _names(
 
 @dataclass(frozen=True)
 class CharacterSet:
-    """Spans of code points, ascending and apart, and what is written as a property."""
+    """Ascending, disjoint spans of code points, and Unicode properties."""
 
     spans: tuple[Span, ...] = ()
     properties: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spans: Iterable[Span], properties: Iterable[str] = ()) -> CharacterSet:
-        """Of spans in any order."""
+        """Create a set from spans in any order."""
         found: list[Span] = []
         for first, last in sorted(spans):
             if found and first <= found[-1][1] + 1:
@@ -72,7 +72,7 @@ class CharacterSet:
         return cls(tuple(found), tuple(dict.fromkeys(properties)))
 
     def without(self) -> CharacterSet:
-        """All other characters, of a set without properties."""
+        """Return the complement of a set without properties."""
         assert not self.properties
         found, at = [], 0
         for first, last in self.spans:
@@ -88,7 +88,7 @@ class CharacterSet:
         return not self.written_spans() and not self.properties
 
     def written_spans(self) -> str:
-        """Between brackets."""
+        """Return the spans as written between brackets."""
         parts = []
         for first, last in self.spans:
             low = SURROGATES[1] + 1 if SURROGATES[0] <= first <= SURROGATES[1] else first
@@ -98,12 +98,12 @@ class CharacterSet:
         return "".join(parts)
 
     def written(self, negated: bool = False) -> str:
-        """As an atom."""
+        """Return the set as an atom of a regular expression."""
         return f"[{'^' if negated else ''}{self.written_spans()}{''.join(self.properties)}]"
 
 
 def literal(code: int) -> str:
-    """A character as an escape, or itself where nothing gives it a meaning."""
+    """Return a character, escaped unless it is an ASCII letter or digit."""
     character = chr(code)
     return character if character.isascii() and character.isalnum() else f"\\u{{{code:X}}}"
 

@@ -1,6 +1,6 @@
-"""Patterns that begin with lookaheads, as several patterns that hold together.
+"""Split patterns that begin with lookaheads into patterns that must all be found.
 
-``^(?=A)(?=B)C`` is found where ``^(?:A)``, ``^(?:B)`` and ``^C`` are, as rules for passwords are written.
+``^(?=A)(?=B)C``, the usual form of password rules, is found where ``^(?:A)``, ``^(?:B)`` and ``^C`` are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _MAX = 16
 
 
 def conjuncts(pattern: str) -> list[str]:
-    """Patterns without positive lookaheads at their beginning, all of which are found where ``pattern`` is."""
+    """Return patterns without leading positive lookaheads, all of which are found exactly where ``pattern`` is."""
     found: list[str] = []
     rest = pattern
     while rest.startswith("^(?=") and len(found) < _MAX:
@@ -24,7 +24,7 @@ def conjuncts(pattern: str) -> list[str]:
 
 
 def _end_of_group(pattern: str, start: int) -> int | None:
-    """Where the group that begins at ``start`` ends; None where it does not."""
+    """Return the end of the group that begins at ``start``, or None."""
     for at, depth in _walk(pattern, start):
         if not depth:
             return at
@@ -36,7 +36,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def _walk(pattern: str, at: int) -> list[tuple[int, int]]:
-    """Behind each sign outside of sets and escapes: its end, and the depth of groups there."""
+    """Return the end of each character outside of sets and escapes, and the depth of groups there."""
     found, depth, in_set = [], 0, False
     while at < len(pattern):
         sign = pattern[at]

@@ -1,4 +1,4 @@
-"""What parts of a regular expression match, with the anchors taken out of them."""
+"""Parts of a regular expression, with the anchors separated from them."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ __all__ = ["EMPTY", "Found", "Part", "after", "either", "joined", "one", "one_of
 
 @dataclass(frozen=True)
 class Part:
-    """A regular expression without anchors, and whether it matches nothing at all."""
+    """A regular expression without anchors, and whether it matches the empty text."""
 
     text: str
     nullable: bool
 
 
-# What a part of a pattern matches: by whether it must begin where the text does, and end where that ends.
+# The matches of a part of a pattern, by whether they begin where the text begins and end where the text ends.
 Found: TypeAlias = "dict[tuple[bool, bool], Part]"
 EMPTY: Found = {(False, False): Part("", True)}
 
 
 def one(code: int) -> Found:
-    """A character."""
+    """Match one character."""
     return {(False, False): Part(literal(code), False)}
 
 
 def one_of(characters: CharacterSet) -> Found:
-    """A set of them; of an empty one nothing is found."""
+    """Match one character of a set; an empty set matches nothing."""
     return {} if characters.is_empty else {(False, False): Part(characters.written(), False)}
 
 
 def joined(parts: list[Part]) -> Found:
-    """Parts without anchors, one after the other."""
+    """Join parts without anchors in a row."""
     return {(False, False): Part("".join(part.text for part in parts), all(part.nullable for part in parts))}
 
 
 def either(all_found: Iterable[Found]) -> Found:
-    """What any of them matches."""
+    """Match any of several alternatives."""
     by_anchors: dict[tuple[bool, bool], list[Part]] = {}
     for found in all_found:
         for anchors, part in found.items():
@@ -54,7 +54,7 @@ def either(all_found: Iterable[Found]) -> Found:
 
 
 def after(left: Found, right: Found) -> Found:
-    """One after the other: what stands before a beginning, or behind an end, must be nothing."""
+    """Match one after the other.  Parts before a start anchor, or after an end anchor, match only the empty text."""
     found: list[Found] = []
     for (first, last), part in left.items():
         for (next_first, next_last), following in right.items():
@@ -67,7 +67,7 @@ def after(left: Found, right: Found) -> Found:
 
 
 def repeated(atom: Found, least: int, most: int | None) -> Found | None:
-    """``least`` to ``most`` times (None: without end); None where an anchor is repeated."""
+    """Match ``least`` to ``most`` times (None: unbounded).  Returns None if an anchor would be repeated."""
     if most == 0 or (not atom and least == 0):
         return EMPTY
     if (least, most) == (0, 1):

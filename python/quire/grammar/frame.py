@@ -1,4 +1,4 @@
-"""What stands around a form: free text before it, and marks of a wire format that may be control tokens."""
+"""The frame around a structured text: free text before it, and marks of a wire format, which may be control tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ ANY_TOKENS = "ANY_TOKENS"
 
 @dataclass(frozen=True)
 class Mark:
-    """A text in whose place, or in a part of it, a vocabulary may have control tokens.
+    """A text that a vocabulary may express, in whole or in part, by control tokens.
 
-    ``before``: what may stand before it and ends with its first appearance: text of the frame's terminal of this name,
-    ``ANY_TOKENS``, or None for nothing.
+    ``before`` names what may precede its first occurrence: a terminal of the frame, ``ANY_TOKENS`` or None.
     """
 
     text: str
@@ -29,25 +28,25 @@ class Mark:
 
 @dataclass(frozen=True)
 class Frame:
-    """A grammar in Lark whose rules ``mark_0 ...`` stand for ``marks``, and ``@body`` for the form in it."""
+    """A Lark grammar in which the rules ``mark_0 ...`` stand for ``marks`` and ``@body`` for the structured text."""
 
     lark: str
     marks: tuple[Mark, ...] = ()
 
 
 class FrameWriter:
-    """Puts a frame together."""
+    """Collects the rules and marks of a frame."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._marks: list[Mark] = []
 
     def rule(self, name: str, body: str) -> None:
-        """A rule, or a terminal."""
+        """Add a rule or a terminal."""
         self._lines.append(f"{name}: {body}")
 
     def mark(self, text: str, before: str | None = None) -> str:
-        """The name of a rule for a mark; nothing for an empty one without anything before it."""
+        """Return the name of the rule for a mark, or an empty string for an empty mark with nothing before it."""
         if not text and before is None:
             return ""
         mark = Mark(text, before)
@@ -56,7 +55,7 @@ class FrameWriter:
         return f"mark_{self._marks.index(mark)}"
 
     def free_text(self, name: str, without: tuple[str, ...] = (), prefix: str | None = None) -> None:
-        """A terminal for text, not empty, that has none of the texts and does not begin with the regex ``prefix``."""
+        """Add a terminal for non-empty text with none of the texts in it, not beginning with the regex ``prefix``."""
         body = "/(?s:.+)/"
         if without:
             body += f" & ~(/(?s:.*)/ ({' | '.join(map(lark_string, without))}) /(?s:.*)/)"
@@ -65,7 +64,7 @@ class FrameWriter:
         self.rule(name, body)
 
     def frame(self) -> Frame:
-        """What was written."""
+        """Return the frame."""
         return Frame("\n".join(self._lines) + "\n", tuple(self._marks))
 
 
@@ -77,12 +76,12 @@ class _Vocabulary(Protocol):
 
 
 def lark_string(text: str) -> str:
-    """A string, quoted for Lark."""
+    """Quote a string for Lark."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def frame_lark(frame: Frame, vocabulary: _Vocabulary) -> str:
-    """The frame for a vocabulary.  UnsupportedError where a mark would end the answer."""
+    """Return the frame as Lark for a vocabulary.  UnsupportedError if a mark would end the answer."""
     lines = [line for i, mark in enumerate(frame.marks) for line in _mark_rules(i, mark, vocabulary)]
     return frame.lark + "".join(f"{line}\n" for line in lines)
 
@@ -91,7 +90,7 @@ def _mark_rules(number: int, mark: Mark, vocabulary: _Vocabulary) -> list[str]:
     parts = _parts(mark.text, vocabulary.control_ids)
     ends = set(vocabulary.eog_ids)
     if not ends.isdisjoint(part for part in parts if isinstance(part, int)):
-        raise UnsupportedError(f"[grammar] {mark.text!r:.80} must not end an answer, but it does in this vocabulary")
+        raise UnsupportedError(f"[grammar] {mark.text!r:.80} ends an answer in this vocabulary")
     shown = [lark_string(part) if isinstance(part, str) else f"<[{part}]>" for part in parts]
     rule = f"mark_{number}: "
     if mark.before is None:
@@ -107,10 +106,10 @@ def _mark_rules(number: int, mark: Mark, vocabulary: _Vocabulary) -> list[str]:
 
 
 def _parts(text: str, control_ids: dict[str, int]) -> list[int | str]:
-    """Control tokens, by their ids, and the text between them."""
+    """Split a text into the ids of control tokens and the text between them."""
     if text in control_ids:
         return [control_ids[text]]
-    # A name without brackets is not a mark by itself: it may be any word.
+    # A name without brackets may be any word, so it is not a mark by itself.
     marks = (name for name in control_ids if name.startswith(("<", "[", "]")) and name in text)
     names = sorted(marks, key=len, reverse=True)
     if not names:

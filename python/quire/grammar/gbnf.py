@@ -1,9 +1,9 @@
-"""GBNF, the grammar notation of llama.cpp, to Lark.
+"""Translate GBNF, the grammar notation of llama.cpp, to Lark.
 
 Notation: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 
-A rule that does not lead back to itself describes a regular language and becomes one terminal, so that it is matched
-as exactly as a regular expression is.  So does one that leads back to itself only at the end of its alternatives.
+A rule that does not lead back to itself describes a regular language.  It becomes one terminal, which matches as
+exactly as a regular expression; so does a rule that leads back to itself only at the end of its alternatives.
 Other rules become rules of a context-free grammar over such terminals, and between these the longest match counts.
 """
 
@@ -33,7 +33,7 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True)
 class _Terminal:
-    """Text of Lark that may stand in a terminal: a string or a class of characters."""
+    """Lark for a string or a class of characters, for use in a terminal."""
 
     lark: str
 
@@ -66,28 +66,30 @@ _EMPTY = _Sequence(())
 
 
 def is_gbnf(grammar: str) -> bool:
-    """Whether a grammar is written in GBNF: its first rule has ``::=``."""
+    """Return whether a grammar is written in GBNF: its first rule has ``::=``."""
     start = _SPACE_AND_LINES.match(grammar)
     return start is not None and _RULE.match(grammar, start.end()) is not None
 
 
 def gbnf_to_lark(grammar: str) -> str:
-    """The same grammar in Lark.
+    """Translate a GBNF grammar to Lark.
 
-    RequestError with the line where it is malformed; UnsupportedError for what has no counterpart.
+    Raises:
+        RequestError: The grammar is malformed; the message names the line.
+        UnsupportedError: Lark has nothing like it.
     """
     return _Writer(_Reader(grammar).rules()).lark()
 
 
 class _Reader:
-    """A recursive-descent parser."""
+    """A recursive-descent parser of GBNF."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position, self.depth = text, 0, 0
 
     def error(self, reason: str, position: int | None = None) -> RequestError:
         line = self.text.count("\n", 0, self.position if position is None else position) + 1
-        return RequestError(f"[gbnf] line {line} must {reason}")
+        return RequestError(f"[gbnf] line {line}: {reason}")
 
     def peek(self) -> str:
         return self.text[self.position : self.position + 1]
@@ -100,7 +102,7 @@ class _Reader:
     def name(self) -> str:
         found = _NAME.match(self.text, self.position)
         if found is None:
-            raise self.error(f"have a name but has {self.text[self.position : self.position + 20]!r}")
+            raise self.error(f"expected a name, not {self.text[self.position : self.position + 20]!r}")
         self.position = found.end()
         return found.group()
 
@@ -112,28 +114,28 @@ class _Reader:
             name = self.name()
             self.skip()
             if not self.text.startswith("::=", self.position):
-                raise self.error(f"have ::= after {name}")
+                raise self.error(f"expected ::= after {name:.80}")
             self.position += 3
             self.skip(_SPACE_AND_LINES)
             if name in rules:
-                raise self.error(f"define {name} once but defines it again")
+                raise self.error(f"second definition of {name:.80}")
             rules[name] = self.alternatives(nested=False)
             if self.peek() not in ("", "\r", "\n"):
-                raise self.error(f"end after a rule but has {self.text[self.position : self.position + 20]!r}")
+                raise self.error(f"expected the end of a rule, not {self.text[self.position : self.position + 20]!r}")
             self.skip(_SPACE_AND_LINES)
         if "root" not in rules:
-            raise RequestError("[gbnf] a grammar must have a rule named root but has none")
+            raise RequestError("[gbnf] the grammar has no rule named root")
         for node in rules.values():
             references += _references(node)
         for reference in references:
             if reference.name not in rules:
-                raise self.error(f"name a rule that exists but has {reference.name}", reference.position)
+                raise self.error(f"no rule is named {reference.name:.80}", reference.position)
         return rules
 
     def alternatives(self, nested: bool) -> _Node:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise self.error(f"nest groups at most {MAX_DEPTH} deep")
+            raise self.error(f"groups are nested more than {MAX_DEPTH} deep")
         space = _SPACE_AND_LINES if nested else _SPACE
         nodes = [self.sequence(space)]
         while self.peek() == "|":
@@ -164,12 +166,12 @@ class _Reader:
             self.skip(_SPACE_AND_LINES)
             node = self.alternatives(nested=True)
             if self.peek() != ")":
-                raise self.error("close a group with )")
+                raise self.error("a group is not closed with )")
             self.position += 1
             return node
         if first in ("<", "!"):
-            raise UnsupportedError("[gbnf] tokens (<...>, !<...>) are not known in GBNF: use Lark")
-        # A name on a new line, before ::=, is the next rule and not part of this one.
+            raise UnsupportedError("[gbnf] tokens (<...>, !<...>) are unsupported in GBNF: use Lark")
+        # A name on a new line, before ::=, begins the next rule.
         if first and _NAME.match(first) and not (space is _SPACE_AND_LINES and _RULE.match(self.text, start)):
             return _Reference(self.name(), start)
         return None
@@ -188,18 +190,18 @@ class _Reader:
     def bounds(self) -> tuple[int, int | None]:
         found = _BOUNDS.match(self.text, self.position)
         if found is None:
-            raise self.error("have bounds as {m}, {m,} or {m,n}")
+            raise self.error("expected bounds like {m}, {m,} or {m,n}")
         least, comma, most = found.groups()
         if max(len(least), len(most or "")) > 6 or max(int(least), int(most or 0)) > MAX_REPETITIONS:
-            raise self.error(f"repeat at most {MAX_REPETITIONS} times")
+            raise self.error(f"{found.group():.40} repeats more than {MAX_REPETITIONS} times")
         upper = int(least) if comma is None else int(most) if most else None
         if upper is not None and upper < int(least):
-            raise self.error(f"have bounds in order but has {found.group()}")
+            raise self.error(f"the bounds {found.group()} are not in order")
         self.position = found.end()
         return int(least), upper
 
     def character(self) -> str:
-        """One character, perhaps escaped."""
+        """Read one character, which may be escaped."""
         first = self.peek()
         self.position += 1
         if first != "\\":
@@ -209,13 +211,13 @@ class _Reader:
         if kind in _ESCAPES:
             return _ESCAPES[kind]
         if kind not in _HEX_DIGITS:
-            raise self.error(f"have a known escape but has \\{kind}")
+            raise self.error(f"unknown escape \\{kind}")
         digits = self.text[self.position : self.position + _HEX_DIGITS[kind]]
         if not re.fullmatch(rf"[0-9A-Fa-f]{{{_HEX_DIGITS[kind]}}}", digits):
-            raise self.error(f"have {_HEX_DIGITS[kind]} hexadecimal digits after \\{kind}")
+            raise self.error(f"expected {_HEX_DIGITS[kind]} hexadecimal digits after \\{kind}")
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise self.error(f"have a character but has code {code:x}")
+            raise self.error(f"no character has the code {code:x}")
         self.position += len(digits)
         return chr(code)
 
@@ -224,7 +226,7 @@ class _Reader:
         characters = []
         while self.peek() != '"':
             if self.peek() in ("", "\n", "\r"):
-                raise self.error('close a string with "')
+                raise self.error('a string is not closed with "')
             characters.append(self.character())
         self.position += 1
         if not characters:
@@ -238,24 +240,24 @@ class _Reader:
         parts = []
         while self.peek() != "]":
             if self.peek() in ("", "\n", "\r"):
-                raise self.error("close a class of characters with ]")
+                raise self.error("a character class is not closed with ]")
             low = high = self.character()
             if self.peek() == "-" and self.text[self.position + 1 : self.position + 2] not in ("]", ""):
                 self.position += 1
                 high = self.character()
             if high < low:
-                raise self.error(f"have ranges in order but has {low!r} to {high!r}")
+                raise self.error(f"the range {low!r} to {high!r} is not in order")
             parts.append(_escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}")
         self.position += 1
         if not parts:
             if negated:
                 return _Terminal("/(?s:.)/")
-            raise self.error("have characters in a class but has none")
+            raise self.error("a character class is empty")
         return _Terminal(f"/[{'^' * negated}{''.join(parts)}]/")
 
 
 def _escaped(character: str) -> str:
-    """For a regular expression, in a class or outside, in one line."""
+    """Escape a character for a regular expression, in a class or outside, on one line."""
     return character if character.isascii() and character.isalnum() else f"\\x{{{ord(character):X}}}"
 
 
@@ -270,7 +272,7 @@ def _references(node: _Node) -> Iterator[_Reference]:
 
 
 class _Writer:
-    """Names: ``Tn`` is a terminal, ``rn`` a rule; n numbers the rules of the grammar, then the runs of terminals."""
+    """Writes Lark with terminals ``Tn`` and rules ``rn``.  n counts the grammar's rules, then the runs of terminals."""
 
     def __init__(self, rules: dict[str, _Node]) -> None:
         self.rules = {name: _without_tail_recursion(name, node) for name, node in rules.items()}
@@ -279,7 +281,7 @@ class _Writer:
 
     @cached_property
     def regular(self) -> set[str]:
-        """The rules from which none leads back to itself: what is left when those are taken away that name another."""
+        """The rules that do not lead back to themselves, found by removing rules whose references are all removed."""
         waiting = {name: {reference.name for reference in _references(node)} for name, node in self.rules.items()}
         users: dict[str, list[str]] = {}
         for name, needed in waiting.items():
@@ -309,7 +311,7 @@ class _Writer:
         return all(reference.name in self.regular for reference in _references(node))
 
     def _terminal(self, node: _Node) -> str:
-        """Lark for a node in a terminal's definition."""
+        """Return Lark for a node in the definition of a terminal."""
         if isinstance(node, _Terminal):
             return node.lark
         if isinstance(node, _Reference):
@@ -321,7 +323,7 @@ class _Writer:
         return "(" + " | ".join(self._terminal(inner) for inner in node.nodes) + ")"
 
     def _rule(self, node: _Node) -> str:
-        """Lark for a node in a rule's definition: what is regular stands in terminals, as large as they can be."""
+        """Return Lark for a node in the definition of a rule.  Regular parts become terminals, as large as possible."""
         if node == _EMPTY:
             return '""'
         if self._is_regular(node):
@@ -367,7 +369,7 @@ def _bounds(node: _Repeat) -> str:
 
 
 def _without_tail_recursion(name: str, node: _Node) -> _Node:
-    """``x ::= a | b x`` is ``b* a``; other rules as they are."""
+    """Turn ``x ::= a | b x`` into ``b* a``; return other rules unchanged."""
     alternatives = node.nodes if isinstance(node, _Choice) else (node,)
     ends: list[_Node] = []
     loops: list[_Node] = []

@@ -1,4 +1,4 @@
-"""A compiled grammar, and where an answer stands in it."""
+"""A compiled grammar, and the position of an answer in it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 __all__ = ["DEAD_END", "Grammar", "Matcher"]
 
-DEAD_END = "NoExtensionBias"  # llguidance's word for a place that no token leads on from
-_NO_TOKENS = "the vocabulary must have tokens for what is to come but has none"
+DEAD_END = "NoExtensionBias"  # in llguidance's message when no token can follow
+_NO_TOKENS = "the vocabulary has no tokens for what the grammar requires next"
 
 
 class Matcher:
-    """Where one answer stands in a grammar.  One thread at a time."""
+    """The position of one answer in a grammar.  For one thread at a time."""
 
     def __init__(self, copy: Callable[[], LLMatcher], drawable: npt.NDArray[np.uint32]) -> None:
-        """``copy`` makes a matcher that stands at the beginning."""
+        """Create a matcher.  ``copy`` returns an llguidance matcher at the beginning."""
         self._copy, self._drawable = copy, drawable
-        self._matcher: LLMatcher | None = copy()  # None: it has failed behind the tokens
+        self._matcher: LLMatcher | None = copy()  # None: failed, restored from the tokens when needed
         self._tokens: list[int] = []
 
     def advance(self, token: int) -> None:
-        """A token follows.  RequestError where the grammar is too complex to go on."""
+        """Consume a token.  RequestError if the grammar is too complex to follow."""
         matcher = self._restored()
         self._tokens.append(token)
         if not matcher.consume_token(token):
             raise self._too_complex(matcher)
 
     def follow(self, first: int, tokens: Sequence[int]) -> None:
-        """The answer's tokens from number ``first`` on are these, whatever was there.  Raises as ``advance``."""
+        """Replace the tokens from number ``first`` on.  Raises as ``advance``."""
         n_same = 0
         for known, token in zip(self._tokens[first:], tokens, strict=False):
             if known != token:
@@ -51,12 +51,12 @@ class Matcher:
         del self._tokens[n:]
         if not n_wrong or self._matcher is None:
             return
-        # What rolls back an end of generation stands elsewhere than before it.
+        # llguidance cannot roll back over an end of generation exactly.
         if self._matcher.is_stopped() or not self._matcher.rollback(n_wrong):
             self._matcher = None
 
     def _restored(self) -> LLMatcher:
-        """One that has failed stays so: another takes its place."""
+        """Return the matcher, or a new one at the same position: a matcher that has failed cannot be used again."""
         if self._matcher is None:
             self._matcher = self._copy()
             if not self._matcher.consume_tokens(self._tokens):
@@ -64,23 +64,25 @@ class Matcher:
         return self._matcher
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Write which tokens may come next, end of generation among them only where the grammar is complete.
+        """Write the mask of the tokens that may come next.  It has end of generation only where the answer is complete.
 
-        RequestError where the grammar is too complex to go on, or the vocabulary has no token to go on with.
+        Raises:
+            RequestError: The grammar is too complex to follow, or the vocabulary has no token that could come next.
         """
         matcher = self._restored()
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if matcher.is_error():
             raise self._too_complex(matcher)
-        # Where a text is forced, it is not looked at whether there are tokens for it.
+        # llguidance does not check whether a forced text has tokens.
         mask &= self._drawable
         if not mask.any():
             raise RequestError(f"[grammar] {_NO_TOKENS}")
 
     def fill_ahead(self, mask: npt.NDArray[np.uint32], most: int) -> list[int]:
-        """Go on as long as a mask allows one token alone, ``most`` times; those tokens, and the mask behind them.
+        """Advance while the mask allows a single token, at most ``most`` times.
 
-        Raises as ``fill``, of the first mask.  A later one that cannot be computed fails when its turn comes.
+        Writes the mask after those tokens and returns them.  Raises as ``fill`` for the first mask; a later mask that
+        cannot be computed raises when its turn comes.
         """
         self.fill(mask)
         forced: list[int] = []
@@ -98,7 +100,7 @@ class Matcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer may end here."""
+        """True if the answer may end here."""
         return self._restored().is_accepting()
 
     def _too_complex(self, matcher: LLMatcher) -> RequestError:
@@ -106,11 +108,11 @@ class Matcher:
         reason = " ".join(matcher.get_error().split())[:200]
         if DEAD_END in reason:
             return RequestError(f"[grammar] {_NO_TOKENS}")
-        return RequestError(f"[grammar] the grammar must be simple enough to follow but {reason}")
+        return RequestError(f"[grammar] the grammar is too complex to follow: {reason}")
 
 
 def _only_token(mask: npt.NDArray[np.uint32]) -> int | None:
-    """The token that a mask allows, where it is one alone."""
+    """Return the only token that a mask allows, or None."""
     (used,) = mask.nonzero()
     if len(used) != 1:
         return None
@@ -126,7 +128,7 @@ class Grammar:
         self._lock = threading.Lock()
 
     def matcher(self) -> Matcher:
-        """A matcher at the beginning."""
+        """Return a matcher at the beginning."""
         return Matcher(self._copied, self._drawable)
 
     def _copied(self) -> LLMatcher:

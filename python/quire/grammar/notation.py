@@ -1,4 +1,4 @@
-"""Arguments as values of a notation that is not JSON: Python's literals, or strings between marks and bare keys."""
+"""Arguments in a notation other than JSON: Python literals, or strings between marks with bare keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .source import lark_regex
 
 __all__ = ["NotationWriter"]
 
-# Names that no schema lists.
+# Free keys: names that no schema lists.
 _WORD_LARK = r"/[\p{L}_$@][\p{L}\p{N}_.$@\/-]{0,63}/"
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _ITEMS = {"items", "minItems", "maxItems"}
@@ -42,17 +42,16 @@ _KEYWORDS: Mapping[str, set[str]] = {
     "array": _ITEMS,
     "object": {"properties", "required", "additionalProperties"},
 }
-# Deeper, values of Python are JSON only.
+# Deeper values are JSON even where calls are written as in Python.
 MAX_DEPTH = 4
 MAX_BYTES = 256 * 1024
 
 
 class NotationWriter:
-    """Writes the arguments of one function; rules of its own are called ``prefix`` and a number.
+    """Writes the arguments of one function, in rules that are named ``prefix`` and a number.
 
-    ``string_mark``: what stands on both sides of a string; empty for Python, where JSON's notation is allowed as well
-    but objects are JSON only.  Free strings are of the terminal ``STRING``, which the frame must have where there are
-    marks.
+    ``string_mark`` stands on both sides of a string.  It is empty for Python, where values may be JSON as well and
+    objects always are.  With marks, free strings are the terminal ``STRING``, which the frame must define.
     """
 
     def __init__(self, lark: FrameWriter, prefix: str, string_mark: str, loose: Looseness) -> None:
@@ -62,9 +61,14 @@ class NotationWriter:
         self._rules: dict[str, str] = {}
 
     def arguments(self, parameters: Mapping[str, object], *, strict: bool) -> str:
-        """The arguments with commas between them; not ``strict``: of any values.
+        """Return Lark for the arguments with commas between them.
 
-        Raises UnsupportedError naming what the notation, or this grammar of it, cannot keep, unless that is loose.
+        Args:
+            parameters: The schema of an object.
+            strict: If false, arguments may have any value.
+
+        Raises:
+            UnsupportedError: The notation cannot express a keyword, and that is not allowed to be loose.
         """
         if strict:
             listed, self._definitions = listed_arguments(parameters, self._loose)
@@ -78,15 +82,15 @@ class NotationWriter:
         self._n_rules += 1
         self._size += len(body.encode("utf-8", "replace"))
         if self._size > MAX_BYTES:
-            raise RequestError(f"[tools] the grammar of a tool's arguments must have at most {MAX_BYTES} bytes")
+            raise RequestError(f"[tools] the grammar of a tool's arguments has more than {MAX_BYTES} bytes")
         name = f"{self._prefix}{self._n_rules}"
         self._lark.rule(name, body)
         return name
 
     def _members(self, listed: Sequence[tuple[str, object, bool]], *, is_top: bool = False) -> str:
-        """Members in their order, with commas only between those that are there."""
+        """Return Lark for members in their order, with commas only between members that are present."""
         sign, comma = (":", '","') if self._mark else ("=", '", "')
-        if self._mark:  # its templates sort keys
+        if self._mark:  # templates with marks sort keys
             listed = sorted(listed, key=lambda member: member[0].lower())
         parts = []
         for key, schema, required in listed:
@@ -95,7 +99,7 @@ class NotationWriter:
             check_key(key)
             value = self._loosely(key, schema) if is_top else self._value(key, schema)
             parts.append((self._rule(f"{lark_string(key + sign)} {value}"), required))
-        # From the last to the first: what follows where something, or nothing, stands before.
+        # From the last to the first: what follows after some members (behind), and at the beginning (first).
         behind, first = "", ""
         for rule, required in reversed(parts):
             start = f"{rule} {behind}"
@@ -110,7 +114,7 @@ class NotationWriter:
         return first
 
     def _loosely(self, key: str, schema: object) -> str:
-        """A value of a schema, or any value where the notation cannot keep that."""
+        """Return Lark for a value of a schema, or for any value if the notation cannot express the schema."""
         try:
             return self._value(key, schema)
         except UnsupportedError:
@@ -127,7 +131,7 @@ class NotationWriter:
     def _python(self, key: str, schema: object, depth: int) -> str:
         schema = followed(schema, self._definitions)
         if not isinstance(schema, Mapping) and schema is not True:
-            raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
+            raise UnsupportedError(f"[json_schema] the argument {key!r} allows no value")
         said = {} if schema is True else without_annotations(schema)
         if not said:
             return json_lark(ANY_VALUE)
@@ -143,7 +147,7 @@ class NotationWriter:
     def _list(self, said: Mapping[str, Any], item: str, comma: str) -> str:
         least, most = said.get("minItems", 0), said.get("maxItems")
         if most is not None and least > most:
-            raise UnsupportedError("[json_schema] minItems must be at most maxItems but is more")
+            raise UnsupportedError(f"[json_schema] minItems {least} is more than maxItems {most}")
         if most == 0:
             return '"[]"'
         more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
@@ -156,7 +160,7 @@ class NotationWriter:
         if schema is True:
             return self._any()
         if not isinstance(schema, Mapping):
-            raise UnsupportedError(f"[json_schema] the argument {key!r} must allow a value but allows none")
+            raise UnsupportedError(f"[json_schema] the argument {key!r} allows no value")
         said = without_annotations(schema)
         if not said:
             return self._any()
@@ -179,18 +183,18 @@ class NotationWriter:
         return self._rule(" | ".join(self._of_type(key, name, said) for name in kinds))
 
     def _defined(self, key: str, reference: str) -> str:
-        """A rule for a definition, which may contain itself."""
+        """Return a rule for a definition, which may contain itself."""
         if reference not in self._rules:
             schema = followed({"$ref": reference}, self._definitions)
             if isinstance(schema, Mapping) and "$ref" in schema:
-                raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} must lead to $defs")
+                raise UnsupportedError(f"[json_schema] '$ref' in the argument {key!r} leads outside $defs")
             self._n_rules += 1
             self._rules[reference] = f"{self._prefix}{self._n_rules}"
             self._lark.rule(self._rules[reference], self._marked(key, schema))
         return self._rules[reference]
 
     def _any(self) -> str:
-        """A rule for any value."""
+        """Return a rule for any value."""
         if "" not in self._rules:
             self._n_rules += 1
             name = self._rules[""] = f"{self._prefix}{self._n_rules}"
@@ -258,7 +262,7 @@ def _lengths(said: Mapping[str, Any]) -> str:
 
 
 def _python_forms(said: Mapping[str, Any]) -> list[str]:
-    """How Python writes what JSON writes otherwise."""
+    """Return Lark for values that Python writes differently from JSON."""
     kind = said.get("type")
     kinds = {kind} if isinstance(kind, str) else set(kind or ())
     found = []
@@ -280,7 +284,7 @@ def _python_forms(said: Mapping[str, Any]) -> list[str]:
 
 
 def _is_python(value: object, kinds: set[str]) -> bool:
-    """Whether a value that is listed is written otherwise than in JSON, and is of the types (of any, if none)."""
+    """Return whether Python writes a listed value differently from JSON and it has one of the types (if any)."""
     if isinstance(value, str):
         return re.search(r"['\\<\n]", value) is None and (not kinds or "string" in kinds)
     return (value is None or isinstance(value, bool)) and (not kinds or _KIND_OF[value] in kinds)

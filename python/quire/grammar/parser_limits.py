@@ -1,4 +1,4 @@
-"""What a grammar may take of llguidance while it is compiled and followed."""
+"""Limits on what llguidance may spend on a grammar while it compiles and follows it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 __all__ = ["MAX_ITEMS_IN_ROW", "MAX_LEXER_STATES", "parser_limits"]
 
 MAX_LEXER_STATES = 50_000
-# An optional property takes four items of the row in which its key may begin: 2000 of them are one object's.
+# An optional property takes four items in the row where its key may begin, so one object may have 2000.
 MAX_ITEMS_IN_ROW = 8_000
 
 
 def parser_limits() -> LLParserLimits:
-    """The limits as llguidance takes them."""
+    """Return the limits for llguidance."""
     from llguidance._lib import LLParserLimits
 
     return LLParserLimits(max_lexer_states=MAX_LEXER_STATES, max_items_in_row=MAX_ITEMS_IN_ROW, verbose_errors=False)

@@ -1,4 +1,4 @@
-"""Grammars that were refused, so that the same one again costs nothing."""
+"""Remember refused grammars, so that sending one again costs nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class _Refused:
 
 
 class Refusals:
-    """By digests of their texts, the last ``most`` of them, each for ``keep_s``: on a quieter machine one may pass."""
+    """Errors by the digest of a grammar: the last ``most`` of them, each for ``keep_s``.
+
+    They expire because a grammar may pass on a quieter machine.
+    """
 
     def __init__(self, most: int, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._keep_s, self._clock = most, keep_s, clock
@@ -31,14 +34,14 @@ class Refusals:
         return len(self._refused)
 
     def add(self, digest: bytes, error: Refusal) -> None:
-        """A grammar was refused."""
+        """Remember a refused grammar."""
         self._refused[digest] = _Refused(error, self._clock() + self._keep_s)
         self._refused.move_to_end(digest)
         if len(self._refused) > self._most:
             self._refused.popitem(last=False)
 
     def of(self, digest: bytes) -> Refusal | None:
-        """A new error, as the grammar was refused with before; None where it was not."""
+        """Return a new error like the one before, or None if the grammar was not refused."""
         found = self._refused.get(digest)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""JSON Schemas as grammars enforce them: what cannot be enforced is refused by name or, where it is safe, noted."""
+"""Check and translate JSON Schemas.  Keywords that cannot be enforced are refused by name or, where safe, noted."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ __all__ = ["Enforced", "check_schema", "enforceable"]
 
 @dataclass(frozen=True)
 class Enforced:
-    """``schema``: all of it is enforced.  ``notes``: places of what the original says beyond it."""
+    """A schema that is enforced completely, and ``notes`` on the places of the original that are not."""
 
     schema: object
     notes: tuple[str, ...] = ()
 
 
 def check_schema(schema: object) -> None:
-    """Refuse what a grammar cannot enforce.
+    """Refuse a schema that a grammar cannot enforce.
 
-    Raises UnsupportedError naming the keyword and its place, RequestError for what is no schema.
+    Raises:
+        UnsupportedError: A keyword cannot be enforced; the message names it and its place.
+        RequestError: This is not a schema.
     """
     enforceable(schema)
 
 
 def enforceable(schema: object, *, is_loose: bool = False) -> Enforced:
-    """A schema as the library behind enforces it.
+    """Return a schema for llguidance.
 
-    ``is_loose``: keywords that cannot be enforced are noted.  Otherwise raises as ``check_schema``.
+    If ``is_loose``, keywords that cannot be enforced are noted.  Otherwise raises as ``check_schema``.
     """
     reader = Reader(schema, is_loose=is_loose)
     made = reader.read()

@@ -52,7 +52,7 @@ class Document:
                 raise RequestError(f"[json_schema] the schema has more than {MAX_ENTRIES} entries")
 
     def _named(self, schema: Mapping[str, object], place: Place, base: str) -> str:
-        """Register the names of a schema; its base URI."""
+        """Register the names of a schema and return its base URI."""
         own = schema.get(self._id_keyword)
         if isinstance(own, str) and own.startswith("#"):  # an anchor in older drafts
             self._anchors.setdefault((base, own[1:]), schema)
@@ -67,14 +67,15 @@ class Document:
         return base
 
     def place(self, schema: object, otherwise: Place) -> Place:
-        """The place of an object of the document."""
+        """Return the place of an object of the document."""
         return self._places.get(id(schema), otherwise)
 
     def follow(self, schema: Mapping[str, object], keyword: str, place: Place) -> tuple[object, Place]:
-        """The schema that a reference leads to, and its place.
+        """Return the schema that a reference leads to, and its place.
 
-        Raises UnsupportedError for one to another document, or whose target depends on the path that was taken to it;
-        RequestError for one that leads nowhere.
+        Raises:
+            UnsupportedError: It leads to another document, or its target depends on the path taken to it.
+            RequestError: It leads nowhere.
         """
         reference, here = str(schema[keyword]), (*place, keyword)
         uri, fragment = _joined(self._bases.get(id(schema), ""), reference, here)
@@ -92,7 +93,7 @@ class Document:
         return None if target is None else (target, self.place(target, here))
 
     def _at(self, uri: str, fragment: str) -> tuple[object, Place] | None:
-        """The target of a pointer from the resource or else, as some generators mean it, from the document."""
+        """Return the target of a pointer from the resource or else, as some generators mean it, from the document."""
         parts = tuple(part.replace("~1", "/").replace("~0", "~") for part in unquote(fragment).split("/")[1:])
         for start in (self._resources[uri], self.root):
             target: object = start
@@ -115,7 +116,7 @@ def _kind_of(parent: str, keyword: str) -> str:
 
 
 def _joined(base: str, reference: str, place: Place) -> tuple[str, str]:
-    """A reference as an absolute URI without its fragment, and the fragment."""
+    """Return a reference as an absolute URI without its fragment, and the fragment."""
     if reference.startswith("#"):  # urljoin() drops the base of schemes that it does not know
         return base, reference[1:]
     try:

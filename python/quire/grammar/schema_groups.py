@@ -1,7 +1,7 @@
-"""Which keys an object may have where several schemas describe it together, and which alternatives exclude each other.
+"""Find the keys of objects that several schemas describe together, and alternatives that exclude each other.
 
-An object that lists properties has no others unless its schema says so.  Where ``allOf``, ``anyOf``, ``oneOf`` and
-references describe the same object, that holds for all of them together, as with ``unevaluatedProperties``.
+An object that lists properties has no others unless its schema says so.  If ``allOf``, ``anyOf``, ``oneOf`` and
+references describe the same object, this applies to all of them together, as with ``unevaluatedProperties``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .schema_keywords import REFERENCES
 __all__ = ["ALL_KEYS", "Group", "Groups", "Keys"]
 
 Keys: TypeAlias = "tuple[str, ...] | None"
-"""Keys that an object may have beside those that its schema lists, in their order; None: any."""
+"""Keys, in order, that an object may have in addition to those that its schema lists; None: any."""
 ALL_KEYS: Keys = None
 MAX_DEPTH = 4
 MAX_COMPARED = 20_000  # pairs of alternatives in one schema
@@ -28,10 +28,12 @@ _ALTERNATIVES = ("anyOf", "oneOf")
 
 @dataclass
 class Group:
-    """Keys by where they are allowed.
+    """The keys that are allowed in each place.
 
-    ``branches``: in the alternatives of each keyword.  ``parts``: in each schema that holds together with this one.
-    ``others``: in the object itself; None where it is open.
+    Attributes:
+        branches: In the alternatives of each keyword.
+        parts: In each schema that applies together with this one.
+        others: In the object itself; None if it is open.
     """
 
     branches: dict[str, Keys] = field(default_factory=dict)
@@ -40,16 +42,16 @@ class Group:
 
 
 class Groups:
-    """Looks at what schemas say, but for references as they are."""
+    """Compares schemas as they are written, except for references."""
 
     def __init__(self, flat: Callable[[object], dict[str, Any] | bool]) -> None:
-        """``flat``: what a schema says, with references followed where one schema says the same."""
+        """``flat`` returns the keywords of a schema, with its references merged if one schema can say the same."""
         self._flat = flat
         self._named: dict[int, tuple[object, tuple[str, ...]]] = {}
         self._n_compared = 0
 
     def of(self, said: Mapping[str, Any], together: Sequence[object], keys: Keys) -> Group:
-        """The group of a schema and those that hold ``together`` with it; ``keys`` are known from outside."""
+        """Return the group of a schema and those that apply ``together`` with it; ``keys`` are allowed from outside."""
         free = said.get("additionalProperties", said.get("unevaluatedProperties", False))
         listed = (*said.get("properties", ()), *said.get("required", ()))
         parts = [self._keys(part) for part in together]
@@ -71,10 +73,10 @@ class Groups:
         return Group(branches, [everything] * len(together), everything if lists else None)
 
     def _keys(self, schema: object) -> tuple[str, ...]:
-        """The keys that a schema names for the object itself."""
+        """Return the keys that a schema names for the object itself."""
         if id(schema) in self._named:
             return self._named[id(schema)][1]
-        self._named[id(schema)] = schema, ()  # for one that contains itself
+        self._named[id(schema)] = schema, ()  # in case it contains itself
         said = self._flat(schema)
         if isinstance(said, bool):
             return ()
@@ -148,7 +150,7 @@ _KIND_OF = {type(None): "null", bool: "boolean", dict: "object", list: "array", 
 
 
 def _kinds(said: Mapping[str, Any]) -> set[str]:
-    """The types of values, where ``fraction`` is a number that is no integer."""
+    """Return the types of values; ``fraction`` is a number that is not an integer."""
     found = set(_ALL_KINDS)
     if "type" in said:
         names = {said["type"]} if isinstance(said["type"], str) else set(said["type"])

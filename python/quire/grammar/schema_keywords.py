@@ -60,7 +60,7 @@ def is_known(keyword: str) -> bool:
 
 
 def patterns_of(schema: Mapping[str, object]) -> list[str]:
-    """The regular expressions of a schema, without those of schemas inside."""
+    """Return the regular expressions of a schema, without those of inner schemas."""
     own, keys = schema.get("pattern"), schema.get("patternProperties")
     return [*([own] if isinstance(own, str) else []), *(keys if isinstance(keys, Mapping) else ())]
 
@@ -101,7 +101,7 @@ def _check_number(place: Place, keyword: str, value: object) -> None:
 
 
 def _check_exact(place: Place, value: object) -> None:
-    """Integers pass through double precision on their way into a grammar; long strings make every mask slow."""
+    """Refuse integers that change in double precision, which grammars use, and strings that slow down masks."""
     left = [value]
     while left:
         current = left.pop()

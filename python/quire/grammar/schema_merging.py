@@ -1,4 +1,4 @@
-"""Schemas that hold together (``allOf``, ``$ref`` beside other keywords) as one, where one says the same."""
+"""Merge schemas that apply together (``allOf``, ``$ref`` beside other keywords) if one schema can say the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["merged"]
 
 Schema = Mapping[str, Any]
 
-# These look at what stands beside them in the same object.
+# The meaning of these keywords depends on others of the same object.
 _SCOPED = (
     ({"additionalProperties", "unevaluatedProperties"}, {"properties", "patternProperties"}),
     ({"items", "additionalItems", "unevaluatedItems"}, {"items", "prefixItems"}),
@@ -23,7 +23,7 @@ _ALONE = {"nullable", "if", "then", "else", "contains", "minContains", "maxConta
 
 
 def merged(parts: Sequence[Schema]) -> dict[str, Any] | None:
-    """One schema that allows what all parts allow, properties in the order of the parts; None where there is none.
+    """Return one schema that allows what all parts allow, with properties in the parts' order, or None.
 
     The parts have neither references nor ``allOf``.
     """
@@ -49,7 +49,7 @@ def merged(parts: Sequence[Schema]) -> dict[str, Any] | None:
 
 
 def _both(keyword: str, one: Any, other: Any) -> Any:
-    """The value of a keyword that says what both say; None where there is none."""
+    """Return the value of a keyword that says the same as both together, or None."""
     if keyword == "properties":
         return {**one, **{name: _each(one[name], schema) if name in one else schema for name, schema in other.items()}}
     if keyword == "required":
@@ -76,5 +76,5 @@ def _common_types(one: Any, other: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON has it, where 1 is not true."""
+    """Return whether two values are equal as JSON, where 1 is not true."""
     return one is other or (one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))

@@ -1,4 +1,4 @@
-"""Keywords about the keys of objects, as the library behind takes them."""
+"""Translate keywords about the keys of objects for llguidance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CHOICES = 64  # combinations of keys
 
 
 def one_key_each(options: list[object]) -> list[dict[str, Any]] | None:
-    """``oneOf`` as alternatives that exclude each other, where each says only that it requires a key of its own."""
+    """Turn a ``oneOf`` whose options each require a different key into alternatives that exclude each other."""
     names: list[str] = []
     for option in options:
         said = {key: option[key] for key in option.keys() - ANNOTATIONS} if isinstance(option, Mapping) else {}
@@ -35,7 +35,7 @@ def one_key_each(options: list[object]) -> list[dict[str, Any]] | None:
 
 
 def patterned(schemas: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """``patternProperties`` in the library's dialect."""
+    """Translate ``patternProperties`` to llguidance's dialect."""
     found = {whole_text_pattern(pattern, pointer(place)): schema for pattern, schema in schemas.items()}
     if len(found) != len(schemas):
         raise unsupported(place, "'patternProperties' with patterns that do not exclude each other")
@@ -45,10 +45,10 @@ def patterned(schemas: Mapping[str, Any], place: Place) -> dict[str, Any]:
 def named_keys(
     said: Mapping[str, Any], names: object, place: Place, notes: Notes, flat: Callable[[object], Any]
 ) -> dict[str, Any]:
-    """An object's schema without ``propertyNames``, whose value is ``names``, but with what that says.
+    """Express ``propertyNames``, whose value is ``names``, by other keywords of an object's schema.
 
-    ``flat``: what a schema says, with its references followed.  UnsupportedError where it says what no other keyword
-    can.
+    ``flat`` returns the keywords of a schema with its references followed.  UnsupportedError if no other keywords can
+    express it.
     """
     rest = {keyword: value for keyword, value in said.items() if keyword != "propertyNames"}
     names = flat(names)
@@ -111,7 +111,7 @@ def sized(made: dict[str, Any], said: Mapping[str, Any], place: Place) -> None:
     if is_finite and optional and (least > 1 or most is not None):
         made["allOf"] = [*made.get("allOf", []), {"anyOf": _combinations(list(required), optional, least, most, place)}]
         return
-    # A grammar does not know the free keys that it has seen: of two that are wanted, both could be the same one.
+    # A grammar does not remember free keys, so two required ones could be the same.
     if least > len(required) + 1 and not (is_finite and not optional):
         raise unenforceable(place, "minProperties", f" beyond one key more than the {len(required)} required")
     made |= {"minProperties": least} if least else {}
@@ -121,7 +121,7 @@ def sized(made: dict[str, Any], said: Mapping[str, Any], place: Place) -> None:
 def _combinations(
     required: list[str], optional: list[str], least: int, most: int | None, place: Place
 ) -> list[dict[str, Any]]:
-    """Which keys may stand together; where there is no ``most``, others may join them."""
+    """Return the sets of keys that may occur together; without ``most``, others may join them."""
     first = max(least - len(required), 0)
     last = first if most is None else min(most - len(required), len(optional))
     if first > len(optional) or last < first:

@@ -1,4 +1,4 @@
-"""Schemas that were read, put together: alternatives with null, and definitions."""
+"""Assemble the schemas that were read: alternatives with null, and definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SINGLE = ("items", "additionalProperties")
 
 
 def or_null(made: object) -> object:
-    """A schema that allows the same, and null as well."""
+    """Return a schema that also allows null."""
     if isinstance(made, bool):
         return made or {"type": "null"}
     assert isinstance(made, dict)
@@ -29,7 +29,7 @@ def or_null(made: object) -> object:
 
 
 def with_definitions(made: object, definitions: Mapping[str, object]) -> object:
-    """A schema with the definitions that it refers to; what is used once stands in its place."""
+    """Add the definitions that a schema refers to.  Those used once replace their reference."""
     uses: Counter[str] = Counter()
 
     def count(schema: object) -> object:
@@ -60,7 +60,7 @@ def _name(reference: Mapping[str, Any]) -> str:
 
 
 def _mapped(schema: Mapping[str, Any], change: Callable[[object], object]) -> dict[str, Any]:
-    """The schema with the schemas in it changed."""
+    """Return the schema with a change applied to its inner schemas."""
     made = dict(schema)
     for keyword in _MAPS:
         if keyword in made:

@@ -19,23 +19,23 @@ _MAX_NOTES = 64
 
 
 def pointer(place: Place) -> str:
-    """The place as a JSON pointer in a fragment."""
+    """Return the place as a JSON pointer in a fragment."""
     path = "/".join(part.replace("~", "~0").replace("/", "~1") for part in place)
     return f"#/{path}"[:200]
 
 
 def malformed(place: Place, reason: str) -> RequestError:
-    """The error for an invalid JSON Schema."""
+    """Return the error for an invalid JSON Schema."""
     return RequestError(f"[json_schema] {pointer(place)}: {reason}")
 
 
 def unsupported(place: Place, reason: str) -> UnsupportedError:
-    """The error for a schema that a grammar cannot enforce."""
+    """Return the error for a schema that a grammar cannot enforce."""
     return UnsupportedError(f"[json_schema] {pointer(place)}: {reason}")
 
 
 def unenforceable(place: Place, keyword: str, more: str = "") -> UnsupportedError:
-    """The error for a keyword, of the schema at a place, that a grammar cannot enforce."""
+    """Return the error for a keyword, of the schema at a place, that a grammar cannot enforce."""
     return UnsupportedError(f"[json_schema] the keyword {keyword!r:.80} at {pointer(place)} cannot be enforced{more}")
 
 
@@ -70,5 +70,5 @@ class Notes:
             _REPORTED.log(kind, place)
 
     def __iter__(self) -> Iterator[str]:
-        """Places, each once, in ASCII without commas, so that a header can name them."""
+        """Iterate over the places, each once, in ASCII without commas, so that a header can list them."""
         return iter(self._found)

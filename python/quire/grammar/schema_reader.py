@@ -1,8 +1,8 @@
-"""From a JSON Schema as publishers write it to one that the library behind enforces, every keyword of it.
+"""Translate a JSON Schema as publishers write it to one that llguidance enforces completely.
 
-The outcome has only keywords that the library knows, with references to ``#/$defs/NAME`` alone.  Where it differs in
-meaning, it allows less: objects have no keys that no schema lists, and tuples no further items, unless
-``additionalProperties`` or its relatives say otherwise.  The exceptions are noted.
+The result has only keywords that llguidance knows, and references to ``#/$defs/NAME`` only.  If it differs in meaning,
+it allows less: objects have no unlisted keys, and tuples no further items, unless ``additionalProperties`` or a
+similar keyword says otherwise.  Exceptions are noted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reader:
         self._has_nullable = not (isinstance(dialect, str) and _JSON_SCHEMA in dialect)
 
     def read(self) -> object:
-        """The schema as the library enforces it."""
+        """Return the whole schema for llguidance."""
         schema, place = self._followed(self._document.root, ())
         made = self._read(schema, place, ())
         while self._left:
@@ -62,7 +62,7 @@ class Reader:
         return with_definitions(made, self._definitions)
 
     def _followed(self, schema: object, place: Place) -> tuple[object, Place]:
-        """A schema, or its target if it is nothing but a reference."""
+        """Return a schema and its place, or its target's if it is only a reference."""
         for _ in range(MAX_DEPTH):
             reference = self._only_reference(self._said(schema, place))
             if reference is None:
@@ -72,7 +72,7 @@ class Reader:
         raise malformed(place, "the schema refers to itself")
 
     def schema(self, schema: object, place: Place, keys: Keys) -> object:
-        """A schema as the library enforces it; ``keys``: see ``Groups``."""
+        """Return a schema for llguidance.  ``keys``: see ``Groups``."""
         target, there = self._followed(schema, place)
         said = self._said(target, there)
         # A schema with references or allOf may contain itself, so it becomes a definition.
@@ -95,13 +95,13 @@ class Reader:
         return or_null(made) if is_nullable else made
 
     def _only_reference(self, said: Mapping[str, Any] | bool) -> str | None:
-        """The reference that is all a schema says."""
+        """Return the keyword of a schema that is only a reference."""
         if isinstance(said, bool) or len(said) != 1:
             return None
         return next((keyword for keyword in REFERENCES if keyword in said), None)
 
     def _name(self, target: object, place: Place, keys: Keys) -> str:
-        """The name of a definition, which is read later."""
+        """Return the name of a definition, which is read later."""
         key = id(target), keys
         if key not in self._names:
             plain = re.sub(r"[^A-Za-z0-9_.-]", "_", place[-1] if place else "root")[:64]
@@ -117,7 +117,7 @@ class Reader:
     # Reading keywords
 
     def _said(self, schema: object, place: Place) -> dict[str, Any] | bool:
-        """The keywords of a schema that say something about validity, checked."""
+        """Return the checked keywords of a schema that affect validity."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
@@ -154,7 +154,7 @@ class Reader:
                 raise unsupported(place, f"'multipleOf' with a least common multiple above {MAX_MULTIPLE}")
 
     def _flat(self, schema: object) -> dict[str, Any] | bool:
-        """The keywords of a schema, with its references and ``allOf`` merged if one schema can say the same."""
+        """Return the keywords of a schema, with its references and ``allOf`` merged if one schema can say the same."""
         if id(schema) not in self._flattened:
             said = self._said(schema, place := self._document.place(schema, ()))
             parts = None if isinstance(said, bool) else self._parts(schema, said, place, ())
@@ -165,7 +165,7 @@ class Reader:
     def _parts(
         self, schema: object, said: Mapping[str, Any], place: Place, above: tuple[int, ...]
     ) -> list[Mapping[str, Any]] | None:
-        """The schemas that hold together in one, without references; None where one of them allows nothing."""
+        """Return the schemas that apply together, without references, or None if one of them allows nothing."""
         if id(schema) in above:
             raise malformed(place, "the schema refers to itself")
         if len(above) > MAX_DEPTH:
@@ -192,7 +192,7 @@ class Reader:
                 (behind if "properties" in own else before).extend(found)
         return _distinct([*before, own, *behind])
 
-    # Building what the library enforces
+    # Building the result
 
     def _asserted(self, schema: object, said: dict[str, Any], place: Place, keys: Keys) -> object:
         together: list[object] = []
@@ -223,7 +223,7 @@ class Reader:
         return self._as_set(made, said, place)
 
     def _together(self, schema: object, said: Mapping[str, Any], place: Place) -> list[object]:
-        """The schemas of references and ``allOf`` that cannot be merged."""
+        """Return the schemas of references and ``allOf`` that cannot be merged."""
         assert isinstance(schema, Mapping)
         found: list[object] = []
         for keyword in REFERENCES:

@@ -1,4 +1,4 @@
-"""Keywords about single values, as the library behind takes them: bounds, counts, formats, and sets."""
+"""Translate keywords about single values for llguidance: bounds, counts, formats and sets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ __all__ = ["MAX_MULTIPLE", "bounds", "counts", "ordered_subsets", "step_of", "te
 MAX_MULTIPLE = 20_000  # a grammar counts up to it
 MAX_COUNT = 2**31 - 1  # no answer is longer
 MAX_ORDERS, MAX_ORDERED_SIZE = 400, 1000
-# The library's ranges are of 64 bits.  Next to their ends it has none, and a grammar without the last 1024 numbers is
-# one whose answers are valid.
+# llguidance's ranges have 64 bits and fail next to their ends.  Leaving out the last 1024 numbers keeps answers valid.
 _MOST, _MOST_INTEGER = 2**63 - 1024, 2**63 - 1
 
 _ATOM, _LABEL = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}", "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -30,10 +29,7 @@ EMAIL = rf"^{_ATOM}(\.{_ATOM}){{0,2}}@{_LABEL}(\.{_LABEL}){{0,3}}$"
 
 
 def bounds(schema: Mapping[str, Any], place: Place) -> dict[str, int | float]:
-    """The bounds of numbers, none wider than the schema's.
-
-    Raises UnsupportedError for one that is out of a grammar's range.
-    """
+    """Return the bounds of numbers, none wider than the schema's.  UnsupportedError if one is out of range."""
     found: dict[str, int | float] = {}
     kinds = schema.get("type")
     only_integers = kinds == "integer" or (isinstance(kinds, list) and "number" not in kinds)
@@ -52,14 +48,12 @@ def bounds(schema: Mapping[str, Any], place: Place) -> dict[str, int | float]:
             found[keyword] = -_upper(-value, False)
         end = found[keyword]
         if abs(end) >= _MOST and (keyword in LOWER_BOUNDS) == (end > 0):
-            raise unsupported(
-                (*place, keyword), f"bound {value} is out of the range of numbers that can be held to one"
-            )
+            raise unsupported((*place, keyword), f"bound {value} is out of range: expected less than 2^63 in magnitude")
     return found
 
 
 def _upper(value: int | float, only_integers: bool) -> int | float:
-    """The greatest bound up to this one that the library keeps."""
+    """Return the greatest bound up to this one that llguidance keeps."""
     if value >= _MOST:
         return _MOST_INTEGER if only_integers and value >= _MOST_INTEGER else _MOST
     if value <= -_MOST:
@@ -71,7 +65,7 @@ def _upper(value: int | float, only_integers: bool) -> int | float:
 
 
 def counts(schema: Mapping[str, Any], names: tuple[str, ...], place: Place) -> dict[str, int]:
-    """Counts, without those that no answer can exceed."""
+    """Return counts, without those that no answer can exceed."""
     found: dict[str, int] = {}
     for name in names:
         if name in schema:
@@ -84,7 +78,7 @@ def counts(schema: Mapping[str, Any], names: tuple[str, ...], place: Place) -> d
 
 
 def step_of(place: Place, step: int | float) -> int:
-    """How far a grammar counts to enforce multiples of a step: without its decimal point."""
+    """Return how far a grammar counts to enforce multiples of a step: the step without its decimal point."""
     if step <= 0:
         raise malformed(place, f"expected a number above 0, not {step!r:.40}")
     if not 1e-9 <= step <= MAX_INTEGER:
@@ -93,7 +87,7 @@ def step_of(place: Place, step: int | float) -> int:
 
 
 def texts(schema: Mapping[str, Any], place: Place, notes: Notes) -> dict[str, Any]:
-    """``pattern`` and ``format`` as the library enforces them; other formats are annotations, and noted."""
+    """Translate ``pattern`` and ``format``.  Formats that llguidance does not enforce are annotations, and noted."""
     made: dict[str, Any] = {}
     name = schema.get("format")
     if name is not None and name not in FORMATS:
@@ -108,7 +102,7 @@ def texts(schema: Mapping[str, Any], place: Place, notes: Notes) -> dict[str, An
     except UnsupportedError:
         if not made:
             raise
-        # Generators write the format as a pattern, too.
+        # Schema generators write the format as a pattern, too.
         notes.add(f"a pattern beside the format {name!r}", here)
         return made
     made["pattern"] = first
@@ -118,7 +112,7 @@ def texts(schema: Mapping[str, Any], place: Place, notes: Notes) -> dict[str, An
 
 
 def ordered_subsets(schema: Mapping[str, Any], item: object) -> list[list[Any]] | None:
-    """All arrays of distinct items, where these are a few values; None where they are not."""
+    """Return all arrays of distinct items if the items are a few values, otherwise None."""
     values = _few_values(item)
     if values is None or len(json.dumps(values)) > MAX_ORDERED_SIZE:
         return None
@@ -133,7 +127,7 @@ def _orders(values: list[Any], least: int, most: int) -> Iterator[list[Any]]:
 
 
 def _few_values(schema: object) -> list[Any] | None:
-    """The values that a schema of a list of values allows, each once."""
+    """Return the values, each once, that a schema with a list of values allows, otherwise None."""
     if not isinstance(schema, Mapping):
         return None
     kinds = schema.get("type")

@@ -1,4 +1,4 @@
-"""From what a request asks of its answer to the text of a grammar for llguidance."""
+"""Turn the structured-output parameters of a request into the text of a grammar for llguidance."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["DEFAULT_WHITESPACE", "WHITESPACE_AFTER", "GrammarSource", "grammar_s
 
 WHITESPACE_AFTER = r"/[ \n\r\t]{1,8}/"
 DEFAULT_WHITESPACE = r"[ \n\r\t]{1,32}"
-# Without \uXXXX every key is written in one way only, so that a free key cannot be a declared one in disguise.
+# Without \uXXXX there is only one way to write a key, so a free key cannot repeat a declared one in disguise.
 JSON_ESCAPES = 'nrbtf\\"'
 MAX_TAME = 4096
-MAX_PLAIN, MAX_PLAIN_KEYS = 128 * 1024, 2500  # a thousand properties with their types
+MAX_PLAIN, MAX_PLAIN_KEYS = 128 * 1024, 2500  # enough for a thousand properties with their types
 _COUNTED = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum",
             "exclusiveMaximum")  # fmt: skip
 _MULTIPLY = ("pattern", "patternProperties", "format", "anyOf", "oneOf", "allOf", "$ref", "multipleOf")
-# Strings, regular expressions and comments of Lark, in which nothing else is looked for.
+# Strings, regular expressions and comments of Lark are skipped as a whole.
 _LARK_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?![/*])(?:[^/\\\n]|\\.)+/|//[^\n]*|#[^\n]*|%(?:json|lark)\b')
 
 
 @dataclass(frozen=True)
 class GrammarSource:
-    """A grammar as text, and what stands around it; one of them may be absent.  What caches are keyed by.
+    """A grammar as text and the frame around it, either of which may be absent.  The key of caches.
 
-    ``notes``: places in JSON Schemas that are not enforced.
+    ``notes`` names places in JSON Schemas that are not enforced.
     """
 
     body: str | None
@@ -42,14 +42,14 @@ class GrammarSource:
 
     @property
     def is_tame(self) -> bool:
-        """Whether nothing in it can take long, however it is meant: a small schema without what multiplies."""
+        """True for a small schema without keywords that multiply the work: even a hostile one compiles fast."""
         if self.frame is not None or self.body is None or len(self.body) > MAX_TAME:
             return False
         return self._is_schema_without(_MULTIPLY)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it takes a few tenths of a second at most: it is tame, or large but neither multiplies nor counts."""
+        """True if compiling takes a few tenths of a second at most: tame, or large without multiplying and counting."""
         if self.is_tame:
             return True
         if self.frame is not None or self.body is None or len(self.body) > MAX_PLAIN:
@@ -62,19 +62,21 @@ class GrammarSource:
 
     @property
     def digest(self) -> bytes:
-        """A name for it that is short."""
+        """A short name of the grammar."""
         return hashlib.blake2b(repr((self.body, self.frame)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
     @property
     def size(self) -> int:
-        """Characters."""
+        """The length in characters."""
         return len(self.body or "") + len(self.frame.lark if self.frame is not None else "")
 
 
 def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
-    """The grammar that enforces the parameters.
+    """Return the grammar that enforces the parameters.
 
-    UnsupportedError naming what cannot be enforced; RequestError for what is malformed.
+    Raises:
+        UnsupportedError: Something cannot be enforced; the message names it.
+        RequestError: Something is malformed.
     """
     notes: tuple[str, ...] = ()
     if params.json is not None or params.json_object:
@@ -84,7 +86,7 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
     elif params.regex is not None:
         body = {"lark_grammar": f"start: {lark_regex(params.regex)}\n"}
     elif params.choice is not None:
-        # One terminal, so that any number of strings is followed at the cost of one.
+        # A single terminal, because any number of strings in it costs as much as one.
         strings = " | ".join(lark_string(text) for text in params.choice)
         body = {"lark_grammar": f"start: CHOICE\nCHOICE: {strings}\n"}
     else:
@@ -103,7 +105,7 @@ def _after(trigger: str) -> Frame:
 
 
 def json_body(schema: object, whitespace: str | None = DEFAULT_WHITESPACE) -> dict[str, object]:
-    """A grammar of the JSON texts that a schema, which has been checked, allows; ``whitespace`` None: none."""
+    """Return a grammar of the JSON texts that a checked schema allows; ``whitespace`` None means none at all."""
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     assert isinstance(schema, Mapping)
@@ -120,7 +122,7 @@ def _whitespace(params: StructuredOutputsParams) -> str | None:
 
 
 def lark_regex(pattern: str) -> str:
-    """A regular expression between slashes, in one line."""
+    """Write a regular expression between slashes, on one line."""
     text, position = [], 0
     for found in re.finditer(r"\\(.)|/|\n|\r", pattern, re.DOTALL):
         text.append(pattern[position : found.start()])
@@ -130,7 +132,7 @@ def lark_regex(pattern: str) -> str:
 
 
 def _lark(grammar: str) -> tuple[tuple[str, ...], str]:
-    """Lark for GBNF, or Lark as it is, in which the schemas are read as those of requests are; and their notes."""
+    """Return notes and Lark.  GBNF is translated; the schemas inside Lark are read like those of requests."""
     if is_gbnf(grammar):
         return (), gbnf_to_lark(grammar)
     position, parts, notes = 0, [], dict[str, None]()
@@ -138,14 +140,14 @@ def _lark(grammar: str) -> tuple[tuple[str, ...], str]:
         parts.append(grammar[position : found.end()])
         position = found.end()
         if found.group() == "%lark":
-            raise UnsupportedError("[grammar] %lark inside a grammar is not known")
+            raise UnsupportedError("[grammar] %lark inside a grammar is unsupported")
         if found.group() == "%json":
             start = re.compile(r"\s*").match(grammar, position)
             assert start is not None
             try:
                 schema, position = json.JSONDecoder().raw_decode(grammar, start.end())
             except (ValueError, RecursionError) as error:
-                raise RequestError("[grammar] %json must be followed by a JSON Schema but is not") from error
+                raise RequestError("[grammar] no JSON Schema follows %json") from error
             enforced = enforceable(schema)
             notes.update(dict.fromkeys(enforced.notes))
             parts.append(" " + json.dumps(enforced.schema))

@@ -1,5 +1,7 @@
-"""Grammars are compiled in a process of their own first: one that takes too long, or too much memory or stack, ends
-that process and nothing else."""
+"""Try grammars in a separate process first.
+
+A grammar that takes too long, or too much memory or stack, ends only that process.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,15 @@ __all__ = ["PATIENCE", "Trial", "too_slow"]
 _LIMITS = {"max_lexer_states": MAX_LEXER_STATES, "max_items_in_row": MAX_ITEMS_IN_ROW}
 MAX_BYTES = 1024 * 1024 * 1024
 START_S = 20.0
-# Limits are of processor time, as the clock's also tells how busy the machine is; by the clock, so many times as much.
+# Limits are on processor time, because wall time also depends on the machine's load.  Wall time may be this many times
+# as long.
 PATIENCE = 20
 _SPARE_S = 5.0
 _LOOK_S = 0.05
 
 
 class Trial:
-    """A process that compiles grammars for one vocabulary, in forks where there are any.  Thread-safe."""
+    """A process that compiles grammars for one vocabulary, each in a fork if the system can fork.  Thread-safe."""
 
     def __init__(self, vocabulary: TokenVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -45,10 +48,13 @@ class Trial:
         self._at_exit: weakref.finalize[[subprocess.Popen[bytes]], Trial] | None = None
 
     def run(self, grammar: str, deadline_s: float) -> tuple[float, QuireError | None]:
-        """Compile a grammar: the processor time that it took, and what is wrong with it, where something is.
+        """Compile a grammar; return the processor time that it took and its error, if any.
 
-        RequestError for one that does not end within ``deadline_s`` of processor time, or ends its process; BusyError
-        where the process did not get so much.  Raises UnsupportedError where no process can be started.
+        The error is RequestError if the grammar takes more than ``deadline_s`` of processor time or ends its process,
+        and BusyError if the process did not get that much time.
+
+        Raises:
+            UnsupportedError: The process cannot be started.
         """
         with self._lock:
             process = self._process = self._process or self._start()
@@ -57,18 +63,18 @@ class Trial:
             try:
                 seconds, how = self._ask(process, work, most_s + _SPARE_S, deadline_s)
                 goes_on = TRIES_GO_ON or how == "done"
-            except TimeoutError:  # not even the fork's parent answers
+            except TimeoutError:  # not even the parent of the fork answers
                 seconds, how, goes_on = deadline_s, "late", False
-            except (OSError, EOFError):  # without a fork, the grammar has ended it
+            except (OSError, EOFError):  # without a fork, the grammar has ended the process itself
                 seconds, how, goes_on = deadline_s, "late" if TRIES_GO_ON else "broken", False
             if not goes_on:
                 self._end()
         if how == "late":
-            return seconds, BusyError("[grammar] the machine must have time to compile but has none")
+            return seconds, BusyError("[grammar] the machine is too busy to compile grammars: try again later")
         if how == "slow":
             return seconds, RequestError(too_slow(deadline_s))
         if how != "done":
-            return seconds, RequestError("[grammar] a grammar must be simple enough to compile but is not")
+            return seconds, RequestError("[grammar] the grammar is too complex to compile")
         return seconds, None
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -79,12 +85,12 @@ class Trial:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                # What is preloaded (sanitizers, allocators) may reserve more address space than the trial gets.
+                # Preloaded libraries (sanitizers, allocators) may reserve more address space than the trial may use.
                 env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
                 **GROUP,
             )
         except OSError as error:
-            raise UnsupportedError(f"[grammar] a process must start in which grammars are tried but {error}") from error
+            raise UnsupportedError(f"[grammar] cannot start the process that tries grammars: {error}") from error
         self._at_exit = weakref.finalize(self, _end, process)
         settings = {
             "path": sys.path,
@@ -102,17 +108,16 @@ class Trial:
         except (OSError, EOFError):
             self._process = process
             self._end()
-            text = "[grammar] the process in which grammars are tried must start but did not"
-            raise UnsupportedError(text) from None
+            raise UnsupportedError("[grammar] the process that tries grammars ended while it started") from None
         return process
 
     def _ask(
         self, process: subprocess.Popen[bytes], task: object, seconds: float, processor_s: float = math.inf
     ) -> Any:
-        """Write a line and wait for one.  TimeoutError where none came in time, EOFError where none can come.
+        """Write a line and wait for the answer.  TimeoutError if none comes in time, EOFError if the process has ended.
 
-        Where there is no fork that ends by itself, what takes more than ``processor_s`` is told as slow here: the
-        process may be busy in what lets no other thread of it run.
+        Without forks, which end by themselves, a task that takes more than ``processor_s`` is reported as slow here:
+        compiling may block the other threads of the process.
         """
         assert process.stdin is not None
         assert self._lines is not None
@@ -142,11 +147,11 @@ class Trial:
 
 
 def too_slow(deadline_s: float) -> str:
-    return f"[grammar] a grammar must compile within {deadline_s:g} s but did not"
+    return f"[grammar] the grammar takes more than {deadline_s:g} s to compile"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    end_group(process)  # with what it has forked; who reads its output closes that
+    end_group(process)  # with its forks; the reader of its output closes the pipe
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()

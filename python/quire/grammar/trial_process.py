@@ -1,6 +1,6 @@
-"""The program that ``trial`` runs: compiles grammars, one for each line, and says so.
+"""The program that ``trial`` runs: compiles one grammar per line of input and reports the outcome.
 
-Each is compiled in a fork where there is one, so that what has to be ended does not cost another start.
+Each grammar is compiled in a fork if the system has forks, so that ending it does not cost another start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Bytes:
-    """A vocabulary of the model's size, in which only bytes and control tokens can be drawn."""
+    """A vocabulary of the model's size with nothing but single bytes and control tokens."""
 
     bos_token_id = None
 
@@ -65,7 +65,7 @@ def main() -> None:
     from quire.system import limit_memory, lower_priority
 
     lower_priority(settings["patience"])
-    limit_memory(settings["max_bytes"])  # where it cannot be limited, time still is
+    limit_memory(settings["max_bytes"])  # some systems limit only time
     threading.stack_size(settings["stack_bytes"])
     thread = threading.Thread(target=_serve, args=(settings,))
     thread.start()

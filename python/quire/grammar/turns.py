@@ -1,4 +1,4 @@
-"""Whose grammar is compiled next: callers take turns, and each has its share of the processor's time."""
+"""Decide which grammar is compiled next: callers take turns, each within a budget of processor time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Budget:
-    """Processor time for compiling: ``key_s`` at once for one caller and ``key_share`` of a core from then on;
-    ``total_s`` and ``total_share`` for all together.  ``key_waiting``: grammars of one caller that may wait."""
+    """Processor time for compiling.
+
+    Attributes:
+        key_s: Seconds that one caller may use at once.
+        key_share: The share of a core that a caller has from then on.
+        total_s: Seconds that all callers together may use at once.
+        total_share: The share of a core that all of them have from then on.
+        key_waiting: Grammars of one caller that may wait.
+    """
 
     key_s: float = 4.0
     key_share: float = 0.25
@@ -30,7 +37,7 @@ class Budget:
 
 @dataclass
 class _Bucket:
-    """Seconds that may be used.  What a grammar takes is known afterwards only, so it may be overdrawn."""
+    """Seconds that may be used.  It may be overdrawn, as the cost of a grammar is known only afterwards."""
 
     most_s: float
     share: float
@@ -44,13 +51,13 @@ class _Bucket:
 
     @property
     def debt_s(self) -> float:
-        """Seconds by the clock until something may be used again."""
+        """The wall time in seconds until the bucket has something again."""
         return max(0.0, -self.level_s / self.share)
 
 
 @dataclass
 class _Account:
-    """A caller: what it may use, and what waits, the smallest first."""
+    """A caller's budget and its waiting items, smallest first."""
 
     bucket: _Bucket
     waiting: list[tuple[int, int]] = field(default_factory=list)
@@ -65,17 +72,16 @@ class _Entry(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Items that wait for their turn.  Not thread-safe.
+    """A queue in which callers take turns, however many items each has.  Not thread-safe.
 
-    Callers take turns, whatever number of items each has; of a caller's items the smallest comes first.  ``clock``:
-    seconds that only grow.
+    The smallest of a caller's items comes first.  ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, budget: Budget, wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``wait_s``: an item that waits longer is given up."""
+        """Create an empty queue.  Items that wait longer than ``wait_s`` are given up."""
         self._budget, self._wait_s, self._clock = budget, wait_s, clock
         self._entries: dict[int, _Entry[T]] = {}
-        self._accounts: dict[str | None, _Account] = {}  # those that are served first come first
+        self._accounts: dict[str | None, _Account] = {}  # in the order in which they are served
         self._total = _Bucket(budget.total_s, budget.total_share, budget.total_s, clock())
         self._last = 0
 
@@ -83,9 +89,16 @@ class Turns(Generic[T]):
         return len(self._entries)
 
     def add(self, item: T, key: str | None, size: int, *, is_free: bool = False) -> None:
-        """Have an item wait.  ``key`` None: a caller without a budget; ``is_free``: an item that waits for none.
+        """Add an item.
 
-        BusyError where the caller has used its share, or has too much that waits.
+        Args:
+            item: The item.
+            key: The caller; None for one without a budget.
+            size: Smaller items of a caller come first.
+            is_free: The item waits for no budget.
+
+        Raises:
+            BusyError: The caller has used its share, or has too many items waiting.
         """
         now = self._clock()
         account = self._account(key, now)
@@ -93,16 +106,14 @@ class Turns(Generic[T]):
             if not is_free and account.bucket.fill(now) <= 0:
                 raise self._spent(account)
             if len(account.waiting) >= self._budget.key_waiting:
-                text = (
-                    f"[grammar] a caller's grammars that wait must be at most {self._budget.key_waiting} but are more"
-                )
+                text = f"[grammar] more than {self._budget.key_waiting} grammars of this caller are waiting"
                 raise BusyError(text, 1 + math.ceil(self._wait_s))
         self._last += 1
         self._entries[self._last] = _Entry(item, key, is_free, now)
         heapq.heappush(account.waiting, (-1 if is_free else size, self._last))
 
     def next(self) -> T | None:
-        """The item whose turn it is; None where there is none, or ``pause_s`` says how long all must wait."""
+        """Remove and return the next item.  None if there is none, or all have to wait for ``pause_s``."""
         now = self._clock()
         self._total.fill(now)
         for key, account in list(self._accounts.items()):
@@ -114,17 +125,17 @@ class Turns(Generic[T]):
                 continue
             heapq.heappop(account.waiting)
             del self._entries[number]
-            self._accounts[key] = self._accounts.pop(key)  # to the end of the line
+            self._accounts[key] = self._accounts.pop(key)  # to the end of the queue
             return entry.item
         return None
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next item may come, where there are some."""
+        """Seconds until the next item may be served."""
         return self._total.debt_s + 0.01
 
     def given_up(self) -> list[tuple[T, BusyError]]:
-        """Takes out what has waited too long, or whose caller has used its share, with what its caller is told."""
+        """Remove and return items that waited too long or whose caller has used its share, each with its error."""
         now = self._clock()
         found: list[tuple[T, BusyError]] = []
         for account in self._accounts.values():
@@ -147,7 +158,7 @@ class Turns(Generic[T]):
         return found
 
     def charge(self, key: str | None, seconds: float) -> None:
-        """A caller's grammar took so many seconds of the processor."""
+        """Charge a caller for processor time."""
         if key is None:
             return
         now = self._clock()
@@ -156,7 +167,7 @@ class Turns(Generic[T]):
             bucket.level_s -= seconds
 
     def _spent(self, account: _Account) -> BusyError:
-        text = "[grammar] a caller's grammars must compile within its share of time but have taken more"
+        text = "[grammar] this caller has used up its share of time for compiling grammars"
         return BusyError(text, 1 + math.ceil(account.bucket.debt_s))
 
     def _account(self, key: str | None, now: float) -> _Account:
@@ -167,7 +178,7 @@ class Turns(Generic[T]):
                 for other, kept in self._accounts.items()
                 if not kept.waiting and kept.bucket.fill(now) >= self._budget.key_s
             ]
-            for other in idle:  # they are as new ones
+            for other in idle:  # no different from new ones
                 del self._accounts[other]
             bucket = _Bucket(self._budget.key_s, self._budget.key_share, self._budget.key_s, now)
             account = self._accounts[key] = _Account(bucket)

@@ -1,4 +1,4 @@
-"""What a grammar needs to know of a vocabulary, and the vocabulary as llguidance reads it."""
+"""The vocabulary that grammars are compiled for, and its form for llguidance."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ __all__ = ["GrammarVocabulary", "TokenVocabulary", "grammars"]
 
 @dataclass(frozen=True)
 class TokenVocabulary:
-    """What a grammar needs to know of a vocabulary.
+    """The part of a tokenizer that grammars need.
 
-    ``token_bytes``: what each token shows, of control tokens their name; empty ones are never drawn.
-    ``control_ids``: name to id.  ``encode``: ids of a text, without control tokens.
+    Attributes:
+        token_bytes: The bytes that each token shows, or a control token's name.  Empty ones are never drawn.
+        control_ids: Ids of control tokens by name.
+        eog_ids: Ids that end an answer.
+        encode: Returns the ids of a text, without control tokens.
     """
 
     token_bytes: Sequence[bytes]
@@ -38,7 +41,7 @@ class TokenVocabulary:
 
 
 class _Source:
-    """A vocabulary under the names by which llguidance reads it."""
+    """A vocabulary with the attributes that llguidance reads."""
 
     bos_token_id = None
 
@@ -49,7 +52,7 @@ class _Source:
         self._encode, self._shown = vocabulary.encode, vocabulary.token_bytes
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Ids that show the text, or its beginning where a byte has no token: what is forced is not looked at again."""
+        """Return ids that show the text, up to the first byte without a token: llguidance does not check forced ids."""
         data = text.encode() if isinstance(text, str) else text
         ids, at = self._encode(data), 0
         for i, token in enumerate(ids):
@@ -61,7 +64,7 @@ class _Source:
 
 
 class GrammarVocabulary:
-    """A vocabulary that grammars are compiled for; read once, when the first of them comes.  Thread-safe."""
+    """A vocabulary that is read once, for the first grammar.  Thread-safe."""
 
     def __init__(self, vocabulary: Callable[[], TokenVocabulary]) -> None:
         self._vocabulary_of = vocabulary
@@ -69,11 +72,11 @@ class GrammarVocabulary:
         self._opened: tuple[LLTokenizer, TokenVocabulary, npt.NDArray[np.uint32]] | None = None
 
     def open(self) -> TokenVocabulary:
-        """The vocabulary.  UnsupportedError where grammars cannot be compiled at all."""
+        """Return the vocabulary.  UnsupportedError if grammars cannot be compiled at all."""
         return self._open()[1]
 
     def compile(self, source: GrammarSource) -> Grammar:
-        """The grammar, however long that takes; RequestError or UnsupportedError for what is none."""
+        """Compile a grammar without a limit of time.  RequestError or UnsupportedError if it is invalid."""
         from llguidance import LLMatcher
 
         tokenizer, vocabulary, drawable = self._open()
@@ -81,12 +84,12 @@ class GrammarVocabulary:
         if matcher.is_error():
             raise _refusal(matcher.get_error())
         warnings = matcher.get_grammar_warnings()
-        if warnings:  # of what would not be enforced
+        if warnings:  # llguidance would not enforce everything
             raise UnsupportedError(f"[grammar] {' '.join(warnings[0].split())[:300]}")
-        # Some grammars fail only at the first mask.  The copy shares what it computes with the original.
+        # Some grammars fail only at the first mask.  The copy shares its results with the original.
         first = matcher.deep_copy()
         if not any(first.compute_bitmask()) or first.is_error():
-            raise _refusal(first.get_error() or "allows no answer")
+            raise _refusal(first.get_error() or "it allows no answer")
         return Grammar(matcher, drawable)
 
     def _open(self) -> tuple[LLTokenizer, TokenVocabulary, npt.NDArray[np.uint32]]:
@@ -95,22 +98,24 @@ class GrammarVocabulary:
                 try:
                     from llguidance import LLTokenizer, TokenizerWrapper
                 except ImportError as error:
-                    raise UnsupportedError("[grammar] structured outputs need the package llguidance") from error
+                    raise UnsupportedError(
+                        "[grammar] structured outputs need the package llguidance, which is not installed"
+                    ) from error
                 vocabulary = self._vocabulary_of()
                 if not vocabulary.eog_ids:
-                    raise UnsupportedError("[grammar] the vocabulary must have an end-of-generation token but has none")
+                    raise UnsupportedError("[grammar] the vocabulary has no end-of-generation token")
                 source = _Source(vocabulary)
                 eos = sorted(vocabulary.eog_ids)
-                # In two steps, as each holds the interpreter's lock: half a second for 150 000 tokens.
+                # In two steps, because each holds the GIL: half a second for 150 000 tokens.
                 tokenizer = LLTokenizer(TokenizerWrapper(source), eos_token=eos, slices=[])
                 tokenizer = tokenizer.with_slices(LLTokenizer.general_slices())
-                source.tokens = []  # they are in the tree now
+                source.tokens = []  # the tree has copies
                 self._opened = (tokenizer, vocabulary, _drawable(vocabulary))
             return self._opened
 
 
 def _drawable(vocabulary: TokenVocabulary) -> npt.NDArray[np.uint32]:
-    """Bits of the tokens that show something."""
+    """Return bits that are set for tokens that show something."""
     import numpy as np
 
     shown = np.array([bool(text) for text in vocabulary.token_bytes])
@@ -118,7 +123,7 @@ def _drawable(vocabulary: TokenVocabulary) -> npt.NDArray[np.uint32]:
 
 
 def grammars(source: GrammarSource, vocabulary: TokenVocabulary) -> str:
-    """llguidance's own form, in which grammars refer to one another."""
+    """Return the grammar as JSON for llguidance, in which grammars can refer to each other."""
     body = [] if source.body is None else [json.loads(source.body)]
     if source.frame is None:
         return json.dumps({"grammars": body})
@@ -132,7 +137,7 @@ _UNSUPPORTED = ("not supported", "unsupported", "not disjoint", "unimplemented",
 def _refusal(message: str) -> RequestError | UnsupportedError:
     text = " ".join(message.split())[:300]
     if DEAD_END in text:
-        return RequestError("[grammar] the grammar must be valid, with an answer that has tokens, but has none")
+        return RequestError("[grammar] the grammar is invalid: the vocabulary has no tokens for any of its answers")
     if any(mark in text.lower() for mark in _UNSUPPORTED):
         return UnsupportedError(f"[grammar] {text}")
-    return RequestError(f"[grammar] the grammar must be valid but {text}")
+    return RequestError(f"[grammar] the grammar is invalid: {text}")
