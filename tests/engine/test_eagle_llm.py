@@ -139,7 +139,7 @@ def test_another_vocabulary_is_refused(pairs: Callable[[str], tuple[Path, Path]]
     (other / "tokenizer.json").write_text(json.dumps(words))
     convert(other, tmp_path / "other.gguf", "f32")
     file = write_head_file(head, tmp_path / "other.gguf", tmp_path / "head.gguf")
-    with pytest.raises(UnsupportedError, match=r"^\[draft\] head.gguf must have the model's tokenizer but token 97 is"):
+    with pytest.raises(UnsupportedError, match=r"^\[draft\] head.gguf .* token 97 is"):
         opened(model, draft=file)
 
 
@@ -152,10 +152,10 @@ def test_what_does_not_go_together_is_refused(pairs: Callable[[str], tuple[Path,
     )  # fmt: skip
     write_checkpoint(tmp_path / "small", "llama")
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"draft": head, "speculation": "draft"}, "must be a model for 'draft' but is a head, for 'eagle' or 'auto'"),
-        ({"draft": head, "speculation": "mtp"}, "must be a model for 'mtp' but is a head"),
-        ({"draft": tmp_path / "small", "speculation": "eagle"}, "must be a head of EAGLE-3 for 'eagle' but is a model"),
-        ({"draft": older}, "has 'fc.weight' without 'draft_vocab_size', as heads of EAGLE-1 and 2 have"),
+        ({"draft": head, "speculation": "draft"}, "is an EAGLE-3 head: use 'eagle' or 'auto' in place of 'draft'"),
+        ({"draft": head, "speculation": "mtp"}, "in place of 'mtp'"),
+        ({"draft": tmp_path / "small", "speculation": "eagle"}, "is a model, but 'eagle'"),
+        ({"draft": older}, "head of EAGLE-1 or 2 .*'draft_vocab_size'"),
         ({"speculation": "eagle"}, "speculation 'eagle' needs a draft"),
     ]
     for options, text in cases:
@@ -175,7 +175,7 @@ def test_it_is_for_the_cpu_alone(pairs: Callable[[str], tuple[Path, Path]]) -> N
     config = EngineConfig(draft=str(head), speculation="eagle")
     assert not wants_predictor(config, device)
     with (
-        pytest.raises(UnsupportedError, match=r"^\[draft\] the device must be the CPU for a draft but is CUDA0"),
+        pytest.raises(UnsupportedError, match=r"^\[draft\] .*CUDA0"),
         opened_draft(config, device, None, load_model(GGUFReader(model)), "f16"),
     ):
         pass

@@ -127,14 +127,14 @@ def test_it_is_for_the_cpu_alone() -> None:
         kind, name = "cuda", "CUDA0"
 
     device: Any = Gpu()
-    with pytest.raises(UnsupportedError, match=r"^\[speculation\] the device must be the CPU for 'mtp' but is CUDA0"):
+    with pytest.raises(UnsupportedError, match=r"^\[speculation\] 'mtp' .*CUDA0"):
         wants_predictor(EngineConfig(speculation="mtp"), device)
     assert not wants_predictor(EngineConfig(speculation="auto"), device)
 
 
 def test_who_has_none_is_refused(agreeing: Callable[[str], Path], tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "glm4moe")
-    with pytest.raises(UnsupportedError, match=r"^\[speculation\] .* must have a layer that predicts later tokens"):
+    with pytest.raises(UnsupportedError, match=r"^\[speculation\] .*nextn.*'mtp'"):
         opened(tmp_path / "hf", speculation="mtp")
     with opened(tmp_path / "hf", speculation="auto") as llm:  # whatever there is
         assert [each.name for each in llm.stats().drafters] == ["grammar", "lookup"]

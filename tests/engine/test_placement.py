@@ -143,10 +143,10 @@ def test_all_layers_are_one_piece_on_the_device(counting: CountingDevice) -> Non
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"override_tensor": (("no_such", "CPU"),)}, RequestError, "every pattern must be found .* 'no_such' is in none"),
+        ({"override_tensor": (("no_such", "CPU"),)}, RequestError, "no_such"),
         ({"override_tensor": (("ffn", "CUDA7"),)}, UnsupportedError, "must be one of CPU, Counting0"),
-        ({"n_gpu_layers": 2, "kernels": "stock"}, UnsupportedError, "kernels must be 'auto' on two devices"),
-        ({"n_gpu_layers": 2, "deterministic": True}, UnsupportedError, "must be the CPU for fixed bits"),
+        ({"n_gpu_layers": 2, "kernels": "stock"}, UnsupportedError, "kernels 'stock'"),
+        ({"n_gpu_layers": 2, "deterministic": True}, UnsupportedError, "only supported on the CPU, not on Counting0"),
         ({"n_gpu_layers": 2, "kv_dtype": "q8_0"}, UnsupportedError, "kv_dtype q8_0"),
     ],
 )  # fmt: skip
@@ -208,15 +208,15 @@ def test_which_devices_are_meant(counting: CountingDevice) -> None:
     assert chosen(**named, tensor_split=(0.0, 2.0)) == both[1:]
     assert chosen(device="Counting1") == both[1:]
     for given, words in [
-        ({"main_gpu": 2}, "must be below 2, as there are Counting0, Counting1, but is 2"),
+        ({"main_gpu": 2}, r"device 2: expected 0 to 1 \(Counting0, Counting1\)"),
         (
             {"tensor_split": (1.0, 1.0, 1.0)},
-            "at most one number for each device, Counting0, Counting1, but there are 3",
+            r"3 numbers for 2 devices \(Counting0, Counting1\)",
         ),
     ]:
         with pytest.raises(UnsupportedError, match=words):
             chosen(**named, **given)
-    with pytest.raises(UnsupportedError, match="the CPU must not be named beside devices"):
+    with pytest.raises(UnsupportedError, match="leave out the CPU"):
         chosen(device="Counting0,CPU")
     with pytest.raises(RequestError, match="main_gpu"):
         EngineConfig(tensor_split=(1.0, 1.0), main_gpu=1)

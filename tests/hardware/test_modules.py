@@ -102,7 +102,7 @@ def test_the_cpu_needs_no_other_module(folder: Path) -> None:
     # Options of llama.cpp go on with the CPU and say so once.
     done = quire_command("run", "-ngl", "99", "-n", "2", "Hello")
     assert done.returncode == 0
-    assert done.stderr.count("the model runs on the CPU") == 1
+    assert done.stderr.count("running on the CPU") == 1
 
 
 def test_only_modules_of_the_wanted_kind_are_tried(folder: Path) -> None:

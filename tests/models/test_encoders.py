@@ -83,7 +83,7 @@ def test_an_encoder_generates_nothing(bert: LLM) -> None:
 
 def test_sizes_that_no_encoder_has_are_refused(tmp_path: Path) -> None:
     path = converted(tmp_path, "bert")
-    with pytest.raises(CapacityError, match="max_step_tokens must be at least n_ctx"):
+    with pytest.raises(CapacityError, match=r"max_step_tokens .* n_ctx"):
         LLM(path, n_ctx=128, max_step_tokens=64)
     with LLM(path, max_step_tokens=64) as small:
         assert small.n_ctx == 64

@@ -121,5 +121,5 @@ def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
 
 def test_codes_are_refused_where_no_keys_are_cached(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "mamba2", "mamba2")
-    with pytest.raises(UnsupportedError, match="kv_dtype q4_0 must go with a model that caches keys and values"):
+    with pytest.raises(UnsupportedError, match=r"kv_dtype q4_0 .* no keys and values"):
         LLM(tmp_path / "mamba2", kv_dtype="q4_0", threads=1, n_ctx=64)

@@ -200,5 +200,5 @@ def test_a_decoder_that_scores_classes(tmp_path: Path) -> None:
 def test_templates_without_places_are_refused() -> None:
     with pytest.raises(LoadError, match=r"one \{query\}"):
         RankTemplate("{document} {query}")
-    with pytest.raises(UnsupportedError, match="must have an instruction"):
+    with pytest.raises(UnsupportedError, match="no place for an instruction"):
         RankTemplate("{query}: {document}").segments("a", "b", "c")

@@ -146,7 +146,7 @@ def test_prompts_go_before_texts(prompted: Path, tmp_path: Path) -> None:
         assert not near(asked, plain)
         assert near(model.embed("the fox", prompt_name="document"), plain)
         assert near(model.embed_tokens("fox", prompt_name="query")[0], model.embed_tokens("search: fox")[0])
-        with pytest.raises(RequestError, match="must be query, document for this model but is 'passage'"):
+        with pytest.raises(RequestError, match="'passage': this model has query, document"):
             model.embed("x", prompt_name="passage")
         with pytest.raises(RequestError, match="must be text"):
             model.embed([1, 2], prompt_name="query")
@@ -246,7 +246,7 @@ def test_another_activation_of_scores_is_refused(
         convert(tmp_path / "x", tmp_path / "x.gguf", "f32")
     with GGUFWriter(tmp_path / "y.gguf", "bert") as writer:
         writer.set("quire.score.activation", "tanh", "string")
-    with pytest.raises(LoadError, match=r"quire\.score\.activation must be identity or sigmoid but is 'tanh'"):
+    with pytest.raises(LoadError, match=r"quire\.score\.activation 'tanh'"):
         text_advice(GGUFReader(tmp_path / "y.gguf").metadata)
 
 

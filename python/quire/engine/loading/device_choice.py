@@ -1,4 +1,4 @@
-"""Which devices the options mean."""
+"""Choose the devices that the options ask for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOG = logging.getLogger("quire")
 
 
 def device_at_hand(config: EngineConfig, *, is_for_cpu: bool = False) -> str:
-    """What ``"default"`` and ``"auto"`` stand for; all others are themselves.
+    """Return the device option with ``"default"`` and ``"auto"`` resolved.
 
-    ``"auto"`` is a GPU, or else the CPU, which is said; ``"default"`` a GPU that passed its check, or else the CPU.
-    Where layers are wanted on a device, ``"default"`` and ``"cpu"`` are ``"auto"``.  ``is_for_cpu``: of what is done
-    with the model.
+    ``"auto"`` is a GPU, else the CPU with a warning; ``"default"`` is a GPU that passed its check, else the CPU.  If
+    ``n_gpu_layers`` asks for layers on a device, ``"default"`` and ``"cpu"`` mean ``"auto"``.  ``is_for_cpu``: the
+    model is opened for something that only the CPU does.
     """
     if config.n_gpu_layers == 0:
         return "cpu"
@@ -38,14 +38,14 @@ def device_at_hand(config: EngineConfig, *, is_for_cpu: bool = False) -> str:
     if has_gpu():
         return "gpu"
     _LOG.warning(
-        "[device] the model runs on the CPU: this machine has no other device that this build of Quire knows "
-        "(docs/devices.md tells how to build for one; 'quire devices' lists what is there)"
+        "[device] no GPU found that this build of Quire supports: running on the CPU ('quire devices' lists devices; "
+        "docs/devices.md explains how to build for a GPU)"
     )
     return "cpu"
 
 
 def _is_for_cpu(config: EngineConfig) -> bool:
-    """Whether an option says what only the CPU does."""
+    """Return whether an option needs the CPU."""
     return bool(
         config.kernels != "auto"
         or config.isa
@@ -59,30 +59,28 @@ def _is_for_cpu(config: EngineConfig) -> bool:
 
 
 def devices_of(config: EngineConfig) -> list[Device]:
-    """The devices that a model may lie on: the CPU alone, or others, one after the other.
+    """Return the devices that a model may use: the CPU alone, or one or more others in order.
 
-    Where several are of the kind that is asked for, the first, or that of ``main_gpu``; all with ``split_mode``
-    ``"layer"`` or ``tensor_split``, which may leave some out.  UnsupportedError where there are fewer than these say.
+    Of several devices of the requested kind it is the first, or that of ``main_gpu``; all of them with ``split_mode``
+    ``"layer"`` or ``tensor_split``, whose zeros leave devices out.  UnsupportedError if there are not that many.
     """
     is_split = config.split_mode == "layer" or (bool(config.tensor_split) and config.split_mode != "none")
     found = find_devices(config.device, every=is_split or config.main_gpu > 0)
     if found[0].kind == "cpu":
         return found[:1]
     if any(device.kind == "cpu" for device in found):
-        raise UnsupportedError("[device] the CPU must not be named beside devices: it has what these leave")
+        raise UnsupportedError("[device] leave out the CPU: it runs the parts that the devices do not take")
     names = ", ".join(device.name for device in found)
     if is_split:
         if len(config.tensor_split) > len(found):
             raise UnsupportedError(
-                f"[tensor-split] there must be at most one number for each device, {names}, but there are "
-                f"{len(config.tensor_split)}"
+                f"[tensor-split] {len(config.tensor_split)} numbers for {len(found)} devices ({names}): give at most "
+                "one each"
             )
         shares = (*config.tensor_split, *(0.0,) * len(found)) if config.tensor_split else (1.0,) * len(found)
         return [device for device, share in zip(found, shares, strict=False) if share]
     if config.split_mode == "none" or config.main_gpu > 0:
         if config.main_gpu >= len(found):
-            raise UnsupportedError(
-                f"[main-gpu] the number must be below {len(found)}, as there are {names}, but is {config.main_gpu}"
-            )
+            raise UnsupportedError(f"[main-gpu] no device {config.main_gpu}: expected 0 to {len(found) - 1} ({names})")
         return [found[config.main_gpu]]
     return found

@@ -1,4 +1,4 @@
-"""Models that propose tokens: a smaller one, a head of EAGLE-3, and a predictor of the model's own file."""
+"""Open the models that draft tokens: a smaller model, an EAGLE-3 head, or the model's own predictor."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DraftModel", "cache_bytes_beside", "opened_draft", "predictor_beside", "wants_predictor"]
 
-_KEPT_ROWS = 512  # of features that a sequence has at most (native/engine/head_drafter.cpp)
+_KEPT_ROWS = 512  # rows of features kept per sequence at most, as in native head_drafter.cpp
 
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A model that proposes tokens, with what it takes besides the target's weights, and the type of its cache.
+    """A model that drafts tokens, the memory that it takes beside the target's weights, and the type of its cache.
 
-    ``fusion``: what the target makes features by, for a head; ``identity``: of the file that has its weights.
+    ``fusion``: for a head, how the target computes its features.  ``identity``: of the file with the head's weights.
     """
 
     config: Config
@@ -52,7 +52,7 @@ class DraftModel:
     identity: str = ""
 
     def add_to(self, needs: ModelNeeds) -> ModelNeeds:
-        """What the target needs, and this model beside it: each block of the target has one here."""
+        """Return the needs of the target and this model together: each block of the target has one here."""
         c = self.config
         n_states = 0 if self.fusion is None else self.fusion.projection.weight.shape[-1]
         return replace(
@@ -65,17 +65,17 @@ class DraftModel:
 
     @property
     def block_bytes(self) -> int:
-        """Of 32 tokens in its cache."""
+        """Bytes of a block (32 tokens) of its cache."""
         return CacheLayout(self.cache, self.kv_dtype).block_bytes
 
     def n_blocks(self, sizes: Sizes) -> int:
-        """One for each of the target, or of one context where windows leave the target with less than all."""
+        """Return one block for each of the target's; the blocks of one context if windows limit the target's cache."""
         return sizes.n_blocks if sizes.cache_bytes == 0 else -(-sizes.n_ctx // BLOCK_TOKENS) + 1
 
     def drafter(
         self, target: Executor, sizes: Sizes, device: Device, config: EngineConfig, kernel_set: KernelSet | None
     ) -> tuple[Drafter, int]:
-        """The model with a cache of its own, on the target's threads; and the bytes that it takes as it is used."""
+        """Return the drafter, with its own cache and on the target's threads, and the bytes that it takes in use."""
         n_ctx = min(sizes.n_ctx, self.config.n_ctx_train)
         executor = Executor(
             self.trace(n_ctx),
@@ -96,30 +96,30 @@ class DraftModel:
 
 
 def cache_bytes_beside(drafts: Sequence[DraftModel], sizes: Sizes) -> int:
-    """What these leave of the cache for the target; 0 where it has all of its blocks."""
+    """Return the bytes of cache that the drafts leave to the target; 0 if it has all of its blocks."""
     if sizes.cache_bytes == 0:
         return 0
     return sizes.cache_bytes - sum((draft.n_blocks(sizes) - 1) * draft.block_bytes for draft in drafts)
 
 
 def wants_predictor(config: EngineConfig, device: Device) -> bool:
-    """Whether a layer of the model's file that predicts later tokens is to be read.  It runs on the CPU alone.
+    """Return whether to read the layer of the model's file that predicts later tokens.  It only runs on the CPU.
 
-    A head beside the model reads features of its own kind, and goes before it.
+    An EAGLE head takes precedence, as it needs features of its own kind.
     """
     if draft_is_head(config):
         return False
     if config.speculation == "mtp" and device.kind != "cpu":
-        raise UnsupportedError(f"[speculation] the device must be the CPU for 'mtp' but is {device.name}")
+        raise UnsupportedError(f"[speculation] 'mtp' is only supported on the CPU, not on {device.name}")
     return config.speculation in ("auto", "mtp") and device.kind == "cpu"
 
 
 def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dtype: CacheDType) -> DraftModel | None:
-    """The model's predictor, which shares its matrices; None where it has none, or UnsupportedError for ``"mtp"``."""
+    """Return the model's predictor, which shares its matrices.  None if it has none; UnsupportedError for ``"mtp"``."""
     if model.predictor is None:
         if config.speculation == "mtp":
             raise UnsupportedError(
-                f"[speculation] {name} must have a layer that predicts later tokens (nextn) for 'mtp' but has none"
+                f"[speculation] {name} has no layer that predicts later tokens (nextn), which 'mtp' needs"
             )
         return None
     return DraftModel(
@@ -137,16 +137,16 @@ def predictor_beside(name: str, model: LoadedModel, config: EngineConfig, kv_dty
 def opened_draft(
     config: EngineConfig, device: Device, tokenizer: Tokenizer | None, target: LoadedModel, kv_dtype: CacheDType
 ) -> Iterator[DraftModel | None]:
-    """The draft model or head that ``config`` names, while its file is read; None where it names none.
+    """Yield the draft model or head that ``config`` names, or None, while its file is open.
 
-    UnsupportedError for a model of another tokenizer, or one that cannot draft; and for a head of another model.
+    UnsupportedError for a draft with another tokenizer, one that cannot draft, and a head of another model.
     """
     if config.draft is None:
         yield None
         return
     path = Path(config.draft)
     if device.kind != "cpu":
-        raise UnsupportedError(f"[draft] the device must be the CPU for a draft but is {device.name}")
+        raise UnsupportedError(f"[draft] drafts are only supported on the CPU, not on {device.name}")
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _reader(path, Path(scratch), config) as reader:
         if is_head(reader.metadata):
             check_tokens(shown_name(path), reader, tokenizer)
@@ -198,30 +198,29 @@ def _reader(path: Path, scratch: Path, config: EngineConfig) -> Iterator[GGUFRea
 
 def _check(name: str, model: LoadedModel, own: Tokenizer, target: Tokenizer | None, n_vocab: int) -> None:
     if model.config.is_encoder:
-        raise UnsupportedError(f"[draft] {name} must generate text but is an encoder")
+        raise UnsupportedError(f"[draft] {name} is an encoder, which cannot draft")
     if CacheLayout(model.cache, "f32").state_bytes > 0:
         raise UnsupportedError(
-            f"[draft] {name} must be without recurrent states, which cannot be cut back, but has some"
+            f"[draft] {name} has recurrent states, which cannot be rolled back to the accepted tokens"
         )
     if target is None:
-        raise UnsupportedError("[draft] the model must have a tokenizer for a draft model but has none")
-    # Vocabularies that are padded to other sizes are the same.
+        raise UnsupportedError("[draft] the model has no tokenizer, which a draft model needs")
+    # Vocabularies may be padded to different sizes.
     texts, shown = (own.vocabulary.texts, target.vocabulary.texts), (own.all_token_bytes(), target.all_token_bytes())
     n_same = min(len(texts[0]), len(texts[1]), model.config.n_vocab, n_vocab)
     for i in range(n_same):
         if texts[0][i] != texts[1][i] or shown[0][i] != shown[1][i]:
             raise UnsupportedError(
-                f"[draft] {name} must have the model's tokenizer but token {i} is {texts[0][i]!r:.40} there and "
-                f"{texts[1][i]!r:.40} here"
+                f"[draft] {name} has another tokenizer than the model: token {i} is {texts[0][i]!r:.40} in the "
+                f"draft and {texts[1][i]!r:.40} in the model"
             )
     longer = max(shown, key=len)
     if any(longer[n_same:]):
         raise UnsupportedError(
-            f"[draft] {name} must have the model's tokenizer but has {len(texts[0])} tokens where that has "
-            f"{len(texts[1])}"
+            f"[draft] {name} has another tokenizer than the model: {len(texts[0])} tokens in the draft and "
+            f"{len(texts[1])} in the model"
         )
     if own.eog_ids != target.eog_ids:
         raise UnsupportedError(
-            f"[draft] {name} must end its texts as the model does but does with tokens {sorted(own.eog_ids)} and not "
-            f"{sorted(target.eog_ids)}"
+            f"[draft] {name} ends its texts with tokens {sorted(own.eog_ids)}, the model with {sorted(target.eog_ids)}"
         )

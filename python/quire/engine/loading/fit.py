@@ -1,8 +1,8 @@
-"""What fits on the devices of a model: how many layers, which experts, how much cache.
+"""Fit a model on its devices: how many layers, which experts, how much cache.
 
-Nothing is guessed: a placement with its sizes is measured (``Executor.measure``), which takes no memory, and compared
-with what the devices have free.  The cache shrinks first, down to a context of ``fit_ctx`` tokens; then experts go to
-the CPU, and then layers.  What is left goes to the cache again.
+Candidates are measured (``Executor.measure``), which allocates nothing, and compared with the free memory of the
+devices.  First the cache shrinks, down to a context of ``fit_ctx`` tokens; then experts move to the CPU, then layers.
+Memory that is left over goes back to the cache.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["DeviceUse", "Fit", "fitted"]
 _MIB = 1 << 20
 _NO_LIMIT = 1 << 60
 _LEAST_STEP_TOKENS, _LONG_STEP_TOKENS = 32, 128
-_MUCH_MORE = 1.1  # layers and experts
-_FINER = 5  # halvings of what is between a cache that fits and one that does not
+_MUCH_MORE = 1.1  # times the layers and experts on devices that are worth shorter steps
+_FINER = 5  # bisection steps between a cache that fits and one that does not
 
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What a model takes of a device, and what was free there before."""
+    """Memory that a model takes on a device, and the memory that was free before."""
 
     name: str
     weights_bytes: int
@@ -51,8 +51,10 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class Fit:
-    """``devices``: none where all of the model is the CPU's.  ``places``: of its weights, as ``Executor`` takes them;
-    empty where all is on the one device.  ``weights``: by place, ``"cpu"`` among them, names and bytes.
+    """A placement with its sizes, and the memory that these take.
+
+    ``devices``: empty if the whole model is on the CPU.  ``places``: of its weights, as ``Executor`` takes them; empty
+    if all are on one device.  ``weights``: names and bytes by place, including ``"cpu"``.
     """
 
     devices: tuple[Device, ...]
@@ -63,22 +65,22 @@ class Fit:
     cpu_compute_bytes: int
     cpu_cache_bytes: int
     weights: dict[str, dict[str, int]]
-    layers: dict[str, int]  # whose rows are kept, by place
-    note: str = ""  # what is not on a device that was asked for
+    layers: dict[str, int]  # number of layers whose cache is there, by place
+    note: str = ""  # the parts that are not on a requested device
 
     @property
     def n_gpu_layers(self) -> int | None:
-        """None: all."""
+        """Layers on devices; None: all."""
         return 0 if not self.devices else None if self.placement is None else self.placement.n_gpu_layers
 
 
 def fitted(
     needs: ModelNeeds, model: LoadedModel, config: EngineConfig, devices: Sequence[Device], kv_dtype: CacheDType
 ) -> Fit:
-    """The placement and the sizes that ``config`` leaves open, so that they fit.
+    """Choose the placement and sizes that ``config`` leaves open, so that the model fits.
 
-    ``fit`` ``"off"``: all that is asked for, with sizes that are estimated.  Raises UnsupportedError for an operation
-    that a device lacks and the CPU cannot do for it, and CapacityError where the CPU lacks memory, too.
+    With ``fit="off"``: as requested, with estimated sizes.  Raises UnsupportedError for an operation that a device
+    lacks and the CPU cannot take over, and CapacityError if the CPU lacks memory too.
     """
     found = _Fitter(needs, model, config, devices, kv_dtype)
     if config.fit == "off":
@@ -105,19 +107,19 @@ class _Fitter:
         self.n_layer = model.config.n_layer
         self.host_bytes = memory_at_hand(config, find_device("cpu"))
         self._sizes: list[Sizes] = []
-        self._n_full = 0  # of them, those with long steps
-        # Proportions of several devices, where nobody gave some.
+        self._n_full = 0  # how many of them have steps of full length
+        # Proportions of several devices, if none were given.
         self.split = tuple(float(self._room(device)) for device in devices)
         if not any(self.split):
             self.split = (1.0,) * len(devices)
         self.whole = self._placement(config.n_gpu_layers, config.n_cpu_moe)
         if self.whole is not None and config.kernels != "auto":
-            raise UnsupportedError(f"[engine] kernels must be 'auto' on two devices but are '{config.kernels}'")
-        # Parts on the CPU run by our own kernels, which the options may rule out.
+            raise UnsupportedError(f"[engine] kernels '{config.kernels}' are not supported on two devices: use 'auto'")
+        # Parts on the CPU run on Quire's own kernels, which the options may rule out.
         self.may_mix = config.kernels == "auto"
 
     def _room(self, device: Device, free: int | None = None) -> int:
-        """Bytes that the model may take there."""
+        """Return the bytes that the model may take on a device."""
         free = device.memory_free_bytes if free is None else free
         return max(0, min(free - self.config.fit_target * _MIB, self.config.memory_bytes or free))
 
@@ -126,7 +128,7 @@ class _Fitter:
         return placement_of(config, self.devices, self.n_layer, self.split)
 
     def asked_for(self) -> Fit:
-        """What the options say, with sizes by estimates."""
+        """Return the placement that the options ask for, with estimated sizes."""
         if self.whole is None:
             sizes = choose_sizes(self.needs, self.config, memory_at_hand(self.config, self.devices[0]))
         else:
@@ -143,60 +145,60 @@ class _Fitter:
         return self._measured(self.whole, sizes)
 
     def best(self) -> Fit:
-        """The most that fits."""
+        """Return the largest fit."""
         try:
             if (fit := self._largest(self.whole)) is not None:
                 return fit
-        except UnsupportedError:  # of states, which the CPU can have
+        except UnsupportedError:  # recurrent states, which can be on the CPU
             if self.whole is not None or not self.may_mix:
                 raise
             self.whole = replace(self._mixed(self.n_layer + 1, 0), n_gpu_layers=self.n_layer + 1)
             if (fit := self._largest(self.whole)) is not None:
                 return fit
-        if not self.may_mix:  # which the executor refuses with the bytes that are missing
+        if not self.may_mix:  # the executor then reports the missing bytes
             return self._measured(self.whole, self._candidates()[-1])
         placement: Placement | None = None
         for sizes in self._candidates()[self._n_full - 1 :]:
             found = self._fewer(sizes)
-            # A prompt that is read in short steps costs more than some layers on the CPU.
+            # Prompts in short steps cost more than a few layers on the CPU.
             if found is not None and (placement is None or _weight(found) > _MUCH_MORE * _weight(placement)):
                 placement = found
         fit = None if placement is None else self._largest(placement)
         return self._on_cpu() if fit is None else fit
 
     def note(self, fit: Fit) -> str:
-        """What is not on a device that was asked for."""
+        """Return a message about the parts that are not on a requested device, or an empty string."""
         names, placement = ", ".join(device.name for device in self.devices), fit.placement
         if not fit.devices:
-            return f"nothing of {self.needs.name} fits on {names}: the model runs on the CPU"
+            return f"no layer of {self.needs.name} fits on {names}: running on the CPU"
         if placement is None or placement == self.whole:
             return ""
         experts = placement.n_cpu_moe > self.config.n_cpu_moe
         return (
-            f"{placement.n_gpu_layers} of {self.n_layer + 1} layers of {self.needs.name}, with its output, are on "
+            f"{placement.n_gpu_layers} of {self.n_layer + 1} layers of {self.needs.name} (counting its output) are on "
             + names
-            + (f", but the experts of {placement.n_cpu_moe}" if experts else "")
-            + ", and the rest on the CPU: 'quire info --fit' tells what takes what"
+            + (f", except the experts of {placement.n_cpu_moe}" if experts else "")
+            + ", the rest is on the CPU: 'quire info --fit' shows the memory of each part"
         )
 
     # Sizes
 
     def _left(self) -> int:
-        """Bytes of the devices for what is not weights; of a model that is too large for them, of its part there."""
+        """Return the device bytes that weights leave; at least a quarter, for models that do not fit whole."""
         room = sum(self._room(device) for device in self.devices)
         return max(room - self.needs.weights_bytes, room // 4)
 
     def _candidates(self) -> list[Sizes]:
-        """Sizes from what is wanted to the least that is of use, each about half of the one before."""
+        """Return sizes from the requested ones down to the smallest useful ones, each about half of the one before."""
         config, found = self.config, self._sizes
         if found:
             return found
-        state_bytes = sum(part[2] for part in self._parts(self.whole)[1:])  # the CPU has its own
+        state_bytes = sum(part[2] for part in self._parts(self.whole)[1:])  # without the CPU's
 
         def add(**given: int) -> None:
             try:
                 sizes = choose_sizes(self.needs, replace(config, **given), _NO_LIMIT)  # type: ignore[arg-type]
-            except CapacityError:  # sizes that do not go together
+            except CapacityError:  # these sizes contradict each other
                 return
             sizes = limited_states(sizes, state_bytes, config, self._left())
             if sizes not in found:
@@ -204,7 +206,7 @@ class _Fitter:
 
         add()
         if not found:
-            choose_sizes(self.needs, config, _NO_LIMIT)  # which tells why
+            choose_sizes(self.needs, config, _NO_LIMIT)  # raises with the reason
         n_ctx = found[0].n_ctx
         least = n_ctx if config.n_ctx is not None else min(n_ctx, config.fit_ctx)
         while True:
@@ -225,7 +227,7 @@ class _Fitter:
         return found
 
     def _largest(self, placement: Placement | None) -> Fit | None:
-        """With the largest sizes that fit."""
+        """Return the fit with the largest sizes, or None."""
         larger: Sizes | None = None
         for sizes in self._candidates():
             if placement == self.whole and sizes.max_step_tokens < min(
@@ -238,7 +240,7 @@ class _Fitter:
         return None
 
     def _grown(self, fit: Fit, larger: Sizes) -> Fit:
-        """With a cache between that of ``fit`` and one that is too large."""
+        """Return a fit with a larger cache, found by bisection between ``fit`` and sizes that are too large."""
         low, high = fit.sizes.n_blocks, larger.n_blocks
         if self.config.n_blocks is not None or larger.max_step_tokens != fit.sizes.max_step_tokens:
             return fit
@@ -257,13 +259,13 @@ class _Fitter:
     # Layers
 
     def _mixed(self, n_gpu_layers: int, n_cpu_moe: int) -> Placement:
-        """So many layers, though these may be all."""
+        """Return a placement with this many layers on devices, possibly all of them."""
         found = self._placement(min(n_gpu_layers, self.n_layer), n_cpu_moe)
         assert found is not None
         return found
 
     def _fewer(self, sizes: Sizes) -> Placement | None:
-        """Experts on the CPU, as few as can be, and then layers; None where no layer fits."""
+        """Move as few experts as possible to the CPU, then layers.  None if no layer fits."""
         most = self.n_layer + 1 if self.whole is None else self.whole.n_gpu_layers
         moe = self.config.n_cpu_moe
 
@@ -284,7 +286,7 @@ class _Fitter:
         return {} if placement is None else placement.places(self.names)
 
     def _fit(self, placement: Placement | None, sizes: Sizes) -> Fit | None:
-        """None where it does not fit, on a device or on the CPU."""
+        """Return the measured fit, or None if it does not fit on a device or on the CPU."""
         try:
             fit = self._measured(placement, sizes)
         except CapacityError:
@@ -324,11 +326,11 @@ class _Fitter:
         return Fit(self.devices, placement, places, sizes, uses, cpu_compute, cache_bytes, weights, layers)
 
     def _parts(self, placement: Placement | None) -> list[PlacedPart]:
-        """Of the CPU and of each device; devices are asked what they have operators for."""
+        """Return the parts on the CPU and on each device, after asking the devices which operations they support."""
         return self.trace.placed_parts(self._places(placement) or dict.fromkeys(self.names, place_of(0)), self.devices)
 
     def _named(self, parts: Sequence[PlacedPart]) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Weights and layers of a ``Fit``."""
+        """Return ``weights`` and ``layers`` of a ``Fit``."""
         named = list(zip(["cpu", *(place_of(i) for i in range(len(self.devices)))], parts, strict=False))
         return {name: part[0] for name, part in named}, {name: len(part[1]) for name, part in named}
 
@@ -336,30 +338,30 @@ class _Fitter:
         return needs_of_parts(self.needs, parts, self.model.cache, self.kv_dtype)
 
     def _states_beside_cpu(self, part: ModelNeeds, sizes: Sizes, uses: Sequence[DeviceUse]) -> int:
-        """Slots of states, as the CPU has room for its part of them.  CapacityError where its part does not fit."""
+        """Return the slots of states that the CPU has room for.  CapacityError if its part does not fit."""
         given = replace(self.config, n_ctx=sizes.n_ctx, n_blocks=sizes.n_blocks, max_step_tokens=sizes.max_step_tokens)
-        # What such a device takes is the host's memory.
+        # An integrated GPU uses the host's memory.
         shared = sum(
             use.model_bytes for use, device in zip(uses, self.devices, strict=True) if device.kind == "integrated_gpu"
         )
         n_states = choose_sizes(part, given, self.host_bytes - shared).n_states
-        if part.state_bytes == self.needs.state_bytes:  # all of them are there
+        if part.state_bytes == self.needs.state_bytes:  # all states are on the CPU
             return n_states
         return min(sizes.n_states, n_states) if n_states else sizes.n_states
 
     def _on_cpu(self) -> Fit:
-        """Nothing on a device: whoever opens the model chooses its sizes as for the CPU alone."""
+        """Return a fit without devices; its sizes are then chosen as for the CPU alone."""
         weights, layers = self._named(self.trace.placed_parts(dict.fromkeys(self.names, "cpu"), self.devices))
         return Fit((), None, {}, self._candidates()[-1], (), 0, 0, weights, layers)
 
 
 def _weight(placement: Placement) -> int:
-    """How much is on devices, in layers and their experts."""
+    """Return how much is on devices, as layers plus layers' experts."""
     return placement.n_gpu_layers + placement.n_layer - placement.n_cpu_moe
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first number from ``low`` to ``high`` that it holds for, and for all after it; ``high + 1`` if for none."""
+    """Return the first number of ``low``..``high`` for which a monotonic condition holds; ``high + 1`` if for none."""
     end = high + 1
     while low < end:
         middle = (low + end) // 2

@@ -1,4 +1,4 @@
-"""By which kernels of our own a model runs, and how its cache and its packed weights are kept."""
+"""Choose the kernels that a model runs on, the type of its cache, and where packed weights are kept."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["cache_dtype", "kernel_set_of", "packed_cache_of"]
 
 
 def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: bool = True) -> CacheDType:
-    """What ``"auto"`` stands for where a model runs by these kernels (None: ggml's); all others are themselves.
+    """Return the type of the cache, with ``"auto"`` resolved for these kernels (None: ggml's).
 
-    BF16 is what most models were trained in, and as large as F16, but scores and sums of F16 are multiplied as F32, at
-    half the rate of BF16 where there are instructions for that.  What only a step needs (``is_kept`` false) is exact.
+    Most models were trained in BF16, which is as large as F16.  F16 is multiplied as F32, at half the rate of BF16 on
+    processors with instructions for that.  A cache that only a step needs (``is_kept`` false) is F32.
     """
     if kv_dtype != "auto":
         return kv_dtype
@@ -34,11 +34,11 @@ def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: boo
 def packed_cache_of(
     reader: GGUFReader, device: Device, config: EngineConfig, head: DraftModel | None
 ) -> PackedCache | None:
-    """``head``: what has a matrix of the model's pass in a file of its own."""
+    """Return where packed weights are cached, or None.  ``head``: a draft head, whose file has weights of the pass."""
     if config.packed_cache is None:
         return None
     if device.kind != "cpu":
-        raise UnsupportedError(f"[packed-cache] the device must be the CPU for packed weights but is {device.name}")
+        raise UnsupportedError(f"[packed-cache] packed weights are only used on the CPU, not on {device.name}")
     source = reader.identity
     if head is not None:
         source = f"{source} {head.identity}" if source and head.identity else ""
@@ -46,13 +46,13 @@ def packed_cache_of(
 
 
 def kernel_set_of(config: EngineConfig, device: Device, placement: Placement | None = None) -> KernelSet | None:
-    """The kernels of our own that the model runs by, or its part on the CPU; None where it runs by ggml's."""
+    """Return Quire's kernels for the model, or for its part on the CPU; None if it runs on ggml's."""
     if placement is not None and not config.deterministic:
         return KernelSet(config.isa)
     if device.kind != "cpu":
         if config.isa is not None:
-            raise UnsupportedError(f"[isa] the device must be the CPU for an instruction set but is {device.name}")
+            raise UnsupportedError(f"[isa] an instruction set can only be chosen for the CPU, not for {device.name}")
         if config.deterministic:
-            raise UnsupportedError(f"[deterministic] the device must be the CPU for fixed bits but is {device.name}")
+            raise UnsupportedError(f"[deterministic] fixed bits are only supported on the CPU, not on {device.name}")
         return None
     return None if config.kernels == "stock" else KernelSet(config.isa, deterministic=config.deterministic)

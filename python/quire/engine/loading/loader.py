@@ -1,4 +1,4 @@
-"""From a model file to a running decoder."""
+"""Open a model file and start its decoder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("quire")
-# Of an encoder-decoder model whose file has none: messages one below the other, ended as a text is.
+# For an encoder-decoder model without a template: the messages on lines, ended like a text.
 _SOURCE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
     "{{ eos_token }}"
@@ -46,24 +46,27 @@ _SOURCE_TEMPLATE = (
 
 
 def packaged_model() -> Path:
-    """The model in the package; LoadError where it was built without."""
+    """Return the path of the packaged model.  LoadError if the package was built without it."""
     path = Path(__file__).parents[2] / "data" / "tiny-chat-q8_0.gguf"
     if not path.is_file():
-        raise LoadError(f"[loader] the package's model must be at {path} but is not")
+        raise LoadError(f"[loader] the packaged model is missing: {path}")
     return path
 
 
 def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sums_inputs: bool = False) -> OpenedModel:
     """Open a GGUF file, a checkpoint folder, or (None) the package's model, and start its decoder.
 
-    ``sums_inputs``: the executor adds up what its products read (``Executor.input_sums``); for stock kernels.
-    Raises LoadError for what is absent or malformed, UnsupportedError for an architecture, tokenizer or device that
-    Quire does not know (listing those it knows) and for an instruction set that this machine does not run,
-    CapacityError when the weights or the cache do not fit into memory.
+    ``sums_inputs``: the executor sums the inputs of its products (``Executor.input_sums``); for stock kernels.
+
+    Raises:
+        LoadError: A file is missing or malformed.
+        UnsupportedError: An architecture, tokenizer or device is not supported, or this machine lacks the instruction
+            set.
+        CapacityError: The weights or the cache do not fit into memory.
     """
     config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs))
     if not asks_for_two_devices(config):
-        kernel_set_of(config, devices_of(config)[0])  # refused before anything is read
+        kernel_set_of(config, devices_of(config)[0])  # raises before anything is read
     source = packaged_model() if path is None else Path(path)
     if source.is_dir():
         return _open_folder(source, config, sums_inputs)
@@ -71,16 +74,16 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
 
 
 def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
-    """The decoder alone of a model: what ``LLM`` is made of, for token ids and events (``Decoder.submit``, ``wait``).
+    """Open a model and return its decoder, on which ``LLM`` is built: it takes token ids and gives events.
 
-    ``close()`` gives its memory back.  Raises as ``LLM`` does.
+    See ``Decoder.submit`` and ``Decoder.wait``.  ``close()`` frees its memory.  Raises the errors of ``LLM``.
     """
     named = named_model(path, "open_decoder")
     return open_model(named.path, named.completed(config or EngineConfig())).decoder
 
 
 def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
-    """A checkpoint, whose tensors are converted one by one as the model asks for them."""
+    """Open a checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
     from ...checkpoints.conversion import CheckpointReader
@@ -97,7 +100,7 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
 
 
 def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
-    """A model, whose tensors are quantized one by one as it asks for them."""
+    """Open a model whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
     from ...quantization import QuantizedReader
@@ -113,13 +116,13 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool)
 
 
 def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
-    # What the cache holds is copied from there, so that the file is not read for nothing.
+    # Weights in the packed cache are copied from there; mapping the file avoids reading them twice.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = memory_of_all(config, devices_of(config))
     if config.quantize is not None:
         return _open_quantized(GGUFReader(path), config, sums_inputs)
     if path.is_file():
-        check_weights(path.name, path.stat().st_size, available)  # before anything of them is read
+        check_weights(path.name, path.stat().st_size, available)  # before any of them is read
     return open_reader(GGUFReader(path, "mmap" if mapped else config.load), path, config, sums_inputs=sums_inputs)
 
 
@@ -131,14 +134,14 @@ def open_reader(
     sums_inputs: bool = False,
     repack: Literal["no", "keep", "release", "lock"] | None = None,
 ) -> OpenedModel:
-    """Open what a reader reads; ``path`` names it and has its vocabulary.  Raises as ``open_model``.
+    """Open the model that a reader reads.  ``path`` names it and has its vocabulary.  Raises as ``open_model``.
 
-    ``repack``: as ``Executor`` takes it; None: as the options have it.
+    ``repack``: as in ``Executor``; None: by the options.
     """
-    if config.device == "default":  # of who has a reader of his own
+    if config.device == "default":  # callers with a reader of their own
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
     devices = devices_of(config)
-    # What is made on the way to a device is not to fill the host's memory: shapes, which the file has, say what fits.
+    # Converted tensors must not fill the host's memory on their way to a device, so the fit uses the shapes alone.
     is_shape = reader.is_made and devices[0].kind != "cpu"
     model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
     config = _within_positions(config, model, reader, path)
@@ -171,7 +174,7 @@ def open_reader(
 def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFReader, path: Path) -> EngineConfig:
     """Limit the context of encoders, and of models with a table of positions, to their positions; this is logged.
 
-    The positions of other models continue beyond what they were trained on.
+    Other models can go beyond the positions that they were trained on.
     """
     most = model.config.n_ctx_train
     if config.n_ctx is None or config.n_ctx <= most:
@@ -179,17 +182,17 @@ def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFRead
     if not model.config.is_encoder and "position_embd.weight" not in {tensor.name for tensor in reader.tensors}:
         return config
     _LOG.warning(
-        "[n_ctx] %d tokens are more than the %d positions of %s: the context is %d",
+        "[n_ctx] %d tokens exceed the %d positions of %s: using %d",
         config.n_ctx, most, shown_name(path), most,
     )  # fmt: skip
     return replace(config, n_ctx=most)
 
 
 def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
-    """What fits of a model on the device of the options, for which nothing is taken.  Raises as ``open_model``."""
+    """Return the fit of a model on the devices of the options, allocating nothing.  Raises as ``open_model``."""
     config = replace(config, device=device_at_hand(config))
     if devices_of(config)[0].kind == "cpu":
-        raise UnsupportedError("[fit] the device must be another one than the CPU but is the CPU")
+        raise UnsupportedError("[fit] nothing to fit on the CPU: choose another device")
     model, adapter_bytes = _adapted(reader, config)
     return _fitted(path, reader, model, config, adapter_bytes)[0]
 
@@ -203,7 +206,7 @@ def _fitted(
 
 
 def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = None) -> tuple[LoadedModel, int]:
-    """The model with its adapters, on the device or in the host's memory, and what the adapters take."""
+    """Return the model with its adapters, on the device or in host memory, and the bytes of the adapters."""
     predicts = wants_predictor(config, devices_of(config)[0])
 
     def place(tensor: Tensor) -> Tensor:
@@ -219,7 +222,7 @@ def _adapted(reader: GGUFReader, config: EngineConfig, device: Device | None = N
 
 
 def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
-    """Say it where the model takes tools, but nobody would know its calls."""
+    """Warn if the model's template takes tools but no known format reads its calls."""
     source = None if tokenizer is None else tokenizer.chat_template
     if source is None or "tools" not in source:
         return
@@ -227,6 +230,6 @@ def _check_calls_are_known(tokenizer: Tokenizer | None) -> None:
 
     if tool_support(source).is_unknown:
         _LOG.warning(
-            "[chat] the template takes tools but writes calls in no known format, so that calls will stay text: "
-            "tool_format chooses a format by its name"
+            "[chat] the template takes tools but writes calls in no known format, so calls stay in the text: choose a "
+            "format with tool_format"
         )

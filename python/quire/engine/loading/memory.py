@@ -1,4 +1,4 @@
-"""How much memory this process may still take: what the system has left, within the limits of its control groups."""
+"""Determine the memory that this process may still use, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NO_LIMIT = 1 << 60
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken without anybody having to swap; None where the system does not tell (other than Linux).
+    """Return the bytes that can be used without swapping; None on systems other than Linux.
 
-    Pages of files that can be dropped count as available, as in ``MemAvailable`` of proc(5).  A control group, of
-    version 1 or 2, and those around it may allow less.  ``root``: where ``proc`` and ``sys`` are.
+    Droppable pages of files count as available, as in ``MemAvailable`` of proc(5).  Control groups of version 1 or 2
+    may allow less.  ``root``: the folder with ``proc`` and ``sys``.
     """
     try:
         lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -32,16 +32,16 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def memory_at_hand(config: EngineConfig, device: Device) -> int:
-    """What a model may take there: what the options say, or what is left."""
+    """Return the bytes that a model may use on a device: those of the options, else those that are left."""
     if config.memory_bytes is not None:
         return config.memory_bytes
-    # Of the CPU, the device tells what the machine has, not what is left of it.
+    # The CPU device reports the memory of the machine, not what is left of it.
     left = available_bytes() if device.kind == "cpu" else None
     return device.memory_free_bytes if left is None else left
 
 
 def _left_in_groups(root: Path) -> list[int]:
-    """What each control group around this process still allows."""
+    """Return the bytes that each control group around this process still allows."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -57,7 +57,7 @@ def _left_in_groups(root: Path) -> list[int]:
 
 
 def _chain(top: Path, path: str, read: Callable[[Path], int]) -> list[int]:
-    """The group and those around it.  In a container the path may be the host's, and its own group is the top."""
+    """Read a group and its parents.  In a container, the path may be the host's and its own group is the top."""
     inner = top.joinpath(*[part for part in path.split("/") if part not in ("", "..")])
     folders = [inner, *inner.parents]
     left = []

@@ -1,4 +1,4 @@
-"""Models by name: what ``LLM("qwen3:0.6b")`` opens, and what the name's preset says beside."""
+"""Resolve names such as ``qwen3:0.6b`` to model files and the options of their presets."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class NamedModel:
     system: str | None = None
 
     def completed(self, config: EngineConfig) -> EngineConfig:
-        """Options of a caller, with the name's own where the caller does not say."""
+        """Return a caller's options, with the preset's for those that have their default."""
         usual = {entry.name: entry.default for entry in fields(EngineConfig)}
         own = {name: value for name, value in self.options.items() if getattr(config, name) == usual[name]}
         return replace(config, **own) if own else config
 
 
 def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> NamedModel:
-    """The model of a name or a path.  A model of a hub that this machine lacks is downloaded, with a progress bar.
+    """Return the model of a name or a path.  Models of a hub are downloaded if needed, with a progress bar.
 
-    A path object is never taken for a name.  LoadError for what is neither, saying what would be.  ``call``: who is
-    named where it is of another type.
+    A path object is never a name.  LoadError, with suggestions, if it is neither.  ``call``: the caller's name for
+    TypeErrors.
     """
     if model is None:
         return NamedModel(None)
@@ -65,7 +65,7 @@ def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> Name
 
 
 def model_path(name: str) -> Path:
-    """The file or folder of a model's name, downloaded where it must be; a path stays one."""
+    """Return the file or folder of a name or a path, downloaded if needed."""
     from ...hub.locate import found_model
     from ...hub.names import is_adapter_folder
 

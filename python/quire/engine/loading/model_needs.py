@@ -1,4 +1,4 @@
-"""What a model takes of memory, from its file and its description."""
+"""Compute the memory that a model needs, from its file and its description."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["kinds_of", "needs_of"]
 
-# Of a vocabulary, for each token: as text and bytes in several forms, and in the tree that masks are made from.
+# Per token of a vocabulary: its text and bytes in several forms, and its node in the tree for masks.
 _TOKEN_BYTES = 700
 
 
 def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
-    """What the groups of layers are called."""
+    """Return the names of the groups of layers."""
     return tuple(
         f"window {group.window}"
         if group.window
@@ -38,13 +38,13 @@ def kinds_of(cache: CacheLayout) -> tuple[str, ...]:
 
 
 def _limited_groups(cache: CacheLayout) -> tuple[GroupNeeds, ...]:
-    """The groups of layers that see only their last tokens."""
+    """Return the groups of layers with a window or chunks."""
     reaches = [(group.block_bytes, group.window or group.chunk) for group in cache.groups]
     return tuple(GroupNeeds(n_bytes, reach) for n_bytes, reach in reaches if reach)
 
 
 def _packing_bytes(reader: GGUFReader) -> int:
-    """What matrices take besides the file's bytes, where products read them as of a type of more bits."""
+    """Return the bytes that packing adds to the file's, for matrices that are expanded to a type of more bits."""
     more = 0
     for info in reader.tensors:
         if len(info.shape) > 1 and info.shape[-1]:
@@ -63,7 +63,7 @@ def needs_of(
     adapter_bytes: int,
     own_kernels: bool = False,
 ) -> ModelNeeds:
-    """What a model takes.  A step's buffer has some rows as wide as the model, and as its feed-forward layers."""
+    """Return the needs of a model.  A step has a few rows as wide as the model and as its feed-forward layers."""
     c, cache = model.config, CacheLayout(model.cache, kv_dtype)
     return ModelNeeds(
         name=shown_name(path),

@@ -1,4 +1,4 @@
-"""What a model ends with, as its file says."""
+"""Read from the file what a model puts out: logits, vectors, or scores of classes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _POOLING: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "cls"}
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """What a model ends with: logits, an encoder's vectors, or scores of classes, with the labels of these.
+    """The output of a model: logits, an encoder's vectors, or scores of classes with their labels.
 
-    ``problem_type``: one of ``PROBLEM_TYPES``, or empty where the file names none.
+    ``problem_type``: one of ``PROBLEM_TYPES``, or empty if the file names none.
     """
 
     is_encoder: bool
@@ -36,13 +36,12 @@ class ModelOutput:
     tells_texts_apart: bool
     labels: tuple[str, ...]
     problem_type: str = ""
-    head: RankHead | None = None  # of a decoder that scores classes
+    head: RankHead | None = None  # if a decoder scores classes
 
     def shown(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What transformers' pipeline shows of scores ``[n, n_classes]``.
+        """Return scores ``[n, n_classes]`` as transformers' pipeline shows them.
 
-        Probabilities of classes that exclude each other are the softmax; of classes that do not, or of a single one,
-        each has its sigmoid.  What is no class (``regression``) stays as it is.
+        Exclusive classes get the softmax; others, or a single class, their sigmoids.  A ``regression`` stays as it is.
         """
         import numpy as np
 
@@ -59,7 +58,7 @@ class ModelOutput:
 
 
 def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -> ModelOutput:
-    """Raises as ``rank_head``, and LoadError for an unknown problem."""
+    """Return the output of a model.  Raises as ``rank_head``, and LoadError for an unknown problem type."""
     labels = _labels_of(reader.metadata, config.arch)
     head = None if config.is_encoder else rank_head(reader, config.arch, tokenizer, labels)
     return ModelOutput(
@@ -73,7 +72,7 @@ def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -
 
 
 def pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
-    """Where the file names none, a decoder's last token, which has seen all others, and an encoder's mean."""
+    """Return the file's pooling, or None if unknown.  Default: the last token for decoders, the mean for encoders."""
     kind = metadata.integer(f"{config.arch}.pooling_type", 0)
     if kind == RANK and not config.is_encoder:
         return "last"
@@ -93,5 +92,5 @@ def _problem_type(metadata: Metadata, arch: str) -> str:
     key = f"{arch}.classifier.problem_type"
     found = metadata.text(key, "")
     if found not in ("", *PROBLEM_TYPES):
-        raise LoadError(f"[{arch}] '{key}' must be one of {', '.join(PROBLEM_TYPES)} but is '{found:.40}'")
+        raise LoadError(f"[{arch}] unknown problem type '{found:.40}' in '{key}': expected {', '.join(PROBLEM_TYPES)}")
     return found

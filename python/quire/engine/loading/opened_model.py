@@ -1,4 +1,4 @@
-"""A model with its decoder running, and how the parts that were opened become one."""
+"""Combine the opened parts of a model into a running decoder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOG = logging.getLogger("quire")
 class OpenedModel:
     """A model with its decoder running.  ``tokenizer`` is None for files without a vocabulary.
 
-    ``executor``: what the decoder runs on; nobody may touch it while requests are under way.
+    ``executor``: runs the decoder's steps; it must not be used while requests are in flight.
     """
 
     decoder: Decoder
@@ -53,14 +53,14 @@ class OpenedModel:
     architecture: str
     n_vocab: int
     sizes: Sizes
-    reserved_bytes: int  # of the cache and of a step, which are taken as they are used
+    reserved_bytes: int  # for the cache and a step, which the system allocates on first use
     sampling: Mapping[str, object]
-    pooling: Pooling | None  # None where the file asks for one that is not known
+    pooling: Pooling | None  # None if the file's is unknown
     kv_dtype: CacheDType
-    isa: str | None  # of our own kernels; None where the model runs by ggml's
+    isa: str | None  # for Quire's own kernels; None if the model runs on ggml's
     output: ModelOutput
     advice: TextAdvice
-    device: str  # what the options' device stands for
+    device: str  # resolved from the options
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
     has_state: bool
     n_ctx_train: int  # positions that the model was trained on
@@ -68,10 +68,10 @@ class OpenedModel:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What was read and chosen of a model that is to run.
+    """The parts of a model that is about to run.
 
-    ``path`` names it; ``fit``: how it lies on devices, None for the CPU alone; ``drafts``: what drafts for it;
-    ``repack``: as ``Executor`` takes it, None: as the options have it.
+    ``path`` names it.  ``fit``: its placement on devices; None for the CPU alone.  ``drafts``: models that draft for
+    it.  ``repack``: as in ``Executor``; None: by the options.
     """
 
     reader: GGUFReader
@@ -89,13 +89,12 @@ class ModelParts:
     sums_inputs: bool
 
     def start(self) -> OpenedModel:
-        """The model with its decoder running.  Raises CapacityError where its sizes do not fit."""
+        """Start the decoder.  CapacityError if the sizes do not fit."""
         reader, config, model = self.reader, self.config, self.model
         cache = CacheLayout(model.cache, self.kv_dtype)
         if "q" in self.kv_dtype and not cache.groups:
             raise UnsupportedError(
-                f"[engine] kv_dtype {self.kv_dtype} must go with a model that caches keys and values but "
-                f"{shown_name(self.path)} caches none"
+                f"[engine] kv_dtype {self.kv_dtype} has no use: {shown_name(self.path)} caches no keys and values"
             )
         sizes, n_ctx_train = self._sizes()
         executor = self._executor(sizes)
@@ -127,7 +126,7 @@ class ModelParts:
         )
 
     def _sizes(self) -> tuple[Sizes, int]:
-        """Those of the cache and of a step, and how many positions the model was trained on."""
+        """Return the sizes of the cache and of a step, and the number of positions that the model was trained on."""
         needs = needs_of(
             self.path, self.reader, self.model, self.config, kv_dtype=self.kv_dtype, adapter_bytes=self.adapter_bytes,
             own_kernels=self.fit is None and self.kernel_set is not None,
@@ -140,7 +139,7 @@ class ModelParts:
             sizes = self.fit.sizes
         if sizes.n_ctx > needs.n_ctx_train:
             _LOG.warning(
-                "[n_ctx] %d tokens are more than the %d that %s was trained on: beyond those, answers get worse",
+                "[n_ctx] %d tokens exceed the %d that %s was trained on: answers get worse beyond those",
                 sizes.n_ctx, needs.n_ctx_train, shown_name(self.path),
             )  # fmt: skip
         return sizes, needs.n_ctx_train
@@ -171,7 +170,7 @@ class ModelParts:
         for note in executor.packed_cache_notes:
             _LOG.warning("[packed-cache] %s", note)
         if config.packed_cache is not None and not executor.memory_bytes["packed"]:
-            _LOG.warning("[packed-cache] nothing of this model is packed on this machine, so nothing is kept")
+            _LOG.warning("[packed-cache] this machine packs no weights of this model, so none are cached")
         return executor
 
     def _decoder(self, executor: Executor, sizes: Sizes, drafters: Sequence[Drafter]) -> Decoder:

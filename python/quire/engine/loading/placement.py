@@ -1,4 +1,4 @@
-"""Where the weights of a model lie that is on several devices, the CPU among them."""
+"""Place the weights of a model on several devices, including the CPU."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ __all__ = [
 _LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
 _OUTPUT = re.compile(r"^(?:\w+\.)?(?:output|cls)")
 _EXPERTS = re.compile(r"\.ffn_(?:gate|up|down|gate_up)_(?:ch)?exps\b")
-# Of ``Trace.placed_parts``: bytes by weight, layers whose rows are there, bytes of a sequence's states.
+# From ``Trace.placed_parts``: bytes by weight, layers whose cache is there, bytes of a sequence's states.
 PlacedPart: TypeAlias = tuple[dict[str, int], set[int], int]
 _DENSE = re.compile(r"\.ffn_(?:gate|up|down)\.")
-_PART = re.compile(r"\[\d+:\d+\]$")  # of a tensor that holds several matrices
+_PART = re.compile(r"\[\d+:\d+\]$")  # a matrix within a tensor of several
 
 
 def place_of(number: int) -> str:
-    """A device of the model by its number, as ``Executor`` calls it."""
+    """Return ``Executor``'s name for the model's device with this number."""
     return f"device{number or ''}"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What lies where, of a model of ``n_layer`` layers: a place is ``"cpu"``, ``"device"``, ``"device1"`` and so on.
+    """The place of each weight: ``"cpu"``, ``"device"``, ``"device1"`` and so on.
 
-    As in llama.cpp, ``n_gpu_layers`` counts from the end, the output as the last one of ``n_layer + 1``; weights of the
-    experts of the first ``n_cpu_moe`` layers are the CPU's, those of dense feed-forward parts of the first
-    ``n_cpu_ffn``, and ``overrides`` go first: the first pattern that is found in a name decides.  What is used before
-    the layers is the CPU's.  ``split``: what the devices have of the layers that are on devices, in proportion.
+    As in llama.cpp, ``n_gpu_layers`` counts from the end, with the output as the last of ``n_layer + 1``.  The experts
+    of the first ``n_cpu_moe`` layers and the dense feed-forward weights of the first ``n_cpu_ffn`` are on the CPU, and
+    so are the weights used before the first layer.  ``overrides`` take precedence: the first pattern found in a name
+    decides.  ``split``: the proportions of the layers on devices.
     """
 
     n_layer: int
@@ -62,7 +62,7 @@ class Placement:
     split: tuple[float, ...] = (1.0,)
 
     def _place_of_layer(self, number: int) -> str:
-        """Of a layer, or of the output, which comes after the last."""
+        """Return the place of a layer, or of the output, which comes after the last."""
         n = min(self.n_gpu_layers, self.n_layer + 1)
         first = self.n_layer + 1 - n
         if number < first:
@@ -71,7 +71,7 @@ class Placement:
         return place_of(min(bisect_right(ends, (number - first) / n), len(ends) - 1))
 
     def place(self, name: str) -> str | None:
-        """Where a weight is; None: with the operations around it."""
+        """Return the place of a weight; None: with the operations around it."""
         whole = _PART.sub("", name)
         for pattern, place in self.overrides:
             if pattern.search(whole):
@@ -88,13 +88,12 @@ class Placement:
         return self._place_of_layer(number)
 
     def places(self, names: Iterable[str]) -> dict[str, str]:
-        """Of those weights by which operations can be placed.  RequestError for a pattern that is found in none."""
+        """Return the places of weights that operations are placed by.  RequestError for a pattern without a match."""
         names = sorted(names)
         for pattern, _ in self.overrides:
             if not any(pattern.search(_PART.sub("", name)) for name in names):
                 raise RequestError(
-                    f"[override-tensor] every pattern must be found in the name of a weight that is multiplied but "
-                    f"'{pattern.text:.80}' is in none"
+                    f"[override-tensor] the pattern '{pattern.text:.80}' matches no weight that is multiplied"
                 )
         return {name: place for name in names if (place := self.place(name)) is not None}
 
@@ -104,7 +103,7 @@ def has_experts(names: Iterable[str]) -> bool:
 
 
 def asks_for_two_devices(config: EngineConfig) -> bool:
-    """Whether the options say themselves that a part of the model is on the CPU, or on another device."""
+    """Return whether the options themselves put a part of the model on the CPU or on another device."""
     return bool(
         config.n_gpu_layers is not None
         or config.n_cpu_moe
@@ -115,7 +114,7 @@ def asks_for_two_devices(config: EngineConfig) -> bool:
 
 
 def memory_of_all(config: EngineConfig, devices: Sequence[Device]) -> int:
-    """The CPU's as well, where it may have a part of the model."""
+    """Return the memory of the devices, and of the CPU if it may have a part of the model."""
     from ...hardware import find_device
 
     found = sum(memory_at_hand(config, device) for device in devices)
@@ -130,13 +129,13 @@ def needs_of_parts(
     cache: Sequence[CacheSpec],
     kv_dtype: CacheDType,
 ) -> list[ModelNeeds]:
-    """What the parts on the CPU and on the devices need, of ``Trace.placed_parts``."""
+    """Return the needs of the parts on the CPU and on each device."""
 
     def block_bytes(is_there: Callable[[int], bool]) -> int:
         layers = [spec if is_there(i) else CacheSpec() for i, spec in enumerate(cache)]
         return max(1, CacheLayout(layers, kv_dtype).block_bytes)
 
-    both = replace(needs, paged=False, on_device=True, limited=())  # blocks of all groups are as many as the device has
+    both = replace(needs, paged=False, on_device=True, limited=())  # every group has as many blocks as the device
     return [
         replace(
             both,
@@ -151,9 +150,9 @@ def needs_of_parts(
 def placement_of(
     config: EngineConfig, devices: Sequence[Device], n_layer: int, split: Sequence[float] = ()
 ) -> Placement | None:
-    """What the options ask for; None: all of the model is on the one device.
+    """Return the placement that the options ask for; None if the whole model is on one device.
 
-    ``split``: of several devices, where the options say none.
+    ``split``: proportions of several devices, if the options have none.
     """
     if devices[0].kind == "cpu":
         return None
@@ -176,8 +175,7 @@ def _overrides(given: Sequence[tuple[str, str]], devices: Sequence[Device]) -> t
         named = find_device(name)
         if named.kind != "cpu" and named.name not in places:
             raise UnsupportedError(
-                f"[override-tensor] the device must be CPU or {', '.join(places)}, on which the model is, "
-                f"but is {named.name}"
+                f"[override-tensor] the model is not on {named.name}: choose CPU or {', '.join(places)}"
             )
         pattern = Expression(text, "[override-tensor] a pattern", RequestError)
         found.append((pattern, "cpu" if named.kind == "cpu" else places[named.name]))

@@ -1,4 +1,4 @@
-"""Decoders that score: a matrix on the last hidden state, and the words that ask for a judgement.
+"""Decoders that score texts: a matrix on the last hidden state, and a template that asks for a judgement.
 
 Sources: llama.cpp's converter for the names, ``cls.output`` and the template ``rerank``; the model card of
 Qwen3-Reranker for its score, which is the odds of yes against no.
@@ -34,22 +34,22 @@ Segment: TypeAlias = tuple[str, bool]
 
 
 class RankTemplate:
-    """What a query and a document are put into."""
+    """A prompt with places for a query and a document."""
 
     def __init__(self, source: str) -> None:
-        """LoadError for a template without a place for either."""
+        """LoadError if the template has no place for one of them."""
         self._source = source
         if _PLACES.findall(source) != ["{query}", "{document}"]:
-            raise LoadError("[rerank] the template must have one {query} and then one {document} but has not")
+            raise LoadError("[rerank] the template needs one {query}, followed by one {document}")
 
     def segments(self, query: str, document: str, instruction: str | None = None) -> list[Segment]:
-        """Texts, each with whether it is the template's.  UnsupportedError where it has no place for instructions."""
+        """Return texts, each with whether it is the template's.  UnsupportedError without a place for instructions."""
         source = self._source
         given: list[Segment] = []
         if instruction is not None:
             found = _INSTRUCT.search(source)
             if found is None:
-                raise UnsupportedError("[rerank] the model's template must have an instruction to be given one")
+                raise UnsupportedError("[rerank] the model's template has no place for an instruction: leave it out")
             given = [(source[: found.start()], True), (instruction, False)]
             source = source[found.end() :]
         values = {"{query}": query, "{document}": document}
@@ -58,14 +58,14 @@ class RankTemplate:
 
     @staticmethod
     def around_document(segments: list[Segment]) -> tuple[list[Segment], Segment, list[Segment]]:
-        """What comes before the document, which is the last text that is not the template's, and what after it."""
+        """Split segments at the document: the last text that is not the template's."""
         at = max(i for i, (_, is_template) in enumerate(segments) if not is_template)
         return segments[:at], segments[at], segments[at + 1 :]
 
 
 @dataclass(frozen=True)
 class RankHead:
-    """``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, of rerankers, a template."""
+    """A classifier: ``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, for rerankers, a template."""
 
     weights: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32] | None = None
@@ -73,25 +73,26 @@ class RankHead:
     template: RankTemplate | None = None
 
     def scores(self, hidden: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scores of the classes ``[n, n_classes]``, of hidden states ``[n, n_hidden]``."""
+        """Return the class scores ``[n, n_classes]`` of hidden states ``[n, n_hidden]``."""
         made: npt.NDArray[np.float32] = hidden @ self.weights.T
         return made if self.bias is None else made + self.bias
 
 
 def is_judged(labels: Sequence[str]) -> bool:
-    """Whether the classes are yes and no."""
+    """Return whether the classes are yes and no."""
     return tuple(labels) == YES_OR_NO
 
 
 def relevance(scores: npt.NDArray[np.float32], labels: Sequence[str]) -> npt.NDArray[np.float32]:
-    """``[n]`` of scores of classes ``[n, n_classes]``: the first, or how far yes is above no where these are all."""
+    """Return ``[n]`` from class scores ``[n, n_classes]``: that of the first class, or yes minus no."""
     made: npt.NDArray[np.float32] = scores[:, 0] - scores[:, 1] if is_judged(labels) else scores[:, 0]
     return made
 
 
 def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> RankHead | None:
-    """The head of a decoder's file: its own, or of a reranker that was published as a causal model two rows of the
-    output's matrix; None without either.  LoadError for a head that does not fit.
+    """Return the classifier of a decoder's file, or None.  LoadError if its shape is wrong.
+
+    For a reranker published as a causal model, it is two rows of the output matrix.
     """
     template = tokenizer.vocabulary.chat_templates.get("rerank") if tokenizer is not None else None
     names = [reader.metadata.text(f"general.{key}", "") for key in ("name", "basename")]
@@ -101,11 +102,11 @@ def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels
         shape = reader.tensor_info(HEAD).shape
         n_class = 1 if len(shape) == 1 else shape[0]
         if shape not in ((n_class, dim), (dim,)) or (labels and len(labels) != n_class):
-            raise LoadError(f"[{arch}] '{HEAD}' must be [{len(labels) or 'classes'}, {dim}] but is {list(shape)}")
+            raise LoadError(f"[{arch}] '{HEAD}' has shape {list(shape)}: expected [{len(labels) or 'classes'}, {dim}]")
         weights = dequantize(reader.tensor(HEAD)).reshape(n_class, dim)
         bias = dequantize(reader.tensor(BIAS)) if BIAS in reader else None
         if bias is not None and bias.shape != (n_class,):
-            raise LoadError(f"[{arch}] '{BIAS}' must be [{n_class}] but is {list(bias.shape)}")
+            raise LoadError(f"[{arch}] '{BIAS}' has shape {list(bias.shape)}: expected [{n_class}]")
         if template is None and is_reranker:
             template = TEMPLATE
         return RankHead(weights, bias, labels, None if template is None else RankTemplate(template))
@@ -118,12 +119,12 @@ def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels
 def _word(tokenizer: Tokenizer, word: str) -> int:
     ids = tokenizer.encode(word, add_special=False)
     if len(ids) != 1:
-        raise LoadError(f"[rerank] the vocabulary must have a token for {word!r} but has none")
+        raise LoadError(f"[rerank] the vocabulary has no token for {word!r}")
     return ids[0]
 
 
 def _rows(reader: GGUFReader, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Rows of the output's matrix, as numbers."""
+    """Return rows of the output matrix as float32."""
     import numpy as np
 
     name = "output.weight" if "output.weight" in reader else "token_embd.weight"

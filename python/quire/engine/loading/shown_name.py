@@ -1,4 +1,4 @@
-"""The name of a model in messages."""
+"""Names of models in messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _MADE = re.compile(r"\.(.+)\.gguf\.[^.]+\.part")
 
 
 def shown_name(path: Path) -> str:
-    """The name of a model's file, or of the folder that it stands for."""
+    """Return the name of a model's file, or of the folder that it stands for."""
     found = _MADE.fullmatch(path.name)
     return path.name if found is None else found[1]

@@ -1,4 +1,4 @@
-"""Sizes that nobody gave: chosen by what the model needs and by the memory at hand."""
+"""Choose the sizes that the options leave open, from the model's needs and the available memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 BLOCK_TOKENS = 32
-# Of what the weights leave: the rest is for everything else on the machine.
+# Fractions of the memory that the weights leave; the rest is for everything else on the machine.
 _CACHE_PART, _STEP_PART, _STATE_PART = 2, 8, 4
 MOST_SEQUENCES, _TOKENS_OF_A_SEQUENCE, _LEAST_TOKENS_OF_A_SEQUENCE = 32, 1024, 256
 _MOST_STEP_TOKENS, _LEAST_STEP_TOKENS = 512, 32
@@ -29,10 +29,10 @@ _MOST_UNDIVIDED_TOKENS = 32768
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large an engine is: ``n_blocks`` with the null block, ``n_states`` with the zero state (0 where no layer has
-    one); see ``EngineConfig`` for the rest.
+    """The sizes of an engine; see ``EngineConfig``.
 
-    ``cache_bytes``: of all blocks together, where that is less than ``n_blocks`` of every group; else 0.
+    ``n_blocks`` includes the null block, ``n_states`` the zero state (0 if no layer has states).  ``cache_bytes``: the
+    budget of all blocks together, if that is less than ``n_blocks`` of every group; else 0.
     """
 
     n_ctx: int
@@ -45,36 +45,30 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GroupNeeds:
-    """Layers that see only their last ``reach`` tokens, and the bytes of a block in all of them."""
+    """Layers that see only the last ``reach`` tokens, and the bytes of a block in all of them."""
 
     block_bytes: int
     reach: int
 
     def blocks(self, n_tokens: int, step_tokens: int) -> int:
-        """What a sequence holds at most while it computes up to ``step_tokens`` at a time, as ``CachePool`` counts."""
+        """Return the most blocks that a sequence holds with steps of ``step_tokens``, counted as ``CachePool`` does."""
         span = (self.reach - 1) + (BLOCK_TOKENS - 1) + step_tokens
         return min(_blocks_of(n_tokens), (span + BLOCK_TOKENS - 2) // BLOCK_TOKENS + 1)
 
 
 @dataclass(frozen=True)
 class ModelNeeds:
-    """Bytes that a model takes: its weights, a block of its cache, a sequence's recurrent state, and the step's buffer
-    for each token.
+    """The memory that a model needs, in bytes.
 
-    ``block_bytes``: in all layers; ``limited``: the groups among them whose layers have a window or chunks.
-
-    ``fixed_bytes``: of its vocabulary and the rows of logits, whatever sizes are chosen.
-
-    ``paged``: how much of the cache a step reads costs no memory of its own, so that a larger one is free until it
-    is used; elsewhere every graph is planned for all of it.
-
-    ``on_device``: a part on a device, whose graphs read what is there of a cache, however large it is.
-
-    ``n_ctx_advised``: what the makers of an embedding model read of a text at most.
-
-    ``undivided``: an encoder, which computes a prompt in one step, and keeps nothing.
-
-    ``reads_source``: an encoder reads the prompt, in one step that also has a row of the answer.
+    - ``weights_bytes``; ``block_bytes``: a block of its cache in all layers; ``state_bytes``: a sequence's recurrent
+      states; ``token_bytes``: each token of a step.
+    - ``limited``: the groups of layers with a window or chunks.
+    - ``fixed_bytes``: its vocabulary and the rows of logits, which do not depend on the sizes.
+    - ``paged``: a larger cache costs nothing until it is used.  Otherwise every graph is planned for the whole cache.
+    - ``on_device``: a part on a device, whose graphs read only the used part of a cache.
+    - ``n_ctx_advised``: the length limit of an embedding model.
+    - ``undivided``: an encoder, which computes a prompt in one step and caches nothing.
+    - ``reads_source``: an encoder reads the prompt, in one step that also has a row of the answer.
     """
 
     name: str
@@ -96,7 +90,7 @@ class ModelNeeds:
         return min(self.n_ctx_train, self.n_ctx_advised or self.n_ctx_train)
 
     def context_bytes(self, n_tokens: int, step_tokens: int) -> int:
-        """Blocks of one sequence of so many tokens."""
+        """Return the bytes of the blocks of a sequence of ``n_tokens``."""
         limited = self.limited if self.paged else ()
         everywhere = self.block_bytes - sum(group.block_bytes for group in limited)
         return _blocks_of(n_tokens) * everywhere + sum(
@@ -105,19 +99,19 @@ class ModelNeeds:
 
 
 def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) -> Sizes:
-    """The sizes that ``config`` gives, and for the others what fits into ``available_bytes``.
+    """Return the sizes that ``config`` gives, with the others chosen to fit into ``available_bytes``.
 
-    The cache takes at most half of what the weights leave: one context of the model's training where that is enough
-    room (of layers with a window only what it reaches), and 1024 tokens for each of 32 sequences.  Before that,
-    recurrent states take at most a quarter: for each sequence its own, and a copy for the next one that begins like
-    it.  CapacityError where the weights, or what is asked for, do not fit.
+    Recurrent states take at most a quarter of the memory that the weights leave: one for each sequence, and a snapshot
+    for the next sequence with the same beginning.  The cache takes at most half of the rest: one context as long as in
+    training if there is room (only the windows of layers that have one), and 1024 tokens for each of 32 sequences.
+    CapacityError if the weights or the requested sizes do not fit.
     """
     check_weights(needs.name, needs.weights_bytes, available_bytes)
     left = available_bytes - needs.weights_bytes - needs.fixed_bytes
     if left <= 0:
         raise CapacityError(
-            f"[memory] the vocabulary of {needs.name} must fit beside its weights but "
-            f"{_mib(needs.fixed_bytes)} are more than the memory at hand"
+            f"[memory] no room for the vocabulary of {needs.name} beside its weights: it needs "
+            f"{_mib(needs.fixed_bytes)}"
         )
     if needs.undivided:
         return _undivided(needs, config, left)
@@ -133,8 +127,8 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
     if needed + needs.block_bytes > left:
         asked = f"n_blocks {config.n_blocks}" if config.n_blocks is not None else f"n_ctx {n_ctx}"
         raise CapacityError(
-            f"[memory] {asked} must fit into the {_mib(left)} beside the weights of {needs.name} "
-            f"but takes {_mib(needed + needs.block_bytes)}"
+            f"[memory] {asked} needs {_mib(needed + needs.block_bytes)}, but {_mib(left)} are left beside the "
+            f"weights of {needs.name}"
         )
     n_sequences = min(MOST_SEQUENCES, n_states // 2) if n_states else MOST_SEQUENCES
     if config.n_blocks is None:
@@ -152,7 +146,7 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
 
 @dataclass(frozen=True)
 class _Room:
-    """What there is for the cache: its fair part, and the most that it may take.  A null block comes off each."""
+    """The memory for the cache: its fair share, and the most that it may take.  Each includes a null block."""
 
     needs: ModelNeeds
     step_tokens: int
@@ -164,7 +158,7 @@ class _Room:
 
     @property
     def fair_context(self) -> int:
-        """Tokens of the longest sequence, at most a context of the training, that the fair part holds."""
+        """The longest sequence, at most as long as in training, that the fair share holds."""
         low, high = 0, _blocks_of(self.needs.n_ctx_usual)
         while low < high:
             middle = (low + high + 1) // 2
@@ -176,18 +170,18 @@ class _Room:
 
 
 def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
-    """A step takes a whole context; there is no cache, so that one block but the null block is never used."""
+    """Return the sizes of an encoder: a step takes a whole context, and the one block is never used."""
     most = min(_MOST_UNDIVIDED_TOKENS, left // _CACHE_PART // needs.token_bytes)
     n_ctx = config.n_ctx or min(needs.n_ctx_usual, most, config.max_step_tokens or most)
     n_tokens = config.max_step_tokens or max(n_ctx, _step_tokens(needs, left))
     if not 2 <= n_ctx <= most:
         raise CapacityError(
-            f"[memory] a step of n_ctx {n_ctx} tokens must fit into the {_mib(left)} beside the weights of "
-            f"{needs.name} but takes {_mib(n_ctx * needs.token_bytes)}"
+            f"[memory] a step of n_ctx {n_ctx} tokens needs {_mib(n_ctx * needs.token_bytes)}, but {_mib(left)} are "
+            f"left beside the weights of {needs.name}"
         )
     if n_ctx > n_tokens:
         raise CapacityError(
-            f"[memory] max_step_tokens must be at least n_ctx, {n_ctx}, for an encoder but is {n_tokens}"
+            f"[memory] max_step_tokens {n_tokens} is less than n_ctx {n_ctx}: an encoder reads a prompt in one step"
         )
     return Sizes(
         n_ctx=n_ctx, n_blocks=2, max_sequences=config.max_sequences or MOST_SEQUENCES, max_step_tokens=n_tokens
@@ -195,25 +189,24 @@ def _undivided(needs: ModelNeeds, config: EngineConfig, left: int) -> Sizes:
 
 
 def _whole_sources(needs: ModelNeeds, config: EngineConfig, n_ctx: int, step_tokens: int) -> tuple[int, int]:
-    """A context and a step that holds as long a prompt, and a row of the answer."""
+    """Return ``n_ctx`` and a step that holds a prompt of this length and a row of the answer."""
     if config.max_step_tokens is None:
         step_tokens = max(step_tokens, min(n_ctx + 1, _MOST_UNDIVIDED_TOKENS))
     if config.n_ctx is None:
         n_ctx = min(n_ctx, step_tokens - 1)
     if not 2 <= n_ctx < step_tokens:
         raise CapacityError(
-            f"[memory] max_step_tokens must be more than n_ctx, {n_ctx}, for the encoder of {needs.name} "
-            f"but is {step_tokens}"
+            f"[memory] max_step_tokens {step_tokens} is too small for n_ctx {n_ctx}: the encoder of {needs.name} needs "
+            f"{n_ctx + 1} or more"
         )
     return n_ctx, step_tokens
 
 
 def check_weights(name: str, n_bytes: int, available_bytes: int) -> None:
-    """CapacityError for weights that leave no memory."""
+    """Check that weights fit into memory.  CapacityError if not."""
     if n_bytes >= available_bytes:
         raise CapacityError(
-            f"[memory] the weights of {name} must fit into the memory at hand, {_mib(available_bytes)}, "
-            f"but take {_mib(n_bytes)}"
+            f"[memory] the weights of {name} need {_mib(n_bytes)}, but {_mib(available_bytes)} are available"
         )
 
 
@@ -225,14 +218,14 @@ def _states(needs: ModelNeeds, config: EngineConfig, left: int) -> int:
         n_states = max(3, min(n_states, left // _STATE_PART // needs.state_bytes))
     if n_states * needs.state_bytes >= left:
         raise CapacityError(
-            f"[memory] the states of {n_states // 2} sequences must fit into the {_mib(left)} beside the weights of "
-            f"{needs.name} but take {_mib(n_states * needs.state_bytes)}"
+            f"[memory] the states of {n_states // 2} sequences need {_mib(n_states * needs.state_bytes)}, but "
+            f"{_mib(left)} are left beside the weights of {needs.name}"
         )
     return n_states
 
 
 def limited_states(sizes: Sizes, state_bytes: int, config: EngineConfig, left: int) -> Sizes:
-    """With as many states of so many bytes, and sequences, as a quarter of ``left`` bytes holds."""
+    """Return sizes with as many states, and sequences, as a quarter of ``left`` bytes holds."""
     if state_bytes == 0 or config.max_sequences is not None:
         return sizes
     n_states = max(3, min(sizes.n_states, left // _STATE_PART // state_bytes))
@@ -244,7 +237,7 @@ def _blocks_of(n_tokens: int) -> int:
 
 
 def _context(room: _Room, config: EngineConfig) -> int:
-    """What the model was trained on, as far as the cache reaches; a short one may take more than the cache's part."""
+    """Return the model's context, limited by the cache; a short one may exceed the cache's fair share."""
     needs = room.needs
     if config.n_blocks is not None:
         return min(needs.n_ctx_usual, (config.n_blocks - 1) * BLOCK_TOKENS)
@@ -255,14 +248,14 @@ def _context(room: _Room, config: EngineConfig) -> int:
     needed = room.context_bytes(least) + needs.block_bytes
     if needed > room.most_bytes:
         raise CapacityError(
-            f"[memory] a context of {least} tokens must fit beside the weights of {needs.name} but "
-            f"{_mib(needed)} are more than the memory at hand"
+            f"[memory] no room for a context of {least} tokens beside the weights of {needs.name}: it needs "
+            f"{_mib(needed)}"
         )
     return least
 
 
 def _cache_bytes(room: _Room, config: EngineConfig, n_ctx: int) -> int:
-    """One context at least; beyond it what 32 usual sequences fill, or two contexts where a large cache costs more."""
+    """Return the bytes for 32 usual sequences, or two contexts if a large cache costs more; at least one context."""
     if config.n_blocks is not None:
         return (config.n_blocks - 1) * room.needs.block_bytes
     one = room.context_bytes(n_ctx)
