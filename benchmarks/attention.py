@@ -17,7 +17,7 @@ from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
-from quire._native import kernels
+from quire._native import kernels, testing
 from quire.params.engine_options import CacheDType
 
 BLOCK = 32
@@ -105,22 +105,22 @@ class Layers:
             rows = rng.normal(size=(head_blocks[0] * BLOCK, head_blocks[1], dim)).astype(np.float32)
             n = len(rows)
             slots = list(range(n))
-            whole = kernels.AttentionBatch(
+            whole = testing.AttentionBatch(
                 row_begin=[0, n], n_kv=[n], tables=[list(range(head_blocks[0]))], slots=slots
             )
-            kernels.KernelSet().kv_write(rows, rows, pools[0], pools[1], whole)
+            testing.kv_write(kernels.KernelSet(), rows, rows, pools[0], pools[1], whole)
             return pools[0], pools[1]
         if kv_type == "bf16":
             return (k.view(np.uint32) >> 16).astype(np.uint16), (v.view(np.uint32) >> 16).astype(np.uint16)
         kind = np.float16 if kv_type == "f16" else np.float32
         return k.astype(kind), v.astype(kind)
 
-    def batch(self, n_kv: int) -> kernels.AttentionBatch:
+    def batch(self, n_kv: int) -> testing.AttentionBatch:
         case = self.case
         n = min(case.n_rows, n_kv)
         slots = [t[p // BLOCK] * BLOCK + p % BLOCK for t in self.tables for p in range(n_kv - n, n_kv)]
         row_begin = [i * n for i in range(case.n_sequences + 1)]
-        return kernels.AttentionBatch(
+        return testing.AttentionBatch(
             row_begin=row_begin, n_kv=[n_kv] * case.n_sequences, tables=self.tables, slots=slots
         )
 
@@ -134,8 +134,8 @@ class Layers:
         def run() -> float:
             for k, v in self.layers:
                 for batch in batches:
-                    used.paged_attention(
-                        self.q, k, v, batch, scale=case.head_dim**-0.5, v_head_dim=dim, n_workers=n_workers
+                    testing.paged_attention(
+                        used, self.q, k, v, batch, scale=case.head_dim**-0.5, v_head_dim=dim, n_workers=n_workers
                     )
             return 4.0 * seen * case.n_head * case.head_dim
 

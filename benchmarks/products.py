@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from limits import Kind, Machine, other_load, warning_of_load
 from quire import DType, Tensor, quantize
-from quire._native.kernels import KernelSet, PackedMatrix
+from quire._native.kernels import KernelSet
 from quire._native.quant import needs_importance
+from quire._native.testing import PackedMatrix
 
 TYPES = [
     "f32",

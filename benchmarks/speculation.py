@@ -34,15 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from quire import LLM, SamplingParams, StructuredOutputsParams
-from quire._native.engine import (
-    Decoder,
-    DecoderConfig,
-    Drafter,
-    Request,
-    ScriptedDrafter,
-    VocabInfo,
-)
+from quire._native.engine import Decoder, DecoderConfig, Drafter, Request, VocabInfo
 from quire._native.engine import SamplingParams as NativeParams
+from quire._native.testing import ScriptedDrafter
 from quire.engine import EngineConfig
 from quire.engine.loading.loader import open_model
 from quire.engine.loading.opened_model import OpenedModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import zlib
 from collections.abc import Iterator
@@ -36,6 +37,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_MISSING_TESTING = re.compile(
+    r"No module named 'quire\._native\.testing'|cannot import name 'testing' from 'quire\._native'"
+)
+
 # What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
 MARKS_OF_ROOMS = {
     "cli": ("python_only", "pythons"),
@@ -52,6 +57,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(mark)
     if is_one_of_many(item) and zlib.crc32(item.name.encode()) % 2:  # by name, so that half of each kind stays
         item.add_marker("spare")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Skip files that import the testing module where the native build lacks it (docs/releases.md)."""
+    report = yield
+    if report.failed and _MISSING_TESTING.search(str(report.longrepr)):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, "Skipped: quire._native.testing is absent (QUIRE_TESTING=OFF)")
+    return report
 
 
 def is_one_of_many(item: pytest.Item) -> bool:

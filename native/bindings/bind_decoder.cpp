@@ -11,8 +11,6 @@
 #include "engine/drafting/head_drafter.h"
 #include "engine/drafting/lookup_drafter.h"
 #include "engine/drafting/model_drafter.h"
-#include "testing/fake_executor.h"
-#include "testing/scripted_drafter.h"
 
 namespace quire::bindings {
 namespace py = pybind11;
@@ -104,7 +102,7 @@ void bind_mask_job(py::module_ &m) {
         .def_readonly("choice", &MaskJob::choice)
         .def_readonly("position", &MaskJob::position)
         .def_readonly("tokens", &MaskJob::tokens)
-        .def_readonly("n_hoped", &MaskJob::n_hoped)
+        .def_readonly("n_drafted", &MaskJob::n_drafted)
         .def("__repr__", [](const MaskJob &self) {
             return cat("<MaskJob of request ", static_cast<uint64_t>(self.request), ", choice ", self.choice,
                        ", token ", self.position, ">");
@@ -156,6 +154,15 @@ void bind_event(py::module_ &m) {
 }
 
 void bind_decoder_config(py::module_ &m) {
+    py::class_<DynamicWeights>(m, "DynamicWeights")
+        .def(py::init([](double priority_s, double token_s, double turn_priority) {
+                 return DynamicWeights{priority_s, token_s, turn_priority};
+             }),
+             py::kw_only(), py::arg("priority_s") = DynamicWeights{}.priority_s,
+             py::arg("token_s") = DynamicWeights{}.token_s, py::arg("turn_priority") = DynamicWeights{}.turn_priority)
+        .def_readonly("priority_s", &DynamicWeights::priority_s)
+        .def_readonly("token_s", &DynamicWeights::token_s)
+        .def_readonly("turn_priority", &DynamicWeights::turn_priority);
     const DecoderConfig defaults;
     py::class_<DecoderConfig>(m, "DecoderConfig")
         .def(py::init([](int64_t n_ctx, const std::string &policy, DynamicWeights weights,
@@ -236,93 +243,10 @@ void bind_stats(py::module_ &m) {
         .def_readonly("failed_check", &DecoderStats::failed_check);
 }
 
-void bind_fake_executor(py::module_ &m) {
-    const FakeExecutorOptions d;
-    py::class_<FakeExecutor, Executor, std::shared_ptr<FakeExecutor>>(m, "FakeExecutor")
-        .def(py::init([](int n_vocab, int n_blocks, int block_tokens, int max_rows, int max_logit_rows,
-                         int max_sequences, int max_kv_tokens, double step_s, std::optional<int32_t> fail_on,
-                         std::optional<int32_t> nan_after, const std::vector<std::pair<int, int>> &layers,
-                         int64_t n_state, int n_states, std::optional<size_t> budget_bytes, bool undivided_prompts,
-                         std::optional<int> fail_copy, bool reads_source, bool shows_features, bool reads_features) {
-                 std::vector<CacheLifetime> lifetimes;
-                 for (const auto &[window, chunk] : layers) lifetimes.push_back({window, chunk});
-                 if (reads_source) lifetimes.push_back({0, 0, true});
-                 return std::make_shared<FakeExecutor>(FakeExecutorOptions{
-                     n_vocab, n_blocks, block_tokens, max_rows, max_logit_rows, max_sequences, max_kv_tokens, step_s,
-                     fail_on, nan_after, std::move(lifetimes), n_state, n_states, budget_bytes, undivided_prompts,
-                     fail_copy, shows_features, reads_features});
-             }),
-             py::kw_only(), py::arg("n_vocab") = d.n_vocab, py::arg("n_blocks") = d.n_blocks,
-             py::arg("block_tokens") = d.block_tokens, py::arg("max_rows") = d.max_rows,
-             py::arg("max_logit_rows") = d.max_logit_rows, py::arg("max_sequences") = d.max_sequences,
-             py::arg("max_kv_tokens") = d.max_kv_tokens, py::arg("step_s") = d.step_s, py::arg("fail_on") = py::none(),
-             py::arg("nan_after") = py::none(), py::arg("layers") = std::vector<std::pair<int, int>>{{0, 0}},
-             py::arg("n_state") = d.n_state, py::arg("n_states") = d.n_states, py::arg("budget_bytes") = py::none(),
-             py::arg("undivided_prompts") = d.undivided_prompts, py::arg("fail_copy") = py::none(),
-             py::arg("reads_source") = false, py::arg("shows_features") = false, py::arg("reads_features") = false);
-}
-
-void bind_speculator(py::module_ &m) {
-    using Wishes = std::vector<std::pair<uint64_t, std::vector<int32_t>>>;
-    py::class_<StepCost>(m, "StepCost")
-        .def(py::init<>())
-        .def("took", &StepCost::took, py::arg("n_rows"), py::arg("seconds"), py::arg("all_have_logits") = true)
-        .def("seconds", &StepCost::seconds, py::arg("n_rows"));
-    py::class_<Speculator>(m, "Speculator")
-        .def(py::init([](std::vector<std::shared_ptr<Drafter>> drafters, int draft_max, int draft_min) {
-                 return std::make_unique<Speculator>(std::move(drafters), SpeculationConfig{draft_max, draft_min});
-             }),
-             py::arg("drafters"), py::kw_only(), py::arg("draft_max") = SpeculationConfig{}.draft_max,
-             py::arg("draft_min") = SpeculationConfig{}.draft_min)
-        .def(
-            "propose",
-            [](Speculator &self, const Wishes &texts, int n_rows, const std::vector<std::vector<int32_t>> &forced,
-               const std::vector<std::vector<uint32_t>> &masks, int64_t n_prompt) {
-                std::vector<Speculator::Wish> wishes;
-                for (const auto &[id, tokens] : texts) {
-                    Speculator::Wish wish;
-                    wish.sequence = SequenceId{id};
-                    wish.tokens = tokens;
-                    wish.n_prompt = n_prompt;
-                    wish.max_tokens = static_cast<int64_t>(tokens.size()) + 1000;
-                    wish.most = wish.room = self.most();
-                    wish.drafters = self.set("auto");
-                    const size_t i = wishes.size();
-                    if (i < forced.size()) wish.forced = forced[i];
-                    if (i < masks.size())
-                        wish.mask =
-                            std::make_shared<const TokenMask>(masks[i], static_cast<int32_t>(32 * masks[i].size()));
-                    wishes.push_back(wish);
-                }
-                self.propose(wishes, static_cast<int>(wishes.size()), n_rows);
-                std::vector<std::vector<int32_t>> proposals;
-                for (const Speculator::Wish &wish : wishes) proposals.push_back(wish.proposal);
-                for (const Speculator::Wish &wish : wishes)
-                    if (!wish.proposal.empty()) self.planned(wish.sequence, static_cast<int>(wish.proposal.size()));
-                return proposals;
-            },
-            py::arg("texts"), py::arg("n_rows"), py::arg("forced") = std::vector<std::vector<int32_t>>(),
-            py::arg("masks") = std::vector<std::vector<uint32_t>>(), py::arg("n_prompt") = 0)
-        .def(
-            "forget",
-            [](Speculator &self, uint64_t id, const std::vector<int32_t> &answer) {
-                self.forget(SequenceId{id}, answer);
-            },
-            py::arg("sequence_id"), py::arg("answer"))
-        .def(
-            "judge", [](Speculator &self, uint64_t id, bool is_right) { self.judge(SequenceId{id}, is_right); },
-            py::arg("sequence_id"), py::arg("is_right"))
-        .def("took", &Speculator::took, py::arg("n_rows"), py::arg("seconds"), py::arg("all_have_logits") = true);
-}
-
 void bind_drafters(py::module_ &m) {
     py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter").def_property_readonly("name", &Drafter::name);
     py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(m, "LookupDrafter").def(py::init<>());
     py::class_<GrammarDrafter, Drafter, std::shared_ptr<GrammarDrafter>>(m, "GrammarDrafter").def(py::init<>());
-    py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
-        .def(py::init<std::vector<std::vector<int32_t>>, double, uint64_t, int32_t, double>(), py::arg("scripts"),
-             py::kw_only(), py::arg("agreement"), py::arg("seed") = 0, py::arg("n_vocab"),
-             py::arg("token_read_s") = 0.0);
     py::class_<ModelDrafter, Drafter, std::shared_ptr<ModelDrafter>>(m, "ModelDrafter")
         .def(py::init<std::shared_ptr<Executor>, int64_t>(), py::arg("executor").none(false), py::kw_only(),
              py::arg("n_ctx"));
@@ -330,31 +254,6 @@ void bind_drafters(py::module_ &m) {
         .def(py::init<std::shared_ptr<Executor>, int64_t, std::string, std::vector<int32_t>>(),
              py::arg("executor").none(false), py::kw_only(), py::arg("n_ctx"), py::arg("name") = "mtp",
              py::arg("tokens") = std::vector<int32_t>{});
-    bind_speculator(m);
-    py::class_<SuffixAutomaton>(m, "SuffixAutomaton")
-        .def(py::init<>())
-        .def("append", &SuffixAutomaton::append, py::arg("token"))
-        .def_property_readonly(
-            "match", [](const SuffixAutomaton &self) { return std::pair(self.match().length, self.match().next); })
-        .def_property_readonly("n_states", &SuffixAutomaton::n_states);
-    py::class_<AnswerStore::Cursor>(m, "AnswerCursor").def(py::init<>());
-    py::class_<AnswerStore>(m, "AnswerStore")
-        .def(py::init<size_t>(), py::arg("most_tokens"))
-        .def(
-            "add",
-            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &answer) {
-                self.add(salt, answer);
-            },
-            py::arg("salt"), py::arg("answer"))
-        .def(
-            "find",
-            [](AnswerStore &self, const std::string &salt, const std::vector<int32_t> &tokens,
-               AnswerStore::Cursor &cursor) {
-                const AnswerStore::Found found = self.find(salt, tokens, cursor);
-                return std::pair(found.length, std::vector<int32_t>(found.next.begin(), found.next.end()));
-            },
-            py::arg("salt"), py::arg("tokens"), py::arg("cursor"))
-        .def_property_readonly("n_tokens", &AnswerStore::n_tokens);
 }
 
 } // namespace
@@ -366,7 +265,6 @@ void bind_decoder(py::module_ &m) {
     bind_mask_job(m);
     bind_decoder_config(m);
     bind_stats(m);
-    bind_fake_executor(m);
     py::class_<Decoder>(m, "Decoder")
         .def(py::init([](std::shared_ptr<Executor> executor, std::shared_ptr<VocabInfo> vocab,
                          const DecoderConfig &config, std::vector<std::shared_ptr<Drafter>> drafters) {

@@ -225,6 +225,11 @@ void bind_operations(py::module_ &m) {
     m.def(
         "activate", [](const TraceTensor &x, const std::string &act) { return activate(x, activation_named(act)); },
         py::arg("x"), py::arg("activation"));
+    m.def("reshape", &reshape, py::arg("x"), py::arg("rest"));
+    m.def(
+        "head_linear",
+        [](const TraceTensor &x, std::shared_ptr<Weight> weight) { return head_linear(x, std::move(weight)); },
+        py::arg("x"), py::arg("weight").none(false));
     m.def("soft_cap", &soft_cap, py::arg("x"), py::arg("cap"));
     m.def("select_rows", &select_rows, py::arg("x"), py::arg("rows"));
     m.def(
@@ -256,7 +261,7 @@ void bind_graph(py::module_ &m) {
     bind_specs(m);
     bind_tracer(m);
     bind_operations(m);
-    bind_primitives(m);
+    bind_standalone_operations(m);
     bind_executor(m);
 }
 

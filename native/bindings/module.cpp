@@ -1,5 +1,6 @@
 // The extension module quire._native: a table of contents.
 #include "bindings/bindings.h"
+#include "bindings/testing/bind_testing.h"
 #include "core/version.h"
 
 PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
@@ -24,15 +25,15 @@ PYBIND11_MODULE(_native, m, pybind11::mod_gil_not_used()) {
     bind_quant(quant);
     auto kv = submodule("kv", "The paged KV cache's accounting.");
     bind_kv(kv);
-    auto kernels = submodule("kernels", "CPU kernels on arrays, for tests and benchmarks.");
+    auto kernels = submodule("kernels", "Instruction sets of the CPU kernels.");
     bind_kernels(kernels);
-    bind_matmul(kernels);
-    bind_rows(kernels);
     auto graph = submodule("graph", "Tracing and running models.");
     bind_graph(graph);
-    auto scheduler = submodule("scheduler", "Scheduling on a clock from outside.");
-    bind_scheduler(scheduler);
     auto engine = submodule("engine", "Sampling and decoding.");
     bind_sampling(engine);
     bind_decoder(engine);
+#ifdef QUIRE_TESTING
+    auto testing = submodule("testing", "Native parts by themselves, for tests and benchmarks; absent in wheels.");
+    bind_testing(testing);
+#endif
 }

@@ -164,7 +164,7 @@ std::vector<BlockId> BlockPool::free_blocks() const {
         for (auto id = published; id != cached.end(); ++id) blocks.push_back(BlockId{*id});
         return blocks;
     }
-    OlderHalf halves = *halves_;
+    LruHalf halves = *halves_;
     int32_t last = blank_.size() > 0 ? blank_.in_order().back() : last_;
     for (auto id = halves.next_after(last); id; id = halves.next_after(last)) {
         halves.remove(last = *id);

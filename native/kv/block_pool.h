@@ -22,7 +22,7 @@
 
 #include "kv/cache_ledger.h"
 #include "kv/free_list.h"
-#include "kv/older_half.h"
+#include "kv/lru_half.h"
 #include "kv/prefix_hash.h"
 
 namespace quire {
@@ -113,7 +113,7 @@ class BlockPool {
     std::vector<Block> blocks_;
     FreeList cached_; // free ones with contents: unpublished ones first, then by age
     FreeList blank_;
-    std::optional<OlderHalf> halves_; // by address: of the published ones of cached_
+    std::optional<LruHalf> halves_; // by address: of the published ones of cached_
     int32_t last_ = 0; // that was blank or published when it was handed out
     std::unordered_map<PrefixHash, BlockId, PrefixHashHasher> by_hash_;
     int64_t n_evictions_ = 0;

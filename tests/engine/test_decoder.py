@@ -28,11 +28,7 @@ from decoder_client import (
     prompt,
     text_of,
 )
-from quire._native.engine import (
-    Event,
-    Request,
-    SamplingParams,
-)
+from quire._native.engine import Event, Request, SamplingParams
 from quire.errors import CapacityError, RequestError, ShapeError
 
 

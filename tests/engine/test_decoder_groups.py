@@ -10,7 +10,8 @@ import random
 
 import pytest
 from decoder_client import EOG, Client, Layers, comparable, greedy_without_eog, mixed_requests, params, prompt
-from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, Request, VocabInfo
+from quire._native.testing import FakeExecutor
 from quire.errors import CapacityError
 
 LAYERS = {

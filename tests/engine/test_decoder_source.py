@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from decoder_client import EOG, N_VOCAB, Client, Layers, comparable, hash_of, mix, mixed_requests, params, prompt
 from quire._native.engine import LookupDrafter
-from quire._native.kv import CachePool, PoolGroup
-from quire._native.scheduler import Scheduler, SchedulerConfig
+from quire._native.testing import CachePool, PoolGroup, Scheduler, SchedulerConfig
 from quire.errors import CapacityError, RequestError, UnsupportedError
 
 START = 5

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from quire._native.engine import ScriptedDrafter, Speculator, StepCost
+from quire._native.testing import ScriptedDrafter, Speculator, StepCost
 
 N_VOCAB = 1000
 Cost = Callable[[int], float]

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, SamplingParams, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, Request, SamplingParams, VocabInfo
+from quire._native.testing import FakeExecutor
 from quire.engine import LLM, AsyncLLM
 from quire.engine.loading.loader import packaged_model
 from quire.errors import RequestError, UnsupportedError

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
-from quire._native.engine import Decoder, DecoderConfig, Event, FakeExecutor, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, Event, VocabInfo
+from quire._native.testing import FakeExecutor
 from quire.engine.engine import Engine, EngineRequest, Failure, native_params
 from quire.errors import InternalError, QuireError, RequestError
 from quire.params.sampling import SamplingParams

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 from decoder_client import N_VOCAB, Client, comparable, mixed_requests, params, prompt
-from quire._native.engine import Decoder, DecoderConfig, Drafter, FakeExecutor, HeadDrafter, LookupDrafter, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, Drafter, HeadDrafter, LookupDrafter, VocabInfo
+from quire._native.testing import FakeExecutor
 from quire.errors import ShapeError
 
 ALWAYS = {"speculation": "mtp", "draft_max": 5, "draft_min": 5}  # whatever it costs

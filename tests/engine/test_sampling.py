@@ -11,16 +11,8 @@ import pytest
 import sampling_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire._native.engine import (
-    Sampler,
-    SamplingParams,
-    VocabInfo,
-    default_sampling_order,
-    log_probs_of,
-    log_sum_exp,
-    philox4x32_10,
-    token_random,
-)
+from quire._native.engine import SamplingParams, VocabInfo, default_sampling_order
+from quire._native.testing import Sampler, log_probs_of, log_sum_exp, philox4x32_10, token_random
 from quire.errors import RequestError, ShapeError
 
 Row = npt.NDArray[np.float32]

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quire._native.scheduler import DynamicWeights, Scheduler, SchedulerConfig
+from quire._native.engine import DynamicWeights
+from quire._native.testing import Scheduler, SchedulerConfig
 from quire.errors import CapacityError, InternalError, RequestError
 from scheduler_simulation import FULL, LAYOUTS, Simulation, answer_alone, make_pool, prompt
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from quire._native.kv import CachePool, PoolGroup
-from quire._native.scheduler import Scheduler, SchedulerConfig
+from quire._native.testing import CachePool, PoolGroup, Scheduler, SchedulerConfig
 from quire.errors import CapacityError, UnsupportedError
 from scheduler_simulation import (
     BLOCK,

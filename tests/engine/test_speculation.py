@@ -23,20 +23,8 @@ from decoder_client import (
     prompt,
 )
 from mask_rules import MaskThread, greedy_among
-from quire._native.engine import (
-    AnswerCursor,
-    AnswerStore,
-    Drafter,
-    FakeExecutor,
-    HeadDrafter,
-    LookupDrafter,
-    ModelDrafter,
-    Sampler,
-    SamplingParams,
-    ScriptedDrafter,
-    SuffixAutomaton,
-    VocabInfo,
-)
+from quire._native.engine import Drafter, HeadDrafter, LookupDrafter, ModelDrafter, SamplingParams, VocabInfo
+from quire._native.testing import AnswerCursor, AnswerStore, FakeExecutor, Sampler, ScriptedDrafter, SuffixAutomaton
 from quire.errors import RequestError, UnsupportedError
 from test_sampling import chi_square, chi_square_limit
 
@@ -413,7 +401,7 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
             finish = client.answer(id_).finish
             assert finish is not None
             assert finish.n_accepted_tokens > (8 if agreement == 1 else 0)
-        assert thread.n_hoped > 0 or pause_s
+        assert thread.n_drafted > 0 or pause_s
         client.expect_all_free()
 
 
@@ -442,7 +430,8 @@ def test_names_and_depths_are_checked() -> None:
 
 class SmallClient(Client):
     def __init__(self, n_vocab: int, fake: dict[str, object], drafter: Drafter) -> None:
-        from quire._native.engine import Decoder, DecoderConfig, FakeExecutor
+        from quire._native.engine import Decoder, DecoderConfig
+        from quire._native.testing import FakeExecutor
 
         decoder = Decoder(
             FakeExecutor(block_tokens=4, **fake),  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from quire._native.engine import StopMatcher
+from quire._native.testing import StopMatcher
 from quire.errors import RequestError
 
 

@@ -14,7 +14,8 @@ import pytest
 from decoder_client import N_VOCAB, Client, comparable, mask_of, params, prompt
 from mask_rules import MaskThread, greedy_among
 from quire import LLM, SamplingParams, StructuredOutputsParams
-from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter, ScriptedDrafter, Speculator
+from quire._native.engine import Drafter, GrammarDrafter, LookupDrafter
+from quire._native.testing import ScriptedDrafter, Speculator
 from quire.engine.loading.loader import packaged_model
 from quire.engine.requests.answer_forms import token_vocabulary
 from quire.errors import RequestError

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from decoder_client import N_VOCAB, Client, greedy_without_eog, mask_of, params, prompt
 from mask_rules import MaskThread, greedy_among
-from quire._native.engine import MaskJob, Request, Sampler, SamplingParams, VocabInfo
+from quire._native.engine import MaskJob, Request, SamplingParams, VocabInfo
+from quire._native.testing import Sampler
 from quire.errors import RequestError, ShapeError
 
 
@@ -161,7 +162,7 @@ def test_masks_that_were_not_requested():
         id_ = client.submit(prompt(6), params(max_tokens=2), grammar=True)
         job = client.decoder.wait_mask_job(10.0)
         assert job is not None
-        assert (job.request_id, job.choice, job.position, job.tokens, job.n_hoped) == (id_, 0, 0, [], 0)
+        assert (job.request_id, job.choice, job.position, job.tokens, job.n_drafted) == (id_, 0, 0, [], 0)
         for choice, position in [(0, 1), (1, 0), (-1, 0)]:
             with pytest.raises(RequestError, match="mask"):
                 client.decoder.provide_mask(id_, choice, position, mask_of([1]))

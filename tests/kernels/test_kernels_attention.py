@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_kernels import chosen, using
-from quire._native import kernels
+from quire._native import kernels, testing
 from quire.errors import ShapeError, UnsupportedError
 
 BLOCK = 32
@@ -219,18 +219,18 @@ class Cache:
             positions = range(sequence.n_cached, sequence.n_cached + n)
             slots += [sequence.table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
         tables = [sequence.table for sequence, _ in work]
-        batch = kernels.AttentionBatch(row_begin=row_begin, n_kv=n_kv, tables=tables, slots=slots)
+        batch = testing.AttentionBatch(row_begin=row_begin, n_kv=n_kv, tables=tables, slots=slots)
 
         def gather(name: str) -> Array:
             parts = [getattr(each, name)[each.n_cached : each.n_cached + n] for each, n in work]
             return np.concatenate(parts)
 
         v = None if self.shape.v_in_k else gather("v")
-        chosen().kv_write(gather("k"), v, self.k_pool, self.v_pool, batch, n_workers)
+        testing.kv_write(chosen(), gather("k"), v, self.k_pool, self.v_pool, batch, n_workers)
         q = gather("q")
         q = np.concatenate([q, np.full((n_padding, *q.shape[1:]), np.nan, np.float32)])
         s = self.shape
-        out = chosen().paged_attention(
+        out = testing.paged_attention(chosen(),
             q, self.k_pool, self.v_pool, batch,
             scale=s.scale, soft_cap=s.soft_cap, window=s.window, sinks=self.sinks, bias=self.bias, v_head_dim=s.v_head_dim,
             n_workers=n_workers,
@@ -681,8 +681,8 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
             for kv_type, want in wanted.items():
                 pools = [np.zeros(shape, want.dtype) for shape in ((3, 2, n, BLOCK), (3, 2, BLOCK, n))]
                 slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
-                batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
-                chosen().kv_write(k, -k, pools[0], pools[1], batch, 2)
+                batch = testing.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
+                testing.kv_write(chosen(), k, -k, pools[0], pools[1], batch, 2)
                 by_token = [pools[0].transpose(0, 3, 1, 2), pools[1].transpose(0, 2, 1, 3)]
                 for pool, expected in zip(by_token, (want, wanted_negated(k, kv_type)), strict=True):
                     rows = pool.reshape(96, 2, n)[slots]
@@ -695,17 +695,17 @@ def test_kv_write_rounds_to_nearest_even(isa: str, n: int) -> None:
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16", "q8_0"])
 def test_what_a_step_leaves_of_its_blocks_is_poisoned(kv_type: str) -> None:
     """Of two sequences one ends inside of a block, one fills its last block; all else stays as it was."""
-    assert kernels.poisons()  # in all tests: conftest.py
+    assert testing.poisons()  # in all tests: conftest.py
     n_heads, dim = 2, 6
     slots = [*range(32 + 20, 64), *range(96, 96 + 5), *range(128 + 30, 160)]
-    batch = kernels.AttentionBatch(row_begin=[0, 17, 19], n_kv=[37, 32], tables=[[1, 3], [4]], slots=slots)
+    batch = testing.AttentionBatch(row_begin=[0, 17, 19], n_kv=[37, 32], tables=[[1, 3], [4]], slots=slots)
     k = np.ones((len(slots), n_heads, dim), np.float32)
     if kv_type == "q8_0":
         pools = [np.zeros((5, n_heads, q8_bytes(dim)), np.int8) for _ in range(2)]
     else:
         kind = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kv_type]
         pools = [np.zeros(shape, kind) for shape in ((5, n_heads, dim, BLOCK), (5, n_heads, BLOCK, dim))]
-    chosen().kv_write(k, k, *pools, batch, poison_rest=True)
+    testing.kv_write(chosen(), k, k, *pools, batch, poison_rest=True)
     for pool, is_k in zip(pools, (True, False), strict=True):
         if kv_type == "q8_0":
             values = pool[:, :, -4 * BLOCK :].copy().view(np.float32)[..., None]
@@ -728,8 +728,8 @@ def test_kv_write_of_codes(isa: str, n: int) -> None:
     k[5, 0, n // 2], k[6, 1, 0] = np.nan, -np.inf
     pools = [np.full((3, 2, q8_bytes(n)), 85, np.int8) for _ in range(2)]
     slots = [int(i) for i in rng.permutation(np.arange(96))[:64]]
-    batch = kernels.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
-    chosen().kv_write(k, -k, pools[0], pools[1], batch, 2)
+    batch = testing.AttentionBatch(row_begin=[0, 64], n_kv=[64], tables=[[1, 2]], slots=slots)
+    testing.kv_write(chosen(), k, -k, pools[0], pools[1], batch, 2)
     padded = -(-n // 4) * 4
     codes = [pool[:, :, : BLOCK * padded] for pool in pools]
     by_token = [
@@ -758,13 +758,13 @@ def stored_values(rows: npt.NDArray[np.generic], kv_type: str) -> Array:
 
 def test_no_sequences_and_empty_sequences(isa: str) -> None:
     k_pool, pool = np.zeros((2, 1, 4, BLOCK), np.float32), np.zeros((2, 1, BLOCK, 4), np.float32)
-    nothing = kernels.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
-    out = chosen().paged_attention(np.ones((3, 2, 4), np.float32), k_pool, pool, nothing, scale=1.0)
+    nothing = testing.AttentionBatch(row_begin=[0], n_kv=[], tables=[], slots=[])
+    out = testing.paged_attention(chosen(), np.ones((3, 2, 4), np.float32), k_pool, pool, nothing, scale=1.0)
     assert out.shape == (3, 2, 4)
     assert not out.any()
-    batch = kernels.AttentionBatch(row_begin=[0, 0, 1, 1], n_kv=[5, 1, 0], tables=[[1], [1], []], slots=[32])
+    batch = testing.AttentionBatch(row_begin=[0, 0, 1, 1], n_kv=[5, 1, 0], tables=[[1], [1], []], slots=[32])
     pool[1, 0, 0] = 2.0
-    out = chosen().paged_attention(np.ones((1, 2, 4), np.float32), k_pool, pool, batch, scale=1.0)
+    out = testing.paged_attention(chosen(), np.ones((1, 2, 4), np.float32), k_pool, pool, batch, scale=1.0)
     np.testing.assert_array_equal(out, np.full((1, 2, 4), 2.0, np.float32))
 
 
@@ -790,9 +790,9 @@ def test_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    def batch(**changes: object) -> kernels.AttentionBatch:
+    def batch(**changes: object) -> testing.AttentionBatch:
         good: dict[str, object] = {"row_begin": [0, 2], "n_kv": [2], "tables": [[1]], "slots": [32, 33]}
-        return kernels.AttentionBatch(**{**good, **changes})  # type: ignore[arg-type]
+        return testing.AttentionBatch(**{**good, **changes})  # type: ignore[arg-type]
 
     wrong: list[dict[str, object]] = [{"row_begin": bad} for bad in ([], [0], [1, 2], [0, 3])]
     wrong += [{"n_kv": [1]}, {"n_kv": [33]}, {"slots": [32]}, {"tables": []}]
@@ -801,43 +801,43 @@ def test_wrong_arguments_are_refused() -> None:
             batch(**changes)
     q, pool = np.zeros((2, 4, 8), np.float32), np.zeros((2, 2, BLOCK, 8), np.float16)
     k_pool = np.zeros((2, 2, 8, BLOCK), np.float16)
-    chosen().paged_attention(q, k_pool, pool, batch(), scale=1.0)
+    testing.paged_attention(chosen(), q, k_pool, pool, batch(), scale=1.0)
     v_pools = (pool[:1], pool[:, :1], pool.astype(np.float32), pool[:, :, :16], pool.astype(np.int16))
     for v_pool in (*v_pools, np.asfortranarray(pool)):
         with pytest.raises(ShapeError):
-            chosen().paged_attention(q, k_pool, v_pool, batch(), scale=1.0)
+            testing.paged_attention(chosen(), q, k_pool, v_pool, batch(), scale=1.0)
     for bad in (q[:1], q[:, :3], q[:, :, :4], q[0]):
         with pytest.raises(ShapeError):
-            chosen().paged_attention(bad, k_pool, pool, batch(), scale=1.0)
+            testing.paged_attention(chosen(), bad, k_pool, pool, batch(), scale=1.0)
     for options in ({"window": 0}, {"soft_cap": 0.0}, {"sinks": np.zeros(3, np.float32)}, {"n_workers": 0}):
         with pytest.raises(ShapeError):
-            chosen().paged_attention(q, k_pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
+            testing.paged_attention(chosen(), q, k_pool, pool, batch(), scale=1.0, **options)  # type: ignore[arg-type]
     for changes in ({"tables": [[2]]}, {"tables": [[-1]]}, {"slots": [32, 64]}, {"slots": [-1, 32]}):
         with pytest.raises(ShapeError):
-            chosen().paged_attention(q, k_pool, pool, batch(**changes), scale=1.0)
+            testing.paged_attention(chosen(), q, k_pool, pool, batch(**changes), scale=1.0)
     read_only = k_pool.copy()
     read_only.flags.writeable = False
     k = np.zeros((2, 2, 8), np.float32)
     with pytest.raises(ValueError, match="not writeable"):
-        chosen().kv_write(k, k, read_only, pool, batch())
+        testing.kv_write(chosen(), k, k, read_only, pool, batch())
     with pytest.raises(ShapeError):
-        chosen().kv_write(k, k[:1], k_pool, pool, batch())
+        testing.kv_write(chosen(), k, k[:1], k_pool, pool, batch())
     codes = np.zeros((2, 2, q8_bytes(8)), np.int8)
-    chosen().kv_write(k, k, codes, codes.copy(), batch())
-    chosen().paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=8)
+    testing.kv_write(chosen(), k, k, codes, codes.copy(), batch())
+    testing.paged_attention(chosen(), q, codes, codes, batch(), scale=1.0, v_head_dim=8)
     one = np.zeros((2, 1, 8, BLOCK), np.float32)
     with pytest.raises(ShapeError, match="without a v_pool"):
-        chosen().paged_attention(q, one, None, batch(), scale=1.0)
+        testing.paged_attention(chosen(), q, one, None, batch(), scale=1.0)
     with pytest.raises(ShapeError, match="v_head_dim must be at most 8"):
-        chosen().paged_attention(q, one, None, batch(), scale=1.0, v_head_dim=9)
+        testing.paged_attention(chosen(), q, one, None, batch(), scale=1.0, v_head_dim=9)
     with pytest.raises(ShapeError, match="heads of k_pool"):
-        chosen().paged_attention(q, k_pool, None, batch(), scale=1.0, v_head_dim=4)
+        testing.paged_attention(chosen(), q, k_pool, None, batch(), scale=1.0, v_head_dim=4)
     with pytest.raises(ShapeError, match="must both be there"):
-        chosen().kv_write(k, None, k_pool, pool, batch())
+        testing.kv_write(chosen(), k, None, k_pool, pool, batch())
     with pytest.raises(ShapeError, match="v_head_dim must be given for a cache of codes"):
-        chosen().paged_attention(q, codes, codes, batch(), scale=1.0)
+        testing.paged_attention(chosen(), q, codes, codes, batch(), scale=1.0)
     with pytest.raises(ShapeError, match="the bytes of a block and head of v_pool must be 512 but is 384"):
-        chosen().paged_attention(q, codes, codes, batch(), scale=1.0, v_head_dim=12)
+        testing.paged_attention(chosen(), q, codes, codes, batch(), scale=1.0, v_head_dim=12)
     for bad_pool in (codes[:, :, :-4], codes[:1], codes.reshape(2, 2, 32, 12)):
         with pytest.raises(ShapeError):
-            chosen().kv_write(k, k, codes, np.ascontiguousarray(bad_pool), batch())
+            testing.kv_write(chosen(), k, k, codes, np.ascontiguousarray(bad_pool), batch())

@@ -19,13 +19,9 @@ from matmul_bounds import (
     seen_activations,
 )
 from quire import ShapeError, UnsupportedError, dequantize
-from quire._native.kernels import (
-    KernelSet,
-    PackedMatrix,
-    emulated_isas,
-    supported_isas,
-)
+from quire._native.kernels import KernelSet, emulated_isas, supported_isas
 from quire._native.quant import needs_importance
+from quire._native.testing import PackedMatrix
 
 SMALL_BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "q2_0"]
 QUANTIZED = [*SMALL_BLOCKS, "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq2_xs"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_kernels import chosen, using
-from quire._native import kernels
+from quire._native import kernels, testing
 from quire.errors import ShapeError, UnsupportedError
 
 Array = npt.NDArray[np.float32]
@@ -34,7 +34,7 @@ def test_layer_norm(n: int, scale: float) -> None:
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1, keepdims=True) + 1e-6)
     for w, b in ((None, None), (weight, None), (None, bias), (weight, bias)):
-        found = chosen().layer_norm(x, w, b, 1e-6)
+        found = testing.layer_norm(chosen(), x, w, b, 1e-6)
         exact = expected * (1 if w is None else w) + (0 if b is None else b)
         # The difference to the mean has its error, which is of the size of the numbers.
         np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5 * float(np.abs(weight).max()))
@@ -46,8 +46,8 @@ def test_rms_norm(n: int, scale: float) -> None:
     x, weight = numbers(3 * n, scale).reshape(3, n), numbers(n, seed=5)
     wide = x.astype(np.float64)
     expected = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
-    np.testing.assert_allclose(chosen().rms_norm(x, None, 1e-6), expected, rtol=2e-6, atol=1e-30)
-    np.testing.assert_allclose(chosen().rms_norm(x, weight, 1e-6), expected * weight, rtol=2e-6, atol=1e-30)
+    np.testing.assert_allclose(testing.rms_norm(chosen(), x, None, 1e-6), expected, rtol=2e-6, atol=1e-30)
+    np.testing.assert_allclose(testing.rms_norm(chosen(), x, weight, 1e-6), expected * weight, rtol=2e-6, atol=1e-30)
 
 
 @pytest.mark.parametrize("n", [2, 6, 14, 16, 30, 34, 64, 80, 128])
@@ -56,7 +56,7 @@ def test_rotate(n: int, interleaved: bool) -> None:
     x, cosines, sines = numbers(n), numbers(n, 1.0, 1), numbers(n, 1.0, 2)
     partner = x.reshape(-1, 2)[:, ::-1].reshape(-1) if interleaved else np.roll(x, n // 2)
     expected = x.astype(np.float64) * cosines + partner.astype(np.float64) * sines
-    found = chosen().rotate(x, cosines, sines, interleaved=interleaved)
+    found = testing.rotate(chosen(), x, cosines, sines, interleaved=interleaved)
     np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
 
 
@@ -78,16 +78,21 @@ def test_activations_and_gates(activation: str, n: int) -> None:
     x, up = numbers(n, 4.0), numbers(n, seed=9)
     expected = double(x, activation)
     # What cancels near zero is small beside the operand.
-    np.testing.assert_allclose(chosen().activate(x, activation), expected, rtol=1e-6, atol=3e-7 * np.abs(x).max())
     np.testing.assert_allclose(
-        chosen().gate(x, up, activation), expected * up, rtol=2e-6, atol=1e-6 * np.abs(x).max() * np.abs(up).max()
+        testing.activate(chosen(), x, activation), expected, rtol=1e-6, atol=3e-7 * np.abs(x).max()
+    )
+    np.testing.assert_allclose(
+        testing.gate(chosen(), x, up, activation),
+        expected * up,
+        rtol=2e-6,
+        atol=1e-6 * np.abs(x).max() * np.abs(up).max(),
     )
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
 def test_activations_of_extremes(activation: str) -> None:
     x = np.array([0.0, -0.0, 1e-40, -1e-40, 88.0, -88.0, 200.0, -200.0, 1e30, -1e30, np.inf, np.nan], np.float32)
-    found = chosen().activate(x, activation)
+    found = testing.activate(chosen(), x, activation)
     assert found[:2].tolist() == [0.0, 0.0]
     assert np.abs(found[2:4]).max() <= 1e-40
     np.testing.assert_allclose(found[[4, 6, 8]], x[[4, 6, 8]], rtol=1e-6)
@@ -101,24 +106,24 @@ def test_activations_of_extremes(activation: str) -> None:
 def test_soft_cap(n: int) -> None:
     x = numbers(n, 40.0)
     expected = 30 * np.tanh(x.astype(np.float64) / 30)
-    np.testing.assert_allclose(chosen().soft_cap(x, 30.0), expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(testing.soft_cap(chosen(), x, 30.0), expected, rtol=2e-6, atol=1e-6)
 
 
 def test_odd_arguments_are_refused() -> None:
     with pytest.raises(ShapeError, match="one shape"):
-        chosen().gate(numbers(3), numbers(4), "silu")
+        testing.gate(chosen(), numbers(3), numbers(4), "silu")
     with pytest.raises(UnsupportedError, match="'swish'"):
-        chosen().activate(numbers(3), "swish")
+        testing.activate(chosen(), numbers(3), "swish")
     with pytest.raises(ShapeError, match="even size"):
-        chosen().rotate(numbers(3), numbers(3), numbers(3))
+        testing.rotate(chosen(), numbers(3), numbers(3), numbers(3))
 
 
 @pytest.mark.parametrize("n", [0, *SIZES])
 def test_largest(n: int) -> None:
     x = numbers(n) - 5
-    assert chosen().largest(x) == x.max(initial=-np.inf)
+    assert testing.largest(chosen(), x) == x.max(initial=-np.inf)
     for i in {0, n // 2, n - 1} if n else set():
         for strange in (np.nan, np.inf, -np.inf):
             y = x.copy()
             y[i] = strange
-            assert math.isnan(chosen().largest(y))
+            assert math.isnan(testing.largest(chosen(), y))

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from quire._native.kernels import ThreadTeam
+from quire._native.testing import ThreadTeam
 from quire.errors import CapacityError, ShapeError
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

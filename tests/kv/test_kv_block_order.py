@@ -28,7 +28,7 @@ def test_an_unknown_order_is_refused() -> None:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
-def test_the_next_block_is_the_next_one_of_the_older_half(data: st.DataObject) -> None:
+def test_next_block_comes_from_the_lru_half(data: st.DataObject) -> None:
     pool = BlockPool(N_USABLE + 1, 1, reuse="by_address")
     names = (bytes([n // 256, n % 256]) * 16 for n in range(1, 10000))
     held = [pool.allocate() for _ in range(N_USABLE)]

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from quire._native.kv import BlockPool, BlockTable, block_hash
+from quire._native.kv import BlockPool, BlockTable
+from quire._native.testing import block_hash
 from quire.errors import CapacityError, InternalError, ShapeError
 
 

@@ -19,7 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from quire._native.graph import CacheSpec
-from quire._native.kv import CacheLayout, CachePool, PoolGroup, SequenceCache
+from quire._native.kv import CacheLayout
+from quire._native.testing import CachePool, PoolGroup, SequenceCache
 from quire.errors import CapacityError, ShapeError
 from scheduler_simulation import BLOCK, LAYOUTS, MIXED, NOTHING, STATE, STATE_ALONE, Layout, make_pool
 

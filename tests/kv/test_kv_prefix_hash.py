@@ -9,7 +9,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quire._native.kv import blake2b, block_hash
+from quire._native.testing import blake2b, block_hash
 from quire.errors import ShapeError
 
 

@@ -13,7 +13,8 @@ import pytest
 from counting_device import CountingDevice, counting_device
 from decoder_client import Client
 from decoder_client import params as native_params
-from quire._native.engine import Decoder, DecoderConfig, ScriptedDrafter, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, VocabInfo
+from quire._native.testing import ScriptedDrafter
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.engine.loading.loader import fit_of, open_model

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_kernels import threads_of
-from quire._native.engine import Decoder, DecoderConfig, FakeExecutor, Request, VocabInfo
+from quire._native.engine import Decoder, DecoderConfig, Request, VocabInfo
+from quire._native.testing import FakeExecutor
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.engine.requests.texts import TextOptions, shares

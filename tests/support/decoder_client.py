@@ -18,12 +18,12 @@ from quire._native.engine import (
     DecoderConfig,
     Drafter,
     Event,
-    FakeExecutor,
     Request,
     SampledToken,
     SamplingParams,
     VocabInfo,
 )
+from quire._native.testing import FakeExecutor
 
 N_VOCAB = 64
 EOG = 63

@@ -31,14 +31,14 @@ def greedy_among(rule: Rule, context: Sequence[int], n: int, sign: int = 1) -> l
 class MaskThread(threading.Thread):
     """Answers all jobs, ahead as far as the rule leaves no choice, and ``most`` tokens.
 
-    ``pause_s``: before each mask.  ``declines``: every so many masks along hoped tokens it says that there is none.
+    ``pause_s``: before each mask.  ``declines``: every so many masks along a draft it says that there is none.
     """
 
     def __init__(self, client: Client, rule: Rule, most: int = 0, pause_s: float = 0.0, declines: int = 0) -> None:
         super().__init__(daemon=True)
         self.client, self.rule, self.most, self.pause_s, self.declines = client, rule, most, pause_s, declines
         self.generated: dict[tuple[int, int], list[int]] = {}
-        self.n_hoped = 0  # masks along hoped tokens
+        self.n_drafted = 0  # masks along a draft
         self.start()
 
     def run(self) -> None:
@@ -47,11 +47,11 @@ class MaskThread(threading.Thread):
             tokens = self.generated.setdefault((job.request_id, job.choice), [])
             assert len(tokens) >= job.position - len(job.tokens)
             tokens[job.position - len(job.tokens) :] = job.tokens
-            is_hoped = job.n_hoped > 0
+            is_drafted = job.n_drafted > 0
             while True:
                 assert not tokens or tokens[-1] in self.rule(tokens[:-1])
-                self.n_hoped += is_hoped
-                if is_hoped and self.declines and self.n_hoped % self.declines == 0:
+                self.n_drafted += is_drafted
+                if is_drafted and self.declines and self.n_drafted % self.declines == 0:
                     decoder.decline_mask(job.request_id, job.choice)
                     break
                 position, forced = len(tokens), list[int]()
@@ -64,4 +64,4 @@ class MaskThread(threading.Thread):
                 if token is None:
                     break
                 tokens.append(token)
-                is_hoped = True
+                is_drafted = True

@@ -12,8 +12,8 @@ import zlib
 from dataclasses import dataclass, field
 
 from quire._native.graph import CacheSpec
-from quire._native.kv import BlockPool, CacheEdit, CacheLayout, CachePool, PoolGroup
-from quire._native.scheduler import Plan, Scheduler, SchedulerConfig
+from quire._native.kv import BlockPool, CacheLayout
+from quire._native.testing import CacheEdit, CachePool, Plan, PoolGroup, Scheduler, SchedulerConfig
 
 BLOCK = 4
 N_VOCAB = 5

@@ -97,11 +97,11 @@ void DecoderLoop::draft() {
 }
 
 // Masks along the drafts are computed while the step runs.
-void DecoderLoop::hope(const Plan &plan) {
+void DecoderLoop::prefetch_masks(const Plan &plan) {
     for (const PlanItem &item : plan.items) {
         if (item.n_drafted == 0) continue;
         const auto [request, choice] = owners_.at(item.id);
-        if (request->masks) request->masks->hope(choice, item.sequence->drafted);
+        if (request->masks) request->masks->prefetch(choice, item.sequence->drafted);
     }
 }
 

@@ -105,7 +105,7 @@ bool DecoderLoop::step() {
         return !plan.preempted.empty() || !plan.yielded.empty();
     }
     announce(plan);
-    hope(plan);
+    prefetch_masks(plan);
     const double started_s = now_s();
     if (!run(plan)) return true;
     const double step_s = now_s() - started_s;

@@ -78,7 +78,7 @@ class DecoderLoop {
     void draft_beginnings();
     void await_mask(MaskLease &masks, int choice, double start_s, double patience_s);
     void await_forced_text();
-    void hope(const Plan &plan);
+    void prefetch_masks(const Plan &plan);
     void announce(const Plan &plan);
     void tell_progress(const ActiveRequest &request, const PlanItem &item);
     StepWants wants_of(const Plan &plan) const;

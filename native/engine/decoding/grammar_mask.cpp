@@ -40,23 +40,23 @@ void MaskExchange::enqueue(Place place, Slot &slot) {
     arrived_.notify_one();
 }
 
-// The masks along `ahead` stay as far as that is what is hoped for.  Forced tokens stay in any case.
-bool MaskExchange::cut_to_hoped(Slot &slot) {
-    const size_t n = std::min(slot.ahead.size(), slot.hoped.size());
+// The masks along `ahead` stay as far as the draft has them.  Forced tokens stay in any case.
+bool MaskExchange::cut_to_draft(Slot &slot) {
+    const size_t n = std::min(slot.ahead.size(), slot.draft.size());
     size_t i = 0;
-    while (i < n && (!slot.masks[i] || slot.ahead[i] == slot.hoped[i])) ++i;
+    while (i < n && (!slot.masks[i] || slot.ahead[i] == slot.draft[i])) ++i;
     if (i == n) return false;
     slot.ahead.resize(i);
     slot.masks.resize(i + 1);
     return true;
 }
 
-// Takes one more of the hoped tokens to what is computed ahead, where there is one and its mask allows it.
+// Take one more token of the draft to what is computed ahead, if there is one and its mask allows it.
 bool MaskExchange::extend(Slot &slot) {
     const size_t n = slot.ahead.size();
-    if (n >= slot.hoped.size() || !std::equal(slot.ahead.begin(), slot.ahead.end(), slot.hoped.begin())) return false;
-    if (!slot.masks.back() || !slot.masks.back()->allows(slot.hoped[n])) return false;
-    slot.ahead.push_back(slot.hoped[n]);
+    if (n >= slot.draft.size() || !std::equal(slot.ahead.begin(), slot.ahead.end(), slot.draft.begin())) return false;
+    if (!slot.masks.back() || !slot.masks.back()->allows(slot.draft[n])) return false;
+    slot.ahead.push_back(slot.draft[n]);
     return true;
 }
 
@@ -68,10 +68,10 @@ void MaskExchange::ask(RequestId request, int choice, int64_t position, int32_t 
                             cat("token ", slot.ahead.front(), " must be drawn, which is forced, but ", token, " is"));
     slot.position = position;
     slot.untold.push_back(token);
-    if (!slot.hoped.empty() && slot.hoped.front() == token)
-        slot.hoped.pop_front();
+    if (!slot.draft.empty() && slot.draft.front() == token)
+        slot.draft.pop_front();
     else
-        slot.hoped.clear();
+        slot.draft.clear();
     if (!slot.ahead.empty() && slot.ahead.front() == token) { // who computes masks is ahead already
         slot.ahead.pop_front();
         slot.masks.pop_front();
@@ -88,12 +88,12 @@ void MaskExchange::ask(RequestId request, int choice, int64_t position, int32_t 
         enqueue({request, choice}, slot);
 }
 
-void MaskExchange::hope(RequestId request, int choice, std::span<const int32_t> draft) {
+void MaskExchange::prefetch(RequestId request, int choice, std::span<const int32_t> draft) {
     std::lock_guard lock(mutex_);
     Slot &slot = this->slot(request, choice);
-    slot.hoped.assign(draft.begin(), draft.end());
+    slot.draft.assign(draft.begin(), draft.end());
     if (slot.job != Slot::Job::none) return; // its answer goes on with this
-    cut_to_hoped(slot);
+    cut_to_draft(slot);
     if (extend(slot)) enqueue({request, choice}, slot);
 }
 
@@ -145,8 +145,8 @@ std::optional<MaskJob> MaskExchange::wait(double timeout_s) {
     jobs_.pop_front();
     Slot &slot = this->slot(request, choice);
     slot.job = Slot::Job::taken;
-    const auto n_hoped = static_cast<int64_t>(slot.ahead.size());
-    MaskJob job{request, choice, slot.position + n_hoped, std::exchange(slot.untold, {}), n_hoped};
+    const auto n_drafted = static_cast<int64_t>(slot.ahead.size());
+    MaskJob job{request, choice, slot.position + n_drafted, std::exchange(slot.untold, {}), n_drafted};
     job.tokens.insert(job.tokens.end(), slot.ahead.begin(), slot.ahead.end());
     return job;
 }
@@ -191,7 +191,7 @@ MaskExchange::Provided MaskExchange::provide(RequestId request, int choice, int6
     }
     slot.masks.push_back(std::move(mask));
     provided_.notify_all();
-    const bool is_elsewhere = cut_to_hoped(slot);
+    const bool is_elsewhere = cut_to_draft(slot);
     if (!extend(slot))
         slot.job = Slot::Job::none;
     else if (is_elsewhere || !jobs_.empty()) // the others first
@@ -209,7 +209,7 @@ void MaskExchange::decline(RequestId request, int choice) {
         throw RequestError("grammar_mask", cat("a mask must have been asked for but none of choice ", choice, " was"));
     if (slot->masks.empty()) return enqueue({request, choice}, *slot);
     slot->ahead.resize(slot->masks.size() - 1);
-    slot->hoped.clear();
+    slot->draft.clear();
     slot->job = Slot::Job::none;
 }
 

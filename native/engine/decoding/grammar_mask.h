@@ -25,7 +25,7 @@ struct MaskJob {
     int64_t position = 0;
     // Generated before it, as far as that is new: whoever was told others from position - tokens.size() on forgets those.
     std::vector<int32_t> tokens;
-    int64_t n_hoped = 0; // of those, the last ones, which may turn out to be others
+    int64_t n_drafted = 0; // of those, the last ones, which may turn out to be others
 };
 
 // What is known of a choice's next tokens before they are drawn.
@@ -37,7 +37,7 @@ struct Outlook {
 // Thread-safe; the decoder's side waits only where it says how long.  Invariant: a choice has at most one job, which nobody
 // has taken yet or one thread works on.  So jobs may be taken by several threads, and the masks of a choice still come in
 // order.  A mask may come with tokens that are forced before it: their own masks, of one token each, are not handed over.
-// Once the mask of the next token is there, a job goes on along the tokens that are hoped for, so that the masks of all
+// Once the mask of the next token is there, a job goes on along the draft, so that the masks of all
 // rows of a draft are there when its step is done.
 class MaskExchange {
   public:
@@ -49,7 +49,7 @@ class MaskExchange {
     // The generated token before `position` is this: the mask of `position` will be needed.
     void ask(RequestId request, int choice, int64_t position, int32_t token);
     // The next generated tokens may be these: the masks along them may be needed.
-    void hope(RequestId request, int choice, std::span<const int32_t> draft);
+    void prefetch(RequestId request, int choice, std::span<const int32_t> draft);
     // None: not there yet, and provide() will say that it is waited for.  InternalError for a mask nobody asked for.
     std::shared_ptr<const TokenMask> take(RequestId request, int choice, int64_t position);
     Outlook outlook(RequestId request, int choice);
@@ -70,7 +70,7 @@ class MaskExchange {
     // The tokens from `position` on are `forced`, and the mask is of the token behind them.
     Provided provide(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
                      std::span<const int32_t> forced = {});
-    // There is no mask behind the hoped tokens of a job.  If they are drawn, it will be asked for again.
+    // There is no mask behind the drafted tokens of a job.  If they are drawn, it will be asked for again.
     void decline(RequestId request, int choice);
     void close();
 
@@ -83,7 +83,7 @@ class MaskExchange {
         std::vector<int32_t> untold; // the last tokens before `position`, which no job has told
         std::deque<int32_t> ahead;
         std::deque<std::shared_ptr<const TokenMask>> masks;
-        std::deque<int32_t> hoped; // from `position` on
+        std::deque<int32_t> draft; // from `position` on
         enum class Job { none, queued, taken, outdated } job = Job::none;
         Clock::time_point asked_at;
         bool waited_for = false;
@@ -93,7 +93,7 @@ class MaskExchange {
     Slot &slot(RequestId request, int choice) { return slots_.at(request)[static_cast<size_t>(choice)]; }
     Slot *find(RequestId request, int choice); // none: the request has ended
     void enqueue(Place place, Slot &slot);
-    static bool cut_to_hoped(Slot &slot);
+    static bool cut_to_draft(Slot &slot);
     static bool extend(Slot &slot);
 
     const int32_t n_vocab_;
@@ -126,7 +126,7 @@ class MaskLease {
     double n_forced() { return exchange_->n_forced(); }
     double seconds() { return exchange_->seconds(); }
     void ask(int choice, int64_t position, int32_t after) { exchange_->ask(request_, choice, position, after); }
-    void hope(int choice, std::span<const int32_t> draft) { exchange_->hope(request_, choice, draft); }
+    void prefetch(int choice, std::span<const int32_t> draft) { exchange_->prefetch(request_, choice, draft); }
 
   private:
     const std::shared_ptr<MaskExchange> exchange_;

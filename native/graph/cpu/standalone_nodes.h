@@ -1,4 +1,4 @@
-// How primitives run inside of a program on the CPU.
+// How standalone operations run inside of a program on the CPU.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace quire {
 // One row of the result from one row of each input, all of f32 (ids: i32).  Called from several threads.
 using RowFunction = std::function<void(std::span<const void *const> inputs, float *out)>;
 
-// What a primitive's own node may refer to.
+// What a standalone operation's own node may refer to.
 struct CpuNodeParts {
     std::vector<CpuValue *> inputs;
     CpuValue *out;
@@ -46,7 +46,7 @@ class RowNode : public CpuNode {
     CpuValue *out_;
 };
 
-// ggml's operators, by one thread: right for every primitive, and fast enough for those that are rare.
+// ggml's operators, by one thread: right for every operation, and fast enough for those that are rare.
 class StockNode : public CpuNode {
   public:
     struct Input {

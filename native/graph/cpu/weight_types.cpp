@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "graph/cpu/same_numbers.h"
+#include "graph/cpu/equivalent_types.h"
 #include "kernels/matmul/file_blocks.h"
 
 namespace quire {
 namespace {
 
 // Of a type whose numbers another format holds.
-void pack_same_numbers(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
+void pack_as_equivalent(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
     const DType dtype = tensor.dtype();
     const size_t from_bytes = row_bytes(dtype, packed.n_in);
     const int64_t to_bytes = packed.n_in / file_block_columns(packed.format) * file_block_bytes(packed.format);
@@ -20,8 +20,8 @@ void pack_same_numbers(const PackedWeights &packed, const Tensor &tensor, int64_
     static thread_local std::vector<uint8_t> written;
     written.resize(static_cast<size_t>(to_bytes * rows.n_out));
     for (int64_t i = 0; i < rows.n_out; ++i)
-        write_same_numbers(dtype, tensor.data() + static_cast<size_t>(first + i) * from_bytes, packed.n_in,
-                           written.data() + i * to_bytes);
+        write_as_equivalent(dtype, tensor.data() + static_cast<size_t>(first + i) * from_bytes, packed.n_in,
+                            written.data() + i * to_bytes);
     pack_tile(rows, written.data(), 0, to);
 }
 
@@ -47,7 +47,7 @@ std::optional<WeightFormat> packed_format(DType dtype) {
     case DType::mxfp4: return WeightFormat::mxfp4;
     case DType::nvfp4: return WeightFormat::nvfp4;
     case DType::q2_0: return WeightFormat::q2_0;
-    default: return format_of_same_numbers(dtype);
+    default: return equivalent_format(dtype);
     }
 }
 
@@ -58,8 +58,8 @@ int64_t packed_row_bytes(DType dtype, int64_t n) {
 }
 
 void pack_tile(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
-    format_of_same_numbers(tensor.dtype()) ? pack_same_numbers(packed, tensor, tile, to)
-                                           : pack_tile(packed, tensor.data(), tile, to);
+    equivalent_format(tensor.dtype()) ? pack_as_equivalent(packed, tensor, tile, to)
+                                      : pack_tile(packed, tensor.data(), tile, to);
 }
 
 } // namespace quire

@@ -4,9 +4,9 @@
 
 namespace quire {
 
-std::unique_ptr<CpuNode> Primitive::cpu_node(const CpuNodeParts &) const { return nullptr; }
+std::unique_ptr<CpuNode> StandaloneOperation::cpu_node(const CpuNodeParts &) const { return nullptr; }
 
-void Primitive::add_nodes(CpuLowering &lowering, int i) const {
+void StandaloneOperation::add_nodes(CpuLowering &lowering, int i) const {
     std::vector<CpuValue *> inputs;
     std::vector<StockNode::Input> shaped;
     for (int from : lowering.operation(i).inputs) {
@@ -24,9 +24,9 @@ void Primitive::add_nodes(CpuLowering &lowering, int i) const {
                            used);
 }
 
-TraceTensor record_primitive(std::shared_ptr<const Primitive> primitive, const std::vector<TraceTensor> &inputs,
-                             TraceShape shape) {
-    return inputs.front().tracer->record(std::move(primitive), inputs, std::move(shape));
+TraceTensor record_standalone(std::shared_ptr<const StandaloneOperation> operation,
+                              const std::vector<TraceTensor> &inputs, TraceShape shape) {
+    return inputs.front().tracer->record(std::move(operation), inputs, std::move(shape));
 }
 
 } // namespace quire

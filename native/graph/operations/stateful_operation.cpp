@@ -36,7 +36,7 @@ class StateNode : public CpuNode {
     }
 
   private:
-    const StateKernel &kernel_; // the primitive's, which the trace holds
+    const StateKernel &kernel_; // the operation's, which the trace holds
     std::vector<CpuValue *> inputs_;
     CpuValue *out_;
     float *states_;
@@ -75,17 +75,17 @@ void compute(ggml_tensor *out, int thread, int n_threads, void *context) {
 
 } // namespace
 
-StatePrimitive::StatePrimitive(const char *name, StatePlace place, std::vector<WeightRef> weights)
+StatefulOperation::StatefulOperation(const char *name, StatePlace place, std::vector<WeightRef> weights)
     : name_(name), place_(place), weights_(std::move(weights)) {}
 
-std::string StatePrimitive::describe() const { return cat(name_, " layer ", place_.layer, " state ", place_.index); }
+std::string StatefulOperation::describe() const { return cat(name_, " layer ", place_.layer, " state ", place_.index); }
 
-const StateKernel &StatePrimitive::kernel() const {
+const StateKernel &StatefulOperation::kernel() const {
     std::call_once(made_, [this] { kernel_ = make_kernel(); });
     return *kernel_;
 }
 
-ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
+ggml_tensor *StatefulOperation::lower(const StockParts &p) const {
     const Tensor &states = p.store->state(place_);
     if (states.device().kind() != DeviceKind::cpu) return lower_on_device(p, states);
     std::vector<ggml_tensor *> sources;
@@ -101,17 +101,17 @@ ggml_tensor *StatePrimitive::lower(const StockParts &p) const {
     return ggml_reshape_4d(p.context, rows, ne[0], ne[1], ne[2], ne[3]);
 }
 
-std::unique_ptr<CpuNode> StatePrimitive::cpu_node(const CpuNodeParts &parts) const {
+std::unique_ptr<CpuNode> StatefulOperation::cpu_node(const CpuNodeParts &parts) const {
     return std::make_unique<StateNode>(kernel(), parts, parts.store.state(place_));
 }
 
-bool StreamPrimitive::runs_on(Device device) const {
+bool StreamedOperation::runs_on(Device device) const {
     if (device.kind() == DeviceKind::cpu) return true;
     return has_operator() && runs_by_streams(device, input_shapes(), n_state(),
                                              [this](const StateStreams &streams) { return make_streams(streams); });
 }
 
-ggml_tensor *StreamPrimitive::lower_on_device(const StockParts &p, const Tensor &states) const {
+ggml_tensor *StreamedOperation::lower_on_device(const StockParts &p, const Tensor &states) const {
     return stock_by_streams(p, stream_inputs(p), states,
                             [this](const StateStreams &streams) { return make_streams(streams); });
 }

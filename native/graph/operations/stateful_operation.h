@@ -1,7 +1,7 @@
 // Operations that carry a state of each sequence from row to row (convolutions, scans, delta rules): what they share.
 //
 // To add one: a StateKernel that reads and updates the state of one sequence, and a function that claims the state from
-// the tracer and records a StatePrimitive.  A kernel gives the same bits however the rows of a sequence are cut into
+// the tracer and records a StatefulOperation.  A kernel gives the same bits however the rows of a sequence are cut into
 // steps: it computes one row after the other.
 #pragma once
 
@@ -44,9 +44,9 @@ class StateKernel {
                      int part) const = 0;
 };
 
-class StatePrimitive : public Primitive {
+class StatefulOperation : public StandaloneOperation {
   public:
-    StatePrimitive(const char *name, StatePlace place, std::vector<WeightRef> weights);
+    StatefulOperation(const char *name, StatePlace place, std::vector<WeightRef> weights);
     std::string describe() const override;
     std::vector<WeightRef> weights() const override { return weights_; }
     size_t n_tensors() const override { return 64; } // for each part of a step (graph/stock/state_plan.h)
@@ -72,9 +72,9 @@ class StatePrimitive : public Primitive {
 };
 
 // One that ggml computes by streams (graph/stock/state_streams.h).
-class StreamPrimitive : public StatePrimitive {
+class StreamedOperation : public StatefulOperation {
   public:
-    using StatePrimitive::StatePrimitive;
+    using StatefulOperation::StatefulOperation;
     bool runs_on(Device device) const override;
 
   protected:

@@ -1,4 +1,4 @@
-// The primitives by name.  All throw ShapeError where shapes do not fit.  Axes count from the last dimension, 0; the
+// The standalone operations by name.  All throw ShapeError where shapes do not fit.  Axes count from the last dimension, 0; the
 // leading one, of rows, cannot be named.
 #pragma once
 
@@ -30,7 +30,7 @@ TraceTensor multiply_weight(const TraceTensor &x, WeightRef weight);
 
 // operations/standalone/norms.cpp
 TraceTensor layer_norm(const TraceTensor &x, WeightRef weight, WeightRef bias, float eps); // either may be null
-TraceTensor l2_norm(const TraceTensor &x, float eps);                        // x / max(|x|, eps)
+TraceTensor l2_norm(const TraceTensor &x, float eps); // x / max(|x|, eps)
 TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, float eps); // RMS of each part
 
 // operations/standalone/layout.cpp

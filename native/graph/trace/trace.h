@@ -2,7 +2,7 @@
 //
 // A kind lives in one file: parameters, shape rule, ggml's operators, and what it is on the CPU.  Those that our own
 // program fuses with others, or that read the cache, are in graph/operations/ and recorded by graph/trace/fused_operations.h; all others are
-// primitives (graph/operations/standalone_operation.h).
+// standalone operations (graph/operations/standalone_operation.h).
 #pragma once
 
 #include <ggml.h>

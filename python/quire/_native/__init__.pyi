@@ -5,6 +5,6 @@ from . import graph as graph
 from . import kernels as kernels
 from . import kv as kv
 from . import quant as quant
-from . import scheduler as scheduler
+from . import testing as testing
 
 __version__: str

@@ -5,9 +5,8 @@ from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
-from quire._native.graph import Executor
+from quire._native.graph import ExecutorBase
 from quire._native.kv import CacheStats
-from quire._native.scheduler import DynamicWeights
 
 # Sampling
 
@@ -85,69 +84,6 @@ class SampledToken:
     @property
     def top(self) -> list[tuple[int, float]]: ...
 
-@final
-class Sampler:
-    """Draws the tokens of one choice.  A draw depends on logits, tokens and (seed, choice, position) alone.
-
-    RequestError for parameters that do not fit the vocabulary.
-    """
-
-    def __init__(self, params: SamplingParams, vocab: VocabInfo, choice: int = 0) -> None: ...
-    def sample(
-        self,
-        logits: npt.NDArray[np.float32],
-        tokens: Sequence[int],
-        n_prompt: int,
-        mask: npt.NDArray[np.uint32] | None = None,
-        maxima: npt.NDArray[np.float32] | None = None,
-    ) -> SampledToken:
-        """The next token after ``tokens``, of which the first ``n_prompt`` are the prompt.
-
-        ``logits [n_vocab]``; ``-inf`` excludes.  ``mask [(n_vocab + 31) // 32]``: bit ``i % 32`` of word ``i // 32``
-        says whether token i may be drawn.  ``maxima [(n_vocab + 63) // 64]``: the largest of every 64 logits, NaN where
-        one is not finite, where that is known; it saves looking at all of them.  RequestError for NaN or ``+inf``, or
-        when no token is left; ShapeError for another size.
-        """
-    def distribution(
-        self,
-        logits: npt.NDArray[np.float32],
-        tokens: Sequence[int],
-        n_prompt: int,
-        mask: npt.NDArray[np.uint32] | None = None,
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """What ``sample`` would draw from: ids and probabilities of the tokens that survive the chain."""
-
-def log_sum_exp(logits: npt.NDArray[np.float32]) -> float:
-    """``log(sum(exp(logits)))`` of one row."""
-
-def log_probs_of(logits: npt.NDArray[np.float32], id: int, n_top: int = 0) -> SampledToken:
-    """Log-softmax of one row at ``id`` and at the ``n_top`` likeliest."""
-
-@final
-class StopMatcher:
-    """Turns the bytes of tokens into text that is safe to show.
-
-    Holds back incomplete characters and what may become one of the ``stop`` strings.  Ill-formed UTF-8 becomes U+FFFD
-    as with ``errors="replace"``.  The stop string whose end comes first wins, of those that end together the longest.
-    """
-
-    def __init__(self, stop: Sequence[str], *, include_stop: bool = False) -> None: ...
-    def push(self, data: bytes) -> str:
-        """More bytes; the text that may be shown now.  Nothing after a stop."""
-    def finish(self) -> str:
-        """The end of the bytes: what was held back."""
-    @property
-    def stopped(self) -> bool: ...
-    @property
-    def matched(self) -> int | None:
-        """Index of the stop string that ended the text."""
-
-def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
-    """Philox4x32-10 (Salmon et al. 2011): four words of counter, two of key, four words out."""
-
-def token_random(seed: int, choice: int, position: int) -> tuple[float, float]:
-    """The numbers in [0, 1) for drawing one token, and for deciding about its top choices (XTC)."""
-
 def default_sampling_order() -> list[str]:
     """Names of the stages of the sampling chain."""
 
@@ -196,7 +132,7 @@ class MaskJob:
     """A mask to be computed: that of generated token number ``position``.
 
     ``tokens``: generated before it, as far as that is new; whoever was told others in their places forgets those.  The
-    last ``n_hoped`` of them may turn out to be others.
+    last ``n_drafted`` of them may turn out to be others.
     """
 
     @property
@@ -208,7 +144,7 @@ class MaskJob:
     @property
     def tokens(self) -> list[int]: ...
     @property
-    def n_hoped(self) -> int: ...
+    def n_drafted(self) -> int: ...
 
 @final
 class Timings:
@@ -283,6 +219,21 @@ class Event:
         """Name of the class in ``quire.errors``."""
     @property
     def error(self) -> str: ...
+
+class DynamicWeights:
+    """The weights of the dynamic policy.
+
+    Among the requests of one key, in seconds of waiting: ``priority_s``, one level of priority, and, against it,
+    ``token_s``, one pending token.  Between keys ``turn_priority`` levels of priority are worth one turn.
+    """
+
+    def __init__(self, *, priority_s: float = 10.0, token_s: float = 0.001, turn_priority: float = 50.0) -> None: ...
+    @property
+    def priority_s(self) -> float: ...
+    @property
+    def token_s(self) -> float: ...
+    @property
+    def turn_priority(self) -> float: ...
 
 @final
 class DecoderConfig:
@@ -364,7 +315,7 @@ class ModelDrafter(Drafter):
     ``n_ctx``: positions that it has.  UnsupportedError for a model with a recurrent state, or without logits.
     """
 
-    def __init__(self, executor: Executor | FakeExecutor, *, n_ctx: int) -> None: ...
+    def __init__(self, executor: ExecutorBase, *, n_ctx: int) -> None: ...
 
 @final
 class HeadDrafter(Drafter):
@@ -378,98 +329,12 @@ class HeadDrafter(Drafter):
 
     def __init__(
         self,
-        executor: Executor | FakeExecutor,
+        executor: ExecutorBase,
         *,
         n_ctx: int,
         name: str = "mtp",
         tokens: Sequence[int] = (),
     ) -> None: ...
-
-@final
-class ScriptedDrafter(Drafter):
-    """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
-
-    Each position is right with the probability ``agreement``, decided by a hash; wrong tokens are the next id.  To test
-    and measure speculation.  ``token_read_s``: it tells that reading a token takes so long, once for each sequence.
-    RequestError where ``agreement`` is not from 0 to 1.
-    """
-
-    def __init__(
-        self,
-        scripts: Sequence[Sequence[int]],
-        *,
-        agreement: float,
-        seed: int = 0,
-        n_vocab: int,
-        token_read_s: float = 0.0,
-    ) -> None: ...
-
-@final
-class StepCost:
-    """Seconds of a step by its number of rows, as they were lately."""
-
-    def __init__(self) -> None: ...
-    def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
-        """A step of so many rows took so long; one with rows of a prompt has no logits of them and is cheaper."""
-    def seconds(self, n_rows: int) -> float:
-        """What is expected: never less for more rows; little more for more than were ever seen."""
-
-@final
-class Speculator:
-    """How deep drafts are.  A decoder has its own; this one is for simulation."""
-
-    def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
-    def propose(
-        self,
-        texts: Sequence[tuple[int, Sequence[int]]],
-        n_rows: int,
-        forced: Sequence[Sequence[int]] = [],
-        masks: Sequence[Sequence[int]] = [],
-        n_prompt: int = 0,
-    ) -> list[list[int]]:
-        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
-
-        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``:
-        tokens of each text that are its prompt; at most 1000 more follow.
-        """
-    def forget(self, sequence_id: int, answer: Sequence[int]) -> None:
-        """A sequence has ended."""
-    def judge(self, sequence_id: int, is_right: bool) -> None:
-        """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
-    def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
-        """A step of so many rows took so long, as for :class:`StepCost`."""
-
-@final
-class SuffixAutomaton:
-    """A growing text (Blumer et al. 1985)."""
-
-    def __init__(self) -> None: ...
-    def append(self, token: int) -> None: ...
-    @property
-    def match(self) -> tuple[int, int]:
-        """Length of the longest end of the text that occurred before, and the position of what followed there."""
-    @property
-    def n_states(self) -> int: ...
-
-@final
-class AnswerCursor:
-    """How far a text was looked up in an ``AnswerStore``."""
-
-    def __init__(self) -> None: ...
-
-@final
-class AnswerStore:
-    """Earlier answers, ``most_tokens`` at most, those of a salt for its own texts alone."""
-
-    def __init__(self, most_tokens: int) -> None: ...
-    def add(self, salt: bytes, answer: Sequence[int]) -> None: ...
-    def find(self, salt: bytes, tokens: Sequence[int], cursor: AnswerCursor) -> tuple[int, list[int]]:
-        """How much of the end of ``tokens`` occurs in an answer, and what followed there: -1 is the end of an answer.
-
-        ``cursor``: of the same text, as far as it was before.
-        """
-    @property
-    def n_tokens(self) -> int: ...
 
 @final
 class DrafterStats:
@@ -574,7 +439,7 @@ class Decoder:
 
     def __init__(
         self,
-        executor: Executor | FakeExecutor,
+        executor: ExecutorBase,
         vocab: VocabInfo,
         config: DecoderConfig,
         drafters: Sequence[Drafter] = [],
@@ -613,7 +478,7 @@ class Decoder:
         ShapeError for another size, RequestError for a mask that was not asked for.
         """
     def decline_mask(self, request_id: int, choice: int) -> None:
-        """A job is done without the mask behind its hoped tokens; if they are drawn, that is asked for again."""
+        """A job is done without the mask behind its drafted tokens; if they are drawn, that is asked for again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
         """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
 
@@ -632,42 +497,3 @@ class Decoder:
     def stats(self) -> DecoderStats: ...
     def close(self) -> None:
         """Cancel every request, join the thread, give all blocks back.  The last events still can be waited for."""
-
-@final
-class FakeExecutor:
-    """A model without weights, for tests: its logits are a hash of the tokens that its layers see through the cache.
-
-    ``layers``: (window, chunk) of each layer that keeps rows, 0 for none.  A layer's hash of what it sees: h = 0; for
-    each token h = mix(h * 31 + token + 1).  With ``n_state`` numbers a recurrent layer keeps that of all tokens in one
-    of ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups and the
-    recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
-    with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
-    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
-    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.  ``shows_features``: it
-    leaves r of every row for a head; ``reads_features``: it is a head, whose r is mix(r' * 31 + token + 1) of the r'
-    that comes with the token.
-    """
-
-    def __init__(
-        self,
-        *,
-        n_vocab: int = 64,
-        n_blocks: int = 65,
-        block_tokens: int = 32,
-        max_rows: int = 256,
-        max_logit_rows: int = 64,
-        max_sequences: int = 64,
-        max_kv_tokens: int = 0,
-        step_s: float = 0.0,
-        fail_on: int | None = None,
-        nan_after: int | None = None,
-        layers: Sequence[tuple[int, int]] = [(0, 0)],
-        n_state: int = 0,
-        n_states: int = 17,
-        budget_bytes: int | None = None,
-        undivided_prompts: bool = False,
-        fail_copy: int | None = None,
-        reads_source: bool = False,
-        shows_features: bool = False,
-        reads_features: bool = False,
-    ) -> None: ...

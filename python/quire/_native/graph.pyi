@@ -234,6 +234,12 @@ def soft_cap(x: TraceTensor, cap: float) -> TraceTensor:
 def select_rows(x: TraceTensor, rows: TraceTensor) -> TraceTensor:
     """``[tokens, n]`` to ``["rows", n]``."""
 
+def reshape(x: TraceTensor, rest: Sequence[int]) -> TraceTensor:
+    """Another shape of the same row, in 1 to 3 dimensions after the leading one."""
+
+def head_linear(x: TraceTensor, weight: Weight) -> TraceTensor:
+    """``x [tokens, h, n_in]`` times ``weight [h, n_out, n_in]``, each head with its own matrix."""
+
 @final
 class MoeSpec:
     """Routing of a mixture of experts, and what an expert does between its matrices.
@@ -486,8 +492,8 @@ def packed_row_bytes(dtype: DType | str, n: int) -> int:
 def cache_bytes_per_block(cache: Sequence[CacheSpec], kv_dtype: str) -> int:
     """Bytes that one block of tokens takes in the caches of all layers."""
 
-# Operations of graph/primitives.h.  Axes count from the last dimension, 0.
-PRIMITIVES: tuple[str, ...]
+# Standalone operations (native/graph/trace/standalone_operations.h).  Axes count from the last dimension, 0.
+STANDALONE: tuple[str, ...]
 """The names of all that follow (for tests)."""
 
 def sigmoid(x: TraceTensor) -> TraceTensor:
@@ -549,12 +555,6 @@ def concat(a: TraceTensor, b: TraceTensor, axis: int) -> TraceTensor:
 
 def repeat_heads(x: TraceTensor, n: int) -> TraceTensor:
     """``[tokens, h, d]`` to ``[tokens, h * n, d]``, each head ``n`` times in turn."""
-
-def reshape(x: TraceTensor, rest: Sequence[int]) -> TraceTensor:
-    """Another shape of the same row, in 1 to 3 dimensions after the leading one."""
-
-def head_linear(x: TraceTensor, weight: Weight) -> TraceTensor:
-    """``x [tokens, h, n_in]`` times ``weight [h, n_out, n_in]``, each head with its own matrix."""
 
 def scale_by_position(
     x: TraceTensor, positions: TraceTensor, *, beta: float, n_ctx: int, offset: int = 0

@@ -1,26 +1,8 @@
 """The accounting of what layers keep between steps: sizes, blocks, states, prefixes.  No memory of the cache itself."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from quire._native.graph import CacheSpec
-
-def blake2b(data: bytes, *, digest_size: int = 64, person: bytes = b"") -> bytes:
-    """BLAKE2b (RFC 7693) without a key, as ``hashlib.blake2b``; the hash behind ``block_hash``."""
-
-def block_hash(
-    token_ids: Sequence[int],
-    *,
-    parent: bytes | None = None,
-    adapter: bytes = b"",
-    media: bytes = b"",
-    salt: bytes = b"",
-) -> bytes:
-    """The 32-byte name of a full block of tokens.
-
-    BLAKE2b-256, personal ``quire.kv.block.1``, over parent, tokens (32 bits each), adapter, media and salt, each
-    preceded by its length in bytes (64 bits), all little-endian.
-    """
 
 class CacheGroup:
     """Layers whose rows live equally long; they share block tables."""
@@ -137,26 +119,6 @@ class BlockTable:
     def release(self) -> None:
         """Give all blocks back, the last one first."""
 
-class PoolGroup:
-    """A group of layers in a pool: its block ids, the null block included, and how long rows are needed."""
-
-    def __init__(
-        self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0, of_source: bool = False
-    ) -> None: ...
-
-class CacheEdit:
-    """A change of contents that the accounting decided on: ``copy`` of source to target, or ``discard`` of source."""
-
-    @property
-    def kind(self) -> Literal["copy", "discard"]: ...
-    @property
-    def group(self) -> int | None:
-        """The group of the blocks; None: states."""
-    @property
-    def source(self) -> int: ...
-    @property
-    def target(self) -> int: ...
-
 class CacheBytes:
     """Bytes of one kind: ``held`` by running sequences, and ``cached``: free, and found again until they are needed."""
 
@@ -176,60 +138,3 @@ class CacheStats:
     def states(self) -> CacheBytes: ...
     @property
     def n_snapshots(self) -> int: ...
-
-class CachePool:
-    """Blocks of every group of layers and slots of recurrent state, under one budget in bytes (None: all of them)."""
-
-    def __init__(
-        self,
-        groups: Sequence[PoolGroup],
-        *,
-        block_tokens: int = 32,
-        n_states: int = 0,
-        state_bytes: int = 0,
-        budget_bytes: int | None = None,
-        reuse: str = "by_age",
-    ) -> None: ...
-    @property
-    def groups(self) -> list[BlockPool]: ...
-    @property
-    def states(self) -> BlockPool | None: ...
-    @property
-    def held_bytes(self) -> int:
-        """Of blocks and states that someone refers to."""
-    @property
-    def filled_bytes(self) -> int:
-        """Of those, and of free ones that still have contents."""
-    @property
-    def stats(self) -> CacheStats: ...
-    def take_edits(self) -> list[CacheEdit]:
-        """Edits since the last call, in their order."""
-    def check(self) -> None:
-        """Verify every invariant; InternalError names the one that broke."""
-
-class SequenceCache:
-    """What one sequence keeps between steps: a table of blocks in each group, and a slot of state.
-
-    It computes at most ``step_tokens`` tokens at a time.
-    """
-
-    def __init__(self, pool: CachePool, *, step_tokens: int, salt: bytes = b"") -> None: ...
-    @property
-    def tables(self) -> list[list[int]]: ...
-    @property
-    def state(self) -> int | None: ...
-    def match(self, token_ids: Sequence[int], max_tokens: int) -> int:
-        """Tokens of the longest prefix for which every group has what it needs."""
-    def take(self, token_ids: Sequence[int], max_tokens: int) -> int | None:
-        """Share that prefix and reserve what the rest needs; None, and no change, when there is no room."""
-    def has_room_to_write(self, begin: int, end: int) -> bool: ...
-    def prepare(self, begin: int, end: int) -> None:
-        """Have private blocks for these positions; CapacityError when there is no room."""
-    def advance(self, token_ids: Sequence[int], n_computed: int) -> None:
-        """So many are computed: full blocks can be found, and what no later token needs is dropped."""
-    def snapshot(self, token_ids: Sequence[int], *, rolling: bool = False) -> None:
-        """Keep the state, which is that after these tokens: whole blocks."""
-    @property
-    def can_fork(self) -> bool: ...
-    def fork(self) -> SequenceCache: ...
-    def release(self) -> None: ...

@@ -107,7 +107,7 @@ def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt
     matcher = constrained.matchers.get(job.choice)
     if matcher is None:
         matcher = constrained.matchers[job.choice] = constrained.grammar.matcher()
-    position, is_hoped = job.position, job.n_hoped > 0
+    position, is_drafted = job.position, job.n_drafted > 0
     next_token: int | None = None
     try:
         matcher.follow(position - len(job.tokens), job.tokens)
@@ -116,9 +116,9 @@ def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt
             next_token = decoder.provide_mask(job.request_id, job.choice, position, mask, forced)
             if next_token is None:
                 return
-            position, is_hoped = position + len(forced) + 1, True
+            position, is_drafted = position + len(forced) + 1, True
             matcher.advance(next_token)
     except QuireError:
-        if not is_hoped:
+        if not is_drafted:
             raise
         decoder.decline_mask(job.request_id, job.choice)  # nobody has drawn those tokens yet

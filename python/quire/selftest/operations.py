@@ -230,7 +230,7 @@ _FUSED = [
     OperationCase("moe", _moe(dtype="q8_0"), QUANTIZED, variant="q8_0"),
 ]  # fmt: skip
 
-_PRIMITIVES = [
+_STANDALONE = [
     *map(_of_one, ("sigmoid", "softplus", "tanh", "exp", "relu_squared", "quick_gelu", "negate")),
     _of_one("clamp", low=-0.5, high=1.0),
     _of_one("xielu", alpha_p=0.8, alpha_n=1.3, beta=0.5, eps=-1e-6),
@@ -273,4 +273,4 @@ _RECURRENT = [
     OperationCase("wkv7", _wkv7, PRODUCTS, _with_state(8192)),
 ]  # fmt: skip
 
-OPERATIONS = (*_FUSED, *_PRIMITIVES, *_RECURRENT)
+OPERATIONS = (*_FUSED, *_STANDALONE, *_RECURRENT)

@@ -30,7 +30,7 @@ Walk walk_of(const char *place, const std::vector<int64_t> &a, const std::vector
     return walk;
 }
 
-class Broadcast : public Primitive {
+class Broadcast : public StandaloneOperation {
   public:
     Broadcast(Operator op, Walk walk, WeightRef weight) : op_(op), walk_(walk), weight_(std::move(weight)) {}
     std::string describe() const override { return cat(name_of(op_), weight_ ? " " + weight_->name : " broadcast"); }
@@ -66,14 +66,14 @@ TraceTensor with_tensor(Operator op, const TraceTensor &a, const TraceTensor &b)
     if (a.shape().rest.size() != b.shape().rest.size())
         throw ShapeError(name_of(op), "both must have as many dimensions but have not");
     const Walk walk = walk_of(name_of(op), a.shape().rest, b.shape().rest);
-    return record_primitive(std::make_shared<Broadcast>(op, walk, nullptr), {a, b}, a.shape());
+    return record_standalone(std::make_shared<Broadcast>(op, walk, nullptr), {a, b}, a.shape());
 }
 
 TraceTensor with_weight(Operator op, const TraceTensor &x, WeightRef weight) {
     if (weight->tensor.dtype() != DType::f32)
         throw ShapeError(name_of(op), cat(weight->name, " must be f32 but is ", name(weight->tensor.dtype())));
     const Walk walk = walk_of(name_of(op), x.shape().rest, weight->tensor.shape());
-    return record_primitive(std::make_shared<Broadcast>(op, walk, std::move(weight)), {x}, x.shape());
+    return record_standalone(std::make_shared<Broadcast>(op, walk, std::move(weight)), {x}, x.shape());
 }
 
 } // namespace

@@ -66,9 +66,9 @@ class ShiftKernel : public StateKernel {
     int64_t n_;
 };
 
-class TokenShift : public StatePrimitive {
+class TokenShift : public StatefulOperation {
   public:
-    TokenShift(StatePlace place, int64_t n) : StatePrimitive("token_shift", place, {}), n_(n) {}
+    TokenShift(StatePlace place, int64_t n) : StatefulOperation("token_shift", place, {}), n_(n) {}
 
   protected:
     ggml_tensor *lower_on_device(const StockParts &p, const Tensor &states) const override {
@@ -80,10 +80,10 @@ class TokenShift : public StatePrimitive {
     int64_t n_;
 };
 
-class ConvState : public StatePrimitive {
+class ConvState : public StatefulOperation {
   public:
     ConvState(StatePlace place, WeightRef weight, WeightRef bias, bool is_silu)
-        : StatePrimitive("conv_state", place, without_null({weight, bias})), weight_(std::move(weight)),
+        : StatefulOperation("conv_state", place, without_null({weight, bias})), weight_(std::move(weight)),
           bias_(std::move(bias)), is_silu_(is_silu) {}
 
   protected:
@@ -127,8 +127,8 @@ TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, S
                                            "] but is ", name(weight->tensor.dtype()), " ", to_string(taps)));
     expect_f32("conv_state", bias, {channels});
     x.tracer->claim_state("conv_state", place.layer, place.index, channels * (taps[1] - 1));
-    return record_primitive(std::make_shared<ConvState>(place, std::move(weight), std::move(bias), is_silu), {x},
-                            shape);
+    return record_standalone(std::make_shared<ConvState>(place, std::move(weight), std::move(bias), is_silu), {x},
+                             shape);
 }
 
 TraceTensor token_shift(const TraceTensor &x, StatePlace place) {
@@ -136,7 +136,7 @@ TraceTensor token_shift(const TraceTensor &x, StatePlace place) {
     if (shape.lead != Lead::tokens || shape.rest.size() != 1)
         throw ShapeError("token_shift", "x must be [tokens, channels]");
     x.tracer->claim_state("token_shift", place.layer, place.index, shape.rest[0]);
-    return record_primitive(std::make_shared<TokenShift>(place, shape.rest[0]), {x}, shape);
+    return record_standalone(std::make_shared<TokenShift>(place, shape.rest[0]), {x}, shape);
 }
 
 } // namespace quire

@@ -45,7 +45,7 @@ template <class Value> RowFunction each(int64_t n, Value value) {
     };
 }
 
-class Apply : public Primitive {
+class Apply : public StandaloneOperation {
   public:
     Apply(Function function, int64_t n) : function_(function), n_(n) {}
     std::string describe() const override { return named(function_).name; }
@@ -57,7 +57,7 @@ class Apply : public Primitive {
     int64_t n_;
 };
 
-class Clamp : public Primitive {
+class Clamp : public StandaloneOperation {
   public:
     Clamp(float low, float high, int64_t n) : low_(low), high_(high), n_(n) {}
     std::string describe() const override { return cat("clamp ", low_, " to ", high_); }
@@ -73,9 +73,9 @@ class Clamp : public Primitive {
     int64_t n_;
 };
 
-class XieluPrimitive : public Primitive {
+class XieluOperation : public StandaloneOperation {
   public:
-    XieluPrimitive(Xielu parameters, int64_t n) : parameters_(parameters), n_(n) {}
+    XieluOperation(Xielu parameters, int64_t n) : parameters_(parameters), n_(n) {}
     std::string describe() const override { return cat("xielu ", parameters_.alpha_p, " ", parameters_.alpha_n); }
     ggml_tensor *lower(const StockParts &p) const override {
         // ggml's operator adds beta to alpha_n and passes both through softplus, whose inverse is given here.
@@ -95,7 +95,7 @@ class XieluPrimitive : public Primitive {
     int64_t n_;
 };
 
-class ClampedSwiglu : public Primitive {
+class ClampedSwiglu : public StandaloneOperation {
   public:
     ClampedSwiglu(float alpha, float limit, int64_t n) : alpha_(alpha), limit_(limit), n_(n) {}
     std::string describe() const override { return cat("clamped_swiglu ", alpha_, " ", limit_); }
@@ -120,26 +120,26 @@ class ClampedSwiglu : public Primitive {
 } // namespace
 
 TraceTensor apply(const TraceTensor &x, Function function) {
-    return record_primitive(std::make_shared<Apply>(function, size_of(x.shape())), {x}, x.shape());
+    return record_standalone(std::make_shared<Apply>(function, size_of(x.shape())), {x}, x.shape());
 }
 
 TraceTensor clamp(const TraceTensor &x, float low, float high) {
     if (!(low <= high)) throw ShapeError("clamp", cat("low must not be above high but they are ", low, ", ", high));
-    return record_primitive(std::make_shared<Clamp>(low, high, size_of(x.shape())), {x}, x.shape());
+    return record_standalone(std::make_shared<Clamp>(low, high, size_of(x.shape())), {x}, x.shape());
 }
 
 TraceTensor xielu(const TraceTensor &x, Xielu parameters) {
     if (!(parameters.alpha_p > 0) || !(parameters.alpha_n > parameters.beta) || !std::isfinite(parameters.eps))
         throw ShapeError("xielu", cat("alpha_p must be above 0 and alpha_n above beta but they are ",
                                       parameters.alpha_p, ", ", parameters.alpha_n, " and ", parameters.beta));
-    return record_primitive(std::make_shared<XieluPrimitive>(parameters, size_of(x.shape())), {x}, x.shape());
+    return record_standalone(std::make_shared<XieluOperation>(parameters, size_of(x.shape())), {x}, x.shape());
 }
 
 TraceTensor clamped_swiglu(const TraceTensor &gate, const TraceTensor &up, float alpha, float limit) {
     if (!(gate.shape() == up.shape())) throw ShapeError("clamped_swiglu", "gate and up must be alike but are not");
     if (!(limit > 0)) throw ShapeError("clamped_swiglu", cat("limit must be above 0 but is ", limit));
-    return record_primitive(std::make_shared<ClampedSwiglu>(alpha, limit, size_of(gate.shape())), {gate, up},
-                            gate.shape());
+    return record_standalone(std::make_shared<ClampedSwiglu>(alpha, limit, size_of(gate.shape())), {gate, up},
+                             gate.shape());
 }
 
 } // namespace quire

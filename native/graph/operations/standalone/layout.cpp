@@ -20,7 +20,7 @@ size_t place_of(const char *what, const TraceShape &shape, int axis) {
     return shape.rest.size() - 1 - static_cast<size_t>(axis);
 }
 
-class Slice : public Primitive {
+class Slice : public StandaloneOperation {
   public:
     // [outer, n, inner] becomes [outer, end - begin, inner].
     Slice(int axis, int64_t outer, int64_t n, int64_t inner, int64_t begin, int64_t end)
@@ -48,7 +48,7 @@ class Slice : public Primitive {
     int64_t outer_, n_, inner_, begin_, end_;
 };
 
-class Concat : public Primitive {
+class Concat : public StandaloneOperation {
   public:
     Concat(int axis, int64_t outer, int64_t a, int64_t b) : axis_(axis), outer_(outer), a_(a), b_(b) {}
     std::string describe() const override { return cat("concat along axis ", axis_); }
@@ -70,7 +70,7 @@ class Concat : public Primitive {
     int64_t outer_, a_, b_; // elements of either operand for each outer one
 };
 
-class RepeatHeads : public Primitive {
+class RepeatHeads : public StandaloneOperation {
   public:
     RepeatHeads(int64_t n_head, int64_t head_dim, int n) : n_head_(n_head), head_dim_(head_dim), n_(n) {}
     std::string describe() const override { return cat("repeat_heads ", n_); }
@@ -103,7 +103,7 @@ TraceTensor slice(const TraceTensor &x, int axis, int64_t begin, int64_t end) {
         throw ShapeError("slice", cat("the part must lie in 0:", n, " but is ", begin, ":", end));
     const int64_t outer = product(shape.rest, 0, at), inner = product(shape.rest, at + 1, shape.rest.size());
     shape.rest[at] = end - begin;
-    return record_primitive(std::make_shared<Slice>(axis, outer, n, inner, begin, end), {x}, shape);
+    return record_standalone(std::make_shared<Slice>(axis, outer, n, inner, begin, end), {x}, shape);
 }
 
 TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis) {
@@ -115,16 +115,16 @@ TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis) {
     const int64_t in_a = shape.rest[at] * inner, in_b = other.rest[at] * inner, sum = shape.rest[at] + other.rest[at];
     shape.rest[at] = other.rest[at] = sum;
     if (!(shape == other)) throw ShapeError("concat", "all other dimensions must be equal but are not");
-    return record_primitive(std::make_shared<Concat>(axis, outer, in_a, in_b), {a, b}, shape);
+    return record_standalone(std::make_shared<Concat>(axis, outer, in_a, in_b), {a, b}, shape);
 }
 
 TraceTensor repeat_heads(const TraceTensor &x, int n) {
     if (x.shape().rest.size() != 2 || n < 1)
         throw ShapeError("repeat_heads", cat("x must be [rows, n_head, head_dim] and n positive but n is ", n));
     TraceShape shape = x.shape();
-    auto primitive = std::make_shared<RepeatHeads>(shape.rest[0], shape.rest[1], n);
+    auto operation = std::make_shared<RepeatHeads>(shape.rest[0], shape.rest[1], n);
     shape.rest[0] *= n;
-    return record_primitive(std::move(primitive), {x}, shape);
+    return record_standalone(std::move(operation), {x}, shape);
 }
 
 } // namespace quire

@@ -45,7 +45,7 @@ class LayerNormNode : public CpuNode {
 };
 
 // Ba, Kiros, Hinton 2016, over the last dimension.
-class LayerNorm : public Primitive {
+class LayerNorm : public StandaloneOperation {
   public:
     LayerNorm(WeightRef weight, WeightRef bias, float eps, int64_t parts, int64_t n)
         : weight_(std::move(weight)), bias_(std::move(bias)), eps_(eps), parts_(parts), n_(n) {}
@@ -67,7 +67,7 @@ class LayerNorm : public Primitive {
     int64_t parts_, n_;
 };
 
-class L2Norm : public Primitive {
+class L2Norm : public StandaloneOperation {
   public:
     L2Norm(float eps, int64_t parts, int64_t n) : eps_(eps), parts_(parts), n_(n) {}
     std::string describe() const override { return "l2_norm"; }
@@ -89,7 +89,7 @@ class L2Norm : public Primitive {
     int64_t parts_, n_;
 };
 
-class GroupNorm : public Primitive {
+class GroupNorm : public StandaloneOperation {
   public:
     GroupNorm(int n_groups, WeightRef weight, float eps, int64_t n)
         : n_groups_(n_groups), weight_(std::move(weight)), eps_(eps), n_(n) {}
@@ -127,14 +127,14 @@ TraceTensor layer_norm(const TraceTensor &x, WeightRef weight, WeightRef bias, f
     expect_not_negative("layer_norm", "eps", eps);
     expect_f32("layer_norm", weight, {n});
     expect_f32("layer_norm", bias, {n});
-    return record_primitive(
+    return record_standalone(
         std::make_shared<LayerNorm>(std::move(weight), std::move(bias), eps, parts_of(x.shape()), n), {x}, x.shape());
 }
 
 TraceTensor l2_norm(const TraceTensor &x, float eps) {
     const int64_t n = last_of("l2_norm", x);
     expect_not_negative("l2_norm", "eps", eps);
-    return record_primitive(std::make_shared<L2Norm>(eps, parts_of(x.shape()), n), {x}, x.shape());
+    return record_standalone(std::make_shared<L2Norm>(eps, parts_of(x.shape()), n), {x}, x.shape());
 }
 
 TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, float eps) {
@@ -143,7 +143,7 @@ TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, flo
         throw ShapeError("group_norm", cat("x must be [rows, n] and n divisible by n_groups ", n_groups));
     expect_not_negative("group_norm", "eps", eps);
     expect_f32("group_norm", weight, {n});
-    return record_primitive(std::make_shared<GroupNorm>(n_groups, std::move(weight), eps, n), {x}, x.shape());
+    return record_standalone(std::make_shared<GroupNorm>(n_groups, std::move(weight), eps, n), {x}, x.shape());
 }
 
 } // namespace quire

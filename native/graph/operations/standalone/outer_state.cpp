@@ -76,12 +76,12 @@ class OuterKernel : public StateKernel {
     const float *decay_factor_, *skip_, *first_;
 };
 
-class OuterState : public StreamPrimitive {
+class OuterState : public StreamedOperation {
   public:
     OuterState(const char *name, StatePlace place, OuterRule rule, bool is_decay_by_key, OuterSizes sizes,
                OuterInputs at, OuterWeights weights)
-        : StreamPrimitive(name, place, without_null({weights.decay_factor, weights.skip, weights.first})), rule_(rule),
-          is_decay_by_key_(is_decay_by_key), sizes_(sizes), at_(at), own_(std::move(weights)) {}
+        : StreamedOperation(name, place, without_null({weights.decay_factor, weights.skip, weights.first})),
+          rule_(rule), is_decay_by_key_(is_decay_by_key), sizes_(sizes), at_(at), own_(std::move(weights)) {}
 
   protected:
     std::unique_ptr<StateKernel> make_kernel() const override {
@@ -199,9 +199,9 @@ TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, Sta
     claim(name, in.x, place, sizes);
     OuterInputs at{.value = 0, .key = 2, .query = 3, .decay = 1};
     at.beta = 1;
-    return record_primitive(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
-                                                         OuterWeights{std::move(a), std::move(d), nullptr}),
-                            {in.x, in.dt, in.b, in.c}, in.x.shape());
+    return record_standalone(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
+                                                          OuterWeights{std::move(a), std::move(d), nullptr}),
+                             {in.x, in.dt, in.b, in.c}, in.x.shape());
 }
 
 TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, WeightRef decay,
@@ -212,9 +212,9 @@ TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTen
     expect_f32(name, decay, {sizes.n_head});
     claim(name, v, place, sizes);
     const OuterInputs at{.value = 2, .key = 1, .query = 0};
-    return record_primitive(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
-                                                         OuterWeights{std::move(decay), nullptr, nullptr}),
-                            {q, k, v}, v.shape());
+    return record_standalone(std::make_shared<OuterState>(name, place, OuterRule::product, false, sizes, at,
+                                                          OuterWeights{std::move(decay), nullptr, nullptr}),
+                             {q, k, v}, v.shape());
 }
 
 TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled) {
@@ -227,7 +227,7 @@ TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled) 
     claim(name, in.v, place, sizes);
     OuterInputs at{.value = 2, .key = 1, .query = 0, .decay = 3};
     at.beta = 4;
-    return record_primitive(
+    return record_standalone(
         std::make_shared<OuterState>(name, place, OuterRule::delta, by_key, sizes, at, OuterWeights{}),
         {in.q, in.k, in.v, in.g, in.beta}, in.v.shape());
 }
@@ -242,9 +242,9 @@ TraceTensor wkv6(const WkvInputs &in, WeightRef u, StatePlace place) {
     expect_f32(name, u, {sizes.n_head, sizes.n_key});
     claim(name, in.v, place, sizes);
     const OuterInputs at{.value = 3, .key = 2, .query = 0, .decay = 1};
-    return record_primitive(std::make_shared<OuterState>(name, place, OuterRule::bonus, true, sizes, at,
-                                                         OuterWeights{nullptr, nullptr, std::move(u)}),
-                            {in.r, in.w, in.k, in.v}, in.v.shape());
+    return record_standalone(std::make_shared<OuterState>(name, place, OuterRule::bonus, true, sizes, at,
+                                                          OuterWeights{nullptr, nullptr, std::move(u)}),
+                             {in.r, in.w, in.k, in.v}, in.v.shape());
 }
 
 TraceTensor wkv7(const WkvInputs &in, const TraceTensor &a, const TraceTensor &b, StatePlace place) {
@@ -260,7 +260,7 @@ TraceTensor wkv7(const WkvInputs &in, const TraceTensor &a, const TraceTensor &b
     OuterInputs at{.value = 3, .key = 2, .query = 0, .decay = 1};
     at.a = 4;
     at.b = 5;
-    return record_primitive(
+    return record_standalone(
         std::make_shared<OuterState>(name, place, OuterRule::general, true, sizes, at, OuterWeights{}),
         {in.r, in.w, in.k, in.v, a, b}, in.v.shape());
 }

@@ -7,9 +7,9 @@
 namespace quire {
 namespace {
 
-class PositionScalePrimitive : public Primitive {
+class PositionScaleOperation : public StandaloneOperation {
   public:
-    PositionScalePrimitive(PositionScale parameters, int64_t n) : parameters_(parameters), n_(n) {}
+    PositionScaleOperation(PositionScale parameters, int64_t n) : parameters_(parameters), n_(n) {}
     std::string describe() const override { return cat("scale_by_position ", parameters_.beta); }
     ggml_tensor *lower(const StockParts &p) const override {
         ggml_context *ctx = p.context;
@@ -48,7 +48,7 @@ TraceTensor scale_by_position(const TraceTensor &x, const TraceTensor &positions
         throw ShapeError("scale_by_position", cat("n_ctx must be positive but is ", parameters.n_ctx));
     int64_t n = 1;
     for (int64_t dim : x.shape().rest) n *= dim;
-    return record_primitive(std::make_shared<PositionScalePrimitive>(parameters, n), {x, positions}, x.shape());
+    return record_standalone(std::make_shared<PositionScaleOperation>(parameters, n), {x, positions}, x.shape());
 }
 
 } // namespace quire

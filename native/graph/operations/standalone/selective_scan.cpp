@@ -41,10 +41,11 @@ class ScanKernel : public StateKernel {
     std::vector<float> a_; // as ScanRows has it
 };
 
-class SelectiveScan : public StreamPrimitive {
+class SelectiveScan : public StreamedOperation {
   public:
     SelectiveScan(StatePlace place, WeightRef a, WeightRef skip)
-        : StreamPrimitive("selective_scan", place, without_null({a, skip})), a_(std::move(a)), skip_(std::move(skip)) {}
+        : StreamedOperation("selective_scan", place, without_null({a, skip})), a_(std::move(a)),
+          skip_(std::move(skip)) {}
 
   protected:
     std::unique_ptr<StateKernel> make_kernel() const override {
@@ -86,8 +87,8 @@ TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, State
     expect_f32(name, a, {channels, n_state});
     expect_f32(name, d, {channels});
     in.x.tracer->claim_state(name, place.layer, place.index, channels * n_state);
-    return record_primitive(std::make_shared<SelectiveScan>(place, std::move(a), std::move(d)),
-                            {in.x, in.dt, in.b, in.c}, shape);
+    return record_standalone(std::make_shared<SelectiveScan>(place, std::move(a), std::move(d)),
+                             {in.x, in.dt, in.b, in.c}, shape);
 }
 
 } // namespace quire

@@ -1,4 +1,4 @@
-#include "graph/cpu/same_numbers.h"
+#include "graph/cpu/equivalent_types.h"
 
 #include <ggml.h>
 
@@ -131,7 +131,7 @@ void write_codebook(DType dtype, const Block &from, const ChunkLayout &layout, u
 
 } // namespace
 
-std::optional<WeightFormat> format_of_same_numbers(DType dtype) {
+std::optional<WeightFormat> equivalent_format(DType dtype) {
     switch (dtype) {
     case DType::tq1_0:
     case DType::tq2_0: return WeightFormat::q2_k;
@@ -147,8 +147,8 @@ std::optional<WeightFormat> format_of_same_numbers(DType dtype) {
     }
 }
 
-void write_same_numbers(DType dtype, const uint8_t *row, int64_t n, uint8_t *to) {
-    const WeightFormat format = *format_of_same_numbers(dtype);
+void write_as_equivalent(DType dtype, const uint8_t *row, int64_t n, uint8_t *to) {
+    const WeightFormat format = *equivalent_format(dtype);
     const int64_t n_blocks = n / block_size(dtype);
     const int64_t to_bytes = block_size(dtype) / file_block_columns(format) * file_block_bytes(format);
     for (int64_t i = 0; i < n_blocks; ++i, row += static_cast<int64_t>(block_bytes(dtype)), to += to_bytes) {

@@ -2,7 +2,6 @@
 
 #include "bindings/bindings.h"
 #include "core/error.h"
-#include "graph/trace/fused_operations.h"
 #include "graph/trace/standalone_operations.h"
 
 namespace quire::bindings {
@@ -15,7 +14,7 @@ using MaybeWeight = std::shared_ptr<Weight>;
 class Registry {
   public:
     explicit Registry(py::module_ &m) : module_(m) {}
-    ~Registry() { module_.attr("PRIMITIVES") = py::tuple(names_); }
+    ~Registry() { module_.attr("STANDALONE") = py::tuple(names_); }
     template <class... Rest> Registry &def(const char *name, Rest &&...rest) {
         module_.def(name, std::forward<Rest>(rest)...);
         names_.append(name);
@@ -79,7 +78,7 @@ void bind_recurrent(Registry &registry) {
 
 } // namespace
 
-void bind_primitives(py::module_ &m) {
+void bind_standalone_operations(py::module_ &m) {
     Registry registry(m);
     registry.def_function("sigmoid", Function::sigmoid)
         .def_function("softplus", Function::softplus)
@@ -122,10 +121,6 @@ void bind_primitives(py::module_ &m) {
         .def("slice", &slice, py::arg("x"), py::arg("axis"), py::arg("begin"), py::arg("end"))
         .def("concat", &concat, py::arg("a"), py::arg("b"), py::arg("axis"))
         .def("repeat_heads", &repeat_heads, py::arg("x"), py::arg("n"))
-        .def("reshape", &reshape, py::arg("x"), py::arg("rest"))
-        .def(
-            "head_linear", [](const TraceTensor &x, MaybeWeight weight) { return head_linear(x, std::move(weight)); },
-            py::arg("x"), py::arg("weight").none(false))
         .def(
             "scale_by_position",
             [](const TraceTensor &x, const TraceTensor &positions, float beta, int64_t n_ctx, int64_t offset) {

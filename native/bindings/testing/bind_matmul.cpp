@@ -1,8 +1,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include "bindings/bindings.h"
-#include "bindings/workers.h"
+#include "bindings/testing/bind_testing.h"
+#include "bindings/testing/workers.h"
 #include "core/error.h"
 #include "core/large_pages.h"
 #include "graph/cpu/packed_model.h"

@@ -1,6 +1,6 @@
 #include <pybind11/stl.h>
 
-#include "bindings/bindings.h"
+#include "bindings/testing/bind_testing.h"
 #include "engine/scheduling/batch.h"
 #include "engine/scheduling/scheduler.h"
 
@@ -73,15 +73,6 @@ void bind_plan(py::module_ &m) {
 }
 
 void bind_scheduler_config(py::module_ &m) {
-    py::class_<DynamicWeights>(m, "DynamicWeights")
-        .def(py::init([](double priority_s, double token_s, double turn_priority) {
-                 return DynamicWeights{priority_s, token_s, turn_priority};
-             }),
-             py::kw_only(), py::arg("priority_s") = DynamicWeights{}.priority_s,
-             py::arg("token_s") = DynamicWeights{}.token_s, py::arg("turn_priority") = DynamicWeights{}.turn_priority)
-        .def_readonly("priority_s", &DynamicWeights::priority_s)
-        .def_readonly("token_s", &DynamicWeights::token_s)
-        .def_readonly("turn_priority", &DynamicWeights::turn_priority);
     const SchedulerConfig defaults;
     py::class_<SchedulerConfig>(m, "SchedulerConfig")
         .def(

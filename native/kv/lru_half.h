@@ -13,10 +13,10 @@
 
 namespace quire {
 
-class OlderHalf {
+class LruHalf {
   public:
     // For ids 0 .. n_ids - 1; empty at first.
-    explicit OlderHalf(int32_t n_ids) : newer_(n_ids) {}
+    explicit LruHalf(int32_t n_ids) : newer_(n_ids) {}
     bool contains(int32_t id) const { return newer_.contains(id) || older_.contains(id); }
     bool is_older(int32_t id) const { return older_.contains(id); }
     int32_t size() const { return newer_.size() + static_cast<int32_t>(older_.size()); }

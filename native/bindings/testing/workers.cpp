@@ -1,4 +1,4 @@
-#include "bindings/workers.h"
+#include "bindings/testing/workers.h"
 
 #include <map>
 

@@ -11,9 +11,9 @@
 namespace quire {
 
 // The format that holds the same numbers; none for all others.
-std::optional<WeightFormat> format_of_same_numbers(DType dtype);
+std::optional<WeightFormat> equivalent_format(DType dtype);
 
 // A row of n values of such a type to blocks of that format (file_blocks.h).
-void write_same_numbers(DType dtype, const uint8_t *row, int64_t n, uint8_t *to);
+void write_as_equivalent(DType dtype, const uint8_t *row, int64_t n, uint8_t *to);
 
 } // namespace quire

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "bindings/testing/bind_testing.h"
 #include "core/error.h"
 #include "kernels/kernel_set.h"
 #include "kernels/rows/row_kernels.h"
@@ -75,39 +76,39 @@ class Team {
 } // namespace
 
 void bind_rows(py::module_ &m) {
-    py::class_<KernelSet>(m.attr("KernelSet"))
-        .def("rms_norm", &rms_norm, py::arg("x"), py::arg("weight"), py::arg("eps"))
-        .def("layer_norm", &layer_norm, py::arg("x"), py::arg("weight"), py::arg("bias"), py::arg("eps"))
-        .def("rotate", &rotate, py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
-             py::arg("interleaved") = false)
-        .def(
-            "activate",
-            [](const KernelSet &self, const Floats &x, const std::string &name) {
-                Floats out = like(x);
-                self.rows().activate(activation_named(name), x.data(), out.mutable_data(), x.size());
-                return out;
-            },
-            py::arg("x"), py::arg("activation"))
-        .def(
-            "gate",
-            [](const KernelSet &self, const Floats &gate, const Floats &up, const std::string &name) {
-                expect_alike(gate, up);
-                Floats out = like(gate);
-                self.rows().gate(activation_named(name), gate.data(), up.data(), out.mutable_data(), gate.size());
-                return out;
-            },
-            py::arg("gate"), py::arg("up"), py::arg("activation"))
-        .def(
-            "soft_cap",
-            [](const KernelSet &self, const Floats &x, float cap) {
-                Floats out = like(x);
-                self.rows().soft_cap(x.data(), cap, out.mutable_data(), x.size());
-                return out;
-            },
-            py::arg("x"), py::arg("cap"))
-        .def(
-            "largest", [](const KernelSet &self, const Floats &x) { return self.rows().largest(x.data(), x.size()); },
-            py::arg("x"));
+    m.def("rms_norm", &rms_norm, py::arg("kernels"), py::arg("x"), py::arg("weight"), py::arg("eps"));
+    m.def("layer_norm", &layer_norm, py::arg("kernels"), py::arg("x"), py::arg("weight"), py::arg("bias"),
+          py::arg("eps"));
+    m.def("rotate", &rotate, py::arg("kernels"), py::arg("x"), py::arg("cosines"), py::arg("sines"), py::kw_only(),
+          py::arg("interleaved") = false);
+    m.def(
+        "activate",
+        [](const KernelSet &kernels, const Floats &x, const std::string &name) {
+            Floats out = like(x);
+            kernels.rows().activate(activation_named(name), x.data(), out.mutable_data(), x.size());
+            return out;
+        },
+        py::arg("kernels"), py::arg("x"), py::arg("activation"));
+    m.def(
+        "gate",
+        [](const KernelSet &kernels, const Floats &gate, const Floats &up, const std::string &name) {
+            expect_alike(gate, up);
+            Floats out = like(gate);
+            kernels.rows().gate(activation_named(name), gate.data(), up.data(), out.mutable_data(), gate.size());
+            return out;
+        },
+        py::arg("kernels"), py::arg("gate"), py::arg("up"), py::arg("activation"));
+    m.def(
+        "soft_cap",
+        [](const KernelSet &kernels, const Floats &x, float cap) {
+            Floats out = like(x);
+            kernels.rows().soft_cap(x.data(), cap, out.mutable_data(), x.size());
+            return out;
+        },
+        py::arg("kernels"), py::arg("x"), py::arg("cap"));
+    m.def(
+        "largest", [](const KernelSet &kernels, const Floats &x) { return kernels.rows().largest(x.data(), x.size()); },
+        py::arg("kernels"), py::arg("x"));
     py::class_<Team>(m, "ThreadTeam")
         .def(py::init<int, std::vector<int>>(), py::arg("n_workers"), py::kw_only(),
              py::arg("cpus") = std::vector<int>{})
