@@ -16,7 +16,7 @@ from quire.engine import LLM, AsyncLLM
 from quire.engine.requests.chat import ChatFields, ChatOptions
 from quire.engine.requests.prompts import Prompts, RequestOptions
 from quire.errors import RequestError
-from quire.params.request_fields import Asked, RequestFields
+from quire.params.request_fields import RequestFields, RequestKeywords
 from quire.params.sampling import DEFAULT_SAMPLERS, SamplingParams
 from quire.params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
 
@@ -56,15 +56,17 @@ def test_the_keywords_are_the_fields() -> None:
 def test_what_a_chat_is_sampled_by(advised: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert chat_defaults(advised, given) == expected
     params = SamplingParams(**{**expected, **given})
-    assert Asked(given).of(None, advised) == params
+    assert RequestKeywords(given).sampling_params(None, advised) == params
     assert dict(CHAT_DEFAULTS) == LLAMA_CPP
 
 
 def test_parameters_as_a_whole_are_taken_as_they_are() -> None:
     whole = SamplingParams(max_tokens=3)
-    assert Asked({}).of(whole, {"temperature": 0.5}) == whole
-    assert Asked({"top_k": 7}).of(whole, {"temperature": 0.5}) == SamplingParams(max_tokens=3, top_k=7)
-    assert Asked({"top_k": 7}).of(None) == SamplingParams(top_k=7)
+    assert RequestKeywords({}).sampling_params(whole, {"temperature": 0.5}) == whole
+    assert RequestKeywords({"top_k": 7}).sampling_params(whole, {"temperature": 0.5}) == SamplingParams(
+        max_tokens=3, top_k=7
+    )
+    assert RequestKeywords({"top_k": 7}).sampling_params(None) == SamplingParams(top_k=7)
     assert whole.samplers == DEFAULT_SAMPLERS
 
 

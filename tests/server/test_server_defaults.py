@@ -1,6 +1,6 @@
 """Sampling defaults: the same in every dialect.
 
-Oracle: llama.cpp's documented numbers, and ``Asked`` of the Python interface, which the tests of ``LLM`` hold.
+Oracle: llama.cpp's documented numbers, and ``RequestKeywords`` of the Python interface, which the tests of ``LLM`` hold.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine
 from one_call import call, post
-from quire.params.request_fields import Asked
+from quire.params.request_fields import RequestKeywords
 from quire.params.sampling import SamplingParams
 from quire.server.worker.params import params_of
 from quire.server.worker.protocol import Chat, Generate
@@ -48,14 +48,16 @@ def drawn_by(path: str, body: dict[str, Any], advised: dict[str, Any]) -> Sampli
 @pytest.mark.parametrize("dialect", CHATS)
 def test_every_dialect_has_the_same_defaults(dialect: str, advised: dict[str, Any]) -> None:
     path, body = CHATS[dialect]
-    assert drawn_by(path, body, advised) == Asked().of(None, advised)
+    assert drawn_by(path, body, advised) == RequestKeywords().sampling_params(None, advised)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic", "ollama chat"])
 def test_the_requests_own_values_take_precedence(dialect: str) -> None:
     path, body = CHATS[dialect]
     more: dict[str, Any] = {"options": {"temperature": 0.3}} if "api" in path else {"temperature": 0.3}
-    assert drawn_by(path, {**body, **more}, ADVICE[1]) == Asked({"temperature": 0.3}).of(None, ADVICE[1])
+    assert drawn_by(path, {**body, **more}, ADVICE[1]) == RequestKeywords({"temperature": 0.3}).sampling_params(
+        None, ADVICE[1]
+    )
 
 
 def test_openai_completions_keep_the_models_distribution() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
-from ..params.request_fields import asked
+from ..params.request_fields import read_keywords
 from .core import LLMCore
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
@@ -72,7 +72,9 @@ class AsyncLLM(LLMCore):
 
         If a request fails or the call is interrupted, the others are cancelled.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.generate, fields))
+        options = RequestOptions(
+            salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.generate, fields)
+        )
         return await self._run(lambda: self._generation(prompts, params, options))
 
     def stream(
@@ -86,7 +88,7 @@ class AsyncLLM(LLMCore):
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[Delta, None]:
         """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.stream, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.stream, fields))
         return self._stream(lambda: self._completion(prompt, params, options))
 
     @overload
@@ -148,7 +150,7 @@ class AsyncLLM(LLMCore):
         """
         from .requests.chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.chat, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
@@ -184,7 +186,9 @@ class AsyncLLM(LLMCore):
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         from .requests.chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(AsyncLLM.chat_stream, fields))
+        options = RequestOptions(
+            salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.chat_stream, fields)
+        )
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
-from ..params.request_fields import asked
+from ..params.request_fields import read_keywords
 from .core import LLMCore
 from .engine import Failure, Pooling
 from .requests.prompts import Prompt, RequestOptions
@@ -72,7 +72,7 @@ class LLM(LLMCore):
 
         If a request fails or the call is interrupted, the others are cancelled.
         """
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.generate, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(LLM.generate, fields))
         return self._run(lambda: self._generation(prompts, params, options))
 
     def stream(
@@ -86,7 +86,7 @@ class LLM(LLMCore):
         **fields: Unpack[RequestFields],
     ) -> Generator[Delta, None, None]:
         """Complete one prompt piece by piece.  Closing the iterator early cancels the request."""
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.stream, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(LLM.stream, fields))
         return self._stream(lambda: self._completion(prompt, params, options))
 
     @overload
@@ -146,7 +146,7 @@ class LLM(LLMCore):
         """
         from .requests.chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(LLM.chat, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,
@@ -182,7 +182,7 @@ class LLM(LLMCore):
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         from .requests.chat import ChatOptions
 
-        options = RequestOptions(salt=salt, priority=priority, key=key, asked=asked(LLM.chat_stream, fields))
+        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(LLM.chat_stream, fields))
         chat = ChatOptions(
             tools=tools,
             tool_choice=tool_choice,

@@ -11,7 +11,7 @@ from ..engine import LLM, AsyncLLM
 from ..engine.requests.chat import ChatOptions
 from ..errors import RequestError
 from ..params.engine_options import EngineConfig
-from ..params.request_fields import asked
+from ..params.request_fields import read_keywords
 
 __all__ = ["Model", "absent", "awaited", "check_options", "engine_options", "opened", "single"]
 
@@ -56,7 +56,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Check keywords of ``LLM.chat`` before it is called.  TypeError for an unknown one, RequestError for its value."""
     ChatOptions(**{name: value for name, value in options.items() if name in _CHAT})
     rest = {name: value for name, value in options.items() if name not in _CHAT and name not in _TELLING}
-    asked(LLM.chat, rest).of(None, {})  # type: ignore[arg-type]
+    read_keywords(LLM.chat, rest).sampling_params(None, {})  # type: ignore[arg-type]
 
 
 def single(place: str, options: dict[str, Any]) -> dict[str, Any]:

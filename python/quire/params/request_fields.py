@@ -15,7 +15,7 @@ from .structured import SchemaClass, StructuredOutputsParams, answer_form
 if TYPE_CHECKING:
     from .sampling import LogitsProcessor
 
-__all__ = ["ELSEWHERE", "Asked", "RequestFields", "asked"]
+__all__ = ["ELSEWHERE", "RequestFields", "RequestKeywords", "read_keywords"]
 
 ELSEWHERE: Mapping[str, str] = {
     **ALIASES,
@@ -90,17 +90,20 @@ _FORM = ("response_format", "regex", "choice", "grammar")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the keywords of a call say: ``fields`` of SamplingParams, and the ``form`` of the answer."""
+class RequestKeywords:
+    """The keywords of a call: ``fields`` of SamplingParams, and the ``form`` of the answer."""
 
     fields: Mapping[str, object] = field(default_factory=dict)
     form: StructuredOutputsParams | None = None
 
-    def of(self, params: SamplingParams | None, advised: Mapping[str, object] | None = None) -> SamplingParams:
-        """The parameters with what the keywords say.
+    def sampling_params(
+        self, params: SamplingParams | None, advised: Mapping[str, object] | None = None
+    ) -> SamplingParams:
+        """Return ``params`` with the keywords over them.
 
-        Where ``params`` is None: with ``advised`` (what the model's file says) those of a chat, else those that leave
-        the model's distribution as it is.  RequestError for what are no parameters, and for a form that is given twice.
+        If ``params`` is None, the keywords go over the defaults of a chat with ``advised`` (the advice of the model's
+        file), or without it over parameters that leave the model's distribution as it is.  RequestError if ``params``
+        are none, and for a form that is given twice.
         """
         if params is not None and not isinstance(params, SamplingParams):
             raise RequestError(f"[sampling] params is {type(params).__name__}: give SamplingParams")
@@ -115,14 +118,14 @@ class Asked:
         return replace(made, structured_outputs=self.form)
 
 
-def asked(method: Callable[..., object], given: RequestFields) -> Asked:
-    """What the keywords of a public method say.  TypeError naming it and the nearest keyword where one is unknown."""
+def read_keywords(method: Callable[..., object], given: RequestFields) -> RequestKeywords:
+    """Read the keywords of a public method.  TypeError that names it and the nearest keyword if one is unknown."""
     values: dict[str, object] = {**given}
     for name in values:
         if name not in PARAMETERS and name not in _FORM:
             raise TypeError(_unknown(method, name))
     form = {name: values.pop(name) for name in _FORM if name in values}
-    return Asked(values, answer_form(**form))  # type: ignore[arg-type]
+    return RequestKeywords(values, answer_form(**form))  # type: ignore[arg-type]
 
 
 def _unknown(method: Callable[..., object], name: str) -> str:

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RequestError, UnsupportedError
-from ...params.request_fields import Asked
+from ...params.request_fields import RequestKeywords
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
 from .answer_forms import AnswerForms, token_vocabulary
@@ -37,7 +37,7 @@ class RequestOptions:
     salt: bytes = b""
     priority: int = 0
     key: str = ""
-    asked: Asked = field(default_factory=Asked)
+    keywords: RequestKeywords = field(default_factory=RequestKeywords)
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -131,7 +131,7 @@ class Prompts:
 
     def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """A request to generate, whose form is still to be compiled."""
-        params = options.asked.of(params)
+        params = options.keywords.sampling_params(params)
         ids = self.token_ids(prompt)
         form = self._forms.of_text(params.structured_outputs)
         return _request(ids, params, options, form, self._predicted(params))
@@ -202,7 +202,7 @@ class Prompts:
             return "".join(text for text, _ in segments), self.tokenizer.encode_segments(segments)
 
         prompt, ids, dropped = _fitting(messages, chat, written)
-        params = options.asked.of(params, self._advised)
+        params = options.keywords.sampling_params(params, self._advised)
         if not chat.shown_tools:
             params = without_tokens(params, call_marks(template, chat, self.tokenizer))
         ids = self.token_ids(ids)
