@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
+from quire.params.chat_options import CHAT_OPTIONS, ChatOptions  # noqa: E402
 from quire.params.parameter import Parameter  # noqa: E402
 from quire.params.rules import INT_MAX, Bias, Bool, Float, Ids, Int, Names, Rule, Seed, Strings  # noqa: E402
 from quire.params.sampling import DEFAULT_SAMPLERS, PARAMETERS, SamplingParams  # noqa: E402
@@ -168,6 +169,12 @@ def typed_dict() -> str:
     return type_lines({name: str(entry.type) for name, entry in FIELDS.items()})
 
 
+def chat_fields() -> str:
+    """The keywords of chats."""
+    kinds = {entry.name: str(entry.type) for entry in fields(ChatOptions)}
+    return type_lines({name: kinds[name] for name, option in CHAT_OPTIONS.items() if option.keyword})
+
+
 def stub() -> str:
     """The attributes of the native class."""
     kinds = {name: str(FIELDS[name].type).replace("str | Sequence[str]", "Sequence[str]") for name in NATIVE}
@@ -206,6 +213,7 @@ def pages() -> dict[str, str]:
         [
             (HEADER, header()),
             between("python/quire/params/request_fields.py", "SamplingParams", typed_dict()),
+            between("python/quire/params/chat_options.py", "ChatOptions", chat_fields()),
             between("python/quire/_native/engine.pyi", "SamplingParams", stub()),
             between("docs/sampling.md", "parameters", "\n" + table() + "\n", "<!-- "),
         ]

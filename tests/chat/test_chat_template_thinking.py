@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from quire.chat import ChatTemplate
-from quire.engine.requests.chat import ChatOptions, ChatRequest
+from quire.engine.requests.chat import ChatRequest
 from quire.engine.requests.prompts import Prompts, RequestOptions
+from quire.params.chat_options import ChatOptions
 from quire.params.sampling import SamplingParams
 from quire.params.structured import StructuredOutputsParams
 from quire.tokenizer import Tokenizer

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from quire.engine import LLM, AsyncLLM
-from quire.engine.requests.chat import ChatFields, ChatOptions
 from quire.engine.requests.prompts import Prompts, RequestOptions
 from quire.errors import RequestError
+from quire.params.chat_options import CHAT_OPTIONS, ChatFields, ChatOptions
 from quire.params.request_fields import RequestFields, RequestKeywords
 from quire.params.sampling import DEFAULT_SAMPLERS, SamplingParams
 from quire.params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
@@ -30,12 +30,13 @@ def test_the_keywords_are_the_fields() -> None:
     """A field that SamplingParams or ChatOptions gets must come here, too."""
     form = {"response_format", "regex", "choice", "grammar"}
     assert set(RequestFields.__annotations__) == {entry.name for entry in fields(SamplingParams)} | form
-    # Only a server is lenient, which can tell its client what has no effect; the others are of its dialects.
-    of_servers = {"lenient", "cut_prompt", "keep_tokens", "add_generation_prompt"}
-    own = {entry.name for entry in fields(ChatOptions)} - of_servers | {"salt", "priority", "key"}
+    own = {name for name, option in CHAT_OPTIONS.items() if option.keyword} | {"salt", "priority", "key"}
     assert set(ChatFields.__annotations__) - set(RequestFields.__annotations__) == own
     for method in (LLM.chat, AsyncLLM.chat, LLM.chat_stream, AsyncLLM.chat_stream):
-        assert own <= set(inspect.signature(method).parameters)
+        assert inspect.signature(method).parameters["keywords"].annotation == "Unpack[ChatFields]"
+    assert [
+        name for name, option in CHAT_OPTIONS.items() if option.keyword and f" {name}: " not in LLM.chat.__doc__
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
 from ..params.request_fields import read_keywords
-from .core import LLMCore
+from .core import LLMCore, chat_call
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
 from .requests.prompts import Prompt, RequestOptions
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
+    from ..params.chat_options import ChatFields
     from ..params.request_fields import RequestFields
     from ..params.sampling import SamplingParams
     from .llm_base import LLMBase
-    from .requests.chat import ChatDelta, ChatFields, ChatResult, ToolChoice
+    from .requests.chat import ChatDelta, ChatResult
 
 __all__ = ["AsyncLLM"]
 
@@ -93,7 +94,7 @@ class AsyncLLM(LLMCore):
 
     @overload
     async def chat(
-        self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatFields]
+        self, messages: Messages, params: SamplingParams | None = None, **keywords: Unpack[ChatFields]
     ) -> ChatResult: ...
 
     @overload
@@ -101,27 +102,14 @@ class AsyncLLM(LLMCore):
         self,
         messages: Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **options: Unpack[ChatFields],
+        **keywords: Unpack[ChatFields],
     ) -> list[ChatResult]: ...
 
     async def chat(
         self,
         messages: Messages | Sequence[Messages],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        tool_choice: ToolChoice = "auto",
-        parallel_tool_calls: bool = True,
-        tool_format: str = "auto",
-        reasoning_format: str = "auto",
-        reasoning_budget: int | None = None,
-        template_values: Mapping[str, object] | None = None,
-        continue_final_message: bool = False,
-        max_prompt_tokens: int | None = None,
-        salt: bytes = b"",
-        priority: int = 0,
-        key: str = "",
-        **fields: Unpack[RequestFields],
+        **keywords: Unpack[ChatFields],
     ) -> ChatResult | list[ChatResult]:
         """Answer a conversation, rendered by the model's chat template; or a list of conversations in one batch.
 
@@ -148,58 +136,17 @@ class AsyncLLM(LLMCore):
         Raises:
             UnsupportedError: The model has no chat template.
         """
-        from .requests.chat import ChatOptions
-
-        options = RequestOptions(salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.chat, fields))
-        chat = ChatOptions(
-            tools=tools,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            tool_format=tool_format,
-            reasoning_format=reasoning_format,
-            reasoning_budget=reasoning_budget,
-            template_values=template_values,
-            continue_final_message=continue_final_message,
-            max_prompt_tokens=max_prompt_tokens,
-        )
+        options, chat = chat_call(AsyncLLM.chat, keywords)
         return await self._run(lambda: self._chat(messages, params, options, chat))
 
     def chat_stream(
         self,
         messages: Messages,
         params: SamplingParams | None = None,
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        tool_choice: ToolChoice = "auto",
-        parallel_tool_calls: bool = True,
-        tool_format: str = "auto",
-        reasoning_format: str = "auto",
-        reasoning_budget: int | None = None,
-        template_values: Mapping[str, object] | None = None,
-        continue_final_message: bool = False,
-        max_prompt_tokens: int | None = None,
-        salt: bytes = b"",
-        priority: int = 0,
-        key: str = "",
-        **fields: Unpack[RequestFields],
+        **keywords: Unpack[ChatFields],
     ) -> AsyncGenerator[ChatDelta, None]:
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
-        from .requests.chat import ChatOptions
-
-        options = RequestOptions(
-            salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.chat_stream, fields)
-        )
-        chat = ChatOptions(
-            tools=tools,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            tool_format=tool_format,
-            reasoning_format=reasoning_format,
-            reasoning_budget=reasoning_budget,
-            template_values=template_values,
-            continue_final_message=continue_final_message,
-            max_prompt_tokens=max_prompt_tokens,
-        )
+        options, chat = chat_call(AsyncLLM.chat_stream, keywords)
         return self._stream(lambda: self._chat_reply(messages, params, options, chat))
 
     async def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -6,11 +6,13 @@ The two differ only in how they wait, so that each verb is here once: as a ``Cal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RequestError
+from ..params.chat_options import CHAT_KEYWORDS, CHAT_OPTIONS, ChatOptions
+from ..params.request_fields import read_keywords
 from .llm_base import LLMBase
-from .requests.prompts import prompt_list
+from .requests.prompts import RequestOptions, prompt_list
 from .requests.results import Delta, GenerationResult, collector_of
 from .requests.texts import text_list
 from .requests.vectors import LogitRows, Vectors, normalized, stacked
@@ -21,15 +23,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..chat import Messages
+    from ..params.chat_options import ChatFields
     from ..params.sampling import SamplingParams
     from .engine import EngineRequest, Pooling
-    from .requests.chat import ChatDelta, ChatOptions, ChatResult
-    from .requests.prompts import Prompt, RequestOptions
+    from .requests.chat import ChatDelta, ChatResult
+    from .requests.prompts import Prompt
     from .requests.texts import Pair, TextOptions
 
-__all__ = ["LLMCore"]
+__all__ = ["LLMCore", "chat_call"]
 
 T = TypeVar("T")
+
+
+def chat_call(method: Callable[..., object], given: ChatFields) -> tuple[RequestOptions, ChatOptions]:
+    """Split the keywords of a chat.  TypeError naming the method for one that it does not have."""
+    values: dict[str, Any] = {**given}
+    chat = {name: values.pop(name) for name, option in CHAT_OPTIONS.items() if option.keyword and name in values}
+    rest = {name: values.pop(name) for name in ("salt", "priority", "key") if name in values}
+    return RequestOptions(**rest, keywords=read_keywords(method, values, CHAT_KEYWORDS)), ChatOptions(**chat)  # type: ignore[arg-type]
 
 
 class LLMCore(LLMBase):

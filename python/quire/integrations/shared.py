@@ -8,19 +8,16 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 from ..engine import LLM, AsyncLLM
-from ..engine.requests.chat import ChatOptions
+from ..engine.core import chat_call
 from ..errors import RequestError
 from ..params.engine_options import EngineConfig
-from ..params.request_fields import read_keywords
 
 __all__ = ["Model", "absent", "awaited", "check_options", "engine_options", "opened", "single"]
 
 Model: TypeAlias = "LLM | str | os.PathLike[str] | None"
 """A model that is open, or where one lies: a GGUF file or a checkpoint folder; None is the small one in the package."""
 
-_CHAT = frozenset(entry.name for entry in fields(ChatOptions)) - {"lenient", "cut_prompt", "keep_tokens"}
 _ENGINE = frozenset(entry.name for entry in fields(EngineConfig))
-_TELLING = frozenset({"salt", "priority", "key"})
 
 
 def absent(module: str, package: str, error: ImportError) -> ImportError:
@@ -54,9 +51,8 @@ def awaited(llm: LLM) -> AsyncLLM:
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Check keywords of ``LLM.chat`` before it is called.  TypeError for an unknown one, RequestError for its value."""
-    ChatOptions(**{name: value for name, value in options.items() if name in _CHAT})
-    rest = {name: value for name, value in options.items() if name not in _CHAT and name not in _TELLING}
-    read_keywords(LLM.chat, rest).sampling_params(None, {})  # type: ignore[arg-type]
+    request, _ = chat_call(LLM.chat, options)  # type: ignore[arg-type]
+    request.keywords.sampling_params(None, {})
 
 
 def single(place: str, options: dict[str, Any]) -> dict[str, Any]:

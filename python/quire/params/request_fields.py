@@ -118,19 +118,22 @@ class RequestKeywords:
         return replace(made, structured_outputs=self.form)
 
 
-def read_keywords(method: Callable[..., object], given: RequestFields) -> RequestKeywords:
-    """Read the keywords of a public method.  TypeError that names it and the nearest keyword if one is unknown."""
+def read_keywords(method: Callable[..., object], given: RequestFields, further: Sequence[str] = ()) -> RequestKeywords:
+    """Read the keywords of a public method.  TypeError that names it and the nearest keyword if one is unknown.
+
+    ``further``: the method's keywords that were read before.
+    """
     values: dict[str, object] = {**given}
     for name in values:
         if name not in PARAMETERS and name not in _FORM:
-            raise TypeError(_unknown(method, name))
+            raise TypeError(_unknown(method, name, further))
     form = {name: values.pop(name) for name in _FORM if name in values}
     return RequestKeywords(values, answer_form(**form))  # type: ignore[arg-type]
 
 
-def _unknown(method: Callable[..., object], name: str) -> str:
+def _unknown(method: Callable[..., object], name: str, further: Sequence[str]) -> str:
     own = [known for known, parameter in inspect.signature(method).parameters.items() if parameter.kind is not _REST]
-    known = [*own[1:], *sorted(PARAMETERS), *_FORM]
+    known = list(dict.fromkeys([*own[1:], *further, *sorted(PARAMETERS), *_FORM]))
     import difflib
 
     nearest = ELSEWHERE.get(name)

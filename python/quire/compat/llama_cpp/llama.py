@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...engine import LLM
-from ...engine.requests.chat import ChatFields
 from ...errors import LoadError, RequestError, UnsupportedError
+from ...params.chat_options import ChatFields
 from ...params.request_fields import RequestFields
 from ...params.structured import StructuredOutputsParams
 from .options import engine_options, pretrained

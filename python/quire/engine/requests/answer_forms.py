@@ -12,10 +12,10 @@ from ...errors import RequestError
 if TYPE_CHECKING:
     from ...chat import AnswerFormat, ChatTemplate
     from ...grammar import Compiler, Grammar, GrammarSource, TokenVocabulary
+    from ...params.chat_options import ChatOptions
     from ...params.sampling import SamplingParams
     from ...params.structured import StructuredOutputsParams
     from ...tokenizer import Tokenizer
-    from .chat import ChatOptions
 
 __all__ = ["AnswerForms", "token_vocabulary"]
 

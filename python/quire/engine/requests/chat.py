@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 from ...chat import AnswerFormat, AnswerParser, ChatMessage, MessageDelta, ToolCallDelta
 from ...chat.generic_tools import FORMAT as GENERIC_FORMAT
 from ...chat.generic_tools import with_tools_as_text
 from ...chat.reply import joined
 from ...errors import RequestError, UnsupportedError
-from ...params.request_fields import RequestFields
+from ...params.chat_options import ChatOptions
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest
 from .results import Choice, Collector, Delta, FinishReason, GenerationResult
@@ -26,94 +26,13 @@ __all__ = [
     "ChatChoice",
     "ChatCollector",
     "ChatDelta",
-    "ChatFields",
-    "ChatOptions",
     "ChatRequest",
     "ChatResult",
-    "ToolChoice",
     "call_marks",
     "conversations",
     "format_of",
     "rendered",
 ]
-
-ToolChoice: TypeAlias = "str | Mapping[str, object]"
-"""``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
-{"name": ...}}``: it must call."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatOptions:
-    """How a conversation is answered; see ``LLM.chat``.
-
-    ``add_generation_prompt`` false: the prompt ends with the last message.
-
-    ``lenient``: what the model cannot follow (``template_values`` that its template does not read, a
-    ``reasoning_budget`` where it does not reason) has no effect, and ``ChatRequest.ignored`` names it.
-    ``max_prompt_tokens``: where the prompt has more, the oldest turns are dropped, which ``ChatRequest.ignored`` names;
-    ``cut_prompt``: where that is not enough, tokens of the prompt behind the first ``keep_tokens`` are dropped, too.
-    """
-
-    tools: Sequence[Mapping[str, object]] | None = None
-    tool_choice: ToolChoice = "auto"
-    parallel_tool_calls: bool = True
-    tool_format: str = "auto"
-    reasoning_format: str = "auto"
-    reasoning_budget: int | None = None
-    template_values: Mapping[str, object] | None = None
-    continue_final_message: bool = False
-    add_generation_prompt: bool = True
-    lenient: bool = False
-    max_prompt_tokens: int | None = None
-    cut_prompt: bool = False
-    keep_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        budget = self.reasoning_budget
-        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 0):
-            raise RequestError(f"[chat] reasoning_budget must be a number of tokens from 0 on but is {budget!r:.80}")
-        if self.tool_choice not in ("auto", "none", "required") and not isinstance(self.tool_choice, Mapping):
-            raise RequestError(
-                f"[chat] tool_choice must be auto, none, required or name a tool but is {self.tool_choice!r:.80}"
-            )
-        if not isinstance(self.parallel_tool_calls, bool):
-            raise RequestError(f"[chat] parallel_tool_calls must be a bool but is {self.parallel_tool_calls!r:.80}")
-        most = self.max_prompt_tokens
-        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise RequestError(f"[chat] max_prompt_tokens {most!r:.80} is out of range: expected a number from 1 on")
-        for name in ("continue_final_message", "add_generation_prompt"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise RequestError(f"[chat] {name} {value!r:.80} is not a bool: give True or False")
-        for name in ("messages", "tools", "add_generation_prompt"):
-            if name in (self.template_values or {}):
-                raise RequestError(f"[chat] template_values must not set {name!r} but does")
-
-    @property
-    def begins_answer(self) -> bool:
-        """Return whether the prompt ends with the beginning of an answer."""
-        return self.add_generation_prompt and not self.continue_final_message
-
-    @property
-    def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
-        """The tools that the model is told of."""
-        return self.tools if self.tools and self.tool_choice != "none" else None
-
-
-class ChatFields(RequestFields, total=False):
-    """The keywords of ``LLM.chat``: those of ``RequestFields`` and ``ChatOptions``, and three of ``RequestOptions``."""
-
-    tools: Sequence[Mapping[str, object]] | None
-    tool_choice: ToolChoice
-    parallel_tool_calls: bool
-    tool_format: str
-    reasoning_format: str
-    reasoning_budget: int | None
-    template_values: Mapping[str, object] | None
-    continue_final_message: bool
-    max_prompt_tokens: int | None
-    salt: bytes
-    priority: int
-    key: str
 
 
 @dataclass(frozen=True)

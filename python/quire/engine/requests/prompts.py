@@ -19,8 +19,9 @@ from .answer_forms import AnswerForms, token_vocabulary
 if TYPE_CHECKING:
     from ...chat import ChatTemplate, Messages
     from ...grammar import Grammar, GrammarSource
+    from ...params.chat_options import ChatOptions
     from ...tokenizer import Tokenizer
-    from .chat import ChatOptions, ChatRequest
+    from .chat import ChatRequest
 
 __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
 
@@ -244,7 +245,8 @@ class Prompts:
     @property
     def limits_reasoning(self) -> bool:
         """Return whether the model reasons between tags, so that a budget can end it."""
-        from .chat import ChatOptions, format_of
+        from ...params.chat_options import ChatOptions
+        from .chat import format_of
 
         has_one = self._template is not None or self.tokenizer.chat_template is not None
         return has_one and format_of(self._chat_template(), ChatOptions()).limited is not None

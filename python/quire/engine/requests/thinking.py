@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...chat import AnswerFormat, ChatTemplate
-    from .chat import ChatOptions
+    from ...params.chat_options import ChatOptions
 
 __all__ = ["Thinking", "template_values", "without_thinking"]
 

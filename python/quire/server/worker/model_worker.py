@@ -16,12 +16,13 @@ import msgspec
 
 from ..._native import __version__
 from ...engine.llm_base import LLMBase
-from ...engine.requests.chat import ChatCollector, ChatOptions
+from ...engine.requests.chat import ChatCollector
 from ...engine.requests.prompts import RequestOptions
 from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
 from ...engine.requests.truncation import cut_ids
 from ...errors import BusyError, InternalError, QuireError
+from ...params.chat_options import ChatOptions
 from ...system import process_memory
 from ..fair_pool import FairPool
 from . import protocol as wire
