@@ -32,13 +32,13 @@ IDS = np.random.default_rng(5).integers(0, 256, 30).tolist()
 
 
 def interleaved(n_head: int) -> Callable[[Array], Array]:
-    """Rows of each head as GGUF's llama has them: the two halves in turn."""
+    """Interleave the halves of each head's rows, as in GGUF files of Llama."""
     return lambda b: b.reshape(n_head, 2, -1, b.shape[1]).swapaxes(1, 2).reshape(b.shape)
 
 
 @dataclass(frozen=True)
 class Case:
-    """By GGUF's name of a matrix: transformers' name in the layer, and what becomes of the rows of B."""
+    """Maps GGUF names of matrices to transformers' names in the layer, and to a change of the rows of B."""
 
     model: str
     matrices: dict[str, tuple[str, Callable[[Array], Array]]]
@@ -78,7 +78,7 @@ def logits(source: Path | GGUFReader, adapters: list[Adapter], kernels: str) -> 
 @pytest.mark.parametrize("kernels", ["cpu", "stock"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
 def test_adapters_equal_merged_weights(tmp_path: Path, case: Case, kernels: str) -> None:
-    """Two that add up: one with alpha, of rank 3, at half its strength, and one of rank 8 without alpha."""
+    """Two adapters add up: one of rank 3 with alpha at half strength, and one of rank 8 without alpha."""
     write_checkpoint(tmp_path / "hf", case.model)
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     oracle, rng = oracle_of(case.model), np.random.default_rng(1)
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_models_open_with_adapters(tmp_path: Path) -> None:
-    """A folder whose weights are merged answers as the plain one with the adapter; scales are factors."""
+    """A folder with merged weights answers like the plain one with the adapter; scales multiply."""
     write_checkpoint(tmp_path / "hf", "llama")
     oracle, rng = oracle_of("llama"), np.random.default_rng(2)
     weight = oracle.model.model.layers[0].mlp.down_proj.weight

@@ -1,4 +1,4 @@
-"""What models of before llama refuse and convert beside what test_models.py compares."""
+"""Models older than Llama: rejected options and conversions that test_models.py does not cover."""
 
 from __future__ import annotations
 

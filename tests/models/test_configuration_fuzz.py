@@ -1,4 +1,4 @@
-"""One field of config.json, or one key of a GGUF file, changed at a time: honoured or refused, never ignored.
+"""Change one field of config.json or one key of a GGUF file at a time: it is honoured or rejected, never ignored.
 
 Oracle for fields: transformers, reading the same changed folder.  ``benchmarks/fuzz_gguf_keys.py`` does the same for
 keys against llama.cpp.
@@ -32,21 +32,21 @@ from tiny_checkpoints import (
     write_safetensors,
 )
 
-pytestmark = pytest.mark.python_only  # what it runs is run by test_models.py, under the sanitizers too
+pytestmark = pytest.mark.python_only  # test_models.py runs the same native code, also under the sanitizers
 
 Array = npt.NDArray[np.float32]
 IDS = [3, 250, 17, 99, 12, 64, 7, 200, 31, 5, 5, 80, 144, 2, 61, 240, 9, 33, 18, 27, 111, 90, 45, 8]
-# One checkpoint of each class of transformers, the one with more fields where a class has two architectures.
+# One checkpoint for each class of transformers; if a class has two architectures, the one with more fields.
 MORE_NAMES = ["nemotron_h", "nomic-bert-moe"]
 NAMES = list({class_of(name): name for name in reversed(CONFIGS) if name not in MORE_NAMES}.values()) + MORE_NAMES
-# Those whose fields are changed in every run; the others take minutes, and ``pytest -m fuzz`` has them.
+# Fields of these are changed in every run; the others take minutes and run with ``pytest -m fuzz``.
 ALWAYS = ("llama-linear", "qwen3moe", "gemma3")
 FUZZED = [
     name if name in ALWAYS else pytest.param(name, marks=pytest.mark.fuzz)
     for name in NAMES
     if name not in MORE_NAMES and is_theirs(name, class_of(name))  # transformers does not read their fields
 ]
-# Of those that are compared with another's model: what becomes of their fields there is written in tests/support.
+# Models compared with another class; tests/support says how their fields are translated.
 FUZZED_SIBLINGS = [
     pytest.param(name, marks=pytest.mark.fuzz)
     for name in (
@@ -55,7 +55,7 @@ FUZZED_SIBLINGS = [
     )
 ]  # fmt: skip
 
-# Fields that classes read although their own configuration does not list them, and names of old and new versions.
+# Fields that classes read although their configuration does not list them, and old and new names.
 MORE_FIELDS = (
     "is_causal", "rope_theta", "rope_scaling", "partial_rotary_factor", "rope_local_base_freq", "sliding_window_pattern",
     "attention_bias", "mlp_bias", "hidden_act", "hidden_activation", "head_dim", "num_experts", "num_local_experts",
@@ -88,7 +88,7 @@ ROPES: list[object] = [
 # their place, of up to 36 GB, only to find that its weights are missing.
 TEXT = "text_config"
 SECTIONS = (TEXT, "vision_config", "audio_config")
-# What changes transformers' answer and must not change ours.
+# Changes that affect transformers' answer and must not affect Quire's.
 THEIR_MISTAKES = {
     "rescale_prenorm_residual=True": "of initialization, but it divides weights that it has loaded as well",
 }
@@ -105,7 +105,7 @@ LINEAR, YARN, LLAMA3 = ROPES[1], ROPES[3], ROPES[8]
 
 
 def alternatives(name: str, value: object) -> Iterator[object]:
-    """Other values of a field: of its type, and of the types that a field without a value may have."""
+    """Return other values of a field: of its type, or of the types that a field without a value may have."""
     if name == "rope_parameters":
         yield from ROPES
     elif name == "rope_scaling":
@@ -122,7 +122,7 @@ def alternatives(name: str, value: object) -> Iterator[object]:
             ["full_attention", "sliding_attention"] * 3 + ["full_attention"],
         )
         yield from (["sliding_attention"] * 2, ["full_attention", "sliding_attention"], ["full_attention"] * 2)
-    elif name == "pad_token_id":  # RoBERTa gives the padding a position of its own, so that no prompt may hold it
+    elif name == "pad_token_id":  # RoBERTa's padding has a position of its own, so prompts must not contain it
         yield from (value for value in (0, 1, 4, 256) if value not in IDS)
     elif isinstance(value, bool):
         yield not value
@@ -140,7 +140,7 @@ def alternatives(name: str, value: object) -> Iterator[object]:
 
 
 def changes_of(base: Mapping[str, object], fields: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """What is changed, and a configuration with it; every field is left out in turn as well."""
+    """Yield each change and the changed configuration; each field is also left out once."""
     for field in sorted({*fields, *base, *MORE_FIELDS} - {"architectures", "model_type", "vocab_size", *SECTIONS}):
         for value in alternatives(field, base.get(field, fields.get(field))):
             if value != base.get(field, "absent"):
@@ -150,7 +150,7 @@ def changes_of(base: Mapping[str, object], fields: Mapping[str, object]) -> Iter
 
 
 def cases(name: str, fields: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Of config.json, and of the text model's part of it where it has parts."""
+    """Yield changes of config.json, and of its text model's section if there is one."""
     base = config_of(name)
     yield from changes_of(base, fields)
     if (text := base.get(TEXT)) is not None:
@@ -166,7 +166,7 @@ def near(one: Array, other: Array) -> bool:
 
 
 def theirs(folder: Path, kind: str) -> Array | None:
-    """Transformers' logits; None where it makes no claim: it raises, or weights are missing."""
+    """Return transformers' logits; None if it raises or weights are missing."""
     torch = pytest.importorskip("torch", reason="needs torch")
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     transformers.logging.set_verbosity_error()
@@ -180,13 +180,13 @@ def theirs(folder: Path, kind: str) -> Array | None:
         if info["mismatched_keys"] or not all(key.endswith(MADE_TENSORS) for key in info["missing_keys"]):
             return None
         logits: Array = Oracle(model.eval(), no_inputs, {}).answer(IDS).numpy()
-    except Exception:  # whatever it raises, it gives no answer
+    except Exception:  # any error means that there is no answer
         return None
     return logits if np.isfinite(logits).all() else None
 
 
 def siblings(name: str, config: Mapping[str, object]) -> Array | None:
-    """Likewise, of the model that the checkpoint is compared with; None where that would have other tensors."""
+    """Return the logits of the model that the checkpoint is compared with; None if that has other tensors."""
     pytest.importorskip("torch", reason="needs torch")
     pytest.importorskip("transformers", reason="needs transformers")
     from oracle_models import oracle_of
@@ -202,8 +202,10 @@ def siblings(name: str, config: Mapping[str, object]) -> Array | None:
 
 
 def ours(folder: Path) -> Array | None:
-    """Our logits, for contexts of the prompt's length, by which transformers chooses between rotations of LongRoPE; None
-    where the configuration is refused."""
+    """Return Quire's logits, or None if the configuration is rejected.
+
+    The context has the prompt's length, by which transformers chooses between the rotations of LongRoPE.
+    """
     try:
         convert(folder, folder / "x.gguf", "f32")
         runner = Runner(folder / "x.gguf", threads=1, n_ctx=len(IDS))
@@ -212,7 +214,7 @@ def ours(folder: Path) -> Array | None:
         return None
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch and transformers
+@pytest.mark.filterwarnings("ignore")  # torch and transformers warn
 @pytest.mark.parametrize("name", FUZZED)
 def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -220,8 +222,8 @@ def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> No
     kind = class_of(name)
     fields = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
     seen = compared(tmp_path, name, fields, lambda config: theirs(tmp_path, kind))
-    assert seen["honoured"] >= 1  # StarCoder and T5 have hardly a field that changes an answer
-    assert seen["refused"] >= 3  # GPT-J as well
+    assert seen["honoured"] >= 1  # few fields of StarCoder and T5 change the answer
+    assert seen["refused"] >= 3  # GPT-J has few
     assert seen["harmless and accepted"] >= 30
 
 
@@ -230,13 +232,13 @@ def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> No
 def test_a_changed_field_of_a_sibling_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path, name)
     seen = compared(tmp_path, name, {}, lambda config: siblings(name, config))
-    assert seen["honoured"] + seen["refused"] >= 1  # RWKV and Jina BERT have hardly a field that changes an answer
+    assert seen["honoured"] + seen["refused"] >= 1  # few fields of RWKV and Jina BERT change the answer
 
 
 def compared(
     folder: Path, name: str, fields: Mapping[str, object], oracle: Callable[[Mapping[str, object]], Array | None]
 ) -> Counter[str]:
-    """What became of each change of the configuration; none may be ignored."""
+    """Return the outcome of each change of the configuration; none may be ignored."""
     plain = oracle(config_of(name))
     assert plain is not None
     ignored, seen = [], Counter[str]()
@@ -244,7 +246,7 @@ def compared(
         (folder / "config.json").write_text(json.dumps(config))
         found = ours(folder)
         if found is None and seen["refused"] >= 3:
-            continue  # whatever it means to transformers, it was refused
+            continue  # rejected, which is always allowed
         expected = oracle(config)
         if expected is None or label in THEIR_MISTAKES:
             continue
@@ -263,7 +265,7 @@ def reads(name: str, field: str) -> bool:
 
 
 def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
-    """The checkpoint with fields set, or left out where they are ``...``."""
+    """Write the checkpoint with fields set, or left out if they are ``...``."""
     write_checkpoint(tmp_path / "hf", name)
     config = {key: value for key, value in (config_of(name) | changes).items() if value is not ...}
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
@@ -283,7 +285,7 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ("llama", {"rope_parameters": {**LINEAR, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ("glm4moe", {"routed_scaling_factor": 0.0}, "routed_scaling_factor"),
-        # Null is no to transformers, also where the default is yes.
+        # Transformers treats null as false, even if the default is true.
         *(
             (name, {"norm_topk_prob": None}, "norm_topk_prob")
             for name in ("deepseek2-v3", "deepseek2-glm", "glm4moe", "lfm2moe", "mimo2", "exaone-moe")
@@ -326,7 +328,7 @@ def test_fields_that_change_the_answer_are_refused_by_name(
 def test_a_field_that_transformers_does_not_know_is_ignored_and_named(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As finetunes and other programs write them; the file remembers."""
+    """Finetunes and other programs write such fields; the file records them."""
     folder = with_fields(tmp_path, name, mystery=1, training_args={"lr": 2.5})
     convert(folder, tmp_path / "x.gguf", "f32")
     ignored = GGUFReader(tmp_path / "x.gguf").metadata.strings("quire.checkpoint.ignored_fields")
@@ -338,7 +340,7 @@ def test_a_field_that_transformers_does_not_know_is_ignored_and_named(
     ("name", "field"), [("modern-bert", "local_attention"), *((name, "sliding_window") for name in WINDOWED)]
 )
 def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field: str) -> None:
-    """To transformers each token sees itself alone then, or nothing; in files 0 says that there is no window."""
+    """In transformers each token then sees only itself, or nothing; in files 0 means no window."""
     with pytest.raises(LoadError, match=field):
         convert(with_fields(tmp_path, name, **{field: 0}), tmp_path / "x.gguf", "f32")
 
@@ -358,7 +360,7 @@ def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field
 def test_numbers_that_cannot_be_are_errors_of_the_configuration(
     tmp_path: Path, name: str, changes: dict[str, object]
 ) -> None:
-    """Whatever is computed of them: nothing but our own errors comes out."""
+    """Invalid numbers raise Quire's own errors, whatever is computed from them."""
     with pytest.raises(LoadError):
         convert(with_fields(tmp_path, name, **changes), tmp_path / "x.gguf", "f32")
 
@@ -366,11 +368,11 @@ def test_numbers_that_cannot_be_are_errors_of_the_configuration(
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        # Latent rows have norms with an epsilon of their own.
+        # Norms of latent rows have a separate epsilon.
         ("deepseek2-groups", {"rms_norm_eps": 0.5}),
         ("deepseek2-glm", {"rms_norm_eps": 0.5}),
         ("minicpm3", {"rms_norm_eps": 0.5}),
-        # Which factors LongRoPE has is a matter of the context, what it multiplies by one of the fields.
+        # LongRoPE's factors depend on the context, its multiplier on one of the fields.
         ("phi3-short", {"max_position_embeddings": 512}),
         ("minicpm3", {"max_position_embeddings": 512}),
     ],
@@ -438,7 +440,7 @@ def test_tensors_that_a_field_denies_are_left_out_as_by_transformers(
 def test_biases_that_a_field_denies_are_left_out_as_by_transformers(
     tmp_path: Path, name: str, module: str, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Absent, and the default is no."""
+    """The field is absent, and its default is false."""
     tensor = f"model.layers.0.{module}"
     shapes = shapes_of(name)
     shapes[f"{tensor}.bias"] = shapes[f"{tensor}.weight"][:1]
@@ -452,7 +454,7 @@ def test_biases_that_a_field_denies_are_left_out_as_by_transformers(
     assert field in caplog.text
 
 
-# What an architecture has no choice of, to transformers and to llama.cpp.
+# Keys that an architecture does not support, in transformers and in llama.cpp.
 ROUTED = {
     "mixtral": True,
     "granitemoe": True,
@@ -462,7 +464,7 @@ ROUTED = {
     "llama4": False,
 }
 UNCHOSEN: list[tuple[str, str, tuple[object, str] | None]] = [
-    # To llama.cpp each token sees itself alone then, or nothing.
+    # In llama.cpp each token then sees only itself, or nothing.
     ("gemma-embedding", "attention.sliding_window", (0, "u32")),
     ("gemma-embedding", "attention.sliding_window", None),
     ("granite_swa", "attention.sliding_window", (0, "u32")),
@@ -487,7 +489,7 @@ def test_keys_that_an_architecture_has_no_choice_of_are_refused_by_name(
 def test_what_a_file_does_not_say_or_says_with_a_zero_is_as_in_llama_cpp(
     tiny: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Its defaults, and a multiplier of 0 that says nothing."""
+    """Defaults are llama.cpp's, and a multiplier of 0 means not set."""
     for name, one, other in (
         ("gemma4", {"final_logit_softcapping": None}, {"final_logit_softcapping": (30.0, "f32")}),
         ("minicpm", {"embedding_scale": (0.0, "f32")}, {"embedding_scale": (1.0, "f32")}),
@@ -503,7 +505,7 @@ def keys_of(folder: Path, out: Path) -> dict[str, object]:
 
 
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    """Of its configuration classes (5.17)."""
+    """Defaults equal those of transformers' configuration classes (5.17)."""
     out = tmp_path / "x.gguf"
     moe = keys_of(with_fields(tmp_path / "a", "qwen3moe", norm_topk_prob=...), out)
     assert moe["qwen3moe.expert_weights_norm"] is False
@@ -520,7 +522,7 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
 
 
 def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) -> None:
-    """As transformers takes it: tied only where both are equal."""
+    """Transformers ties them only if both are equal."""
     shapes = shapes_of("qwen3") | {"lm_head.weight": shapes_of("qwen3")["model.embed_tokens.weight"]}
     write_checkpoint(tmp_path / "hf", "qwen3", shapes)
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
@@ -534,7 +536,7 @@ def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) ->
 
 
 def test_a_tied_pair_may_be_stored_as_the_head_alone(tmp_path: Path) -> None:
-    """As transformers 5 takes it; some programs save the pair under the head's name."""
+    """Some programs save the tied matrix under the head's name; transformers 5 accepts that."""
     shapes = shapes_of("qwen3")
     tensors = {name: weight_of("qwen3", name, tuple(shape)) for name, shape in shapes.items()}
     write_checkpoint(tmp_path / "hf", "qwen3", shapes)
@@ -556,7 +558,7 @@ def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path: Path) -> No
 
 
 def test_buffers_of_rotation_are_accepted(tmp_path: Path) -> None:
-    """Older versions of transformers saved them."""
+    """Older versions of transformers saved such buffers."""
     shapes = shapes_of("llama") | {"model.layers.1.self_attn.rotary_emb.inv_freq": [8]}
     write_checkpoint(tmp_path / "hf", "llama", shapes)
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
@@ -564,7 +566,7 @@ def test_buffers_of_rotation_are_accepted(tmp_path: Path) -> None:
 
 
 def edited(source: Path, out: Path, changes: dict[str, tuple[object, str] | None]) -> Path:
-    """The file with keys below the architecture's name set, or left out (None)."""
+    """Write the file with keys below the architecture's name set, or left out (None)."""
     reader = GGUFReader(source)
     arch = reader.metadata.text("general.architecture")
     full = {f"{arch}.{name}": change for name, change in changes.items()}
@@ -586,7 +588,7 @@ def edited(source: Path, out: Path, changes: dict[str, tuple[object, str] | None
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Converted checkpoints, by name."""
+    """Return a function that converts a checkpoint by name."""
     folder = tmp_path_factory.mktemp("fuzz")
 
     def make(name: str) -> Path:
@@ -639,7 +641,7 @@ def test_keys_that_change_the_answer_are_refused_by_name(
 ) -> None:
     metadata = GGUFReader(tiny(name)).metadata
     full = f"{metadata.text('general.architecture')}.{key}"
-    if key == "attention.causal":  # the other of what the file says
+    if key == "attention.causal":  # the opposite of the file's value
         change = (not metadata.flag(full, True), "bool")
     elif full in metadata:
         pytest.skip("the architecture computes it")
@@ -673,12 +675,12 @@ SCALED = {"rope.scaling.factor": (4.0, "f32")}
 @pytest.mark.parametrize(
     ("name", "one", "other"),
     [
-        # A factor without a type is linear, and so is the key of old files; 0 says nothing.
+        # A factor without a type means linear, as does the key of old files; 0 means not set.
         ("llama", SCALED, {**SCALED, "rope.scaling.type": ("linear", "string")}),
         ("llama", {"rope.scale_linear": (4.0, "f32")}, {**SCALED, "rope.scaling.type": ("linear", "string")}),
         ("llama", {"rope.scaling.factor": (0.0, "f32")}, {}),
         ("llama", {**SCALED, "rope.scaling.type": ("none", "string")}, {}),
-        # A window after all but every n-th layer, as a number and as a list.
+        # Windows in all but every n-th layer, as a number and as a list.
         ("gemma3", {"attention.sliding_window_pattern": (6, "u32")}, {}),
         ("gemma3", {"attention.sliding_window_pattern": ([True] * 5 + [False, True], "bool[]")}, {}),
         ("gemma3", {"attention.sliding_window_pattern": (3, "u32")}, {"attention.sliding_window_pattern": ([1, 1, 0, 1, 1, 0, 1], "u32[]")}),
@@ -718,7 +720,7 @@ def test_two_ways_to_say_one_thing(
 def test_keys_have_their_effect(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, changes: dict[str, tuple[object, str] | None], kernels: str
 ) -> None:
-    """That it is the right one is for benchmarks/fuzz_gguf_keys.py to say, and transformers above."""
+    """The key changes the answer.  benchmarks/fuzz_gguf_keys.py and the tests above check that it is right."""
     mine = Runner(edited(tiny(name), tmp_path / "x.gguf", changes), kernels).logits(IDS)
     assert not near(mine, Runner(tiny(name), kernels).logits(IDS))
 

@@ -38,7 +38,7 @@ def sources(n: int) -> list[list[int]]:
 
 
 def without_end(path: Path, source: Sequence[int], n: int) -> list[int]:
-    """Greedy tokens of one source alone, by the executor; those that end an answer are passed over."""
+    """Return greedy tokens for one source, from the executor; tokens that end an answer are skipped."""
     runner = Runner(path)
     slots = list(range(32, 32 + len(source)))
     tables = [list(range(1, 2 + (len(source) - 1) // 32))]
@@ -72,7 +72,7 @@ def test_batches_equal_texts_alone(tmp_path: Path, name: str, kernels: str) -> N
         assert [ids[:24] for ids in undisturbed] == alone
         choices = llm.generate([texts[0]], GREEDY, n=3)[0].choices
         assert [choice.token_ids for choice in choices] == [alone[0]] * 3
-    # A cache of so few blocks that sequences are taken away.
+    # A cache with so few blocks that sequences are preempted.
     with LLM(path, threads=threads_of(kernels), kernels=kernels, kv_dtype="f32", n_ctx=128, n_blocks=9) as llm:  # type: ignore[arg-type]
         results = llm.generate(texts * 2, LONG)
         assert [result.token_ids for result in results] == undisturbed * 2
@@ -91,7 +91,7 @@ def test_what_the_model_cannot_be_asked(tmp_path: Path) -> None:
             llm.generate([[1] * 257])
         (whole,) = llm.generate([[1] * 256], max_tokens=300, ignore_eos=True)
         assert len(whole.token_ids) == 255
-        # Text goes to the encoder; in a chat all of it, ended as the file says.
+        # Text goes to the encoder; a chat is encoded whole, with the file's end token.
         (text,) = llm.generate("Say hello", GREEDY)
         chat = llm.chat([{"role": "user", "content": "Say hello"}], GREEDY)
         ids = [*b"Say hello"]
@@ -120,7 +120,7 @@ def test_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("untied", [False, True])
 def test_answers_are_transformers(tmp_path: Path, name: str, untied: bool) -> None:
-    """Of several sources in one batch; with a head of its own as well."""
+    """Several sources in one batch; also with an untied output matrix."""
     torch = pytest.importorskip("torch", reason="needs torch")
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     from oracle_models import answer_to_source
@@ -153,7 +153,7 @@ def test_answers_are_transformers(tmp_path: Path, name: str, untied: bool) -> No
 
 
 def _first(model: Any, source: list[int]) -> npt.NDArray[np.float32]:
-    """The logits after the token that every answer begins after."""
+    """Return the logits after the decoder's start token."""
     import torch
 
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_answers_begin_after_one_token(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_scale_is_scaled_as_its_version_is(tmp_path: Path) -> None:
-    """As llama.cpp's converter writes it: version 1.0 shares one matrix, and scales what comes of it."""
+    """llama.cpp's converter writes no scale: version 1.0 ties the output matrix and scales the logits."""
     from test_models import with_tensors
 
     path = converted(tmp_path, "t5")

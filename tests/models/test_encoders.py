@@ -48,7 +48,7 @@ def test_poolings_are_of_transformers_vectors(bert: LLM) -> None:
     for pooling, expected in (("mean", vectors.mean(axis=0)), ("cls", vectors[0]), ("last", vectors[-1])):
         (found,) = bert.embed(ids, pooling=pooling, normalize=False)  # type: ignore[arg-type]
         assert near(found, expected), pooling
-    assert near(bert.embed(ids), bert.embed(ids, pooling="mean"))  # where the file names none
+    assert near(bert.embed(ids), bert.embed(ids, pooling="mean"))  # the default without a key
     assert np.linalg.norm(bert.embed(ids)[0]) == pytest.approx(1.0, abs=1e-5)
 
 
@@ -194,7 +194,7 @@ def test_vectors_over_http(tmp_path: Path) -> None:
 
 def test_ranks_over_http(tmp_path: Path) -> None:
     write_reranker(tmp_path / "xlm")
-    # As sentence-transformers' CrossEncoder saves a model whose scores are shown as they are.
+    # sentence-transformers' CrossEncoder saves a model with raw scores like this.
     config = json.loads((tmp_path / "xlm" / "config.json").read_text())
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.1.0"}
     (tmp_path / "xlm" / "config.json").write_text(json.dumps(config))

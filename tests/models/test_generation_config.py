@@ -1,6 +1,6 @@
-"""What a checkpoint's makers advise: followed, or said by name.
+"""The advice of a checkpoint's generation_config.json: followed, or named in a warning.
 
-Oracle: transformers, for the fields that there are, for what ends an answer and for what is never drawn.
+Oracle: transformers, for the fields, for end tokens and for forbidden tokens.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_what_is_followed(tmp_path: Path) -> None:
         "suppress_tokens": [7, 3, 100_000], "bad_words_ids": [[5], [9], [1, 2]],
     }  # fmt: skip
     found = advised(checkpoint(tmp_path / "hf", advice))
-    # An end of sequence is no bad word, as transformers has it.
+    # An end token is not a bad word, as in transformers.
     assert found == {"temperature": 0.5, "typical_p": 0.25, "repetition_penalty": 1.25, "bad_token_ids": (3, 5, 7)}
     greedy = advised(checkpoint(tmp_path / "greedy", {"do_sample": False, "top_k": 3, "repetition_penalty": 1.25}))
     assert greedy == {"temperature": 0.0, "repetition_penalty": 1.25}
@@ -114,7 +114,7 @@ def test_what_is_advised_goes_through_other_servers_options() -> None:
         body = CompletionBody(prompt="a", samplers=samplers, logit_bias=[(7, False)])
         found = asyncio.run(settings_of(body, info, tokenize)).params  # type: ignore[arg-type]
         assert found.bad_token_ids == (3, 7)
-        assert found.typical_p == typical  # a stage that is not asked for has no options
+        assert found.typical_p == typical  # a stage that is not used has no options
 
 
 def test_older_checkpoints_have_it_in_config_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +144,7 @@ def test_malformed_advice(tmp_path: Path, advice: dict[str, object], text: str) 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize("way", ["folder", "converted"])
 def test_every_end_of_sequence_ends_generation(tmp_path: Path, file: str, way: str) -> None:
-    """As transformers: generation goes on until one of the ids comes, whichever."""
+    """As in transformers, any one of several end tokens ends generation."""
     greedy = SamplingParams(temperature=0.0, max_tokens=12)
     with LLM(checkpoint(tmp_path / "plain", None), threads=1, n_ctx=64) as llm:
         usual = llm.generate(PROMPT, greedy)[0].choices[0].token_ids
@@ -188,5 +188,5 @@ def test_angles_of_rotation_are_accepted(tmp_path: Path, name: str) -> None:
     names = [info.name for info in GGUFReader(tmp_path / "x.gguf").tensors]
     assert names == [info.name for info in GGUFReader(tmp_path / "plain.gguf").tensors]
     write_safetensors(folder / "model.safetensors", tensors | {name + "x": np.ones(8, np.float32)})
-    with pytest.raises(Exception, match="every tensor of the checkpoint must be known"):
+    with pytest.raises(Exception, match="unknown tensors"):
         convert(folder, tmp_path / "y.gguf", "f32")

@@ -1,4 +1,4 @@
-"""Files of latent attention as older converters wrote them: keys and values in one matrix, the cache's sizes unsaid."""
+"""Latent attention in files of older converters: keys and values in one matrix, no keys for the cache's sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MLA = ("attention.key_length_mla", "attention.value_length_mla")
 def written(
     out: Path, source: GGUFReader, keys: Mapping[str, object], tensors: Mapping[str, Array], quantized: str = ""
 ) -> Path:
-    """The file with other keys of the architecture (None: without) and tensors; those named so as Q8_0."""
+    """Write the file with changed keys (None: removed) and tensors; those that match ``quantized`` become Q8_0."""
     arch = source.metadata.text("general.architecture")
     with GGUFWriter(out, arch) as writer:
         for key in source.metadata:
@@ -80,7 +80,7 @@ def test_older_files_answer_alike(tmp_path: Path, source: GGUFReader, request: p
 
 @pytest.mark.parametrize("source", ["minicpm3"], indirect=True)
 def test_a_quantized_matrix_is_taken_apart(tmp_path: Path, source: GGUFReader) -> None:
-    """Its numbers become f16, which some machines round to BF16 for products; elsewhere they are the same."""
+    """Numbers become f16, which some machines round to BF16 in products; elsewhere they are unchanged."""
     tensors, prompt = tensors_of(source), list(range(30))
     eighth = written(tmp_path / "q8.gguf", source, {}, tensors, quantized="attn_kv_b")
     reader = GGUFReader(eighth)

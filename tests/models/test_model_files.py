@@ -1,4 +1,4 @@
-"""The layout of model files: wiring first, the mapping of checkpoints below a marker, names that say what they hold."""
+"""The layout of model files: the model first, checkpoint mapping below a marker, spelled-out names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODELS, LAYERS = Path(quire.models.__file__).parent, Path(quire.nn.__file__).par
 FILES = sorted(
     path for path in MODELS.glob("*.py") if "ARCHES = " in path.read_text() or "HF_HEADS = " in path.read_text()
 )
-LETTERS = set("mwcbes")  # of keys, weights, config, block, experts and step, once
+LETTERS = set("mwcbes")  # for keys, weights, config, block, experts and step
 
 
 def defined(statement: ast.stmt) -> Iterator[str]:
-    """Names that a statement of a module defines, but for imports."""
+    """Yield the names that a statement of a module defines, except imports."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         yield statement.name
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -68,7 +68,7 @@ def test_the_guide_begins_with_a_whole_file() -> None:
 
 @pytest.fixture(scope="module")
 def models_page() -> ModuleType:
-    """The program that writes docs/models.md."""
+    """Return the program that writes docs/models.md."""
     path = ROOT / "ci" / "make_models_page.py"
     if not path.is_file():
         pytest.skip("the tests run without the repository")

@@ -1,4 +1,4 @@
-"""Model files against transformers' stored answers (tests/references/make_references.py)."""
+"""Compare models with transformers' stored answers (tests/references/make_references.py)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tiny_checkpoints import CONFIGS, N_VOCAB, SOURCE, write_checkpoint
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references"
 PACKAGED = Path(quire.models.__file__).parent.parent / "data" / "tiny-chat-q8_0.gguf"
-TOLERANCE = 1e-3  # of the largest absolute logit
+TOLERANCE = 1e-3  # relative to the largest absolute logit
 STEP = 64  # rows
 Array = npt.NDArray[np.float32]
 
 
 class Runner:
-    """One sequence at a time through an executor, with a cache of its own."""
+    """Runs one sequence at a time on an executor with its own cache."""
 
     def __init__(self, path: Path, kernels: str = "auto", threads: int | None = None, n_ctx: int | None = None) -> None:
         threads = threads or threads_of(kernels)
@@ -39,7 +39,7 @@ class Runner:
         self.has_state = any(spec.states for spec in model.cache)
         self.state = 0
         self.decoder_start = model.config.decoder_start
-        # An encoder reads a prompt in one step.
+        # An encoder reads the whole prompt in one step.
         self.most_tokens = min(STEP, self.n_ctx) if model.config.is_encoder else self.n_ctx
         self.executor = graph.Executor(
             model.trace(n_ctx),
@@ -56,15 +56,15 @@ class Runner:
             self.encode(SOURCE)
 
     def encode(self, source: list[int]) -> None:
-        """What the decoder of an encoder-decoder model attends to from now on."""
+        """Encode the source that the decoder attends to from now on."""
         slots = list(range(32, 32 + len(source)))
         self.executor.encode(source, slots=slots, row_begin=[0, len(source)], tables=[[1, 2]])
         self.n_source = len(source)
 
     def logits(self, ids: list[int], start: int = 0) -> Array:
-        """Of ids[start:], a chunk at a time.  Who begins gets a recurrent state that nobody had."""
+        """Return the logits of ids[start:], computed in chunks; start 0 begins with an unused recurrent state."""
         self.state += start == 0
-        if self.decoder_start is not None:  # every text has one token more
+        if self.decoder_start is not None:  # every text has one more token, the start token
             rows = self._all([self.decoder_start, *ids], start + (start > 0))
             return rows[start == 0 :]
         return self._all(ids, start)
@@ -83,7 +83,7 @@ class Runner:
         )  # fmt: skip
 
     def answer(self, ids: list[int]) -> Array:
-        """What transformers' model answers: logits or vectors of every token, or scores of classes."""
+        """Return what transformers' model returns: logits or vectors of every token, or class scores."""
         rows = self.logits(ids)
         return rows[0] if self.scores_classes else rows
 
@@ -102,7 +102,7 @@ def close(found: Array, expected: Array, tolerance: float = TOLERANCE) -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Converted random checkpoints, by name."""
+    """Return a function that converts a random checkpoint by name."""
     folder = tmp_path_factory.mktemp("tiny")
 
     def make(name: str) -> Path:
@@ -125,7 +125,7 @@ def tolerance_of(name: str, kernels: str) -> float:
     return TOLERANCE
 
 
-# Every third one under the sanitizers: siblings run the same native code.
+# Every third model runs under the sanitizers; siblings run the same native code.
 NAMES = [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(CONFIGS)]
 
 
@@ -141,7 +141,7 @@ def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str
 
 
 def with_tensors(source: Path, out: Path, changes: dict[str, Array], without: tuple[str, ...] = ()) -> Path:
-    """The f32 file with tensors added, or instead of its own; ``without``: keys."""
+    """Write the f32 file with added or replaced tensors; ``without``: keys to remove."""
     reader = GGUFReader(source)
     tensors = {info.name: reader.tensor(info.name).numpy() for info in reader.tensors} | changes
     with GGUFWriter(out, reader.metadata.text("general.architecture")) as writer:
@@ -160,7 +160,7 @@ def with_tensors(source: Path, out: Path, changes: dict[str, Array], without: tu
 def test_products_are_scaled_where_the_file_says_so(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, tensor: str
 ) -> None:
-    """As in files with NVFP4, whose scales of blocks need another one: the same as a smaller matrix."""
+    """Files with NVFP4 have a scale for each matrix beside those of blocks."""
     weight = f"blk.0.{tensor}.weight"
     smaller = GGUFReader(tiny(name)).tensor(weight).numpy() * np.float32(0.25)
     expected = Runner(with_tensors(tiny(name), tmp_path / "a.gguf", {weight: smaller})).logits([3, 5, 8])
@@ -180,7 +180,7 @@ def test_a_scale_that_cannot_be_applied_is_refused_by_name(tiny: Callable[[str],
 @pytest.mark.parametrize("dtype", ["f32", "q8_0"])
 @pytest.mark.parametrize("name", ["gemma4-moe", "qwen3moe"])
 def test_gates_and_ups_of_experts_may_be_one_tensor(tmp_path: Path, name: str, dtype: str) -> None:
-    """As llama.cpp's converter writes them for Gemma 4."""
+    """llama.cpp's converter writes them this way for Gemma 4."""
     write_checkpoint(tmp_path / name, name)
     convert(tmp_path / name, tmp_path / "two.gguf", dtype)
     reader = GGUFReader(tmp_path / "two.gguf")
@@ -225,7 +225,7 @@ def test_trained_models_equal_transformers(shared: Path, tmp_path: Path, name: s
 
 @pytest.mark.slow
 def test_packaged_model_equals_transformers(tmp_path: Path) -> None:
-    """The weights that the package's Q8_0 file stands for, as f32; transformers had the same."""
+    """Both use the dequantized weights of the package's Q8_0 file."""
     reader = GGUFReader(PACKAGED)
     with GGUFWriter(tmp_path / "x.gguf", "qwen3") as writer:
         for key in reader.metadata:
@@ -241,7 +241,7 @@ def test_packaged_model_equals_transformers(tmp_path: Path) -> None:
 
 
 def test_packaged_model_itself_is_near() -> None:
-    """Products of Q8_0 round the activations to 8 bits as well, which costs up to a few percent of a logit."""
+    """Q8_0 products also round activations to 8 bits, which costs up to a few percent of a logit."""
     stored, runner = np.load(REFERENCES / "package.npz"), Runner(PACKAGED)
     for i in range(0, 24, 3):
         expected = stored[f"package.logits.{i}"]
@@ -249,12 +249,12 @@ def test_packaged_model_itself_is_near() -> None:
         assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
 
 
-# What one hostile change of the metadata does: a typed error, or a model that still loads; never a crash.
+# One hostile change of the metadata causes a typed error, or the model still loads; it never crashes.
 HOSTILE_VALUES = [(0, "u32"), (1, "u32"), (3, "u32"), (2**31 - 1, "u32"), (2**32 - 1, "u32"), (2**63, "u64"), (-1, "i32"), (0.0, "f32"),
                   (float("nan"), "f32"), (float("inf"), "f32"), ("x", "string"), (True, "bool"), ([1, 2], "u32[]"), ([], "u32[]"), (["a"], "string[]"), (None, "")]  # fmt: skip
 
 
-# Of the native code it meets only what reads and writes files.
+# The only native code involved reads and writes files.
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if i % 9 else name for i, name in enumerate(CONFIGS)]
 )
@@ -263,7 +263,7 @@ def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_p
     arch = reader.metadata.text("general.architecture")
     keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
     refused = 0
-    part = crc32(name.encode())  # a quarter of the values; other architectures have the others
+    part = crc32(name.encode())  # a quarter of the values; other architectures test the others
     for i, changed in enumerate(keys):
         for hostile in HOSTILE_VALUES[(i + part) % 4 :: 4]:
             with GGUFWriter(tmp_path / "x.gguf", arch) as writer:
@@ -289,7 +289,7 @@ def rewritten(
     *,
     arch: str | None = None,
 ) -> None:
-    """The file with its tensors renamed, reshaped or dropped."""
+    """Write the file with tensors renamed, reshaped or dropped."""
     with GGUFWriter(out, arch or reader.metadata.text("general.architecture")) as writer:
         for key in reader.metadata:
             if key.split(".")[0] not in ("general", "tokenizer"):
@@ -358,5 +358,5 @@ def test_a_vector_must_be_f32() -> None:
     tensor = Tensor.from_numpy(np.ones(4, np.float16))
     tracer = graph.Tracer([graph.CacheSpec(n_kv_head=1, head_dim=4)])
     embedding = graph.Weight("e", Tensor.from_numpy(np.ones((N_VOCAB, 4), np.float32)))
-    with pytest.raises(ValueError, match="w must be f32 but is f16"):
+    with pytest.raises(ValueError, match=r"\bw\b.* f16"):
         graph.rms_norm(graph.embed(tracer.tokens, embedding), graph.Weight("w", tensor), 1e-5)

@@ -1,4 +1,4 @@
-"""The same comparisons as test_models.py, with transformers computing its answers now.  Runs where torch is installed."""
+"""Compare models with transformers as test_models.py does, but compute its answers now.  Needs torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # 
 
 
 def live(name: str, folder: Path) -> Oracle:
-    """transformers' model: of the checkpoint itself, where transformers knows it, and else of the same weights."""
+    """Return transformers' model, from the checkpoint itself if transformers supports it, else with the same weights."""
     if not is_theirs(name, class_of(name)):
         return oracle_of(name)
     kind = getattr(transformers, class_of(name))
@@ -52,7 +52,7 @@ def test_trained_models(shared: Path, tmp_path: Path, name: str) -> None:
     ).eval()
     oracle = Oracle(model, no_inputs, {})
     stored = np.load(REFERENCES / "trained.npz")
-    for i in range(0, 24, 3):  # the answers to all of them are stored (test_models.py)
+    for i in range(0, 24, 3):  # test_models.py compares stored answers for all of them
         ids = stored[f"{name}.prompt.{i}"].tolist()
         close(runner.logits(ids), oracle.answer(ids).numpy())
         assert runner.greedy(ids, 48) == oracle.greedy(ids, 48)[0]

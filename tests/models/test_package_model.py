@@ -1,4 +1,4 @@
-"""The packaged model is what the project's tools make of its checkpoint."""
+"""The packaged model equals the output of the project's tools for its checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_can_be_made_again(shared: Path, tmp_path: Path) -> None:
 
 
 def test_8_bit_cache_keeps_perplexity(shared: Path) -> None:
-    """Oracle: the same model with a float32 cache, on chats that it answers as it was trained to."""
+    """Compare with the same model with a float32 cache, on chats that it was trained on."""
     text = (shared / "models" / "samples.txt").read_text(encoding="utf-8")
     chats = [chat.replace("\n--- greedy:\n", "") for chat in text.split("=== [chat]\n")[1:]]
     tokenizer, model = Tokenizer.from_gguf(PACKAGED), load_model(GGUFReader(PACKAGED))
@@ -68,7 +68,7 @@ def test_its_shape() -> None:
 
 
 def test_packaged_model_advises_what_its_checkpoint_does() -> None:
-    """Greedy: the checkpoint says not to sample."""
+    """The checkpoint advises greedy decoding."""
     with quire.LLM(threads=1, n_ctx=64) as model:
         assert model.advised_sampling == {"temperature": 0.0}
 

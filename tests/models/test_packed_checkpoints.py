@@ -1,4 +1,4 @@
-"""Checkpoints whose experts are in MXFP4: files hold the same numbers, in their own layout."""
+"""Checkpoints with MXFP4 experts: files have the same numbers in another layout."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from test_models import Runner
 from tiny_checkpoints import config_of, shapes_of, tokenizer_json, weight_of
 
 NAMES = {"F32": np.float32, "U8": np.uint8}
-# What 4 bits stand for (OCP Microscaling Formats 1.0): a sign, two bits of exponent, one of mantissa.
+# 4-bit numbers (OCP Microscaling Formats 1.0): a sign, two bits of exponent, one of mantissa.
 VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def numbers(blocks: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Two neighbours in a byte, the lower bits first."""
+    """Unpack two neighbours from each byte, the lower bits first."""
     codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
     signed = np.where(codes >= 8, -VALUES[codes & 7], VALUES[codes & 7])
     return (signed * np.exp2(exponents.astype(np.float32) - 127)[..., None]).reshape(*blocks.shape[:-2], -1)
 
 
 def write(folder: Path, *, packed: bool, shift: int = 0, **fields: object) -> dict[str, npt.NDArray[np.generic]]:
-    """gpt-oss, with widths of whole blocks, and experts in MXFP4 or what they stand for."""
+    """Write gpt-oss with widths of whole blocks, and experts as MXFP4 or dequantized."""
     config = {**config_of("gpt-oss"), "hidden_size": 64, "intermediate_size": 96, **fields}
     if packed:
         config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
@@ -78,7 +78,7 @@ def test_packed_experts_stay_as_they_are(tmp_path: Path) -> None:
                 assert np.array_equal(opened.tensor(info.name).numpy(), found.numpy())
     ids = list(range(3, 40))
     expected = Runner(tmp_path / "plain.gguf").logits(ids)
-    # Products with MXFP4 round the other side to 8 bits, which may choose another expert for a few tokens.
+    # MXFP4 products round activations to 8 bits, which may change the expert of a few tokens.
     difference = np.abs(Runner(tmp_path / "packed.gguf").logits(ids) - expected)
     assert np.median(difference) <= 0.02 * np.abs(expected).max()
 

@@ -1,4 +1,4 @@
-"""Which matrices an adapter of PEFT changes, and how.  Oracle: conversion of the checkpoint with ``W + B A`` in it."""
+"""Matrices that a PEFT adapter changes.  Oracle: conversion of the checkpoint with ``W + B A``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Case:
-    """``modules`` of a layer; ``needs_folder``: a GGUF file does not tell all of the configuration that they need."""
+    """Adapted ``modules`` of a layer; ``needs_folder``: a GGUF file lacks parts of the configuration that they need."""
 
     model: str
     layer: str
@@ -57,7 +57,7 @@ def values_of(reader: GGUFReader) -> dict[str, Array]:
 
 
 def products(adapter: Path, base: GGUFReader) -> dict[str, Array]:
-    """What an adapter adds, with alpha 6 and rank 2."""
+    """Return the products that an adapter with alpha 6 and rank 2 adds."""
     with opened_adapters([(str(adapter), 1.0)], base) as (opened,):
         pairs = values_of(opened.reader)
     names = {name.rpartition(".lora_")[0] for name in pairs}
@@ -96,7 +96,7 @@ def test_products_go_where_conversion_takes_the_matrix(tmp_path: Path, case: Cas
 
 
 def test_changes_that_no_thin_product_follows() -> None:
-    """Effects are found only where they are all that a change does."""
+    """Effects are recognized only if a change does nothing else."""
     rng = np.random.default_rng(0)
     order, columns, factors = rng.permutation(12), rng.permutation(6), rng.standard_normal(5).astype(np.float32)
     found = effect_of(lambda x, _: (x[order[:5]][:, columns]) * factors[:, None], (12, 6), None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Text models as a part of larger ones: the same file is made of them, wherever their tensors lie."""
+"""Text models inside multimodal ones: conversion writes the same file for every prefix of their tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRAPPERS = {
 
 
 def write_larger(folder: Path, name: str, home: str, **fields: object) -> None:
-    """The text model ``name`` below names that begin with ``home``, beside a part that sees."""
+    """Write the text model ``name`` with names that begin with ``home``, beside a vision tower."""
     write_checkpoint(folder, name)
     config = {"architectures": [WRAPPERS[name]], "text_config": config_of(name), "vision_config": {"depth": 1}}
     (folder / "config.json").write_text(json.dumps({**config, **fields}))

@@ -1,4 +1,4 @@
-"""Layers that predict later tokens, against transformers' layers within the published equations."""
+"""Layers that predict later tokens, compared with the published equations, computed with transformers' layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ N = 45
 
 
 def edited(source: Path, out: Path, tensors: dict[str, Array], keys: dict[str, tuple[Any, str]]) -> Path:
-    """The file with more tensors and keys."""
+    """Write the file with more tensors and keys."""
     reader = GGUFReader(source)
     all_tensors = {info.name: reader.tensor(info.name).numpy() for info in reader.tensors} | tensors
     with GGUFWriter(out, reader.metadata.text("general.architecture")) as writer:
@@ -55,7 +55,7 @@ def edited(source: Path, out: Path, tensors: dict[str, Array], keys: dict[str, t
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Files with a layer that predicts, by name."""
+    """Return a function that makes a file with a predicting layer, by name."""
     folder = tmp_path_factory.mktemp("predictors")
 
     def make(name: str) -> Path:
@@ -66,7 +66,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             write_predicting(folder / name, name)
             convert(folder / name, out, "f32")
             return out
-        # As llama.cpp's converter writes it: its checkpoints' names are not transformers'.
+        # llama.cpp's converter writes it this way; its checkpoints have other names than transformers'.
         write_with_a_layer_more(folder / name, name)
         convert(folder / name, folder / "ordinary.gguf", "f32")
         layer, own = f"blk.{n_layer_of(name)}", predictor_tensors(name)
@@ -122,7 +122,7 @@ def test_predictions_equal_the_equations(tiny: Callable[[str], Path], tmp_path: 
     close(np.concatenate([first, rest]), logits)
     close(predictor.features(N - 20), own[19:])
 
-    # One token more, of what it says itself.
+    # One further token, from its own features.
     token = int(rest[-1].argmax())
     chained = run(predictor, [token], N - 1, state=False, features=predictor.features(N - 20)[-1:])
     logits, _ = oracle.predict([*texts, token], torch.cat([known[:-1], own[-1:]]))

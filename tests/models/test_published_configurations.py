@@ -1,4 +1,4 @@
-"""Files of published repositories, on tiny weights: each opens, or is refused by the name of what is not supported."""
+"""Published configurations with tiny weights: each opens, or an error names the unsupported part."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tiny_checkpoints import shapes_of, tokenizer_json, weight_of, write_checkpo
 pytestmark = pytest.mark.python_only
 MODELS = rows("decoders") | rows("encoders")
 QUANTIZED, ADAPTERS = rows("quantizations"), rows("adapters")
-LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")  # as configurations name their number
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")  # names of the number of layers
 SAMPLING, TOKENIZERS = rows("generation"), rows("tokenizers")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One folder for each tiny checkpoint; every repository of its class writes its config.json there."""
+    """Return a folder for each tiny checkpoint; repositories of its class write their config.json there."""
     place = tmp_path_factory.mktemp("published")
     found = {tiny: place / tiny for tiny in {row["tiny"] for row in MODELS.values()}}
     for tiny, folder in found.items():
@@ -69,7 +69,7 @@ def test_a_published_quantization_opens(tmp_path: Path, name: str) -> None:
     write_quantized(tmp_path / "hf", CASES[row["case"]])
     path = tmp_path / "hf" / "config.json"
     config = json.loads(path.read_text()) | {"quantization_config": row["quantization_config"]}
-    if "file" in row:  # which held it before config.json did
+    if "file" in row:  # the older place of these fields
         (tmp_path / "hf" / row["file"]).write_text(json.dumps(config.pop("quantization_config")))
     path.write_text(json.dumps(config))
     if "refused" in row:
@@ -118,7 +118,7 @@ def test_every_field_of_the_newest_adapters_is_published() -> None:
 
 
 class _Keys(dict[str, object]):
-    """Takes what a writer of GGUF files would."""
+    """Collects keys like a writer of GGUF files."""
 
     def set(self, name: str, value: object, kind: str) -> None:
         self[name] = value

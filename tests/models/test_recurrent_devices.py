@@ -1,4 +1,4 @@
-"""Models with recurrent states whose layers are all on a device that counts: states are in its memory, and never leave it.
+"""Recurrent models with all layers on a counting device: states stay in the device's memory.
 
 Oracle: the same model on the CPU, which tests/models compares with transformers.
 """
@@ -25,7 +25,7 @@ from quire.params.engine_options import EngineConfig
 from quire.params.sampling import SamplingParams
 from tiny_checkpoints import write_checkpoint
 
-# Convolutions, delta rules, Mamba 1 and 2 with attention and without, RWKV, linear attention.
+# Convolutions, delta rules, Mamba 1 and 2 with and without attention, RWKV, linear attention.
 NAMES = ["lfm2", "qwen35", "mamba", "mamba2", "jamba", "falcon_h1", "rwkv7", "minimax-01"]
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 OPTIONS = {"kv_dtype": "f32", "threads": 1, "n_ctx": 256, "max_step_tokens": 48, "max_sequences": 6}
@@ -33,7 +33,7 @@ Opened = Callable[..., LLM]
 
 
 def texts() -> list[list[int]]:
-    """Ids of random bytes, of several lengths."""
+    """Return ids of random bytes, in several lengths."""
     random = np.random.default_rng(11)
     return [random.integers(0, 256, n).tolist() for n in (40, 3, 77, 33, 64, 1)]
 
@@ -63,9 +63,9 @@ def answers(model: LLM, prompts: list[list[int]], params: SamplingParams = GREED
 
 
 def test_answers_equal_the_cpus(opened: Opened, counting: CountingDevice) -> None:
-    """Prompts in parts, beside answers; no step takes more than one upload and one download."""
+    """Chunked prompts beside decoding; each step needs at most one upload and one download."""
     on_device, on_cpu = opened(), opened(on_device=False)
-    assert on_device.isa is None  # nothing is the CPU's
+    assert on_device.isa is None  # no operation runs on the CPU
     expected = answers(on_cpu, texts())
     counting.reset()
     assert answers(on_device, texts()) == expected
@@ -99,7 +99,7 @@ def test_preempted_and_cancelled(opened: Opened) -> None:
     stream = on_device.stream(prompts[0], params)
     next(iter(stream))
     stream.close()
-    for _ in range(10):  # on a busy machine the first answer may have ended before the others come
+    for _ in range(10):  # on a busy machine the first answer may end before the others begin
         assert answers(on_device, prompts, params) == expected
         if on_device.stats().n_preemptions:
             break
@@ -110,7 +110,7 @@ def test_preempted_and_cancelled(opened: Opened) -> None:
 
 @pytest.mark.parametrize("opened", ["lfm2", "rwkv7"], indirect=True)
 def test_drafts_change_no_answer(opened: Opened) -> None:
-    """Steps of several rows of a sequence beside others of one."""
+    """Steps with several rows of one sequence beside single rows of others."""
     prompts = [text[:5] + [1, 2, 3, 4] * 8 for text in texts()]
     params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
     drafting = opened(speculation="lookup", draft_min=4)
@@ -119,7 +119,7 @@ def test_drafts_change_no_answer(opened: Opened) -> None:
 
 
 class Drafting(Client):
-    """A model on the device, whose drafts are right at six of ten places."""
+    """A model on the device, with drafts that are right in six of ten places."""
 
     def __init__(self, folder: Path, scripts: list[list[int]]) -> None:
         opened = open_model(folder, EngineConfig(device="Counting0", fit_target=0, **OPTIONS))  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_states_are_those_before_a_draft_that_is_wrong(opened: Opened, tmp_path:
 
 @pytest.mark.parametrize("name", ["qwen3next", "kimi-linear", "rwkv6"])
 def test_what_the_device_has_no_operator_for_is_the_cpus(name: str, tmp_path: Path, counting: CountingDevice) -> None:
-    """Of sizes that ggml has no kernels for: all else, and other states, are on the device."""
+    """ggml has no kernels for these sizes; everything else, including other states, stays on the device."""
     write_checkpoint(tmp_path / "m", name)
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
     path = tmp_path / "m.gguf"
@@ -171,14 +171,14 @@ def test_what_the_device_has_no_operator_for_is_the_cpus(name: str, tmp_path: Pa
 
 
 def test_states_on_the_cpu_limit_no_sequences(tmp_path: Path, counting: CountingDevice) -> None:
-    """The device has the states of convolutions alone, and so little room that all states would limit them."""
+    """The device holds only the convolutions' states, and has too little memory for all states."""
     write_checkpoint(tmp_path / "m", "qwen3next")
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
     reader, path = GGUFReader(tmp_path / "m.gguf"), tmp_path / "m.gguf"
     trace = load_model(reader).trace(256)
     parts = trace.placed_parts(dict.fromkeys(trace.placed_names, "device"), [counting.device])
     on_cpu, on_device = (state_bytes for _, _, state_bytes in parts)
-    n_states = 2 * 32  # of the sequences that there are without a limit
+    n_states = 2 * 32  # for the default number of sequences
     room = 4 * n_states * on_device + reader.size_bytes
     assert (room - reader.size_bytes) // 4 // (on_cpu + on_device) < n_states
     options = {key: value for key, value in OPTIONS.items() if key != "max_sequences"}

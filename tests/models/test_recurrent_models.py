@@ -1,4 +1,4 @@
-"""Models that keep a recurrent state or latent rows, through the engine.
+"""Models with recurrent states or latent rows in the engine.
 
 Oracles: transformers' stored greedy answer, each request run alone, and the logits of the whole text without a cache.
 """
@@ -23,14 +23,14 @@ Opened = Callable[..., LLM]
 
 
 def texts() -> list[list[int]]:
-    """Ids of random bytes, of several lengths."""
+    """Return ids of random bytes, in several lengths."""
     random = np.random.default_rng(11)
     return [random.integers(0, 256, n).tolist() for n in (40, 3, 77, 33, 64, 1)]
 
 
 @pytest.fixture(params=NAMES)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    """Opens the model with options of the engine; a folder that holds its checkpoint."""
+    """Return a function that opens the model with engine options, from a checkpoint's folder."""
     write_checkpoint(tmp_path / "model", request.param)
     models: list[LLM] = []
 
@@ -53,7 +53,7 @@ def test_answers_equal_transformers(tmp_path: Path, name: str) -> None:
         found = model.generate(prompt, params)[0].token_ids
         expected = stored["greedy"].tolist()
         ends = [i for i, token in enumerate(expected) if token in model.tokenizer.eog_ids]
-        n = ends[0] if ends else len(expected)  # such tokens are not chosen where ends are ignored
+        n = ends[0] if ends else len(expected)  # end tokens are never chosen if they are ignored
         assert n > 8
         assert found[:n] == expected[:n]
 
@@ -96,7 +96,7 @@ def test_preempted_equals_undisturbed(opened: Opened) -> None:
     prompts = [prompt + prompt for prompt in texts()]
     undisturbed = [opened().generate(prompt, params)[0].token_ids for prompt in prompts]
     scarce = opened(n_blocks=13)
-    # On a busy machine the first answer may have ended before the others come.
+    # On a busy machine the first answer may end before the others begin.
     for _ in range(10):
         assert [result.token_ids for result in scarce.generate(prompts, params)] == undisturbed
         if scarce.stats().n_preemptions:
@@ -105,7 +105,7 @@ def test_preempted_equals_undisturbed(opened: Opened) -> None:
 
 
 def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
-    """The state at the end of the prompt is copied for each choice."""
+    """Each choice gets a copy of the state at the end of the prompt."""
     prompt, model = texts()[3], opened()
     choices = model.generate(prompt, SamplingParams(max_tokens=16, n=4, seed=17, ignore_eos=True))[0].choices
     assert len({tuple(choice.token_ids) for choice in choices}) == 4

@@ -1,6 +1,6 @@
-"""Rerankers and classifiers that are decoders.
+"""Decoders as rerankers and classifiers.
 
-Oracle: transformers' causal model, whose logits of yes and no are read by hand, and its class that scores classes.
+Oracle: transformers' logits of yes and no, and its sequence classification class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float32]
 QUERY = "Who?"
 DOCUMENTS = ["The fox.", "", "A red ball <|im_end|>"]
 MARKS = ("<|im_start|>", "<|im_end|>")
-# The model card's words, written out.
+# The prompt of the model card.
 ASKED = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: {instruction}\n'
@@ -38,7 +38,7 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 
 
 def write_words(folder: Path) -> None:
-    """A tokenizer that has yes and no, and marks of turns; a context that holds the template."""
+    """Write a tokenizer with yes, no and turn markers, and a context that is long enough for the template."""
     made: dict[str, Any] = tokenizer_json()
     vocab: dict[str, int] = made["model"]["vocab"]
     vocab |= {"ye": 259, "yes": 260, "no": 261}
@@ -59,7 +59,7 @@ def ids_of(folder: Path, text: str) -> list[int]:
 
 
 def plain_ids(folder: Path, text: str) -> list[int]:
-    """Without marks."""
+    """Return ids without turn markers."""
     made = json.loads((folder / "tokenizer.json").read_text())
     made["added_tokens"] = []
     ids: list[int] = tokenizers.Tokenizer.from_str(json.dumps(made)).encode(text).ids
@@ -67,7 +67,7 @@ def plain_ids(folder: Path, text: str) -> list[int]:
 
 
 def asked(folder: Path, document: str, instruction: str = INSTRUCTION) -> list[int]:
-    """A mark of turns in a document is text, as in no turn of a conversation."""
+    """Return the ids of a question; turn markers inside a document are plain text."""
     whole = ASKED.format(instruction=instruction, query=QUERY, document="\0")
     before, after = whole.split("\0")
     return ids_of(folder, before) + plain_ids(folder, document) + ids_of(folder, after)
@@ -82,7 +82,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def odds(folder: Path, prompts: list[list[int]]) -> Array:
-    """The logit of yes less that of no."""
+    """Return the logit of yes minus that of no."""
     model = transformers.Qwen3ForCausalLM.from_pretrained(folder).eval()
     with torch.no_grad():
         rows = np.stack([model(torch.tensor([ids])).logits[0, -1].numpy() for ids in prompts])
@@ -95,7 +95,7 @@ def near(found: Array, expected: Array) -> bool:
 
 
 def without_head(source: Path, out: Path) -> None:
-    """The file of a causal model: what other converters write, by the same name."""
+    """Write the file of a causal model, as other converters do."""
     renamed = source.with_name("plain")
     renamed.mkdir(exist_ok=True)
     for file in source.iterdir():
@@ -129,13 +129,13 @@ def test_yes_or_no(causal: Path, tmp_path: Path, form: str) -> None:
         assert near(
             model.rerank(QUERY, DOCUMENTS[:1], instruction=other), odds(causal, [asked(causal, DOCUMENTS[0], other)])
         )
-        # It is still a model that writes, and its hidden states can be had.
+        # The model can still generate, and its hidden states are available.
         assert model.generate("x", max_tokens=2)[0].choices[0].token_ids
         assert model.embed("x").shape == (1, 64)
 
 
 def with_name(path: Path, out: Path) -> Path:
-    """The same file, with the name that tells what it is."""
+    """Copy the file with a name that identifies the model."""
     from gguf import GGUFReader as Reader
     from gguf import GGUFWriter as Writer
 

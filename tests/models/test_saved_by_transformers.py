@@ -1,4 +1,4 @@
-"""What transformers saves of each class that Quire converts opens and answers alike, whatever fields it writes itself."""
+"""Checkpoints saved by transformers, for each class that Quire converts, give the same answers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CLASSES = sorted(
     name
     for arch in supported()
     for name in arch.classes
-    if hasattr(transformers, name) and name != "Qwen3ForSequenceClassification"  # whose scores test_rerankers.py has
+    if hasattr(transformers, name) and name != "Qwen3ForSequenceClassification"  # tested in test_rerankers.py
 )
 
 
 def tiny_of(class_name: str) -> str | None:
-    """A tiny configuration of the class, or of another one of the same model."""
+    """Return a tiny configuration of the class, or of another class of the same model."""
     own = [name for name in CONFIGS if class_of(name) == class_name and is_theirs(name, class_name)]
     kind = getattr(transformers, class_name).config_class
     same = [
@@ -66,11 +66,11 @@ def test_a_checkpoint_that_transformers_saves_opens(tmp_path: Path, class_name: 
 
 
 def keeps(tensor: str) -> bool:
-    """Whether values of ours may stand for the tensor's: it does not follow from the configuration."""
+    """Return whether a tensor's values may be replaced, because they do not follow from the configuration."""
     return not tensor.endswith(MADE_TENSORS)
 
 
 def answer_of(model: Any, class_name: str) -> Array:
-    """What transformers answers; of models with a head for masked tokens, the vectors below it."""
+    """Return transformers' answer; for masked language models, the vectors before the head."""
     model = model.base_model if class_name.endswith("MaskedLM") else model
     return np.asarray(Oracle(model, no_inputs, {}).answer(IDS).numpy(), np.float32)

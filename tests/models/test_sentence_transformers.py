@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers.  Oracle: what its modules compute, in NumPy over transformers' vectors."""
+"""Folders of sentence-transformers.  Oracle: its modules, computed in NumPy on transformers' vectors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_matrix_that_is_not_linear(tmp_path: Path) -> None:
 
 
 def test_the_last_token_of_a_decoder(tmp_path: Path) -> None:
-    """As Qwen3-Embedding has it: behind a text stands a token that does not end answers, and its state counts."""
+    """As in Qwen3-Embedding, a token that is not an end token follows the text, and its state is the vector."""
     torch = pytest.importorskip("torch", reason="needs torch")
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder = tmp_path / "qwen3"
@@ -125,7 +125,7 @@ def test_the_last_token_of_a_decoder(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With prompts and a limit of 20 tokens; every byte is a token."""
+    """Write a folder with prompts and a limit of 20 tokens; every byte is a token."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
     write_checkpoint(folder, "roberta")
     write_modules(folder, "Pooling", "Normalize")

@@ -1,4 +1,4 @@
-"""Hidden states after layers, against transformers' ``output_hidden_states``.  Runs where torch is installed."""
+"""Compare hidden states after layers with transformers' ``output_hidden_states``.  Needs torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oracle_models import oracle_of  # noqa: E402
 
 pytestmark = [pytest.mark.python_only, pytest.mark.filterwarnings("ignore")]  # torch and transformers warn
 
-# Blocks before and after their norms, windows, states, experts, another loop over layers.
+# Pre- and post-norm blocks, windows, states, experts, other loops over layers.
 NAMES = ["qwen3", "gemma3", "gpt2", "olmo2", "lfm2", "mamba2", "qwen3moe", "bert"]
 
 
@@ -39,16 +39,16 @@ def test_every_layer_equals_transformers(tmp_path: Path, name: str, kernels: str
         assert found.shape[:2] == (n_layer, len(ids))
         for layer, expected in enumerate(states):
             assert np.abs(found[layer] - expected).max() <= 1e-3 * np.abs(expected).max(), layer
-        some = model.hidden_states([ids[:9], ids], layers=[1, 0])  # in another order, of several prompts
+        some = model.hidden_states([ids[:9], ids], layers=[1, 0])  # another order, several prompts
         assert [each.shape[1] for each in some] == [9, len(ids)]
         tolerance = {"rtol": 0, "atol": 1e-5 * np.abs(found).max()}
         np.testing.assert_allclose(some[1], found[[1, 0]], **tolerance)
-        if name != "bert":  # which sees later tokens
+        if name != "bert":  # attention to later tokens
             np.testing.assert_allclose(some[0], found[[1, 0], :9], **tolerance)
 
 
 def hidden_states(model: Any, ids: list[int]) -> list[npt.NDArray[np.float32]]:
-    """After each layer.  transformers gives the last one after the last norm, so that is taken from the layer itself."""
+    """Return the states after each layer; transformers applies the output norm to the last, so use a hook there."""
     n_layer = model.config.num_hidden_layers
     kinds = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList) and len(each) == n_layer)
     left: list[torch.Tensor] = []
@@ -58,7 +58,7 @@ def hidden_states(model: Any, ids: list[int]) -> list[npt.NDArray[np.float32]]:
     with torch.no_grad():
         states = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
     assert len(states) == n_layer + 1
-    first = 0 if model.config.model_type == "mamba2" else 1  # its list begins with what the first layer leaves
+    first = 0 if model.config.model_type == "mamba2" else 1  # its list begins with the first layer's output
     return [state[0].numpy() for state in (*states[first : n_layer - 1 + first], left[-1])]
 
 

@@ -25,7 +25,7 @@ DOCUMENTS = ["In the forests.", "a red ball, 7 of them!", "", "the lighthouse " 
 
 
 class CrossEncoder:
-    """transformers' model with its tokenizer."""
+    """Transformers' model with its tokenizer."""
 
     def __init__(self, folder: Path) -> None:
         transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -73,7 +73,7 @@ def test_the_second_text_has_a_type_of_its_own(folder: Path, tmp_path: Path, ker
         assert near(model.rerank(QUERY, DOCUMENTS), expected[:, 0])
         found = model.classify([*((QUERY, one) for one in DOCUMENTS), QUERY])
         assert near(found, softmax(np.stack([*expected, oracle.scores(QUERY)])))
-        # Types matter here, and a tuple by itself is two prompts.
+        # The types matter: a tuple by itself is two prompts.
         joined = model.tokenizer.encode_pair(QUERY, DOCUMENTS[0]).token_ids
         assert not near(model.classify(joined), softmax(expected[:1]))
         assert model.classify((QUERY, DOCUMENTS[0])).shape == (2, 3)
@@ -85,7 +85,7 @@ def test_the_second_text_has_a_type_of_its_own(folder: Path, tmp_path: Path, ker
      ("multi_label_classification", 1), ("regression", 1), ("regression", 3)],
 )  # fmt: skip
 def test_scores_become_what_transformers_pipeline_shows(tmp_path: Path, problem: str | None, n_classes: int) -> None:
-    """From the folder, and from a file; in Python, and in what the server gets."""
+    """From a folder and from a file; in Python and in the server."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     folder, file = tmp_path / "bert", tmp_path / "bert.gguf"
     labels = {str(i): f"class {i}" for i in range(n_classes)}

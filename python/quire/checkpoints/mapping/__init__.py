@@ -1,6 +1,6 @@
-"""How checkpoints of transformers become GGUF files: the words that model files say it in.
+"""Map transformers' checkpoints to GGUF files: the vocabulary of model files.
 
-``models/README.md`` shows them at work.
+``models/README.md`` explains it with an example.
 """
 
 from ..reading.fields import Fields, checkpoint_dtype, read_json

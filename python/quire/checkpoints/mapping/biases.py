@@ -1,4 +1,4 @@
-"""Biases that a configuration denies: transformers leaves them out, whatever the checkpoint holds."""
+"""Biases that a configuration denies: transformers ignores them even if the checkpoint has them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["denying_field"]
 
 _ATTENTION = r"\.self_attn\.(q|k|v|o|qkv)_proj\.bias$"
 _MLP = r"\.mlp\.(.+\.)?(gate|up|down|gate_up)_proj\.bias$"
-# Fields of transformers' classes, and the tensors that a model has where they are true.
+# Fields of transformers' classes, and the tensors that a model has only if they are true.
 _BIASES = {
     "attention_bias": re.compile(_ATTENTION),
     "attention_out_bias": re.compile(r"\.self_attn\.o_proj\.bias$"),
@@ -20,11 +20,11 @@ _BIASES = {
 
 
 def denying_field(tensor: str, config: Fields) -> str:
-    """The field that says that the model has no such bias; empty where none does, or transformers reads none."""
+    """Return the field that denies this bias; empty if none does, or if transformers reads no such field."""
     if not tensor.endswith(".bias"):
         return ""
     fields = [name for name, pattern in _BIASES.items() if pattern.search(tensor) and config.has_default(name)]
-    # A field for the output alone comes before the one for all of attention.
+    # A field for the output projection alone takes precedence over the one for all of attention.
     field = "attention_out_bias" if "attention_out_bias" in fields else next(iter(fields), "")
     if not field:
         return ""

@@ -1,4 +1,4 @@
-"""What is done to a tensor on its way into the file."""
+"""Changes of tensors between checkpoint and file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Array: TypeAlias = "npt.NDArray[np.float32]"
-# A tensor and the configuration; the shape of the result must not depend on values.
+# Takes a tensor and the configuration; the result's shape depends on the tensor's shape only, not on its values.
 Change: TypeAlias = "Callable[[Array, Fields], Array]"
 
 
 def interleaved(*n_heads: str) -> Change:
-    """Rows of each head from halves to pairs: 0, n/2, 1, n/2 + 1, ...
+    """Reorder the rows of each head from halves to pairs: 0, n/2, 1, n/2 + 1, ...
 
-    ``n_heads`` names the field with the number of heads; where it is absent, the next one counts.
+    ``n_heads`` are fields with the number of heads; the first one that is present is used.
     """
 
     def change(x: Array, config: Fields) -> Array:
@@ -34,7 +34,7 @@ def interleaved(*n_heads: str) -> Change:
 
 
 def adding(number: float) -> Change:
-    """A constant that checkpoints leave out, such as the 1 of Gemma's norms."""
+    """Add a constant that checkpoints omit, such as the 1 of Gemma's norms."""
 
     def change(x: Array, config: Fields) -> Array:
         import numpy as np
@@ -46,18 +46,18 @@ def adding(number: float) -> Change:
 
 
 def transposed(x: Array, config: Fields) -> Array:
-    """Of GPT-2's Conv1D, which stores ``[in, out]``; biases stay."""
+    """Transpose matrices of GPT-2's Conv1D, which stores ``[in, out]``; biases are unchanged."""
     return x.T.copy() if x.ndim == 2 else x
 
 
 def squeezed(x: Array, config: Fields) -> Array:
-    """Without the dimensions of 1, such as the middle one of depthwise convolutions."""
+    """Remove dimensions of 1, such as the middle one of depthwise convolutions."""
     return x.squeeze()
 
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """A change of tensors that a model has only where a field says so; others leave them out, as transformers does."""
+    """A change of tensors that a model has only if a field says so; otherwise they are dropped, as in transformers."""
 
     name: str
     default: bool
@@ -74,15 +74,15 @@ class OnlyWith:
 
 
 def only_with(name: str, *, default: bool, biases: bool = False, change: Change | None = None) -> OnlyWith:
-    """Tensors that count only where a field is true, all of them or the ``biases`` alone.
+    """Drop tensors (or only biases, with ``biases``) unless the field ``name`` is true.
 
-    The field counts as read whether or not the checkpoint has such tensors.  ``change``: what is done to them.
+    The field counts as read even if the checkpoint has no such tensors.  ``change`` is applied to tensors that stay.
     """
     return OnlyWith(name, default, biases, change)
 
 
 def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change:
-    """A part of a fused tensor: its rows ``[begin, end)``, each a function of the configuration."""
+    """Take rows ``[begin, end)`` of a fused tensor; both are functions of the configuration."""
 
     def change(x: Array, config: Fields) -> Array:
         return x[begin(config) : end(config)]
@@ -91,7 +91,7 @@ def rows(begin: Callable[[Fields], int], end: Callable[[Fields], int]) -> Change
 
 
 def by_expert(n_expert: Callable[[Fields], int], *, transposes: bool = False) -> Change:
-    """Matrices of all experts, one below the other, apart; ``transposes``: each is turned."""
+    """Split the stacked matrices of all experts; ``transposes``: transpose each."""
 
     def change(x: Array, config: Fields) -> Array:
         n = n_expert(config)
@@ -102,7 +102,7 @@ def by_expert(n_expert: Callable[[Fields], int], *, transposes: bool = False) ->
 
 
 def half(which: int) -> Change:
-    """The first or the second (0, 1) of two matrices, one below the other, such as gate and up of all experts."""
+    """Take the first (0) or second (1) of two stacked matrices, such as gate and up of all experts."""
 
     def change(x: Array, config: Fields) -> Array:
         n = x.shape[-2] // 2

@@ -1,4 +1,4 @@
-"""All that is said about the checkpoints of one of transformers' classes."""
+"""The mapping of one of transformers' checkpoint classes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from .rope import Entry, llama3_factors, longrope_factors, rope_keys, rope_of
 from .tensors import PredictingLayers, Source, Target, layers_of, planned
 
 _LOG = logging.getLogger("quire")
-# Fields of config.json that change no logits: how a model was made and trained, what a vocabulary or a generation
-# configuration says, how another program ran it.
+# Fields of config.json that do not change logits: about training, tokenizer, generation, or other programs.
 WITHOUT_EFFECT = (
     "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "_commit_hash",
     "auto_map", "torchscript", "use_bfloat16", "use_cache", "gradient_checkpointing", "initializer_range",
@@ -27,7 +26,7 @@ WITHOUT_EFFECT = (
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
     "tokenizer_class", "prefix", "unsloth_*", "transformers.js_config", "is_llama_config", "is_decoder", "*_token_id",
     "tf_legacy_loss",
-    # Of generation, which older versions saved here.
+    # Generation parameters, which older versions saved here.
     "max_length", "min_length", "max_new_tokens", "do_sample", "num_beams", "num_beam_groups", "num_return_sequences",
     "early_stopping", "temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "length_penalty", "diversity_penalty", "no_repeat_ngram_size",
@@ -35,12 +34,12 @@ WITHOUT_EFFECT = (
     "remove_invalid_values", "exponential_decay_length_penalty", "output_scores",
 )  # fmt: skip
 
-# Buffers that older versions saved, and that follow from the configuration.
+# Buffers saved by older versions; they follow from the configuration.
 IGNORED_TENSORS = ("*.rotary_emb.inv_freq", "*.rotary_emb.original_inv_freq")
 
 Permitted = tuple[object, ...]
 SILU: Permitted = ("silu", "swish")
-# What no model here computes otherwise, null included where it says the same; a class may permit other values.
+# Values that all models here assume (null included if it means the same); a class may permit others.
 FIXED: Mapping[str, Permitted] = {
     "is_causal": (True,), "is_encoder_decoder": (False,), "add_cross_attention": (False,),
     "tie_encoder_decoder": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
@@ -49,7 +48,7 @@ FIXED: Mapping[str, Permitted] = {
 
 
 def _is_permitted(value: object, permitted: Permitted) -> bool:
-    """Return whether a value is permitted.  Where only booleans are, null and numbers count by their truth value."""
+    """Return whether a value is permitted; if only booleans are, null and numbers count by their truth value."""
     if all(isinstance(one, bool) for one in permitted) and (value is None or isinstance(value, int | float)):
         return bool(value) in permitted
     return value in permitted
@@ -76,57 +75,56 @@ def _without_denied(targets: list[Target], config: Fields) -> list[Target]:
 class Checkpoint:
     """How the checkpoints of one of transformers' classes become files of an architecture.
 
-    Every field of config.json is read, or listed as without effect, or refused by name; so is every tensor.
+    Every field of config.json and every tensor must be read, declared without effect, or rejected by name.
     """
 
     arch: str  # general.architecture
-    keys: Mapping[str, Key]  # GGUF's key below the architecture's name, and where its value comes from
-    tensors: Mapping[str, str | Source]  # GGUF's name, and the checkpoint's; see tensors.planned
-    fixed: Mapping[str, Permitted] = field(default_factory=dict)  # fields, and the values that the model computes
-    checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what the tables cannot say
-    rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys
+    keys: Mapping[str, Key]  # GGUF keys below the architecture's name, and where their values come from
+    tensors: Mapping[str, str | Source]  # GGUF names, and the checkpoint's names (tensors.planned)
+    fixed: Mapping[str, Permitted] = field(default_factory=dict)  # fields, and the only values that the model computes
+    checks: tuple[Callable[[Fields], None], ...] = ()  # raise UnsupportedError for what tables cannot express
+    rope: Callable[[Fields], Iterator[Entry]] | None = rope_keys  # None: no RoPE
     tied: bool = False  # transformers' default of tie_word_embeddings
-    numbers: Mapping[str, str] = field(
-        default_factory=dict
-    )  # whole keys of numbers that are tensors, one for each layer {i}
-    unused: tuple[str, ...] = ()  # fields without effect, as patterns
-    ignored: tuple[str, ...] = ()  # tensors that are known and not used, as patterns
-    section: str = ""  # the field that holds the configuration of the text model, where there are several
+    # Complete GGUF keys whose values are one-number tensors, one for each layer {i}.
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # patterns of fields without effect
+    ignored: tuple[str, ...] = ()  # patterns of tensors that are known and not used
+    section: str = ""  # the field that contains the text model's configuration in a larger one
     predicting: PredictingLayers | None = None  # layers that predict later tokens
-    has_empty_layers: bool = False  # layers may be without tensors
-    is_head: bool = False  # it proposes tokens for another model, and has no vocabulary of its own
-    base: str = "model."  # what checkpoints of the model without its head leave out of names
-    # Where the tensors of a text model may lie in a larger one: how names begin, and how they begin there.
+    has_empty_layers: bool = False  # layers may have no tensors
+    is_head: bool = False  # a head, which proposes tokens for another model and has no vocabulary of its own
+    base: str = "model."  # the prefix that checkpoints without the output matrix omit
+    # Prefixes of the text model's tensors, and their prefixes inside a larger model.
     homes: tuple[tuple[str, str], ...] = ()
-    # Transformers' values of fields that the text model's configuration leaves out as part of a larger one.
+    # Transformers' defaults of fields that the text model's section of a larger configuration omits.
     defaults: Mapping[str, object] = field(default_factory=dict)
 
     def config_of(self, whole: Fields) -> Fields:
-        """The configuration of the text model."""
+        """Return the configuration of the text model."""
         if not self.section or not whole.has(self.section):
             return whole
         return whole.inner(self.section).filled(self.defaults)
 
     def chosen(self, whole: Fields) -> Checkpoint:
-        """The same; a subclass chooses by the text model where one class has several."""
+        """Return itself; a subclass may choose another mapping by the text model."""
         return self
 
     def arch_of(self, config: Fields) -> str:
-        """``general.architecture``; a subclass chooses where one class has several."""
+        """Return ``general.architecture``; a subclass may choose among several."""
         return self.arch
 
     def entries(self, config: Fields) -> Iterator[Entry]:
-        """Every key below the architecture's name; then no field is left that could change an answer."""
+        """Yield every key below the architecture's name, and check all fields that could change an answer."""
         common = {name: permitted for name, permitted in FIXED.items() if config.knows(name)}
         for name, permitted in {**common, **self.fixed}.items():
             value = config.value(name)
             is_there = value is not None or config.is_null(name)
             if is_there and not _is_permitted(value, permitted) and not config.is_default(name):
                 words = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in permitted)
-                raise UnsupportedError(f"[convert] '{name}' must be {words or 'absent'} but is {value}")
+                raise UnsupportedError(f"[convert] unsupported '{name}': {value} (expected {words or 'none'})")
         for check in self.checks:
             check(config)
-        for entry in self.tensors.values():  # whether or not the checkpoint has such tensors
+        for entry in self.tensors.values():  # even if the checkpoint has no such tensors
             if isinstance(change := Source.of(entry).change, OnlyWith):
                 config.read((change.name,))
         for name, key in self.keys.items():
@@ -138,11 +136,11 @@ class Checkpoint:
         self.is_tied(config)
 
     def n_predicting(self, config: Fields, there: Collection[str]) -> int:
-        """How many layers of the checkpoint predict later tokens, as far as Quire knows them."""
+        """Return how many layers of the checkpoint predict later tokens and are supported."""
         return self.predicting.count(there, self._n_layer(config)) if self.predicting is not None else 0
 
     def with_predicting(self, entries: Iterable[Entry], n: int) -> list[Entry]:
-        """The keys of a file that has ``n`` layers more."""
+        """Return the keys of a file with ``n`` more layers, which predict later tokens."""
         by_layer = {} if self.predicting is None else self.predicting.by_layer
         found: list[Entry] = []
         for name, kind, value in entries:
@@ -156,19 +154,30 @@ class Checkpoint:
         return [*found, ("nextn_predict_layers", "u32", n)]
 
     def refuse_unread(self, whole: Fields) -> list[str]:
-        """Names of fields that transformers does not know either.
+        """Return the names of fields that transformers does not know either.
 
-        UnsupportedError for a field that may change an answer, nobody read, and no list has as without effect.
+        Raises:
+            UnsupportedError: A field may change the answer and was neither read nor declared without effect.
         """
         return whole.refuse_unread([*WITHOUT_EFFECT, *self.unused])
 
     def is_tied(self, whole: Fields) -> bool:
-        """Whether the head is the embedding's matrix; the field of the larger configuration decides, where it is."""
+        """Return whether the output matrix is the embedding's; a larger configuration's field takes precedence."""
         inner = self.config_of(whole).flag("tie_word_embeddings", self.tied)
         return whole.flag("tie_word_embeddings", inner)
 
     def targets(self, config: Fields, entries: Iterable[Entry], there: Collection[str]) -> list[Target]:
-        """Every tensor of the file, in order, of the tensors that are there; ``entries`` are the file's keys."""
+        """Return the file's tensors in order.
+
+        Args:
+            config: The text model's configuration.
+            entries: The file's keys.
+            there: Names of the checkpoint's tensors.
+
+        Raises:
+            UnsupportedError: The checkpoint has unknown tensors.
+            LoadError: A layer has no tensors.
+        """
         table = self._named_as(there)
         n_layer = self._n_layer(config)
         targets = list(planned(table, there, n_layer))
@@ -180,23 +189,21 @@ class Checkpoint:
         patterns = [*IGNORED_TENSORS, *self.ignored, *(name.replace("{i}", "*") for name in self.numbers.values())]
         left = [name for name in there if name not in used and not any(fnmatchcase(name, p) for p in patterns)]
         if left:
-            raise UnsupportedError(
-                f"[convert] every tensor of the checkpoint must be known but {min(left)!r} ({len(left)} in all) is not"
-            )
+            raise UnsupportedError(f"[convert] unknown tensors in the checkpoint ({len(left)}): {min(left)!r} ...")
         present = layers_of(table, used)
         for i in range(n_layer):
             if i not in present and not self.has_empty_layers:
                 name = present[0].replace(".0.", f".{i}.", 1) if 0 in present else f"layer {i}"
-                raise LoadError(f"[convert] the checkpoint must hold the tensors of {name!r} but does not")
+                raise LoadError(f"[convert] the checkpoint lacks the tensors of {name!r}")
         return targets
 
     def _n_layer(self, config: Fields) -> int:
-        """Layers by number; where there are an encoder's and a decoder's, of the one that has more."""
+        """Return the number of layers; with an encoder and a decoder, the larger number."""
         counts = [self.keys[key].read(config) for key in ("block_count", "decoder_block_count") if key in self.keys]
         return max(count for count in counts if isinstance(count, int))
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:
-        """What the frequencies of rotation are divided by, where that is a tensor."""
+        """Yield the tensors of frequency factors, for scalings that have any."""
         if self.rope is None:
             return
         values = {key: value for key, _, value in entries}
@@ -210,7 +217,7 @@ class Checkpoint:
         yield from longrope_factors(rope_of(config), n_rot)
 
     def _named_as(self, there: Collection[str]) -> Mapping[str, str | Source]:
-        """The table, without the prefix where the checkpoint is of the model without its head, or moved."""
+        """Return the table with this checkpoint's prefixes."""
         for old, new in self.homes:
             moved = {target: Source.of(entry).moved(old, new) for target, entry in self.tensors.items()}
             if f"{moved['token_embd'].names[0]}.weight" in there:

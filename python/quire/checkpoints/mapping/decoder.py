@@ -1,4 +1,4 @@
-"""Fields and names that the checkpoints of most decoders have in common (transformers' ``LlamaForCausalLM``)."""
+"""Fields and names that most decoders' checkpoints share (transformers' ``LlamaForCausalLM``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tensors import PredictingLayers, Source
 
 
 def _trained_context(config: Fields) -> int:
-    """The context length of a configuration that does not give one: the default of its class."""
+    """Return the context length of a configuration without one: the default of its class."""
     default = config.default("max_position_embeddings")
     return default if isinstance(default, int) else config.integer("max_position_embeddings")
 
@@ -42,7 +42,7 @@ DECODER_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_down": "model.layers.{i}.mlp.down_proj",
 }
 
-# With biases of q, k and v that count only where ``attention_bias`` is true.
+# Biases of q, k and v are dropped unless ``attention_bias`` is true.
 BIASED_TENSORS: dict[str, str | Source] = {
     **{name: source for name, source in DECODER_TENSORS.items() if not name.endswith(("attn_q", "attn_k", "attn_v"))},
     **{f"blk.{{i}}.attn_{part}.weight": f"model.layers.{{i}}.self_attn.{part}_proj.weight" for part in "qkv"},
@@ -61,7 +61,7 @@ EXPERT_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.{e}.down_proj",
 }
 
-# Of experts that every token goes through.
+# Experts that every token goes through.
 SHARED_EXPERT_TENSORS: dict[str, str | Source] = {
     f"blk.{{i}}.ffn_{part}_shexp": f"model.layers.{{i}}.mlp.shared_experts.{part}_proj"
     for part in ("gate", "up", "down")
@@ -69,7 +69,7 @@ SHARED_EXPERT_TENSORS: dict[str, str | Source] = {
 
 
 _PREDICTING = "model.layers.{i}"
-# Of layers that predict later tokens, which checkpoints number on (DeepSeek-V3's names).
+# Layers that predict later tokens, numbered after the others (DeepSeek-V3's names).
 PREDICTING_LAYERS = PredictingLayers(
     {
         "nextn.eh_proj": f"{_PREDICTING}.eh_proj",
@@ -83,41 +83,43 @@ PREDICTING_LAYERS = PredictingLayers(
 
 
 def no_windows(config: Fields) -> None:
-    """UnsupportedError for a configuration whose layers see less than all of the past."""
+    """Raise UnsupportedError if a layer has a sliding window."""
     slides = config.knows("use_sliding_window") and config.flag("use_sliding_window", False)
     if slides and config.integer("max_window_layers", 0) < config.integer("num_hidden_layers"):
-        raise UnsupportedError("[convert] 'use_sliding_window' must be false for this architecture but is true")
+        raise UnsupportedError("[convert] unsupported 'use_sliding_window' for this architecture: true")
     config.read(("sliding_window", "max_window_layers"))
     if config.knows("layer_types") and any(kind != "full_attention" for kind in config.items("layer_types")):
-        raise UnsupportedError("[convert] 'layer_types' must be full_attention for this architecture but is not")
+        raise UnsupportedError("[convert] unsupported 'layer_types' for this architecture: expected full_attention")
 
 
 def kinds_of_mlps(config: Fields) -> list[str]:
-    """``mlp_layer_types``, ``dense`` or ``sparse`` for each layer; empty where the configuration has none."""
+    """Return ``mlp_layer_types``, ``dense`` or ``sparse`` for each layer; empty if the configuration has none."""
     n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("mlp_layer_types")]
     if kinds and (len(kinds) != n_layer or not set(kinds) <= {"dense", "sparse"}):
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense or sparse for each layer")
+        raise UnsupportedError("[convert] invalid 'mlp_layer_types': expected dense or sparse for each layer")
     return kinds
 
 
 def n_dense(config: Fields, default: int) -> int:
-    """How many layers have no experts, which must be the first; ``default``: without ``mlp_layer_types``."""
+    """Return how many layers are dense, which must be the first ones; ``default``: without ``mlp_layer_types``."""
     kinds = kinds_of_mlps(config)
     n = kinds.count("dense") if kinds else default
     if "dense" in kinds[n:]:
-        raise UnsupportedError("[convert] 'mlp_layer_types' must be dense in the first layers and sparse in the others")
+        raise UnsupportedError("[convert] unsupported 'mlp_layer_types': dense layers after sparse ones")
     return n
 
 
 def has_windows(config: Fields) -> None:
-    """UnsupportedError where the window is null: files must hold a number."""
+    """Raise UnsupportedError if the window is null: files must hold a number."""
     if config.is_null("sliding_window"):
-        raise UnsupportedError("[convert] 'sliding_window' must be a number but is null")
+        raise UnsupportedError("[convert] unsupported 'sliding_window': null (expected a number)")
 
 
 def local_layers(config: Fields, period: int) -> list[bool]:
-    """Which layers have a window: as ``layer_types`` says, or all but every ``period``-th."""
+    """Return the layers with windows: by ``layer_types``, or all but every ``period``-th."""
     n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
     if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError("[convert] 'layer_types' must be sliding_attention or full_attention for each layer")
+        raise UnsupportedError(
+            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
+        )
     return [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]

@@ -1,4 +1,4 @@
-"""Where the value of a GGUF key comes from."""
+"""Sources of the values of GGUF keys."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Reading = Callable[[Fields], "Value | None"]
 
 @dataclass(frozen=True)
 class Key:
-    """A GGUF type (``u32``, ``f32``, ``bool[]``, ...) and how the value is read; None leaves the key out.
+    """A GGUF type (``u32``, ``f32``, ``bool[]``, ...) and a function that reads the value; None omits the key.
 
-    ``field``: the field of config.json that such a value stands for as it is; empty where a function makes it.
+    ``field``: the field of config.json whose value this is; empty if the value is computed.
     """
 
     kind: str
@@ -25,7 +25,7 @@ class Key:
 
 
 class _Required:
-    """Stands for the default of a field that must be there."""
+    """Marks a field without a default."""
 
 
 REQUIRED = _Required()
@@ -33,7 +33,7 @@ Default = int | float | bool | Callable[[Fields], int] | None | _Required
 
 
 def _first(config: Fields, names: Sequence[str]) -> str:
-    """Of several names of one field, the one that the configuration has."""
+    """Return the first of several names that the configuration has."""
     return next((name for name in names if config.has(name)), names[0])
 
 
@@ -43,9 +43,9 @@ def _default(config: Fields, default: Default) -> int | float | bool | None:
 
 
 def u32(*names: str, default: Default = REQUIRED, low: int = 0) -> Key:
-    """A whole number of at least ``low``, by the first of ``names`` that is there.
+    """Read an integer of at least ``low`` from the first of ``names`` that is present.
 
-    ``default`` is transformers', or a function of the configuration; None leaves the key out.
+    ``default`` is transformers', or a function of the configuration; None omits the key.
     """
 
     def read(config: Fields) -> Value | None:
@@ -58,7 +58,7 @@ def u32(*names: str, default: Default = REQUIRED, low: int = 0) -> Key:
 
 
 def f32(*names: str, default: Default = REQUIRED) -> Key:
-    """A number; see ``u32``."""
+    """Read a number; see ``u32``."""
 
     def read(config: Fields) -> Value | None:
         name = _first(config, names)
@@ -70,21 +70,21 @@ def f32(*names: str, default: Default = REQUIRED) -> Key:
 
 
 def factor(name: str, *, default: float) -> Key:
-    """A number that is multiplied by; 0 is refused, as in files it says nothing."""
+    """Read a multiplier; 0 is rejected, because in files it means "not set"."""
 
     def read(config: Fields) -> Value | None:
         value = config.number(name, default)
         if value == 0:
-            raise UnsupportedError(f"[convert] '{name}' must not be 0 but is")
+            raise UnsupportedError(f"[convert] unsupported '{name}': 0")
         return value
 
     return Key("f32", read, name)
 
 
 def window(default: int | None, *, none: int | None = None, field: str = "sliding_window") -> Key:
-    """How many tokens a layer sees.  0 is refused: nothing is seen then, and files say no window by it.
+    """Read the length of a sliding window.  0 is rejected: nothing would be visible, and in files it means none.
 
-    ``none`` is the value of files for all of the past, which null says, and absence where there is no ``default``.
+    ``none`` is the file's value for full attention, which null means, or absence if there is no ``default``.
     """
 
     def read(config: Fields) -> Value | None:
@@ -96,23 +96,23 @@ def window(default: int | None, *, none: int | None = None, field: str = "slidin
 
 
 def cap(field: str, default: float | None, *, none: float | None = 0.0) -> Key:
-    """What logits or scores are kept within; 0, by which would be divided, is refused.
+    """Read a soft cap of logits or scores; 0, a divisor, is rejected.
 
-    ``none`` is the value of files where there is no cap, which null says, and absence where there is no ``default``.
+    ``none`` is the file's value for no cap, which null means, or absence if there is no ``default``.
     """
 
     def read(config: Fields) -> Value | None:
         if config.is_null(field) or (default is None and not config.has(field)):
             return none
         if (value := config.number(field, default)) <= 0:
-            raise UnsupportedError(f"[convert] '{field}' must be above 0 but is {value}")
+            raise UnsupportedError(f"[convert] '{field}' {value} is out of range: expected more than 0")
         return value
 
     return Key("f32", read)
 
 
 def flag(*names: str, default: Default = REQUIRED) -> Key:
-    """A boolean; see ``u32``."""
+    """Read a boolean; see ``u32``."""
 
     def read(config: Fields) -> Value | None:
         name = _first(config, names)
@@ -125,5 +125,5 @@ def flag(*names: str, default: Default = REQUIRED) -> Key:
 
 
 def computed(kind: str, read: Reading) -> Key:
-    """A value that a function makes of the configuration; None leaves the key out."""
+    """Compute a value from the configuration; None omits the key."""
     return Key(kind, read)

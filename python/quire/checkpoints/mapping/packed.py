@@ -1,4 +1,4 @@
-"""Matrices that checkpoints keep in a few bits, taken into files as they are."""
+"""Quantized matrices that are copied into files without requantization."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-BLOCK = 32  # numbers with one exponent
+BLOCK = 32  # numbers that share an exponent
 
 
 @dataclass(frozen=True)
 class MXFP4:
-    """Numbers of 4 bits, 32 with one exponent (OCP 2023): blocks ``[..., rows, n, 16]``, exponents ``[..., rows, n]``.
+    """4-bit numbers, 32 with one exponent (OCP 2023): blocks ``[..., rows, n, 16]``, exponents ``[..., rows, n]``.
 
-    Two numbers in a byte are neighbours in checkpoints; in files they are 16 apart, and the exponent comes first.
-    Of the rows, every ``step``-th is taken, from ``begin``.
+    In checkpoints the two numbers of a byte are neighbours; in files they are 16 apart, and the exponent comes first.
+    Every ``step``-th row is taken, beginning with row ``begin``.
     """
 
     begin: int = 0
@@ -28,16 +28,16 @@ class MXFP4:
     dtype: str = "mxfp4"
 
     def shape(self, name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Of the matrix; LoadError where blocks and exponents do not fit each other."""
+        """Return the matrix's shape; raise LoadError if blocks and exponents do not fit each other."""
         blocks, exponents = shapes
         if len(blocks) < 3 or blocks[-1] != BLOCK // 2 or blocks[:-1] != exponents:
             found = f"{list(blocks)} and {list(exponents)}"
-            raise LoadError(f"[convert] the blocks and scales of '{name}' must be of {BLOCK} numbers but are {found}")
+            raise LoadError(f"[convert] blocks and scales of '{name}' do not fit: {found}, {BLOCK} numbers a block")
         rows = len(range(self.begin, blocks[-3], self.step))
         return (*blocks[:-3], rows, blocks[-2] * BLOCK)
 
     def packed(self, blocks: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The bytes of the file's rows."""
+        """Return the bytes of the file's rows."""
         import numpy as np
 
         blocks, exponents = blocks[..., self.begin :: self.step, :, :], exponents[..., self.begin :: self.step, :]

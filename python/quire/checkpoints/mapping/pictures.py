@@ -1,4 +1,4 @@
-"""Models that also see pictures or hear: their text, which is a model of its own."""
+"""Multimodal models: the mapping of their text model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .checkpoint import Checkpoint
 
-# Transformers' names since 4.52, and those of most published checkpoints.
+# Prefixes of transformers since 4.52, and of most published checkpoints.
 HOMES = (("model.", "model.language_model."), ("", "language_model."))
 OTHER_PARTS = ("vision_*", "audio_*", "multi_modal_projector", "multimodal_projector", "embed_vision", "embed_audio")
 UNUSED = (
@@ -19,10 +19,12 @@ UNUSED = (
 def with_pictures(
     text: Checkpoint, *, tied: bool | None = None, defaults: Mapping[str, object] | None = None
 ) -> Checkpoint:
-    """The checkpoint of a larger model that answers texts as ``text`` does; its other parts are not used.
+    """Return the mapping of a multimodal model whose text model is ``text``; its other parts are ignored.
 
-    ``tied``: transformers' default of ``tie_word_embeddings``, where it is another than the text model's.
-    ``defaults``: transformers' values of fields that published configurations leave out.
+    Args:
+        text: The mapping of the text model.
+        tied: Transformers' default of ``tie_word_embeddings``, if it differs from the text model's.
+        defaults: Transformers' defaults of fields that published configurations omit.
     """
     ignored = tuple(f"{base}{part}.*" for part in OTHER_PARTS for base in ("", "model."))
     return replace(

@@ -1,4 +1,4 @@
-"""A checkpoint's rotary parameters as GGUF keys."""
+"""A checkpoint's RoPE parameters as GGUF keys."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .keys import Value
 
 Entry = tuple[str, str, Value]  # key below the architecture's name, type, value
 _LOG = logging.getLogger("quire")
-LONGROPE = ("longrope", "su")  # names of one scaling
+LONGROPE = ("longrope", "su")  # names of the same scaling
 
 
 def rope_of(config: Fields, layers: str = "full_attention") -> Fields:
-    """The rotary parameters, wherever the configuration keeps them (``rope_parameters`` since transformers 5).
+    """Return the RoPE parameters, from ``rope_parameters`` (transformers 5) or ``rope_scaling``.
 
-    ``layers``: of which layers, where the kinds of layers differ.
+    ``layers``: the kind of layers, if kinds have different parameters.
     """
     if config.has("rope_parameters"):
         inner = config.inner("rope_parameters")
@@ -28,9 +28,9 @@ def rope_of(config: Fields, layers: str = "full_attention") -> Fields:
 
 
 def theta_of(config: Fields, default: float = 10000.0) -> float:
-    """The base of the frequencies."""
+    """Return the base of the frequencies."""
     rope = rope_of(config)
-    config.read(("rope_theta",))  # it counts only where the other is absent
+    config.read(("rope_theta",))  # used only if the other is absent
     return rope.number("rope_theta") if rope.has("rope_theta") else config.number("rope_theta", default)
 
 
@@ -41,20 +41,19 @@ def kind_of(rope: Fields) -> str:
 
 
 def has_new_name(config: Fields) -> None:
-    """UnsupportedError for a ``rope_scaling`` whose kind only the old name says, ``type``: models with parameters by
-    layer read the new one alone.
+    """Raise UnsupportedError for a ``rope_scaling`` with the old name ``type``.
+
+    Models with parameters for each kind of layer read only ``rope_type``.
     """
     scaling = config.inner("rope_scaling")
     if scaling.has("type") and not scaling.has("rope_type"):
-        raise UnsupportedError("[convert] 'rope_scaling' must name its kind by 'rope_type' but has 'type'")
+        raise UnsupportedError("[convert] unsupported 'type' in 'rope_scaling': expected 'rope_type'")
 
 
 def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) -> Iterator[Entry]:
-    """Base and scaling: default, linear, YaRN, dynamic, or llama 3's, which is a tensor.
+    """Yield base and scaling: default, linear, YaRN, dynamic, or Llama 3's, which is a tensor.
 
-    ``theta``: transformers' default.
-
-    ``truncate``: whether the ends of YaRN's ramp are whole numbers.
+    ``theta``: transformers' default of the base.  ``truncate``: the ends of YaRN's ramp are rounded.
     """
     rope = rope_of(config)
     kind = kind_of(rope)
@@ -78,9 +77,10 @@ def rope_keys(config: Fields, theta: float = 10000.0, *, truncate: bool = True) 
 
 
 def _settle_dynamic(config: Fields, rope: Fields) -> None:
-    """Dynamic scaling changes nothing up to the context that the model was trained on; beyond it, Quire does not scale.
+    """Ignore dynamic scaling, which has no effect up to the trained context length; beyond it, Quire does not scale.
 
-    UnsupportedError where it begins before that.
+    Raises:
+        UnsupportedError: The scaling begins before that length.
     """
     rope.read(("factor",))
     longest = config.integer("max_position_embeddings")
@@ -106,16 +106,16 @@ def _settle_partial(config: Fields, rope: Fields, kind: str) -> None:
 
 
 def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:
-    """Of models with positions in time, height and width (Wang et al. 2024), which are equal in text.
+    """Return the RoPE keys of models with positions in time, height and width (Wang et al. 2024), equal in text.
 
-    Configurations of old versions call the kind of scaling ``mrope``.
+    Old configurations call this kind of scaling ``mrope``.
     """
 
     def keys(config: Fields) -> Iterator[Entry]:
         rope = rope_of(config)
         if sections := [int(str(n)) for n in rope.items("mrope_section")]:
             yield "rope.dimension_sections", "i32[]", [*sections, 0, 0, 0, 0][:4]
-        rope.read(("mrope_interleaved",))  # how positions are mixed that are equal here
+        rope.read(("mrope_interleaved",))  # without effect: text positions are equal
         if kind_of(rope) == "mrope":
             yield "rope.freq_base", "f32", theta_of(config, theta)
         else:
@@ -126,7 +126,7 @@ def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:
 
 def _yarn_keys(config: Fields, rope: Fields, truncate: bool) -> Iterator[Entry]:
     if rope.flag("truncate", True) != truncate:
-        raise UnsupportedError(f"[convert] YaRN with truncate={not truncate} is not known")
+        raise UnsupportedError(f"[convert] unsupported YaRN with truncate={not truncate}")
     factor = rope.number("factor")
     context = config.integer("max_position_embeddings")
     yield "rope.scaling.type", "string", "yarn"
@@ -149,17 +149,19 @@ def _yarn_keys(config: Fields, rope: Fields, truncate: bool) -> Iterator[Entry]:
 
 
 def partial_rotary(config: Fields, head_dim: int, default: float = 1.0) -> int:
-    """How many dimensions of a head are rotated, by ``partial_rotary_factor``, wherever the configuration has it."""
+    """Return how many dimensions of a head are rotated, by ``partial_rotary_factor``."""
     return int(
         head_dim * rope_of(config).number("partial_rotary_factor", config.number("partial_rotary_factor", default))
     )
 
 
 def longrope_keys(config: Fields, n_ctx_orig: int, theta: float = 10000.0) -> Iterator[Entry]:
-    """LongRoPE (Ding et al. 2024), whose frequencies are divided by one of two tensors, by the length of contexts."""
+    """Yield the keys of LongRoPE (Ding et al. 2024), which has two tensors of frequency factors."""
     rope = rope_of(config)
     if (n_ctx := config.integer("max_position_embeddings")) < n_ctx_orig:
-        raise UnsupportedError(f"[convert] 'max_position_embeddings' must be at least {n_ctx_orig} but is {n_ctx}")
+        raise UnsupportedError(
+            f"[convert] 'max_position_embeddings' {n_ctx} is below the original context length {n_ctx_orig}"
+        )
     factor = rope.number("factor", n_ctx / n_ctx_orig)
     own = math.sqrt(1 + math.log(factor) / math.log(n_ctx_orig)) if factor > 1 and n_ctx_orig > 1 else 1.0
     rope.read(("original_max_position_embeddings",))
@@ -169,7 +171,7 @@ def longrope_keys(config: Fields, n_ctx_orig: int, theta: float = 10000.0) -> It
 
 
 def longrope_factors(rope: Fields, n_rot: int) -> Iterator[tuple[str, Array]]:
-    """The two tensors that the frequencies are divided by: up to the original context and beyond it."""
+    """Yield the two tensors of frequency factors: for contexts up to the original length, and for longer ones."""
     import numpy as np
 
     if kind_of(rope) not in LONGROPE:
@@ -178,7 +180,7 @@ def longrope_factors(rope: Fields, n_rot: int) -> Iterator[tuple[str, Array]]:
         values = rope.items(f"{name}_factor")
         if len(values) != n_rot // 2 or not all(type(value) in (int, float) for value in values):
             raise UnsupportedError(
-                f"[convert] '{name}_factor' of the rope scaling must be {n_rot // 2} numbers but is not"
+                f"[convert] invalid '{name}_factor' of the rope scaling: expected {n_rot // 2} numbers"
             )
         yield f"rope_factors_{name}.weight", np.array(values, np.float32)
 
@@ -190,14 +192,14 @@ def _llama3_fields(rope: Fields) -> tuple[float, float, float, int]:
 
 
 def llama3_factors(rope: Fields, base: float, n_rot: int) -> Array | None:
-    """What each frequency is divided by (Grattafiori et al. 2024): 1 for short waves, ``factor`` for long ones."""
+    """Return the divisors of the frequencies (Grattafiori et al. 2024): 1 for short waves, ``factor`` for long ones."""
     import numpy as np
 
     if kind_of(rope) != "llama3":
         return None
     factor, low, high, context = _llama3_fields(rope)
     waves = 2 * np.pi * base ** (np.arange(0, n_rot, 2) / n_rot)
-    with np.errstate(divide="ignore", invalid="ignore"):  # Llama 4's two limits are one, and nothing lies between
+    with np.errstate(divide="ignore", invalid="ignore"):  # Llama 4's two limits are equal
         between = (context / waves - low) / (high - low)
         mixed = 1 / ((1 - between) / factor + between)
     return np.where(waves < context / high, 1.0, np.where(waves > context / low, factor, mixed)).astype(np.float32)

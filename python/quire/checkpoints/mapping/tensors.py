@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint become which tensors of the file."""
+"""Plan which tensors of a checkpoint become which tensors of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 SUFFIXES = ("", ".weight", ".bias")
-# What GGUF files keep in f32 although it has two dimensions; experts' biases are a matrix.
+# Tensors with two dimensions that GGUF files store as f32; experts' biases are a matrix.
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "ssm_conv1d_q.weight",
             "ssm_conv1d_k.weight", "ssm_conv1d_v.weight", "shortconv.conv.weight", "position_embd.weight",
             "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
@@ -24,7 +24,7 @@ KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weig
 
 @dataclass(frozen=True)
 class Source:
-    """Checkpoint tensors and what is done to each; several are put one below the other.
+    """Tensors of the checkpoint and a change of each; several are concatenated.
 
     In a table a plain string stands for a source without change.
     """
@@ -41,26 +41,26 @@ class Source:
         return replace(self, names=tuple(name.removeprefix(prefix) for name in self.names))
 
     def moved(self, prefix: str, to: str) -> Source:
-        """With another prefix."""
+        """Return the source with another prefix."""
         names = tuple(to + name[len(prefix) :] if name.startswith(prefix) else name for name in self.names)
         return replace(self, names=names)
 
 
 def tensor(*names: str, change: Change | None = None) -> Source:
-    """Tensors of the checkpoint, with a change."""
+    """Return a source: tensors of the checkpoint, with a change."""
     return Source(names, change)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A tensor to write: its name, the checkpoint tensors it is made of, and what is done to each."""
+    """A tensor to write: its name, the checkpoint's tensors that it is made from, and a change of each."""
 
     name: str
     sources: tuple[str, ...]
     change: Change | None = None
     stacked: bool = False  # along a new first dimension
-    made: Array | npt.NDArray[np.int64] | None = None  # computed, and so not read from the sources
-    packing: MXFP4 | None = None  # the sources are the parts of a matrix that is taken as it is
+    made: Array | npt.NDArray[np.int64] | None = None  # computed values, which replace the sources
+    packing: MXFP4 | None = None  # the sources are the parts of a quantized matrix that is copied
 
     @property
     def keep_f32(self) -> bool:
@@ -68,10 +68,10 @@ class Target:
 
 
 def planned(table: Mapping[str, str | Source], there: Collection[str], n_layer: int) -> Iterator[Target]:
-    """The targets for which the checkpoint has the sources.
+    """Yield the targets whose sources the checkpoint has.
 
-    A table's names are those of modules or of tensors, with ``{i}`` for the layer and ``{e}`` for experts, which are
-    stacked: ``.weight`` and ``.bias`` are tried on both sides.
+    A table's names are those of modules or tensors, with ``{i}`` for the layer and ``{e}`` for experts, which are
+    stacked.  ``.weight`` and ``.bias`` are tried on both sides.
     """
     per_layer = [entry for entry in table.items() if "{i}" in entry[0]]
     for target, entry in table.items():
@@ -84,11 +84,11 @@ def planned(table: Mapping[str, str | Source], there: Collection[str], n_layer: 
 
 @dataclass(frozen=True)
 class PredictingLayers:
-    """How a checkpoint names the layers that predict later tokens, which files have behind the last one.
+    """How a checkpoint names the layers that predict later tokens, which come after the last layer in files.
 
-    ``tensors``: what such a layer has more than others, by what follows ``blk.{i}.``, with ``{i}`` for the number in
-    the file and ``{p}`` for that among themselves.  ``prefix``: what their other tensors begin with; empty: as in all
-    layers.  ``by_layer``: what keys by layer say of them.
+    ``tensors``: their additional tensors, by the part after ``blk.{i}.``, with ``{i}`` for the number in the file and
+    ``{p}`` for the number among themselves.  ``prefix``: the prefix of their other tensors; empty: as in all layers.
+    ``by_layer``: their values of keys that have one for each layer.
     """
 
     tensors: Mapping[str, str | Source]
@@ -96,7 +96,7 @@ class PredictingLayers:
     by_layer: Mapping[str, object] = field(default_factory=dict)
 
     def count(self, there: Collection[str], n_layer: int) -> int:
-        """How many the checkpoint holds behind ``n_layer`` others."""
+        """Return how many the checkpoint has after ``n_layer`` others."""
         (name,) = Source.of(self.tensors["nextn.eh_proj"]).names
         is_one = "{" not in name
         n = 0
@@ -107,7 +107,7 @@ class PredictingLayers:
     def planned(
         self, table: Mapping[str, str | Source], there: Collection[str], n_layer: int, n: int
     ) -> Iterator[Target]:
-        """Their targets; ``table`` is that of all layers."""
+        """Yield their targets; ``table`` is that of all layers."""
         entries = {target: self._moved(Source.of(entry)) for target, entry in table.items() if "{i}" in target}
         entries |= {f"blk.{{i}}.{name}": Source.of(entry) for name, entry in self.tensors.items()}
         for p in range(n):
@@ -138,7 +138,7 @@ def _module(target: str, source: Source, there: Collection[str], layer: str) -> 
 
 
 def _count(name: str, there: Collection[str]) -> int:
-    """How many experts the checkpoint has of a name with ``{e}``."""
+    """Return how many experts the checkpoint has for a name with ``{e}``."""
     n = 0
     while name.replace("{e}", str(n)) in there:
         n += 1
@@ -146,7 +146,7 @@ def _count(name: str, there: Collection[str]) -> int:
 
 
 def layers_of(table: Mapping[str, str | Source], there: Collection[str]) -> dict[int, str]:
-    """The layers that the checkpoint holds tensors of, each with one of these."""
+    """Return the layers that have tensors in the checkpoint, each with the name of one."""
     patterns = {
         re.escape(name).replace(r"\{i\}", r"(\d+)").replace(r"\{e\}", r"\d+")
         for entry in table.values()

@@ -1,4 +1,4 @@
-"""Which layers see only the last tokens, from config.json."""
+"""The layers with sliding windows, from config.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .decoder import local_layers
 
 
 def window_pattern(config: Fields, period: int) -> Sequence[bool] | None:
-    """Whether each layer has a window; None where it is all but every ``period``-th, which files need not say."""
+    """Return which layers have a window, or None for all but every ``period``-th, which is not written."""
     local = local_layers(config, period)
     usual = [bool((i + 1) % period) for i in range(len(local))]
     return None if local == usual else local
