@@ -1,4 +1,4 @@
-"""Fixtures that the tests of chats share."""
+"""Fixtures for the tests of chats."""
 
 from __future__ import annotations
 

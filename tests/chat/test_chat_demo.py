@@ -1,6 +1,6 @@
-"""``quire chat --tools``: the tools themselves, the turns of a scripted model, and the package's model calling them.
+"""``quire chat --tools``: its tools, the turns of a scripted model, and calls by the package's model.
 
-Oracles: values worked out by hand; what the model is asked; the result of a tool found again in the model's answer.
+Oracles: values worked out by hand; the messages that the model gets; the tool's result in the model's answer.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_without_the_option_there_are_no_tools() -> None:
     ids=["weather", "time", "add"],
 )
 def test_the_packages_model_calls_tools(question: str, called: tuple[str, Any], said: Any) -> None:
-    """A process: the model answers with its template, calls one of its four tools, and tells what that gave."""
+    """In a process, the model calls one of its four tools with its template and reports the result."""
     environment = {**os.environ, "PYTHONPATH": str(Path(quire.__file__).resolve().parent.parent)}
     command = [sys.executable, "-W", "error", "-m", "quire", "chat", "--tools", "--temp", "0", "--threads", "1"]
     done = subprocess.run(

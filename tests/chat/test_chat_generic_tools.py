@@ -1,4 +1,4 @@
-"""Tools with models whose template knows none, in every interface.
+"""Tools with models whose template has none, in every API.
 
 Oracles: JSON and the tool's schema for calls; the template's own rendering for prompts.
 """
@@ -23,7 +23,7 @@ PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# As Gemma's: no system, and user and assistant in turn.
+# Like Gemma's: no system message, and user and assistant alternate.
 PARTICULAR = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('in turn') }}{% endif %}"
@@ -67,14 +67,14 @@ def test_all_of_a_conversation_is_text() -> None:
     assert told[2]["content"] == f"Let me see.\n{WRITTEN}\n{WRITTEN}"
     assert told[3]["content"] == RESULTS
     assert with_tools_as_text(ASKED, None) == ASKED
-    # A template without a place for the system has it in the user's first turn.
+    # A template without system messages gets it in the user's first turn.
     prompt = ChatTemplate(PARTICULAR).render(told)
     assert prompt.startswith("<|im_start|>user\nBe brief.\n\nYou can call these functions.")
     assert prompt.count("\n\nAnd Rome?<|im_end|>") == 1
 
 
 def test_no_call_can_be_copied_from_the_prompt() -> None:
-    """The prompt shows a pattern between the tags, not a call with arguments that no tool has."""
+    """Between the tags, the prompt shows a pattern and not a call with made-up arguments."""
     told = str(with_tools_as_text(ASKED, [WEATHER])[0]["content"])
     example = told.partition("<tool_call>\n")[2].partition("\n</tool_call>")[0]
     assert example
@@ -87,7 +87,7 @@ def test_the_prompt_is_the_templates(model: LLM) -> None:
     prompt = model.tokenizer.decode(result.prompt_token_ids, skip_special=False)
     template = ChatTemplate.from_tokenizer(model.tokenizer)
     assert prompt == template.render(with_tools_as_text(TURNS, [WEATHER]))
-    # Tools of earlier turns are read without tools in this one.
+    # Calls of earlier turns are rendered even if this turn has no tools.
     result = model.chat(TURNS[1:], max_tokens=1)
     assert WRITTEN in model.tokenizer.decode(result.prompt_token_ids)
 
@@ -104,7 +104,7 @@ def test_calls_are_enforced(model: LLM, choice: Any) -> None:
 
 
 def test_a_free_answer_calls_in_form_or_not_at_all(model: LLM) -> None:
-    """Where it begins a call, the grammar holds it; what is no call is text."""
+    """Once an answer begins a call, the grammar constrains it; anything else is text."""
     forced = {model.tokenizer.encode("<tool_call>", parse_special=True)[0]: 30.0}
     for seed in range(4):
         result = model.chat(
@@ -125,7 +125,7 @@ def test_no_calls_where_they_are_not_wanted(model: LLM) -> None:
 
 
 def calls_of(client: httpx.Client, dialect: str) -> list[tuple[str, Any]]:
-    """The calls of an answer that must call, in a dialect."""
+    """Return the calls of an answer that must call, in a dialect."""
     function: dict[str, Any] = WEATHER["function"]  # type: ignore[assignment]
     if dialect == "anthropic":
         tool = {"name": function["name"], "input_schema": function["parameters"]}

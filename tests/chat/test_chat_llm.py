@@ -1,6 +1,6 @@
-"""Chats with the package's model: messages, tool calls and reasoning of what it really writes.
+"""Chats with the package's model: messages, tool calls and reasoning in its real answers.
 
-Oracles: the text of the answer, read by hand; the model without the options; the same answer as a whole and in pieces.
+Oracles: the text of the answer, checked by hand; the model without the options; the same answer whole and in pieces.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_a_tool_is_called_and_its_result_read(llm: LLM) -> None:
     assert "Paris" in (second.message.content or "")
     assert "sunny" in (second.message.content or "")
     assert "21" in (second.message.content or "")
-    # What the model wrote is what the template makes of the message: the cache holds the first turn.
+    # The template renders the message as the model wrote it, so the first turn is in the cache.
     assert second.n_cached_tokens >= (result.n_prompt_tokens // 32) * 32
 
 
@@ -72,7 +72,7 @@ def test_a_stream_adds_up_to_the_whole(llm: LLM) -> None:
 
 
 def test_a_call_that_is_cut_is_a_beginning(llm: LLM) -> None:
-    """At every length: the name and the arguments so far, and no markup."""
+    """At every length, it has the name, the arguments so far and no markup."""
     whole = llm.chat(ASKED, GREEDY, tools=[WEATHER])
     function = whole.message.tool_calls[0].function
     seen = set()
@@ -123,14 +123,14 @@ def test_tool_choice_and_formats(llm: LLM) -> None:
     other = llm.chat(ASKED, GREEDY, tools=[WEATHER], tool_format="mistral")
     assert other.message.content == CALL_TEXT
     for wrong, error, text in [
-        ({"tool_format": "hermas"}, RequestError, "tool_format must be auto, none or one of"),
-        ({"reasoning_format": "thinks"}, RequestError, "reasoning_format must be"),
+        ({"tool_format": "hermas"}, RequestError, "tool_format .*'hermas'"),
+        ({"reasoning_format": "thinks"}, RequestError, "reasoning_format .*'thinks'"),
         (
             {"tool_choice": "some"},
             RequestError,
-            "tool_choice 'some'",
+            "tool_choice .*'some'",
         ),
-        ({"tool_choice": {"type": "function"}}, RequestError, "must be none, auto, required or name a function"),
+        ({"tool_choice": {"type": "function"}}, RequestError, "tool_choice"),
         ({"reasoning_budget": -1}, RequestError, "reasoning_budget"),
         ({"reasoning_budget": True}, RequestError, "reasoning_budget"),
     ]:
@@ -160,7 +160,7 @@ def test_a_format_that_is_not_known_is_said_at_load(
 
 
 def test_marks_that_are_control_tokens(tmp_path: Path, llm: LLM) -> None:
-    """Many vocabularies have them so: what is generated does not show them, but a chat's call is found."""
+    """Generated text does not show marks that are control tokens, as in many vocabularies; a chat still finds the call."""
     types = np.array(GGUFReader(PACKAGED).metadata["tokenizer.ggml.token_type"], dtype=np.int32)
     types[list(TOOL_CALL_IDS)] = CONTROL
     path = repackaged(tmp_path / "x.gguf", {"tokenizer.ggml.token_type": (types, "i32[]")})
@@ -183,7 +183,7 @@ THINKING = "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    """The package's model, whose template begins reasoning now.  It never learned to end it."""
+    """The package's model with a template that begins reasoning, which the model was not trained to end."""
     source = str(GGUFReader(PACKAGED).metadata["tokenizer.chat_template"])
     assert THINKING in source
     source = source.replace(THINKING, THINKING.replace("assistant\\n", "assistant\\n<think>\\n")) + "{# </think> #}"
@@ -223,7 +223,7 @@ def test_a_budget_that_is_not_reached_changes_nothing(thinker: LLM) -> None:
 
 
 def test_a_budget_ends_a_channel(tmp_path: Path) -> None:
-    """gpt-oss's channels, spelled out in the tokens of the package's model, which never learned them."""
+    """gpt-oss's channels in the tokens of the package's model, which was not trained on them."""
     begun = "<|start|>assistant<|channel|>analysis<|message|>"
     source = str(GGUFReader(PACKAGED).metadata["tokenizer.chat_template"])
     source = source.replace(THINKING, THINKING.replace("assistant\\n", "assistant\\n" + begun))
@@ -238,7 +238,7 @@ def test_a_budget_ends_a_channel(tmp_path: Path) -> None:
 
 
 def test_when_a_budget_forces_what() -> None:
-    """Ids are characters here, so that the tokens read like the text."""
+    """Ids are characters here, so the tokens read like the text."""
 
     def next_sign(answer: str, opened: bool, n_tokens: int = 3) -> str | None:
         budget = ReasoningBudget(
@@ -270,7 +270,7 @@ def test_when_a_budget_forces_what() -> None:
     assert next_sign("a</think>", True, 10) is None
     assert next_sign("a</think>Yes.", True, 10) is None
     assert next_sign("", True, 0) == "<"
-    # Not opened by the prompt: it counts from behind the tag, if there is one.
+    # If the prompt does not open reasoning, it counts from after the tag.
     assert next_sign("Yes, it is.", False) is None
     assert next_sign("<think>ab", False) is None
     assert next_sign("\n<think>abc", False) == "<"
@@ -289,7 +289,7 @@ def test_a_budget_ends_the_channel_that_a_model_began() -> None:
         end_ids=[ord(sign) for sign in form.written_end],
         decode=lambda ids: "".join(map(chr, ids)),
     )
-    # Only the first sixteen tokens are looked at for the start; ids stand for characters here, so it is one of them.
+    # The start must be among the first sixteen tokens; ids stand for characters here.
     start = [0xE000]
     budget.decode = lambda ids: "".join(begun if id == 0xE000 else chr(id) for id in ids)
     text = [*start, *map(ord, reasoning)]

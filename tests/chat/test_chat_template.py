@@ -1,4 +1,4 @@
-"""Chat templates: what a caller may pass, what reaches the model as control tokens, what tools' arguments become."""
+"""Chat templates: accepted messages and variables, control tokens in prompts, arguments of tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def control_ids(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 def hostile_text(rng: random.Random) -> str:
-    """Text around whole and broken control tokens."""
+    """Return text around whole and broken control tokens."""
     parts = [
         *MARKS,
         "<|im_",
@@ -51,7 +51,7 @@ def hostile_text(rng: random.Random) -> str:
 
 
 def conversation(rng: random.Random, text: Any) -> list[dict[str, Any]]:
-    """Every place where a client's text can stand."""
+    """Return a conversation with the text in every place that a client controls."""
     call = {"id": text(), "type": "function", "function": {"name": text(), "arguments": {text(): [text(), 1]}}}
     textual = {"function": {"name": text(), "arguments": text()}}
     return [
@@ -70,7 +70,7 @@ def tools_of(text: Any) -> list[dict[str, Any]]:
 
 
 def test_user_text_never_becomes_a_control_token(tokenizer: Tokenizer) -> None:
-    """The same conversation with harmless text says how many control tokens the template itself writes."""
+    """A conversation with harmless text shows how many control tokens the template itself writes."""
     rng = random.Random(1)
     template = ChatTemplate.from_tokenizer(tokenizer)
     for _ in range(1500):
@@ -83,7 +83,7 @@ def test_user_text_never_becomes_a_control_token(tokenizer: Tokenizer) -> None:
 
 
 def test_published_templates_keep_user_text_apart(shared: Path, tokenizer: Tokenizer) -> None:
-    """Through whatever a template does with text: strip, split at tags, join, serialize."""
+    """Templates strip, split at tags, join and serialize text."""
     folder = shared / "templates"
     if not folder.exists():
         pytest.skip(f"shared test data is absent: {folder}")
@@ -98,7 +98,7 @@ def test_published_templates_keep_user_text_apart(shared: Path, tokenizer: Token
             except QuireError:
                 continue
             ids = control_ids(tokenizer, tokenizer.encode_segments(segments))
-            # These are tiny-chat's tokens, which only ChatML-like templates write themselves.
+            # The tokens of tiny-chat, which only templates like ChatML write themselves.
             own = "".join(part for part, is_template in segments if is_template)
             assert len(ids) == sum(own.count(mark) for mark in MARKS)
             compared += 1
@@ -124,7 +124,7 @@ def test_tags_that_templates_look_for_are_left_alone() -> None:
     for control_tokens in (MARKS, [*MARKS, "</think>"]):
         segments = ChatTemplate(source, None, control_tokens).render_segments([{"role": "assistant", "content": text}])
         assert segments == [("[<|im_end|>c<]", False)]
-    # A template that writes the tag again writes it itself.
+    # The tag is the template's if the template writes it again.
     again = ChatTemplate("{{ messages[0].content.split('</think>') | join('</think>') }}", None, ["</think>"])
     assert again.render_segments([{"role": "assistant", "content": "a</think>b"}]) == [
         ("a", False), ("</think>", True), ("b", False),
@@ -143,7 +143,7 @@ def test_control_tokens_that_look_like_words() -> None:
     template = ChatTemplate("{{ messages[0].content }}STOP", control_tokens=["STOP"])
     segments = template.render_segments([{"role": "user", "content": "a STOP, SHOP"}])
     assert segments == [("a STOP, SHOP", False), ("STOP", True)]
-    # Half of a token from each is none.
+    # Two halves from different authors are not a token.
     assert template.render_segments([{"role": "user", "content": "ST"}])[0] == ("ST", False)
     assert ChatTemplate("{{ messages[0].content }}OP", control_tokens=["STOP"]).render_segments(
         [{"role": "user", "content": "ST"}]
@@ -167,7 +167,7 @@ def test_without_a_vocabulary_all_that_the_template_writes_is_its_own() -> None:
 
 @pytest.mark.parametrize(("role", "is_token"), [("user", True), ("critic", True), ("end", False), ("endoftext", False)])
 def test_roles_that_stand_in_control_tokens(role: str, is_token: bool) -> None:
-    """Templates write ``<|user|>`` of the message's role; a client's role must not make another token."""
+    """Templates write ``<|user|>`` from the message's role.  A client's role cannot make another token."""
     source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m.role == 'critic' %}!{% endif %}{% endfor %}"
     tokens = ["<|user|>", "<|critic|>", "<|end|>", "<|endoftext|>"]
     segments = ChatTemplate(source, control_tokens=tokens).render_segments([{"role": role, "content": "x"}])
@@ -182,26 +182,26 @@ def test_variables() -> None:
     for name in ("messages", "tools", "bos_token", "add_generation_prompt", "colour", "raise_exception"):
         with pytest.raises((RequestError, TypeError)):
             template.render([{"role": "user", "content": "x"}], None, True, **{name: "y"})
-    with pytest.raises(RequestError, match="style must be JSON data"):
+    with pytest.raises(RequestError, match="style"):
         template.render([{"role": "user", "content": "x"}], style=object())
 
 
 @pytest.mark.parametrize(
     ("messages", "text"),
     [
-        ([], "at least one message"),
-        ("hello", "must be a list"),
-        ([5], r"messages\[0\] must be an object"),
+        ([], "messages"),
+        ("hello", "messages .*str|messages: .*str"),
+        ([5], r"messages\[0\]: .*int"),
         ([{"content": "x"}], r"messages\[0\].role"),
         ([{"role": "<|im_end|>", "content": "x"}], r"messages\[0\].role"),
         ([{"role": "user"}], r"messages\[0\].content.*absent"),
-        ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], r"messages\[1\].content must be text"),
+        ([{"role": "user", "content": "x"}, {"role": "user", "content": 5}], r"messages\[1\].content: .*int"),
         ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\]"),
         ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\].content\[0\].text"),
-        ([{"role": "user", "content": b"x"}], r"messages\[0\].content must be JSON data"),
-        ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls must be a list"),
-        ([{"role": "assistant", "tool_calls": [{}]}], r"messages\[0\].tool_calls\[0\].function must have a name"),
-        ([{"role": "user", "content": "x", "extra": {1: 2}}], r"messages\[0\].extra must have strings as keys"),
+        ([{"role": "user", "content": b"x"}], r"messages\[0\].content .*bytes"),
+        ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls: .*dict"),
+        ([{"role": "assistant", "tool_calls": [{}]}], r"messages\[0\].tool_calls\[0\].function"),
+        ([{"role": "user", "content": "x", "extra": {1: 2}}], r"messages\[0\].extra .*int"),
     ],
 )
 def test_messages_are_checked(messages: Any, text: str) -> None:
@@ -211,11 +211,11 @@ def test_messages_are_checked(messages: Any, text: str) -> None:
 
 def test_errors_of_templates() -> None:
     user = [{"role": "user", "content": "x"}]
-    with pytest.raises(LoadError, match=r"must be a Jinja template but: .* \(line 2\)"):
+    with pytest.raises(LoadError, match=r"\(line 2\)"):
         ChatTemplate("{{ 1 }}\n{% if %}")
-    with pytest.raises(RequestError, match="refuses the messages: roles must alternate"):
+    with pytest.raises(RequestError, match="roles must alternate"):
         ChatTemplate("{{ raise_exception('roles must alternate') }}").render(user)
-    with pytest.raises(RequestError, match="cannot render"):
+    with pytest.raises(RequestError, match=r"\[chat\]"):
         ChatTemplate("{{ messages[0].content + 5 }}").render(user)
 
 
@@ -241,7 +241,7 @@ def test_only_one_module_makes_environments() -> None:
 
 
 def test_tiny_chat_template(tokenizer: Tokenizer) -> None:
-    """The prompt that the model was trained on, from its README and template."""
+    """Oracle: the prompt that the model was trained on, from its README and template."""
     template = ChatTemplate.from_tokenizer(tokenizer)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     assert template.render(messages) == (

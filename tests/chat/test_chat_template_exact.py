@@ -1,7 +1,7 @@
-"""Every template renders what transformers renders, whatever users write, and control tokens are the template's alone.
+"""Every template renders what transformers renders, and only the template writes control tokens.
 
-Oracle: transformers' ``apply_chat_template``.  Who wrote a control token, it says by a second rendering, of the same
-template with another text in the token's place: where that is, the template wrote it.
+Oracle: transformers' ``apply_chat_template``.  A second rendering, with another text in the place of a token in the
+template, shows which control tokens the template wrote.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def same_day(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def known_to(template: ChatTemplate, case: dict[str, Any]) -> dict[str, Any]:
-    """The case without values that the template does not read, which Quire refuses."""
+    """Return the case without values that the template does not read, which Quire refuses."""
     known = {"messages", "tools", "add_generation_prompt"} | template.variables
     return {name: value for name, value in case.items() if name in known}
 
@@ -62,8 +62,10 @@ SIGNS = re.compile(r"<\|[^|<>\s{}']+\|>|<｜[^｜<>\s{}']+｜>|</?[a-z_]+>|\[/?[
 
 @pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.jinja")), ids=lambda path: path.stem)
 def test_published_templates_keep_their_tokens_and_no_others(path: Path) -> None:
-    """Every place of the conversation has the template's own tokens in it, whole and cut; where the template's are, a
-    rendering says that has a letter of each changed in the source."""
+    """Every text of the conversation has the template's tokens in it, whole and cut.
+
+    A rendering of a source with one letter of each token changed shows which ones are the template's.
+    """
     source = path.read_text(encoding="utf-8")
     tokens = sorted({sign for sign in SIGNS.findall(source) if len(sign) > 3})
     changed = SIGNS.sub(lambda match: match[0][:-2] + "Ꙩ" + match[0][-1] if match[0] in tokens else match[0], source)
@@ -79,7 +81,7 @@ def test_published_templates_keep_their_tokens_and_no_others(path: Path) -> None
             segments = template.render_segments(**known_to(template, case))
             assert "".join(part for part, _ in segments) == shown
             if other is None or len(other) != len(shown):
-                continue  # the template looks for its tokens in what users wrote
+                continue  # the template searches users' texts for its tokens
             assert all(ours == theirs or theirs == "Ꙩ" for ours, theirs in zip(shown, other, strict=True))
             at = n_found = 0
             for part, is_template in segments:
@@ -131,7 +133,7 @@ TEXTS = [
 
 
 def conversation(text: Any) -> dict[str, Any]:
-    """Text in each place where a client's can stand."""
+    """Return a conversation with text in every place that a client controls."""
     id = text() or "id"
     call = {
         "id": id,
@@ -152,7 +154,7 @@ def conversation(text: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_operations_render_what_they_render_in_transformers(operation: str) -> None:
+def test_operations_render_as_in_transformers(operation: str) -> None:
     source = "{% set u = messages[0].content %}{{ " + operation + " }}{# documents style tools #}{{ style }}"
     source += "{{ documents[0].text }}"
     template = ChatTemplate(source, SPECIAL_TEXTS, CONTROLS, keeps_turns=True)
@@ -166,7 +168,7 @@ def test_operations_render_what_they_render_in_transformers(operation: str) -> N
 
 
 def spans(segments: list[tuple[str, bool]]) -> list[tuple[int, str]]:
-    """The template's tokens: where and which."""
+    """Return the places and names of the template's tokens."""
     found = []
     at = 0
     for text, is_template in segments:
@@ -178,13 +180,15 @@ def spans(segments: list[tuple[str, bool]]) -> list[tuple[int, str]]:
 
 
 def written(source: str, token: str) -> str:
-    """A source with the token in its places: ``@`` is it, ``‹`` and ``›`` are its halves."""
+    """Return a source with the token for ``@``, and its halves for ``‹`` and ``›``."""
     return source.replace("@", token).replace("‹", token[:4]).replace("›", token[4:])
 
 
 def check_authors(source: str, case: dict[str, Any], *, all_found: bool) -> int | None:
-    """Compare text and authorship with transformers'; returns how many tokens are the template's.  None for a source
-    that cannot be rendered, or in which the other token goes other ways."""
+    """Compare text and authorship with transformers'; return how many tokens are the template's.
+
+    None for a source that cannot be rendered, or that treats the other token differently.
+    """
     text = rendered_as_given(written(source, TOKEN), case)
     other = rendered_as_given(written(source, OTHER), case)
     if text is None or other is None:
@@ -202,7 +206,7 @@ def check_authors(source: str, case: dict[str, Any], *, all_found: bool) -> int 
     return len(found)
 
 
-# Operations of which what the template wrote is known, and those after which all counts as a user's.
+# Operations that track what the template wrote, and those after which all text counts as a user's.
 KNOWING = [
     "X + Y", "X ~ Y", "X ~ 5 ~ Y", "[X, Y] | join('@')", "[X, Y] | join", "'@'.join([X, Y])", "X.join([Y, '@'])", "X | trim",
     "X.strip('xe ')", "X.lstrip()", "X.rstrip('x')", "X[1:]", "X[:-1]", "X[3:] ~ Y[:5]", "X[::2]", "X | replace('x', '@')",
@@ -250,7 +254,7 @@ def hostile_text(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("operation", KNOWING)
-def test_each_operation_knows_what_the_template_wrote(operation: str) -> None:
+def test_each_operation_tracks_what_the_template_wrote(operation: str) -> None:
     rng = random.Random(operation)
     many = "messages[0].content ~ '@' ~ style ~ '@' ~ 'x ' ~ '@' ~ style ~ '@' ~ '\\n@' ~ messages[2].content ~ '@'"
     n_found = 0
@@ -274,7 +278,7 @@ def test_control_tokens_are_those_that_the_template_wrote(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_not_known_to_be_the_templates_is_a_users(seed: int) -> None:
+def test_text_of_unknown_origin_is_a_users(seed: int) -> None:
     rng = random.Random(seed)
     found: list[int] = []
     while len(found) < 100:

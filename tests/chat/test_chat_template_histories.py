@@ -1,4 +1,4 @@
-"""Every published template renders what every client sends back, and loses no text of it."""
+"""Every published template renders the histories that clients send back, without losing text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_histories_are_rendered_and_nothing_is_lost(template: ChatTemplate, tool
     assert not failed
 
 
-def test_tools_are_rendered_whatever_their_definitions_lack(template: ChatTemplate) -> None:
+def test_incomplete_tool_definitions_are_rendered(template: ChatTemplate) -> None:
     lost = []
     for name, tools in TOOLS.items():
         prompt = template.render([USER], tools)
@@ -53,8 +53,8 @@ def test_tools_are_rendered_whatever_their_definitions_lack(template: ChatTempla
     assert not lost
 
 
-def test_a_conversation_that_a_template_takes_is_left_alone() -> None:
-    """Nothing is moved, and the client's null is a null."""
+def test_a_conversation_that_a_template_accepts_is_unchanged() -> None:
+    """Nothing is moved, and the client's null stays null."""
     source = "{% for m in messages %}[{{ m.role }}:{{ 'null' if m.content is none else m.content }}]{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}{% endfor %}"
     history = HISTORIES["two calls"]
     rendering = ChatTemplate(source).rendering(history)
@@ -65,7 +65,7 @@ def test_a_conversation_that_a_template_takes_is_left_alone() -> None:
 
 
 def test_a_long_conversation_without_a_pattern_is_fitted_as_a_short_one() -> None:
-    """A template that takes no later message of the system is found out whatever stands around it, at a bounded cost."""
+    """A template that refuses later system messages is detected in any conversation, at a bounded cost."""
     rng = random.Random(5)
     history = [says("system", "systemone")]
     for i in range(600):

@@ -1,4 +1,4 @@
-"""Templates that attack: each must cost a typed error, or harmless text, within two seconds and 256 MiB."""
+"""Hostile templates: each gives a typed error or harmless text, within two seconds and 256 MiB."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ESCAPES = [
 
 
 def grow(expression: str, start: str = "'ab'", after: str = "") -> str:
-    """A value that each of sixty turns makes bigger."""
+    """Return a template in which each of sixty turns makes a value bigger."""
     turns = f"{{% for i in range(60) %}}{{% set ns.s = {expression} %}}{{% endfor %}}"
     return f"{{% set ns = namespace(s={start}, t={start}) %}}{turns}{after}"
 
@@ -159,7 +159,7 @@ CALLED = [*USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
 
 
 def outcome(source: str) -> str:
-    """What became of a template: its text, or the name of the typed error."""
+    """Render a template; return its text, or the name of the typed error."""
     try:
         return "text " + ChatTemplate(source, control_tokens=["<|a|>"]).render(USER)[:200]
     except QuireError as error:
@@ -176,8 +176,10 @@ def test_nothing_leads_out_of_the_sandbox(source: str) -> None:
 
 
 def test_bombs_cost_two_seconds_and_256_mib_at_most() -> None:
-    """All in one process, whose peak memory is looked at; each by itself within two seconds, of the processor so that
-    a busy machine does not count."""
+    """All run in one process, whose peak memory is measured.
+
+    Each takes at most two seconds of processor time, which a busy machine does not affect.
+    """
     folder = Path(__file__).resolve().parent
     script = "import test_chat_template_hostile as t; t.run_bombs()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
@@ -197,7 +199,7 @@ def run_bombs() -> None:
     start_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, source in BOMBS.items():
         seconds, result = math.inf, ""
-        for _ in range(3):  # another machine's work on the same core makes the processor's seconds longer, too
+        for _ in range(3):  # work on the same core increases processor time, too
             begin = time.process_time()
             result = outcome(source)
             seconds = min(seconds, time.process_time() - begin)
@@ -208,8 +210,8 @@ def run_bombs() -> None:
     print(json.dumps(["peak", (peak_kib - start_kib) * 1024]))
 
 
-def test_a_template_that_is_tried_out_first_costs_no_more() -> None:
-    """How a template takes a call's arguments is found by rendering, which a hostile one draws out."""
+def test_probing_a_hostile_template_costs_no_more() -> None:
+    """The form of a call's arguments is found by rendering, which a hostile template prolongs."""
     source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{# arguments #}"
     begin = time.process_time()
     with pytest.raises(CapacityError, match="time limit"):
@@ -245,8 +247,8 @@ def test_a_template_that_is_tried_out_first_costs_no_more() -> None:
         ("{{ dict(a=1) }}{{ dict([('b', 2)]).b }}{{ namespace(c=3).c }}", "{'a': 1}23"),
     ],
 )
-def test_what_the_limits_look_at_works(source: str, text: str) -> None:
-    """Oracle: Jinja's documentation, by hand."""
+def test_metered_operations_work(source: str, text: str) -> None:
+    """Oracle: results worked out by hand from Jinja's documentation."""
     assert ChatTemplate(source).render(USER) == text
 
 

@@ -1,4 +1,4 @@
-"""Renderings against transformers' own, for every published template; references/make_chat_references.py made them."""
+"""Compare renderings of every published template with transformers' (references/make_chat_references.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(REFERENCES))
 from chat_cases import CASES, DAY, DEPARTURES, SPECIAL_TEXTS  # noqa: E402
 
 STORED: dict[str, dict[str, list[Any] | None]] = json.loads((REFERENCES / "chat.json").read_text(encoding="utf-8"))
-# Marks of published models, so that the exchange of user characters is on while comparing.
+# Marks of published models, so that control tokens are separated while comparing.
 CONTROL_TOKENS = [
     "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "[INST]", "[/INST]",
     "<start_of_turn>", "<end_of_turn>", "<|end|>", "<|user|>", "<|assistant|>", "<｜User｜>", "<｜Assistant｜>",
@@ -36,7 +36,7 @@ class Frozen(datetime):
 def render(template: ChatTemplate, case: Mapping[str, Any]) -> str:
     values = dict(case)
     for name in set(values) - {"messages", "tools", "add_generation_prompt"} - template.variables:
-        del values[name]  # transformers hands over what a template does not read; Quire refuses it
+        del values[name]  # transformers passes values that a template does not read; Quire refuses them
     return template.render(**values)
 
 

@@ -1,6 +1,6 @@
-"""Thinking that is switched on or off, calls where there are no tools, and prompts without an answer's beginning.
+"""Thinking switched on or off, calls without tools, and prompts without the beginning of an answer.
 
-The oracle of prompts is llama.cpp's server, whose own tests have the same ends.
+Oracle: llama.cpp's server, whose tests have the same ends of prompts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ USER: list[dict[str, Any]] = [{"role": "user", "content": "What is today?"}]
 OFF = {"enable_thinking": False}
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
 BEGIN = "{% if add_generation_prompt %}<|im_start|>assistant\n"
-# As DeepSeek-R1's distills and QwQ, as DeepSeek-R1, as Qwen3, as Qwen3.5, and with another name for it.
+# Like DeepSeek-R1's distills and QwQ, DeepSeek-R1, Qwen3, Qwen3.5, and with another name.
 OPENED = TURNS + BEGIN + "<think>\n{% endif %}"
 FREE = TURNS + BEGIN + "{% endif %}"
 SWITCHED = (
@@ -77,7 +77,7 @@ def test_a_form_has_room_for_reasoning_only_where_the_model_thinks(
 
 
 def test_a_form_behind_closed_reasoning_has_none(tokenizer: Tokenizer) -> None:
-    """Whatever closed it: here the template, without having been told."""
+    """Here the template closes it on its own."""
     form = drafted(tokenizer, TURNS + BEGIN + "<think>\n</think>\n{% endif %}", FORM).engine.form
     assert form is not None
     assert "</think>" not in str(form.frame)
@@ -97,7 +97,7 @@ def test_calls_are_not_begun_without_tools(tokenizer: Tokenizer) -> None:
     assert never(tools=[tool], tool_choice="none") == mark
     assert never(tools=[tool]) == []
     assert never(tool_format="none") == []
-    # Who speaks of the token has a reason.
+    # A request that names the token means it.
     assert never(params=SamplingParams(logit_bias={mark[0]: 5.0})) == []
 
 

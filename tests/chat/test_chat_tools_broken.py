@@ -1,6 +1,6 @@
-"""Broken answers in every wire format: nothing that a model wrote is lost, and nothing raises.
+"""Broken answers in every wire format lose no text and raise nothing.
 
-Oracles: what was put into a transcript is found again in the message; the text as a whole for the text in pieces.
+Oracles: text inserted into a transcript is in the message; the whole text for text in pieces.
 """
 
 from __future__ import annotations
@@ -60,15 +60,17 @@ def meaning(message: ChatMessage) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def said(message: ChatMessage) -> tuple[str, list[tuple[str, str]]]:
-    """A message's text, whether it is reasoning or not, and its calls."""
+    """Return a message's text, including reasoning, and its calls."""
     content, reasoning, calls = meaning(message)
     return reasoning + content, calls
 
 
 @pytest.mark.parametrize("item", TRANSCRIPTS, ids=IDS)
-def test_what_is_put_in_anywhere_comes_out(item: Transcript) -> None:
-    """In a text, a name or an argument, or else the call is none any more and is content.  Only where it stands in a
-    part that means nothing, such as the number of a call, the message may be as it was."""
+def test_inserted_text_is_kept(item: Transcript) -> None:
+    """Inserted text ends up in a text, a name or an argument, or turns the call into content.
+
+    Only in a part without meaning, such as the number of a call, it may leave the message unchanged.
+    """
     form = form_of(item)
     before = said(parse_answer(item.text, form, item.definitions, item.prompt))
     for at in range(len(item.text) + 1):
@@ -81,7 +83,7 @@ def test_what_is_put_in_anywhere_comes_out(item: Transcript) -> None:
 
 @pytest.mark.parametrize("item", TRANSCRIPTS, ids=IDS)
 def test_bytes_cut_anywhere(item: Transcript) -> None:
-    """As a network or a vocabulary cuts: within characters, too."""
+    """Networks and vocabularies cut within characters, too."""
     whole = meaning(parse_answer(item.text, form_of(item), item.definitions, item.prompt))
     data = item.text.encode()
     for cut in range(len(data) + 1):
@@ -90,7 +92,7 @@ def test_bytes_cut_anywhere(item: Transcript) -> None:
 
 
 def mutated(rng: random.Random, item: Transcript) -> str:
-    """A transcript with parts cut out, doubled, moved, or exchanged for scraps and parts of others."""
+    """Return a transcript with parts removed, doubled, moved, or replaced by scraps and parts of others."""
     text = item.text
     for _ in range(rng.randint(1, 4)):
         a, b = sorted(rng.randrange(len(text) + 1) for _ in range(2))

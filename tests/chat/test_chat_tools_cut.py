@@ -1,7 +1,6 @@
-"""Answers that ``max_tokens`` cuts within a tool call, in every wire format: what there is of the call comes, as OpenAI's
-interface gives it.
+"""Answers that ``max_tokens`` cuts within a tool call return the partial call in every wire format, as OpenAI's API does.
 
-Oracle: the whole answer, of which the cut one must be the beginning.
+Oracle: the cut answer is the beginning of the whole one.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ def cut_at(item: Transcript, n: int, tools: Any = None) -> ChatMessage:
 
 
 def is_beginning(part: str | None, whole: str | None) -> bool:
-    """Trailing white space belongs to a mark, where one follows it."""
+    """White space at the end belongs to the mark that may follow."""
     return (whole or "").startswith((part or "").rstrip())
 
 
 @pytest.mark.parametrize("item", TRANSCRIPTS, ids=IDS)
-def test_what_is_cut_is_a_beginning(item: Transcript) -> None:
+def test_a_cut_answer_is_a_beginning(item: Transcript) -> None:
     whole = parse_answer(item.text, form_of(item), item.definitions, item.prompt)
     seen: set[tuple[int, str]] = set()
     for n in range(len(item.text)):
         message = cut_at(item, n)
-        # Within a line, a word is a mark only once it is whole.
+        # Within a line, a word is a mark only when it is complete.
         said = (
             re.sub("f(u(n(c(t(o(ol?)?)?)?)?)?)?$", "", message.content or "")
             if item.format == "phi4"
@@ -60,7 +59,7 @@ def test_what_is_cut_is_a_beginning(item: Transcript) -> None:
             assert expected[-1].arguments.startswith(calls[-1].arguments), item.text[:n]
             seen.add((len(calls), calls[-1].arguments))
     if any(arguments == FULL for _, arguments in item.calls):
-        # Arguments grow with the text: they come in more than a few steps.
+        # Arguments grow with the text, in more than a few steps.
         assert len(seen) > 12
 
 
@@ -75,7 +74,7 @@ def test_pieces_do_not_matter(item: Transcript) -> None:
 
 @pytest.mark.parametrize("item", TRANSCRIPTS, ids=IDS)
 def test_nothing_is_cut_from_a_whole_answer(item: Transcript) -> None:
-    """An answer that is complete at the very token that was the last one allowed."""
+    """The answer is complete at the last allowed token."""
     whole = parse_answer(item.text, form_of(item), item.definitions, item.prompt)
     cut = cut_at(item, len(item.text))
     assert (cut.content or "", cut.reasoning_content) == (whole.content or "", whole.reasoning_content)
@@ -114,7 +113,7 @@ def test_without_tools_cut_calls_are_content(item: Transcript) -> None:
         ("gemma", "<|tool_call>weather"),
     ],
 )
-def test_what_is_no_call_stays_text(name: str, text: str) -> None:
+def test_text_that_is_not_a_call_stays_text(name: str, text: str) -> None:
     message = parse_answer(text, AnswerFormat.detect("", name, "none"), TOOLS, cut=True)
     assert (message.content, message.tool_calls) == (text, [])
 
@@ -143,7 +142,7 @@ def test_partial_arguments(name: str, text: str, arguments: str) -> None:
 
 
 def test_only_the_length_makes_partial_calls() -> None:
-    """A model that itself ends within a call has made none: its text is shown."""
+    """If the model itself stops within a call, the text is content."""
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Pa'
     message = parse_answer(text, AnswerFormat.detect("", "hermes", "none"), TOOLS)
     assert (message.content, message.tool_calls) == (text, [])
@@ -159,7 +158,7 @@ def test_long_arguments_are_cut_in_linear_work() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(TOOL_FORMATS), st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.data())
 def test_anything_can_be_cut(name: str, fragments: list[str], data: st.DataObject) -> None:
-    """Nothing raises, pieces do not matter, and a call has the name of one that could be."""
+    """Nothing raises, pieces do not matter, and a call has a valid name."""
     text = "".join(fragments)
     form = AnswerFormat(data.draw(st.sampled_from([None, *REASONING_FORMATS])), tool_format(name))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))

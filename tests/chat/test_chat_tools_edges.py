@@ -1,6 +1,6 @@
-"""Calls as models write them, beyond the form of their templates: marks too many, line ends, types, quotes.
+"""Calls that deviate from their template: superfluous marks, line ends, types, quotes.
 
-Oracle: what the answer says to a reader.
+Oracle: the meaning of the answer, judged by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def tool(properties: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
 
 
 def read(name: str, text: str, tools: list[dict[str, Any]]) -> tuple[list[Any], str | None]:
-    """The arguments of the calls, and the content; the same whole, by single characters, and cut behind its end."""
+    """Return the arguments of the calls and the content, equal whole, by characters, and cut after the end."""
     form = AnswerFormat(None, tool_format(name))
     found = []
     for pieces, cut in (([text], False), (list(text), False), ([text], True)):
@@ -66,7 +66,7 @@ PYTHON = "<|tool_call_start|>[do_it(city='Paris')]<|tool_call_end|>"
         ("mistral", '[TOOL_CALLS][TOOL_CALLS]do_it[ARGS]{"city": "Paris"}'),
     ],
 )
-def test_marks_too_many_mean_nothing_beside_a_call(name: str, text: str) -> None:
+def test_superfluous_marks_beside_a_call_are_dropped(name: str, text: str) -> None:
     assert read(name, text, tool(CITY)) == ([{"city": "Paris"}], None)
 
 
@@ -120,7 +120,7 @@ def test_texts_are_kept_as_they_are(written: str, value: str) -> None:
     assert read("qwen3_coder", two, tools) == ([{"text": value}, {"more": "x"}], None)
 
 
-def test_text_behind_a_call_is_text() -> None:
+def test_text_after_a_call_is_text() -> None:
     tools = tool({"text": {"type": "string"}})
     for behind in ("\nDone.", " Done.", "\n\n<tool_response>\n1\n</tool_response>\nSo it is."):
         assert read("qwen3_coder", coder("\nx\n", behind=behind), tools) == ([{"text": "x"}], behind)
@@ -216,7 +216,7 @@ DEFINITIONS = {"Zip": ZIP, "Count": {"type": "integer"}, "Loop": {"$ref": "#/$de
         ({}, "true", True),
     ],
 )
-def test_types_are_those_of_resolved_schemas(schema: Any, written: str, value: object) -> None:
+def test_types_come_from_resolved_schemas(schema: Any, written: str, value: object) -> None:
     tools = tool({"text": schema, "other": {"type": "string"}}, **{"$defs": DEFINITIONS})
     (found,), content = read("qwen3_coder", coder(f"\n{written}\n"), tools)
     assert (found, type(found["text"]), content) == ({"text": value}, type(value), None)
@@ -237,7 +237,7 @@ def test_schemas_of_all_arguments_are_resolved(parameters: Any) -> None:
     assert read("qwen3_coder", coder("\n12345\n"), tools) == ([{"text": "12345"}], None)
 
 
-def test_schemas_that_are_none_allow_everything() -> None:
+def test_invalid_schemas_allow_everything() -> None:
     for schema in (None, True, 5, {"type": 5}, {"enum": 5}, {"allOf": {}}, {"$ref": "#/x/y"}, {"$ref": 5}):
         assert ValueSchema.of(schema).types is None
     wide = {"allOf": [{"$ref": "#"}] * 50}
@@ -256,8 +256,8 @@ def test_schemas_that_are_none_allow_everything() -> None:
         ("minicpm", "", '<function name="do_it"><param name="text"><![CDATA['),
     ],
 )
-def test_looking_for_ends_takes_no_more_work_than_the_text_is_long(name: str, begin: str, again: str) -> None:
-    """Quadratic work would take minutes here, and takes a second."""
+def test_finding_ends_takes_linear_work(name: str, begin: str, again: str) -> None:
+    """Quadratic work would take minutes here instead of a second."""
     start_s = time.process_time()
     message = parse_answer(
         begin + again * 8000, AnswerFormat(None, tool_format(name)), tool({"text": {"type": "string"}})

@@ -1,6 +1,6 @@
-"""Calls with arguments that are easily lost: rendered by the chat templates that write them, and read back.
+"""Calls with arguments that are easily lost, rendered by published templates and parsed back.
 
-Oracle: what was rendered.  A template that cannot say something is named beside the set that it cannot say.
+Oracle: the rendered calls.  Arguments that a template cannot express are listed with its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.python_only
 QUESTION = "How is it?"
 STARTS = {**BEGINNINGS, "functionary": ("do_it\n",), "muse": (" to=do_it",)}
 PUBLISHED = sorted(name for name, (tools, _) in DETECTED.items() if tools and name not in WITHOUT_CALLS)
-# Line ends around a value are the format's where there is one before it.
+# Line ends around a value belong to the format if one precedes it.
 LOST = {("seed oss", "line ends around"), ("seed oss", "a line end")}
 
 
@@ -44,7 +44,7 @@ def rendered(source: str, case: Nasty) -> str:
 
 
 def answer_of_template(source: str, format: str, case: Nasty) -> str:
-    """The assistant's turn as a published template writes it, without its end."""
+    """Return the assistant's turn as a published template writes it, without its end."""
     answer = rendered(source, case)
     starts = STARTS.get(format, tool_format(format).starts)
     answer = answer[min(i for start in starts if (i := answer.find(start)) >= 0) :]
@@ -59,13 +59,13 @@ def answer_of_form(source: str, case: Nasty) -> str:
 
 
 def meaning(message: ChatMessage) -> tuple[str, list[tuple[str, str]]]:
-    """The text, and the calls with their arguments' types."""
+    """Return the text, and the calls with their arguments' types."""
     calls = [(call.function.name, json.dumps(json.loads(call.function.arguments))) for call in message.tool_calls]
     return (message.content or "").strip(), calls
 
 
 def check(format: str, answer: str, case: Nasty, rng: random.Random) -> None:
-    """Read whole, in pieces, and cut."""
+    """Check parsing whole, in pieces, and cut."""
     form = AnswerFormat(None, tool_format(format))
     whole = parse_answer(answer, form, case.tools)
     # Gemma's templates sort the keys.

@@ -1,7 +1,7 @@
-"""Wire formats of tool calls beside the chat templates that write them.
+"""Detection and parsing of tool-call formats, compared with the chat templates that write them.
 
-Oracle: what a template makes of a turn with calls, which is what its model was trained on.  ``QUIRE_TEMPLATES`` may name
-further folders of templates, as ``PATH`` names folders.
+Oracle: a template's rendering of a turn with calls, on which its model was trained.  ``QUIRE_TEMPLATES`` may list more
+folders of templates, separated as in ``PATH``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DETECTED = {
     "poolside-Laguna-XS-2.1.jinja": ("glm", "think"),
     "tencent-Hy3.jinja": ("hunyuan", "think_opensource"),
     "unsloth-mistral-Devstral-Small-2507.jinja": ("mistral", None),
-    # Of other publishers, in folders that QUIRE_TEMPLATES names.
+    # Templates of other publishers, in the folders of QUIRE_TEMPLATES.
     "Apriel-1.6-15b-Thinker-fixed.jinja": ("apriel", "apriel"),
     "ByteDance-Seed-OSS.jinja": ("seed_oss", "seed_think"),
     "CohereForAI-c4ai-command-r-plus-tool_use.jinja": ("command_r", None),
@@ -100,7 +100,7 @@ ENDS_OF_TURNS = re.compile(
     r"|(?<=```)\n<\|START_OF_TURN_TOKEN\|>.*)$",
     re.DOTALL,
 )
-# They write no calls at all, or the sandbox stops them.
+# Templates that write no calls, or that the sandbox stops.
 WITHOUT_CALLS = {
     "Kimi-K2-Instruct.jinja",
     "Kimi-K2-Thinking.jinja",
@@ -128,7 +128,7 @@ PLAIN_TOOLS = [
     }
     for name in ("weather", "clock")
 ]
-# Where a call begins, if that is not a mark which only calls have.
+# The beginning of a call, if it is not a mark that only calls have.
 BEGINNINGS = {
     "llama3": ('{"name"', "<function="),
     "gigachat": ("<|function_call|>", "<|message_sep|>\n\nfunction call"),
@@ -157,13 +157,13 @@ def source_of(shared: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(DETECTED))
-def test_formats_are_told_from_templates(shared: Path, name: str) -> None:
+def test_formats_are_detected_from_templates(shared: Path, name: str) -> None:
     form = AnswerFormat.detect(source_of(shared, name))
     assert (form.tools and form.tools.name, form.reasoning and form.reasoning.name) == DETECTED[name]
 
 
 def written_answers(source: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The assistant's turns with two calls, and with one, as a template writes them, without its end; and their calls."""
+    """Return the assistant's turns with two calls and with one, as a template writes them, and their calls."""
     form = detect_tools(source)
     assert form is not None
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, keeps_turns=True)
@@ -175,7 +175,7 @@ def written_answers(source: str) -> list[tuple[str, list[dict[str, Any]]]]:
                 [user, {"role": "assistant", "content": "", "tool_calls": calls}], PLAIN_TOOLS, False
             )
         except QuireError:
-            continue  # two calls at once, or none at all
+            continue  # refuses two calls at once, or any
         if "Paris & <co>" not in written:
             continue
         answer = written[written.index("How is it?") :]
@@ -193,9 +193,11 @@ def meaning(message: ChatMessage) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, (tools, _) in DETECTED.items() if tools))
-def test_what_templates_write_is_what_is_read(shared: Path, name: str) -> None:
-    """The way round through every published template: a call in the conversation, as the template writes it for the
-    model to see, read as if the model had answered so; whole, in two pieces, and cut off at every place."""
+def test_calls_written_by_templates_are_parsed(shared: Path, name: str) -> None:
+    """A round trip through every published template.
+
+    A call as the template writes it for the model is parsed like an answer: whole, in two pieces, and cut at every place.
+    """
     source = source_of(shared, name)
     form = AnswerFormat(None, detect_tools(source))
     answers = written_answers(source)
@@ -218,11 +220,11 @@ def test_what_templates_write_is_what_is_read(shared: Path, name: str) -> None:
                 assert sources[len(functions) - 1].arguments.startswith(functions[-1].arguments), answer[:n]
 
 
-# Templates of formats of which no published one is at hand
+# Formats without a published template at hand
 
 
 def turns(call: str, before: str = "", between: str = "", behind: str = "", end: str = "<|im_end|>") -> str:
-    """A template that writes calls so."""
+    """Return a template that writes calls in this form."""
     return (
         "{{ tools | length if tools }}{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
         "{%- if message.tool_calls %}" + before + "{%- for call in message.tool_calls %}"
@@ -282,13 +284,13 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("name", "source"), [(name, text) for name, texts in WRITTEN.items() for text in texts])
-def test_formats_are_told_by_what_templates_write(name: str, source: str) -> None:
+def test_formats_are_detected_from_written_calls(name: str, source: str) -> None:
     support = tool_support(source)
     assert (support.takes_tools, support.format_name) == (True, name)
 
 
-def test_marks_are_seen_whatever_of_them_is_a_token() -> None:
-    """GigaChat 3's vocabulary has line ends in its tokens."""
+def test_marks_are_found_even_if_line_ends_are_part_of_tokens() -> None:
+    """The marks of GigaChat 3's vocabulary include line ends."""
     visible = tool_format("gigachat").visible
     assert {"<|message_sep|>\n\n", "<|role_sep|>\n", "<|function_call|>", "<|message_sep|>"} <= set(visible)
     marks = {f"{MARK}<tool_call>", MARK, "<tool_call>"}
@@ -299,13 +301,13 @@ def test_marks_are_seen_whatever_of_them_is_a_token() -> None:
     "source",
     [
         turns("!call {{ f.name }} with {{ f.arguments | tojson }}!"),
-        # The text speaks of Hermes, the turn does not.
+        # The text mentions Hermes, the turn does not.
         turns("!call {{ f.name }} with {{ f.arguments | tojson }}!") + "{# <tool_call> arguments </tool_call> #}",
         turns("{{ f.name }} {{ f.arguments | tojson }}", end="<tool_call> arguments </tool_call>"),
         "{{ messages[0].content }}{{ tools }}",
     ],
 )
-def test_a_format_that_nobody_knows_is_none(source: str) -> None:
+def test_an_unknown_format_is_none(source: str) -> None:
     support = tool_support(source)
     assert support.is_unknown
     assert support.format_name is None
@@ -320,13 +322,13 @@ def test_a_format_that_nobody_knows_is_none(source: str) -> None:
         "{{ raise_exception('tool_calls') }}",
     ],
 )
-def test_templates_that_take_no_tools_are_not_spoken_of(source: str) -> None:
+def test_templates_without_tools_have_no_support(source: str) -> None:
     support = tool_support(source)
     assert not support.is_unknown
     assert support.format_name is None
 
 
 def test_a_template_cannot_keep_detection_busy() -> None:
-    """One that renders for ever ends with the first rendering's time."""
+    """An endless template is stopped after the time of the first rendering."""
     source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}{{ tools }}tool_calls"
     assert tool_support(source).is_unknown

@@ -1,7 +1,7 @@
-"""Conversations to prompts, and answers to messages.
+"""Turn conversations into prompts, and answers into messages.
 
-Chat templates run in a sandbox, user text is kept apart from control tokens; reasoning and tool calls are read from
-what a model writes, while it comes.
+Chat templates run in a sandbox, and user text never becomes control tokens.  Reasoning and tool calls are parsed while
+the answer arrives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quire.chat.reply import ChatMessage, FunctionCall, MessageDelta, ToolCall, ToolCallDelta
     from quire.chat.template import ChatTemplate
 
-# Reading answers needs no Jinja, and rendering no formats.
+# Parsing answers needs no Jinja, and rendering needs no formats.
 _MODULES = {
     "AnswerFormat": "answer",
     "AnswerParser": "answer",

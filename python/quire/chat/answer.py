@@ -1,4 +1,4 @@
-"""A model's answer, as it comes, to parts of a message: reasoning, content, tool calls."""
+"""Parse a model's answer, as it arrives, into the parts of a message: reasoning, content, tool calls."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ def _chosen(name: str, by_name: Callable[[str], T], detect: Callable[[str], T | 
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """How a model's answers are made: tags around reasoning, marks of tool calls; None for what it does not have."""
+    """The format of a model's answers: the tags of its reasoning and its tool-call format, each None if absent."""
 
     reasoning: ReasoningFormat | None = None
     tools: ToolFormat | None = None
 
     @classmethod
     def detect(cls, template: str, tools: str = "auto", reasoning: str = "auto") -> AnswerFormat:
-        """What a chat template's source shows.
+        """Detect the format from the source of a chat template.
 
-        ``tools`` and ``reasoning``: the name of a format instead of that, or ``"none"``.  Raises RequestError for an
-        unknown name.
+        ``tools`` and ``reasoning`` name a format to use instead, or ``"none"``.  RequestError for an unknown name.
         """
         return cls(
             reasoning=_chosen(reasoning, reasoning_format, detect_reasoning, template),
@@ -46,24 +45,26 @@ class AnswerFormat:
         )
 
     def reading_calls(self, tools: bool) -> AnswerFormat:
-        """What is left of the format in a request with or without ``tools``: marks of calls are read for those, or
-        where plain answers have marks, too."""
+        """Return the format for a request with or without ``tools``.
+
+        Without tools, marks of calls are parsed only if plain answers have marks, too.
+        """
         return self if tools or self.tools is None or self.tools.frames_content else replace(self, tools=None)
 
     @property
     def limited(self) -> ReasoningFormat | None:
-        """What a budget of reasoning ends: what is between tags, or a channel of the tool format."""
+        """The reasoning that a budget limits: the text between tags, or a channel of the tool format."""
         return self.reasoning or (None if self.tools is None else CHANNELS.get(self.tools.name))
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """Texts that must be visible in an answer where they are control tokens."""
+        """Texts that must be visible in an answer if they are control tokens."""
         tags = () if self.reasoning is None else (self.reasoning.start, self.reasoning.end)
         return tags + (() if self.tools is None else self.tools.visible)
 
 
 class AnswerParser:
-    """Takes an answer's text in pieces, gives the parts of the message; never raises, whatever the text."""
+    """Parses an answer's text in pieces.  Never raises, whatever the text."""
 
     def __init__(
         self,
@@ -72,8 +73,13 @@ class AnswerParser:
         prompt: str = "",
         new_id: Callable[[], str] | None = None,
     ) -> None:
-        """``tools``: the definitions that the model was given; without any, calls are content.  ``prompt``: what the
-        model was asked, whose end says whether reasoning has begun.  ``new_id`` makes ids of calls."""
+        """Create a parser.
+
+        Args:
+            tools: The definitions that the model was given.  Without any, calls are content.
+            prompt: The prompt, whose end shows whether reasoning has begun.
+            new_id: Returns ids for calls.
+        """
         opened = form.reasoning is not None and form.reasoning.opened_by(prompt)
         self._splitter = None if form.reasoning is None else ReasoningSplitter(form.reasoning, opened)
         read = form.reading_calls(bool(tools)).tools
@@ -83,21 +89,21 @@ class AnswerParser:
 
     @property
     def n_calls(self) -> int:
-        """How many calls there were so far."""
+        """The number of calls so far."""
         return self._n_calls
 
     def feed(self, text: str) -> MessageDelta:
-        """What is new with more of the text."""
+        """Parse more of the text; return the new parts."""
         parts: list[Call | Text] = [Text(Kind.CONTENT, text)]
         if self._splitter is not None:
             parts = [*self._splitter.feed(text)]
         return self._delta(self._calls(parts))
 
     def finish(self, cut: bool = False) -> MessageDelta:
-        """What is left at the answer's end.
+        """End the answer; return the remaining parts.
 
-        ``cut``: the answer ended because of its length (``max_tokens``).  A call that is not whole comes as far as it
-        goes then: its name, and the beginning of its arguments; of a mark's beginning nothing comes.
+        If the answer was ``cut`` by its length (``max_tokens``), an incomplete call is returned with its name and the
+        beginning of its arguments, and the beginning of a mark is dropped.
         """
         parts = [] if self._splitter is None else self._calls(self._splitter.finish(cut))
         if self._parser is not None:
@@ -136,6 +142,6 @@ def parse_answer(
     prompt: str = "",
     cut: bool = False,
 ) -> ChatMessage:
-    """The message that a whole answer is, or one that was ``cut``."""
+    """Parse a whole answer, or one that was ``cut``."""
     parser = AnswerParser(form, tools, prompt)
     return joined([parser.feed(text), parser.finish(cut)])

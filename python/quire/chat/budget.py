@@ -1,4 +1,4 @@
-"""What one rendering may cost: time, bytes made, bytes put out.
+"""The budget of one rendering: time, bytes made, bytes put out.
 
 Templates come with model files, and so from strangers.  Every operation of the sandbox that can make a big value, and
 every turn of a loop, asks here first.
@@ -23,10 +23,12 @@ __all__ = ["Limits", "Shape", "afford", "charge", "charge_output", "compiling", 
 class Limits:
     """Limits of one rendering.
 
-    ``time_s``: seconds of the processor, and at most four times that by the clock, since a busy machine is not the
-    template's fault.  ``made_bytes``: all strings and lists that the template makes, together; ``per_input_byte`` is
-    added for each byte of the conversation.  ``peak_bytes``: what one operation may need while it runs.
-    ``output_bytes``: the prompt.
+    Attributes:
+        time_s: Processor time.  Wall time may be four times as long, because the machine may be busy.
+        made_bytes: All strings and lists that the template makes, together.
+        per_input_byte: Added to ``made_bytes`` for each byte of the conversation.
+        peak_bytes: Memory that one operation may need while it runs.
+        output_bytes: The size of the prompt.
     """
 
     time_s: float = 1.0
@@ -52,21 +54,21 @@ class _Budget:
         self.output = limits.output_bytes + input_bytes
 
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the time is used up."""
         now = time.monotonic()
         if now <= self.deadline:
             return False
         return now > self.last_deadline or time.thread_time() > self.cpu_deadline
 
 
-# Jinja folds constants while it compiles; what is too much then is left for the rendering.
+# Jinja folds constants while it compiles.  Constants beyond this budget are computed by the rendering instead.
 _COMPILING = Limits(time_s=0.5, made_bytes=1 << 20, peak_bytes=1 << 20)
 _current: ContextVar[_Budget | None] = ContextVar("quire_template_budget", default=None)
 
 
 @contextmanager
 def rendering(limits: Limits, input_bytes: int) -> Iterator[None]:
-    """The budget of what runs inside."""
+    """Set the budget for the code inside."""
     token = _current.set(_Budget(limits, input_bytes))
     try:
         yield
@@ -76,7 +78,7 @@ def rendering(limits: Limits, input_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """The budget of constants that are folded inside."""
+    """Set the budget for folding constants inside."""
     with rendering(_COMPILING, 0):
         yield
 
@@ -86,50 +88,50 @@ def _budget() -> _Budget:
 
 
 def tick(n_bytes: int = 0) -> None:
-    """A step of the template.  Raises CapacityError when the time is up."""
+    """Count a step of the template.  CapacityError if the time is used up."""
     budget = _budget()
     if budget.is_over():
-        raise CapacityError("[chat template] rendering must end within its time limit but does not")
+        raise CapacityError("[chat template] rendering exceeds its time limit")
     if n_bytes:
         _take(budget, n_bytes)
 
 
 def charge(n_bytes: int) -> None:
-    """Bytes about to be made.  Raises CapacityError when there are too many."""
+    """Charge for bytes about to be made.  CapacityError if there are too many."""
     tick(n_bytes)
 
 
 def afford(n_bytes: int) -> None:
-    """Bytes that an operation is about to need for itself.  Raises CapacityError when they are too many."""
+    """Check the bytes that an operation needs while it runs.  CapacityError if there are too many."""
     budget = _budget()
     tick()
     if n_bytes > budget.peak:
-        raise CapacityError("[chat template] an operation must stay within its memory limit but does not")
+        raise CapacityError("[chat template] an operation exceeds its memory limit")
 
 
 def _take(budget: _Budget, n_bytes: int) -> None:
     budget.made -= n_bytes
     if budget.made < 0:
-        raise CapacityError("[chat template] rendering must stay within its memory limit but does not")
+        raise CapacityError("[chat template] rendering exceeds its memory limit")
 
 
 def charge_output(n_bytes: int) -> None:
-    """Bytes put out.  Raises CapacityError when there are too many."""
+    """Charge for bytes put out.  CapacityError if there are too many."""
     budget = _budget()
     tick()
     budget.output -= n_bytes
     if budget.output < 0:
-        raise CapacityError("[chat template] the prompt must stay within its size limit but does not")
+        raise CapacityError("[chat template] the prompt exceeds its size limit")
 
 
 def size_of(text: str) -> int:
-    """Upper bound of the bytes that a string takes, from its length alone."""
+    """Return an upper bound of a string's size in bytes, from its length alone."""
     return 64 + (len(text) if text.isascii() else 4 * len(text))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A nested value written out: its size in bytes, how many parts it has, how deep it is."""
+    """The size in bytes, the number of parts and the depth of a nested value when written out."""
 
     size: int
     n_parts: int
@@ -137,15 +139,15 @@ class Shape:
 
 
 def walk(value: object) -> int:
-    """The size of a nested value written out, where parts that are there twice count twice.
+    """Return the size of a nested value when written out; shared parts count each time.
 
-    Raises CapacityError for one that is too big or too deep: comparing, hashing or printing it could take for ever.
+    CapacityError if it is too big or too deep: comparing, hashing or printing it could take for ever.
     """
     return measure(value).size
 
 
 def measure(value: object) -> Shape:
-    """``walk``, with the number of parts and the depth."""
+    """Return the size like ``walk``, with the number of parts and the depth."""
     n_parts = size = deepest = 0
     stack: list[tuple[object, int]] = [(value, 0)]
     while stack:
@@ -162,7 +164,7 @@ def measure(value: object) -> Shape:
             elif parts:
                 stack.extend((part, depth + 1) for part in parts)
         if depth >= MAX_DEPTH or size > MAX_WRITTEN_BYTES:
-            raise CapacityError("[chat template] a nested value must be written out in reasonable space but is too big")
+            raise CapacityError("[chat template] a nested value is too big to be written out")
     return Shape(size, n_parts, deepest)
 
 

@@ -1,4 +1,4 @@
-"""The arguments of calls in a history: an object or JSON text, whatever a client sent back."""
+"""Convert the arguments of calls in a history, which clients send back as an object or as JSON text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CLOSERS = {"{": "}", "[": "]"}
 def arguments_object(arguments: Json) -> dict[str, Json]:
     """Return arguments as an object.
 
-    Absent arguments are an empty one.  JSON text that was cut off keeps its complete members and is closed; anything
-    that is no object stands under the name ``arguments``.
+    Absent arguments are an empty object.  JSON text that was cut off keeps its complete members.  Any other value
+    becomes the member ``arguments``.
     """
     value = arguments
     for _ in range(2):  # some clients encode twice
@@ -35,7 +35,7 @@ def arguments_text(arguments: Json) -> str:
 
 
 def _loaded(text: str) -> Json:
-    """The value that a text stands for; the text itself if it is no JSON."""
+    """Return the value of a JSON text, or the text itself if it is not JSON."""
     if not text.strip():
         return None
     for candidate in (text, *_completions(text)):
@@ -49,7 +49,7 @@ def _loaded(text: str) -> Json:
 
 
 def _completions(text: str) -> list[str]:
-    """Ways to close an object that was cut off: at its end, and behind its last complete member."""
+    """Return completions of an object that was cut off: at its end, and after its last complete member."""
     open_, in_string, escaped = "", False, False
     last: tuple[int, str] | None = None
     for i, character in enumerate(text):

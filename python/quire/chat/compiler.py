@@ -1,4 +1,4 @@
-"""From a parsed template to Python's code: the budget is put in, and what the template writes is known as its own."""
+"""Compile parsed templates to Python: insert budget checks, and mark the template's own text as such."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ __all__ = ["Generator", "Meter"]
 
 
 class Meter(NodeTransformer):
-    """Puts the budget into a parsed template, wherever its work does not pass through a call or a filter: loops, joined
-    strings, slices, arguments behind stars, and values that are compared or hashed."""
+    """Inserts budget checks into a parsed template where no call or filter does the work.
+
+    These are loops, joined strings, slices, arguments behind stars, and values that are compared or hashed.
+    """
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -59,7 +61,7 @@ class Meter(NodeTransformer):
         return self._spread(node)
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
-        raise UnsupportedError("[chat template] autoescape blocks are for HTML, which no prompt is")
+        raise UnsupportedError("[chat template] autoescape blocks are unsupported: they are for HTML")
 
     def _spread(self, node: nodes.Node) -> nodes.Node:
         self.generic_visit(node)
@@ -79,7 +81,7 @@ class Meter(NodeTransformer):
 
 
 def _own_text(node: nodes.Node) -> int:
-    """Bytes that a part of a template may put out without an expression's being asked."""
+    """Return the bytes that a part of a template may put out without evaluating an expression."""
     size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
     outputs = [node] if isinstance(node, nodes.Output) else node.find_all(nodes.Output)
     for output in outputs:
@@ -88,7 +90,7 @@ def _own_text(node: nodes.Node) -> int:
 
 
 class Generator(CodeGenerator):
-    """Writes a template's own texts so that they are known as such."""
+    """Generates code in which a template's own texts are ``TemplateText``."""
 
     def _own(self, text: str) -> str:
         texts: list[str] = self.environment.own_texts  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
-"""The wire format of a model's tool calls, told from its chat template.
+"""Detect the wire format of a model's tool calls from its chat template.
 
-What a template writes for a turn with calls is what its model was trained on.  So detection renders a conversation
-with calls, and the format that reads them back from the text, with the least of it left over, is the model's.  Only
-where a template writes no calls, the texts in its source must tell.
+A model is trained on the calls that its template writes.  So detection renders a conversation with calls, and picks the
+format that parses them back with the least text left over.  If a template writes no calls, texts in its source decide.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _TOOLS: list[dict[str, object]] = [
     }
     for name in _NAMES
 ]
-# Ids as Mistral's templates insist on.
+# Ids of the form that Mistral's templates require.
 _CALLS: list[dict[str, object]] = [
     {"id": f"call0000{i}", "type": "function", "function": {"name": name, "arguments": _ARGUMENTS}}
     for i, name in enumerate(_NAMES)
@@ -52,20 +51,24 @@ _CALLS: list[dict[str, object]] = [
 
 @dataclass(frozen=True)
 class ToolSupport:
-    """What a chat template shows of tools.  ``takes_tools``: it tells its model of them.  ``format_name``: how the
-    model writes calls, None where no known format is seen."""
+    """A chat template's support for tools.
+
+    Attributes:
+        takes_tools: The template describes tools to its model.
+        format_name: The format of calls; None if no known format is detected.
+    """
 
     takes_tools: bool
     format_name: str | None
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the model may be given tools, but its calls will stay text."""
+        """True if the model accepts tools but its calls remain text."""
         return self.takes_tools and self.format_name is None
 
 
 def tool_support(source: str) -> ToolSupport:
-    """What a chat template's source shows; nothing, where it is no template."""
+    """Return the support of a chat template; none if the source is not a template."""
     try:
         takes_tools = _template_of(source).reads_tools
     except QuireError:
@@ -79,9 +82,9 @@ def _template_of(source: str) -> ChatTemplate:
     return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, limits=_LIMITS, keeps_turns=True)
 
 
-@lru_cache(maxsize=8)  # each request asks for the format of its model
+@lru_cache(maxsize=8)  # every request needs the format of its model
 def detect_tools(source: str) -> ToolFormat | None:
-    """The format of the calls that a chat template's source shows, or None."""
+    """Return the format of the calls in a chat template, or None."""
     is_written = False
     for turn in _written_turns(source):
         is_written = True
@@ -99,15 +102,18 @@ def _has_hints(form: ToolFormat, source: str) -> bool:
 
 @dataclass(frozen=True)
 class _WrittenTurn:
-    """A turn with ``n_calls`` as a template writes it: from where the prompt ends, or goes on otherwise (which may be
-    within a mark); and from where the question ends."""
+    """A turn with ``n_calls`` as a template writes it.
+
+    One text begins where the prompt ends or continues differently, which may be within a mark; the other begins where
+    the question ends.
+    """
 
     answers: Sequence[str]
     n_calls: int
 
 
 def _written_turns(source: str) -> Iterator[_WrittenTurn]:
-    """A turn with two calls, and one with one, as far as the template writes them: some take one call only."""
+    """Yield a turn with two calls and one with one, as far as the template accepts them."""
     if "tool_calls" not in source:
         return
     try:
@@ -119,12 +125,12 @@ def _written_turns(source: str) -> Iterator[_WrittenTurn]:
                 pairs = zip(_prompt(template), text, strict=False)
                 n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                 yield _WrittenTurn([text[n_shared:], turn], n_calls)
-    except QuireError:  # no template, or one beyond its limits
+    except QuireError:  # not a template, or over a limit
         return
 
 
 def _rendered(template: ChatTemplate, n_calls: int) -> str:
-    """A conversation with calls; some templates want no content beside them, or none that is empty."""
+    """Render a conversation with calls.  Some templates accept no content beside them, or no empty content."""
     text = ""
     for content in ({"content": ""}, {}, {"content": "Zq5"}):
         turn = {"role": "assistant", **content, "tool_calls": _CALLS[:n_calls]}
@@ -147,9 +153,9 @@ def _prompt(template: ChatTemplate) -> str:
 
 
 def _reader_of(turn: _WrittenTurn, source: str) -> ToolFormat | None:
-    """The format that reads the calls and leaves the least text; None where none does.
+    """Return the format that parses the calls and leaves the least text, or None.
 
-    Of those that leave as much, the first whose hints the template has, or that has none, wins.
+    Among equals, the first wins whose hints are in the template, or that has none.
     """
     found: list[tuple[int, bool, int]] = []
     forms = [tool_format(name) for name in TOOL_FORMATS]
@@ -161,7 +167,7 @@ def _reader_of(turn: _WrittenTurn, source: str) -> ToolFormat | None:
 
 
 def _text_left(form: ToolFormat, answer: str, n_calls: int) -> int | None:
-    """How much text a format leaves beside the calls; None where it reads other calls."""
+    """Return how much text a format leaves beside the calls, or None if it parses other calls."""
     parser = ToolParser(form, Tools(_TOOLS))
     parts = [*parser.feed(answer), *parser.finish()]
     calls = [(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, Call)]

@@ -1,4 +1,4 @@
-"""Filters and tests of the template sandbox: each charges the rendering's budget for what it takes and makes."""
+"""Filters and tests of the template sandbox, which charge their inputs and results to the rendering's budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["ALLOWED_FILTERS", "chat_filters", "chat_tests", "names"]
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -46,7 +46,7 @@ ITERATING = names(
     batch dictsort groupby join list map max min reject rejectattr select selectattr sort sum unique
     """
 )
-# Of those, what compares, hashes or writes out all that it is given.
+# Filters among those that compare, hash or write out everything they are given.
 DEEP = names("dictsort groupby join max min sort unique")
 TEXTUAL = names(
     """
@@ -55,7 +55,7 @@ TEXTUAL = names(
     """
 )
 ALLOWED_FILTERS = ITERATING | TEXTUAL | names("abs attr count d default first items last length reverse round")
-# Slow ones, which take a text apart, or go over it again and again.
+# Slow filters, which split a text or go over it repeatedly.
 SLOW = names("striptags title truncate wordcount")
 MAX_SLOW_CHARACTERS = 100_000
 NUMBERED = names("batch center indent round truncate")
@@ -69,7 +69,7 @@ OTHER_TESTS = names(
     sameas escaped
     """
 )
-# Filters that change or move the characters of a text, and add none but those of their arguments and white space.
+# Filters that change or move the characters of a text, and add only white space and their arguments.
 REARRANGING = names("capitalize center indent lower title upper")
 MAX_JSON_INDENT = 16
 MAX_JSON_STEPS = 4_000_000
@@ -82,13 +82,13 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers has it: plain ``json.dumps``, characters kept, nothing escaped for HTML."""
+    """Return JSON as transformers does: plain ``json.dumps``, with all characters, without escapes for HTML."""
     width = indent if isinstance(indent, int) else len(indent or "")
     if width > MAX_JSON_INDENT or any(len(text) > MAX_JSON_INDENT for text in separators or ()):
-        raise CapacityError(f"[chat template] tojson's indent and separators must be at most {MAX_JSON_INDENT} wide")
+        raise CapacityError(f"[chat template] tojson's indent or separators are wider than {MAX_JSON_INDENT}")
     shape = measure(value)
     if indent is not None and shape.n_parts * shape.depth > MAX_JSON_STEPS:
-        raise CapacityError("[chat template] a value that tojson indents must be smaller, or less deep")
+        raise CapacityError("[chat template] a value is too large or too deep for tojson with indent")
     charge(4 * shape.size + shape.n_parts * (shape.depth * max(width, 0) + sum(map(len, separators or ()))))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -99,13 +99,13 @@ def from_json(text: str) -> Any:
 
 
 def each(iterable: Iterable[Any]) -> Iterable[Any]:
-    """What a loop goes over: ``loop.length`` keeps it all."""
+    """Meter the values of a loop, all of which ``loop.length`` keeps."""
     return metered(iterable, PIECE_BYTES if isinstance(iterable, str) else 8)
 
 
-@jinja2.pass_context  # so that it is not folded into a constant
+@jinja2.pass_context  # prevents folding it into a constant
 def turn(_: Context, n_bytes: int) -> None:
-    """A turn of a loop, whose body has that much text of its own."""
+    """Charge a turn of a loop whose body has ``n_bytes`` of text."""
     tick(n_bytes)
 
 
@@ -116,31 +116,31 @@ def concat(parts: list[Any]) -> str:
 
 
 def operand(value: Any) -> Any:
-    """A value that is compared or hashed: not one that takes for ever."""
+    """Check that a value can be compared or hashed in reasonable time."""
     if not isinstance(value, SCALARS):
         walk(value)
     return value
 
 
 def container(value: Any) -> Any:
-    """What ``in`` looks into: a text or a dict is searched fast, all else part by part."""
+    """Check a value that ``in`` searches.  Texts and dicts are searched fast, others part by part."""
     return value if isinstance(value, dict) else operand(value)
 
 
 def sliced(value: Any) -> Any:
-    """A value of which a slice is taken."""
+    """Charge for a slice of a value."""
     charge(size_of(value) if isinstance(value, str) else 8 * len(value) if isinstance(value, Sized) else 0)
     return value
 
 
 def spread(values: Any) -> list[Any]:
-    """Arguments behind a star."""
+    """Charge for arguments behind a star."""
     return pieces(values)
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that charges what it takes and makes."""
-    # Jinja passes context, evaluation context or environment in front of the value to functions marked so.
+    """Wrap a filter to charge its inputs and result."""
+    # Jinja passes a context or the environment before the value to functions that are marked for it.
     n_before = int(hasattr(function, "jinja_pass_arg"))
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             if name == "join":
                 value = (_charged_join(value[0], rest, kwargs),)
             elif name == "sum" and not isinstance(kwargs.get("start", rest[1] if len(rest) > 1 else 0), (int, float)):
-                raise CapacityError("[chat template] sum's start must be a number")
+                raise CapacityError("[chat template] the start of sum is not a number")
         elif value and name in TEXTUAL:
             _charge_textual(name, value[0], rest, kwargs)
         made = _keeping_authors(name, partial(function, *before), value, rest, kwargs)
@@ -169,7 +169,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _keeping_authors(
     name: str, function: Callable[..., Any], value: tuple[Any, ...], rest: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What a filter makes, which knows what of it the template wrote."""
+    """Apply a filter so that its result knows which of its characters the template wrote."""
     if value and name == "replace":
         value = (lifted(text_of(value[0])),)
     elif value and name == "join":
@@ -188,7 +188,7 @@ def _keeping_authors(
 def _check_arguments(name: str, args: Iterable[Any]) -> None:
     for arg in args:
         if isinstance(arg, (int, float)) and name in NUMBERED and abs(arg) > MAX_WIDTH:
-            raise CapacityError(f"[chat template] {name}'s numbers must be at most {MAX_WIDTH}")
+            raise CapacityError(f"[chat template] a number for {name} is above {MAX_WIDTH}")
         if isinstance(arg, str):
             charge(size_of(arg))
             if name in ITERATING or name in NUMBERED:
@@ -199,11 +199,11 @@ def _check_arguments(name: str, args: Iterable[Any]) -> None:
 
 def _check_width(name: str, width: int) -> None:
     if width > MAX_ARGUMENT_CHARACTERS:
-        raise CapacityError(f"[chat template] {name}'s texts must have at most {MAX_ARGUMENT_CHARACTERS} characters")
+        raise CapacityError(f"[chat template] a text for {name} has more than {MAX_ARGUMENT_CHARACTERS} characters")
 
 
 def _iterated(name: str, value: Any) -> Any:
-    """What a filter iterates over, charged for."""
+    """Charge for the value that a filter iterates over, and return it."""
     if isinstance(value, str):
         afford(PIECE_BYTES * len(value))
         return value
@@ -214,7 +214,7 @@ def _iterated(name: str, value: Any) -> Any:
     if isinstance(value, Sized):
         afford(PIECE_BYTES * len(value))
     if name == "map" or name.startswith(("select", "reject")):
-        return value  # these go on as slowly as what reads from them
+        return value  # lazy: charged by their consumer
     return value if isinstance(value, Sized) else metered(value, PIECE_BYTES if name == "batch" else 8)
 
 
@@ -222,7 +222,7 @@ def _charged_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     separator = rest[0] if rest else kwargs.get("d", "")
     parts = list(value)
     if len(rest) > 1 or kwargs.get("attribute") is not None:
-        charge((64 + 4 * len(text_of(separator))) * len(parts))  # the attributes are part of what was walked through
+        charge((64 + 4 * len(text_of(separator))) * len(parts))  # the attributes were charged with the value
     else:
         parts = [part if isinstance(part, str) else text_of(part) for part in parts]
         charge_sum([text_of(separator), *parts], len(parts) * len(text_of(separator)))
@@ -230,11 +230,11 @@ def _charged_join(value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _charge_textual(name: str, value: Any, rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Charge for a filter of a text, which Jinja makes of any value."""
+    """Charge for a filter of a text, into which Jinja converts any value."""
     text = value if isinstance(value, str) else text_of(value)
     charge(size_of(text))
     if name in SLOW and len(text) > MAX_SLOW_CHARACTERS:
-        raise CapacityError(f"[chat template] {name} must have at most {MAX_SLOW_CHARACTERS} characters of text")
+        raise CapacityError(f"[chat template] a text for {name} has more than {MAX_SLOW_CHARACTERS} characters")
     if name == "indent":
         width = rest[0] if rest else kwargs.get("width", 4)
         charge(n_lines(text) * (PIECE_BYTES + 4 * (len(width) if isinstance(width, str) else abs(width))))
@@ -251,7 +251,7 @@ def _charge_textual(name: str, value: Any, rest: tuple[Any, ...], kwargs: Mappin
 
 
 def guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A test that charges what it looks at."""
+    """Wrap a test to charge its operands."""
 
     def run(*args: Any) -> Any:
         tick()
@@ -259,7 +259,7 @@ def guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             for arg in args:
                 operand(arg)
         elif name in NUMBER_TESTS and isinstance(args[0], str):
-            raise jinja2.exceptions.SecurityError(f"{name} must be asked of a number")
+            raise jinja2.exceptions.SecurityError(f"{name} is only for numbers")
         elif name in TEXT_TESTS:
             text_of(args[0])
         return function(*args)
@@ -269,7 +269,7 @@ def guarded_test(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chat_filters(known: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The filters of chat templates, of Jinja's ``known`` ones; the names with a space are the sandbox's own."""
+    """Return the filters for chat templates, from Jinja's ``known`` ones.  The sandbox uses names with a space."""
     filters = {name: guarded(name, known[name]) for name in ALLOWED_FILTERS}
     own: dict[str, Callable[..., Any]] = {"tojson": tojson, "from_json": from_json}
     metering = (each, turn, concat, operand, container, sliced, spread)
@@ -277,6 +277,6 @@ def chat_filters(known: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[
 
 
 def chat_tests(known: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The tests of chat templates, of Jinja's ``known`` ones."""
+    """Return the tests for chat templates, from Jinja's ``known`` ones."""
     allowed = COMPARING_TESTS | NUMBER_TESTS | TEXT_TESTS | OTHER_TESTS
     return {name: guarded_test(name, known[name]) for name in allowed}

@@ -1,8 +1,8 @@
-"""Which plan and form fit a template and a conversation: the first that loses no text.
+"""Find the plan and form for a template and a conversation: the first that loses no text.
 
-A sample with the conversation's outline is rendered by one plan after another (``turns.py``), each in the forms that
-the template takes (``forms.py``).  What was found is kept, so that a conversation that goes on in the same way is not
-tried again.
+A sample with the conversation's outline is rendered with one plan after another (``turns.py``), each in the forms that
+the template accepts (``forms.py``).  Results are kept, so a conversation that continues in the same way is not tried
+again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ _Key: TypeAlias = tuple[tuple[Outline, ...], bool, bool]
 
 @dataclass(frozen=True)
 class Fit:
-    """The changes made to conversations of one outline.  ``form`` None: the first that the template takes."""
+    """The changes to conversations of one outline.  ``form`` None: the first that the template accepts."""
 
     plan: TurnPlan
     form: Form | None = None
 
 
 class Fitting:
-    """Finds the fit of one template.  Safe from any thread."""
+    """Finds fits for one template.  Thread-safe."""
 
     def __init__(self, source: str, forms: Forms, probe: Callable[[Chat, Tools, bool], str]) -> None:
-        """``probe`` renders a conversation, with the beginning of an answer or not; it raises QuireError where the
-        template does not."""
+        """Create a finder.
+
+        ``probe`` renders a conversation, with or without the beginning of an answer.  It raises QuireError if the
+        template refuses.
+        """
         self._source = source
         self._forms = forms
         self._probe = probe
@@ -49,7 +52,7 @@ class Fitting:
         self._lock = threading.Lock()
 
     def of(self, chat: Chat, has_tools: bool, begins: bool) -> Fit:
-        """The fit of a conversation.  ``begins``: the prompt ends with the beginning of an answer."""
+        """Return the fit of a conversation.  ``begins``: the prompt ends with the beginning of an answer."""
         key = outline_of(chat), has_tools, begins
         with self._lock:
             fit = self._kept.get(key)
@@ -87,7 +90,7 @@ class Fitting:
         return Fit(TurnPlan()) if best is None else best[1]
 
     def _n_nulls(self, rendering: str, chat: Chat) -> int:
-        """How often a rendering shows Python's word for null in the place of content."""
+        """Return how often a rendering shows Python's ``None`` instead of content."""
         has_nulls = any("content" in message and message["content"] is None for message in chat)
         return rendering.count("None") if has_nulls and "None" not in self._source else 0
 

@@ -1,9 +1,9 @@
-"""The forms in which a conversation can be handed to a template, where not every template takes what clients send.
+"""Adapt the form of a conversation to a template, because not every template accepts what clients send.
 
-The first is what the client sent.  Parts of text are joined for roles whose messages a template does not take as lists,
-arguments of calls are JSON text for templates that join them to their text, and ids of calls are short for templates
-that insist: all are found by rendering a small conversation, once for each template.  What is still refused is tried
-with other forms of what is absent.
+The first form is what the client sent.  Text parts are joined for roles whose messages a template does not accept as
+lists, arguments of calls are JSON text for templates that join them to their text, and ids of calls are short for
+templates that require it.  All this is found by rendering a small conversation, once for each template.  If a template
+still refuses, other forms of absent content are tried.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLING: dict[str, Json] = {"role": "assistant", "content": "", "tool_calls": [C
 
 @dataclass(frozen=True)
 class Form:
-    """How messages are written.
+    """A form of messages.
 
     Attributes:
         gap: What stands for content that is absent or null; ``"given"``: what the client sent.
@@ -59,7 +59,7 @@ class Form:
     parted: frozenset[str] = frozenset()
 
     def of(self, chat: Chat) -> Chat:
-        """The conversation in this form."""
+        """Return the conversation in this form."""
         return [self._message(message) for message in chat]
 
     def _message(self, message: dict[str, Json]) -> dict[str, Json]:
@@ -102,17 +102,17 @@ def _short_id(id: str) -> str:
 
 
 class Forms:
-    """The forms that one template takes.  Safe from any thread."""
+    """The forms that one template accepts.  Thread-safe."""
 
     def __init__(self, source: str, probe: Probe) -> None:
-        """``probe`` renders a conversation; it raises QuireError where the template does not."""
+        """Create it with ``probe``, which renders a conversation or raises QuireError if the template refuses."""
         self._source = source
         self._probe_with = probe
         self._takes_parts: dict[str, bool] = {}
         self._parted: dict[str, bool] = {}
 
     def of(self, chat: Chat) -> Iterator[Form]:
-        """The forms to try for a conversation, best first."""
+        """Return the forms to try for a conversation, best first."""
         parted = frozenset(role for role in {str(message["role"]) for message in chat} if self._wants_parts(role))
         listed = {str(message["role"]) for message in chat if isinstance(message.get("content"), list)}
         joined = frozenset(role for role in listed - parted if not self._takes(role))
@@ -148,7 +148,7 @@ class Forms:
         return self._takes_parts[role]
 
     def _shows_parts(self, role: str) -> bool:
-        """Whether a list of two parts of text is shown by the template as their texts."""
+        """Return whether the template shows a list of two text parts as their texts."""
         try:
             shown = self._probe(Form("empty", text_arguments=self.wants_text_arguments).of(_around(role, PARTS)))
         except CapacityError:
@@ -190,8 +190,10 @@ class Forms:
 
     @cached_property
     def wants_text_arguments(self) -> bool:
-        """Whether the template joins the arguments of calls to its text as they are, so that they must be JSON text;
-        most take objects."""
+        """Return whether the template inserts the arguments of calls unchanged, so that they must be JSON text.
+
+        Most templates take objects.
+        """
         if "arguments" not in self._source:
             return False
         chat = [USER, CALLING]
@@ -215,7 +217,7 @@ def _shows_both(rendering: str) -> bool:
 
 
 def _around(role: str, content: Json) -> Chat:
-    """A conversation with a message of a role."""
+    """Return a conversation with a message of a role."""
     message: dict[str, Json] = {"role": role, "content": content}
     if role == "user":
         return [message]

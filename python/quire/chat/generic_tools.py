@@ -1,4 +1,4 @@
-"""Tools for templates that know none: told to the model in the system message, called and answered in Hermes' form.
+"""Tools for templates without tools: described in the system message, called and answered in the Hermes format.
 
 The wording is Quire's own.  Calls go between the tags of the format ``hermes``, which most models have seen.
 """
@@ -29,7 +29,7 @@ function, answer in words."""
 def with_tools_as_text(messages: Messages, tools: Sequence[Mapping[str, object]] | None) -> list[dict[str, Json]]:
     """Return the conversation with tools, calls and results in its texts.
 
-    The tools are told of in the leading message of the system.  RequestError for messages or tools that do not hold.
+    The tools are described in the leading system message.  RequestError for invalid messages or tools.
     """
     made = calls_as_text(checked_messages(messages))
     definitions = checked_tools(tools)

@@ -1,6 +1,6 @@
 """Lists and dicts that a template may change: those that it made itself, never a conversation's.
 
-Published templates queue the ids of calls with ``append`` and ``pop``; nothing of theirs lives longer than a rendering.
+Published templates queue the ids of calls with ``append`` and ``pop``.  These changes last for one rendering.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOT_BYTES = 16
 
 
 class _Given:
-    """The containers of a conversation, found when a template first wants to change one."""
+    """The containers of a conversation, collected when a template first changes one."""
 
     def __init__(self, data: Iterable[object]) -> None:
         self._data = list(data)
@@ -39,7 +39,7 @@ _given: ContextVar[_Given | None] = ContextVar("quire_template_data", default=No
 
 @contextmanager
 def given_data(data: Iterable[object]) -> Iterator[None]:
-    """Says what a rendering was given, which must outlive it."""
+    """Set the data of a rendering, which must outlive it."""
     token = _given.set(_Given(data))
     try:
         yield
@@ -57,14 +57,14 @@ def _containers(data: list[object]) -> Iterator[object]:
 
 
 def may_change(value: object, method: str) -> bool:
-    """Whether a template may call a method that changes the value."""
+    """Return whether a template may call a method that changes the value."""
     known = LIST_METHODS if type(value) is list else DICT_METHODS if type(value) is dict else ()
     given = _given.get()
     return method in known and given is not None and not given.has(value)
 
 
 def changing(owner: list[Any] | dict[Any, Any], method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Charge a call that changes a container; returns the arguments to call it with."""
+    """Charge for a call that changes a container; return its arguments."""
     charge(SLOT_BYTES if method in ("append", "pop", "popitem") else SLOT_BYTES * (1 + len(owner)))
     if method == "remove":
         operand([owner, args])

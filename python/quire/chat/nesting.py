@@ -1,4 +1,4 @@
-"""A look at a template's tokens before it is parsed: parsers and compilers recurse, and deep nesting overflows them."""
+"""Check a template's nesting before it is parsed, because deep nesting overflows the stack of parser and compiler."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MAX_SOURCE_CHARACTERS = 1 << 17
 MAX_TOKENS = 25_000
 MAX_BLOCKS = 48
 MAX_BRACKETS = 48
-MAX_OPERATORS = 150  # in one expression: each is a level of the tree
+MAX_OPERATORS = 150  # in one expression; each is a level of the syntax tree
 OPENERS = frozenset({"if", "for", "macro", "call", "filter", "block", "generation", "with", "autoescape"})
 
 
 def check_nesting(environment: jinja2.Environment, source: str) -> None:
-    """Raise LoadError for a template that is too long, too deep or no Jinja."""
+    """Raise LoadError for a template that is too long or too deep, or is not Jinja."""
     if len(source) > MAX_SOURCE_CHARACTERS:
         raise LoadError(
-            f"[chat template] the source must have at most {MAX_SOURCE_CHARACTERS} characters but has {len(source)}"
+            f"[chat template] the source has {len(source)} characters: expected at most {MAX_SOURCE_CHARACTERS}"
         )
     blocks = brackets = operators = 0
     n_tokens = 0
@@ -30,7 +30,7 @@ def check_nesting(environment: jinja2.Environment, source: str) -> None:
             continue
         n_tokens += 1
         if n_tokens > MAX_TOKENS:
-            raise LoadError(f"[chat template] the source must have at most {MAX_TOKENS} words and signs but has more")
+            raise LoadError(f"[chat template] the source has more than {MAX_TOKENS} tokens")
         if kind in ("block_begin", "variable_begin"):
             brackets = operators = 0
         elif at_name and kind == "name":
@@ -46,9 +46,9 @@ def check_nesting(environment: jinja2.Environment, source: str) -> None:
 
 def _check(line: int, blocks: int, brackets: int, operators: int) -> None:
     for what, number, most in (
-        ("blocks must be nested", blocks, MAX_BLOCKS),
-        ("brackets must be nested", brackets, MAX_BRACKETS),
-        ("an expression must have operators", operators, MAX_OPERATORS),
+        ("levels of blocks", blocks, MAX_BLOCKS),
+        ("levels of brackets", brackets, MAX_BRACKETS),
+        ("operators in one expression", operators, MAX_OPERATORS),
     ):
         if number > most:
-            raise LoadError(f"[chat template] {what} at most {most} times but line {line} has more")
+            raise LoadError(f"[chat template] line {line} has more than {most} {what}")

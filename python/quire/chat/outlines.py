@@ -1,7 +1,7 @@
-"""The outline of a conversation: all that a template's decisions depend on, but for the texts.
+"""The outline of a conversation: everything that a template's decisions depend on, except the texts.
 
-A conversation is rendered once with a word of its own in the place of each text; the words that are missing from the
-rendering are what the template would lose of any conversation with this outline.
+A conversation is rendered once with a unique word in place of each text.  Words that are missing from the rendering
+show which texts the template would lose in any conversation with this outline.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Outline(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word that a rendering must have: exactly once, or at least."""
+    """A word that a rendering must have: exactly once, or at least once."""
 
     text: str
     once: bool
 
 
 def outline_of(chat: Chat) -> tuple[Outline, ...]:
-    """The outline of a conversation, with at most three copies of messages that repeat."""
+    """Return the outline of a conversation, with at most three copies of repeating messages."""
     made: list[Outline] = []
     ids: list[Json] = []
     for message in chat:
@@ -103,7 +103,7 @@ def _shorten(made: list[Outline]) -> None:
 
 
 def sample_of(outline: Sequence[Outline]) -> tuple[Chat, list[Word]]:
-    """A conversation with this outline, and the words that a rendering of it must have."""
+    """Return a conversation with this outline, and the words that its rendering must have."""
     chat: Chat = []
     words: list[Word] = []
     ids: list[str] = []
@@ -142,13 +142,13 @@ def _call(id: str, name: str) -> dict[str, Json]:
 
 
 def sample_tools() -> list[dict[str, Json]]:
-    """A tool to be told of beside a sample."""
+    """Return a tool for rendering with a sample."""
     properties: Json = {ARGUMENT: {"type": "integer", "description": "A number."}}
     parameters: Json = {"type": "object", "properties": properties, "required": [ARGUMENT]}
     return [{"type": "function", "function": {"name": "zqtool", "description": "Does it.", "parameters": parameters}}]
 
 
 def n_lost(rendering: str, words: Sequence[Word]) -> int:
-    """How many words are missing, or stand there too often."""
+    """Return how many words are missing or occur too often."""
     counts = [(rendering.count(word.text), word.once) for word in words]
     return sum(count == 0 or (once and count > 1) for count, once in counts)

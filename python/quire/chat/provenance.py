@@ -1,10 +1,9 @@
-"""Keeping what the template wrote apart from what users wrote, through whatever a template does with text.
+"""Track which characters of a prompt the template wrote, through everything that a template does with text.
 
-What the template writes, its data and the constants of its expressions, is ``TemplateText``: a string that knows which
-of its characters are the template's.  What users, tools and callers wrote are plain strings, untouched, so that a
-template sees exactly what it was given.  Operations that put texts together or take them apart keep the knowledge;
-every other one gives a plain string, as Python's own methods do, so that what is not known to be the template's counts
-as a user's.
+A template's data and the constants of its expressions are ``TemplateText``: strings that know which of their characters
+are the template's.  Texts of users, tools and callers are plain strings, so a template sees exactly what it was given.
+Operations that join or split texts keep track.  All others return plain strings, as Python's own methods do, so text of
+unknown origin counts as a user's.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["ControlTexts", "TemplateText", "concatenated", "is_own", "lifted", "
 
 OURS, THEIRS = b"\1", b"\0"
 OURS_RUN = re.compile(rb"\x01+")
-# Bytes for each place of a text that is cut or exchanged, and for each run of one author.
+# Bytes charged for each place where a text is cut or replaced, and for each run of one author.
 PLACE_BYTES = 64
 RUN_BYTES = 128
 
@@ -29,13 +28,13 @@ Run = tuple[int, int]
 
 
 class TemplateText(str):
-    """A string of which some characters are the template's.  ``_mask``: a byte for each, 1 where it is; None: all."""
+    """A string with characters of the template.  ``_mask`` has a byte for each, 1 for the template's; None: all are."""
 
     __slots__ = ("_mask",)
     _mask: bytes | None
 
     def __new__(cls, text: str = "") -> TemplateText:
-        """A text of which nothing is the template's; ``own`` and ``mixed`` make the others."""
+        """Create a text without characters of the template; ``own`` and ``mixed`` create the others."""
         made = super().__new__(cls, text)
         made._mask = bytes(len(made))
         return made
@@ -73,11 +72,11 @@ class TemplateText(str):
         return (own(c) if ours else c for c, ours in zip(str.__iter__(self), self._mask, strict=True))
 
     def _cut(self, start: int, text: str) -> str:
-        """The part of this text that begins at ``start`` and is ``text``."""
+        """Return the part ``text`` of this text, which begins at ``start``."""
         return own(text) if self._mask is None else mixed(text, self._mask[start : start + len(text)])
 
     def _cut_all(self, parts: Iterable[str], step: int) -> list[str]:
-        """Parts in turn, ``step`` characters between them."""
+        """Cut consecutive parts with ``step`` characters between them."""
         cuts = []
         start = 0
         for part in parts:
@@ -87,7 +86,7 @@ class TemplateText(str):
         return cuts
 
     def _cut_words(self, words: Iterable[str]) -> list[str]:
-        """Parts with white space between them."""
+        """Cut parts with white space between them."""
         cuts = []
         start = 0
         for word in words:
@@ -138,7 +137,7 @@ class TemplateText(str):
         text = str.replace(self, old, new, count)
         if self._mask is None and is_own(new):
             return own(text)
-        if not old:  # `new` goes between the characters
+        if not old:  # `new` is inserted between the characters
             return text
         parts = self._cut_all(str.split(self, old, count), len(old))
         return mixed(text, mask_of(new).join(map(mask_of, parts)))
@@ -152,14 +151,14 @@ class TemplateText(str):
 
 
 def own(text: str) -> str:
-    """A text that is all the template's."""
+    """Return a text that is entirely the template's."""
     made = str.__new__(TemplateText, text)
     made._mask = None
     return made
 
 
 def mixed(text: str, mask: bytes) -> str:
-    """A text of several authors; a plain one where the mask does not fit or nothing is the template's."""
+    """Return a text of several authors, or a plain one if the mask does not fit or marks nothing."""
     if len(mask) != len(text) or OURS not in mask:
         return text if type(text) is str else str.__str__(text)
     if THEIRS not in mask:
@@ -171,24 +170,24 @@ def mixed(text: str, mask: bytes) -> str:
 
 
 def lifted(text: str) -> str:
-    """The text as one that knows that nothing of it is the template's: its methods keep what their arguments know."""
+    """Return the text as ``TemplateText`` with an empty mask, so that its methods track their arguments."""
     return TemplateText(text) if type(text) is str else text
 
 
 def is_own(text: object) -> bool:
-    """Whether a text is all the template's."""
+    """Return whether a text is entirely the template's."""
     return isinstance(text, TemplateText) and text._mask is None
 
 
 def mask_of(text: str) -> bytes:
-    """A byte for each character."""
+    """Return a byte for each character."""
     if not isinstance(text, TemplateText):
         return bytes(len(text))
     return OURS * len(text) if text._mask is None else text._mask
 
 
 def concatenated(parts: Iterable[str]) -> str:
-    """The texts put together."""
+    """Join texts."""
     parts = list(parts)
     text = "".join(parts)
     if not any(type(part) is TemplateText for part in parts):
@@ -199,15 +198,17 @@ def concatenated(parts: Iterable[str]) -> str:
 
 
 def same_author(text: Any, givens: Sequence[Any], made: Any) -> Any:
-    """What an operation made that only rearranges or changes the characters of its texts: the template's where all of
-    them are."""
+    """Mark the result of an operation that only rearranges or changes the characters of its texts.
+
+    It is the template's if all of the texts are.
+    """
     if type(made) is not str or not is_own(text):
         return made
     return own(made) if all(is_own(given) or not isinstance(given, str) for given in givens) else made
 
 
 def runs(parts: Iterable[str]) -> Iterator[Run]:
-    """Where the template's characters are in the texts put together, in order and apart."""
+    """Yield the ranges of the template's characters in the joined texts, ascending and disjoint."""
     begin = end = at = 0
     for part in parts:
         if isinstance(part, TemplateText):
@@ -233,7 +234,7 @@ class ControlTexts:
         self._first = re.compile(f"[{firsts}]") if firsts else None
 
     def spans(self, text: str, run: Run) -> Iterator[Run]:
-        """Where names are inside a run of a text; those that touch are one."""
+        """Yield the ranges of names inside a run of a text; adjacent ones are merged."""
         if self._first is None:
             return
         begin = end = run[0]
@@ -252,8 +253,11 @@ class ControlTexts:
 
 
 def segments(parts: Sequence[str], controls: ControlTexts | None) -> list[tuple[str, bool]]:
-    """(text, is_template) pairs for a tokenizer.  With ``controls`` only their names are the template's parts, which
-    leaves all other text in one piece; None: everything that the template wrote."""
+    """Return (text, is_template) pairs for a tokenizer.
+
+    With ``controls``, only names of control tokens are template parts, so that all other text stays in one piece.  With
+    None, everything that the template wrote is.
+    """
     text = "".join(parts)
     found = []
     at = 0

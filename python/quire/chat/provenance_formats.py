@@ -1,5 +1,7 @@
-"""``%`` and ``str.format`` that keep what the template wrote apart: each field is written by itself, and the texts are
-those of the whole or nothing is known of it."""
+"""``%`` and ``str.format`` that track what the template wrote.
+
+Each field is formatted separately.  If the joined pieces differ from the whole, the result counts as a user's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ FIELD_BYTES = 64
 
 
 def percent(text: str, values: Any) -> str:
-    """``text % values``."""
+    """Return ``text % values``."""
     made = str.__mod__(text, values)
     given = values if isinstance(values, tuple) else values.values() if isinstance(values, dict) else (values,)
     if not _knows(text, given):
@@ -27,7 +29,7 @@ def percent(text: str, values: Any) -> str:
 
 
 def braces(text: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: str) -> str:
-    """``text.format(*args, **kwargs)``, which is ``made``."""
+    """Return ``text.format(*args, **kwargs)``, whose plain result is ``made``."""
     if not _knows(text, [*args, *kwargs.values()]):
         return made
     return _checked(made, list(_brace_pieces(text, args, kwargs)))

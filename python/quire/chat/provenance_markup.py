@@ -1,5 +1,7 @@
-"""Text marked as safe for HTML: published templates write ``tojson | safe`` and add their own text, which is escaped
-then, as Jinja has it."""
+"""Text marked as safe for HTML.
+
+Published templates write ``tojson | safe`` and add their own text, which Jinja then escapes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["added", "safe"]
 
 
 class TemplateMarkup(Markup):
-    """Markup of which some characters are the template's; what Markup's own methods make of it has none."""
+    """Markup that tracks the template's characters.  The results of Markup's own methods have none."""
 
     __slots__ = ("_mask",)
     _mask: bytes
@@ -31,12 +33,12 @@ class TemplateMarkup(Markup):
 
 
 def safe(text: TemplateText) -> Markup:
-    """``text | safe``."""
+    """Return ``text | safe``."""
     return TemplateMarkup(text, mask_of(text))
 
 
 def added(left: str, right: str) -> str:
-    """``left + right``, of which one or both may be markup."""
+    """Return ``left + right``, where one or both may be markup."""
     made: str = operator.add(left, right)
     knows = isinstance(left, (TemplateText, TemplateMarkup)) or isinstance(right, (TemplateText, TemplateMarkup))
     if not isinstance(made, Markup) or not knows:
@@ -45,7 +47,7 @@ def added(left: str, right: str) -> str:
 
 
 def _escaped_mask(text: str) -> bytes:
-    """The mask of a text as markup takes it."""
+    """Return the mask of a text after escaping."""
     if isinstance(text, TemplateMarkup):
         return text._mask
     if isinstance(text, Markup):

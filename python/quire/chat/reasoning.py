@@ -1,4 +1,4 @@
-"""Reasoning split from what is said: the tags that models put around it.
+"""Split reasoning from the answer by the tags around it.
 
 Formats whose whole answer is made of channels (``harmony``, say) split it themselves, in ``quire.chat.tools``.
 """
@@ -24,8 +24,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """Reasoning stands at the answer's beginning, between ``start`` and ``end``.  ``closing``: what must be written to
-    get from it to the answer, where that is more than the end."""
+    """Reasoning at the beginning of an answer, between ``start`` and ``end``.
+
+    ``closing``: The text that leads from reasoning to the answer, if that is more than the end.
+    """
 
     name: str
     start: str
@@ -33,7 +35,7 @@ class ReasoningFormat:
     closing: str = ""
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether a prompt ends within reasoning: some templates write ``start`` themselves."""
+        """Return whether a prompt ends within reasoning, because some templates write ``start`` themselves."""
         return prompt.rstrip().endswith(self.start.rstrip())
 
     def closed_by(self, prompt: str) -> bool:
@@ -42,7 +44,7 @@ class ReasoningFormat:
 
     @property
     def written_end(self) -> str:
-        """What leads from reasoning to the answer: ``end`` with the line ends that models put around it, for one."""
+        """The text that ends reasoning: ``closing``, or ``end`` with the line ends that models write around it."""
         if self.closing:
             return self.closing
         return f"\n{self.end}\n\n" if self.end.startswith("</") else self.end
@@ -62,7 +64,7 @@ REASONING_FORMATS = (
     ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ReasoningFormat("granite", "Here is my thought process:", "Here is my response:"),
 )
-# Reasoning that the tool format of this name reads as one of its channels.
+# Reasoning that the tool format of this name parses as one of its channels.
 CHANNELS = {
     form.name: form
     for form in (
@@ -76,12 +78,12 @@ CHANNELS = {
         ReasoningFormat("muse", "to=self<|message|>", "<|eom|>", "<|eom|><|start|>assistant to=user<|message|>"),
     )
 }
-# Templates that put their tags together.
+# Templates that compose their tags.
 _HINTS = {"think_opensource": ("'<think{}>'", ":opensource"), "kimi_k3": ("open_tag('think'", "<|open|>", "<|close|>")}
 
 
 def detect_reasoning(template: str) -> ReasoningFormat | None:
-    """The format whose tags a chat template's source has, or None."""
+    """Return the format whose tags are in a chat template, or None."""
     for form in reversed(REASONING_FORMATS):
         hints = _HINTS.get(form.name)
         if form.end in template or (hints is not None and all(hint in template for hint in hints)):
@@ -90,32 +92,34 @@ def detect_reasoning(template: str) -> ReasoningFormat | None:
 
 
 def reasoning_format(name: str) -> ReasoningFormat:
-    """A format by its name.  Raises RequestError for an unknown one."""
+    """Return a format by its name.  RequestError if it is unknown."""
     for form in REASONING_FORMATS:
         if form.name == name:
             return form
     known = ", ".join(form.name for form in REASONING_FORMATS)
-    raise RequestError(f"[chat] reasoning_format must be auto, none or one of {known} but is {name!r:.80}")
+    raise RequestError(f"[chat] unknown reasoning_format {name!r:.80}: expected auto, none or one of {known}")
 
 
 class ReasoningSplitter:
-    """Takes an answer in pieces and gives its parts.  White space around the tags belongs to them."""
+    """Splits an answer that arrives in pieces.  White space around the tags belongs to them."""
 
     def __init__(self, form: ReasoningFormat, opened: bool) -> None:
-        """``opened``: the prompt ended within reasoning."""
+        """Create a splitter.  ``opened``: the prompt ended within reasoning."""
         self._scan = Scanner()
         self._reader: Steps | None = _read(self._scan, form, opened)
 
     def feed(self, text: str) -> list[Text]:
-        """What is new with more of the answer."""
+        """Split more of the answer; return the new parts."""
         self._scan.feed(text)
         return list(self._parts())
 
     def finish(self, cut: bool = False) -> list[Text]:
-        """What is left at the answer's end.  ``cut``: it ended because of its length, so that the beginning of a tag is
-        nothing."""
+        """End the answer; return the remaining parts.
+
+        If it was ``cut`` by its length, the beginning of a tag is dropped.
+        """
         if cut and self._reader is not None:
-            self._scan.drop()  # all that is held is such a beginning
+            self._scan.drop()  # everything held is such a beginning
         self._scan.close()
         return list(self._parts())
 
@@ -146,7 +150,7 @@ def _read(scan: Scanner, form: ReasoningFormat, opened: bool) -> Steps:
     if tag is None and not opened:
         raise Malformed
     yield from scan.space()
-    if tag == form.end:  # there is none: some models say so
+    if tag == form.end:  # an empty one, which some models write
         return
     space = TrailingSpace()
     while True:
@@ -156,7 +160,7 @@ def _read(scan: Scanner, form: ReasoningFormat, opened: bool) -> Steps:
             yield Text(Kind.REASONING, shown)
         if end:
             break
-        if end is not None:  # cut off: white space at the end is no tag's
+        if end is not None:  # cut off, so white space at the end belongs to no tag
             yield Text(Kind.REASONING, space.pop())
             return
         if not part:

@@ -1,4 +1,4 @@
-"""A limit of how long a model may reason: when it is reached, the end of the reasoning is written for it."""
+"""Limit how long a model may reason: at the limit, the end of reasoning is forced."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ MAX_START_TOKENS = 16
 
 @dataclass
 class ReasoningBudget:
-    """A logits processor: after ``n_tokens`` of reasoning the only token left is the next one of ``end_ids``.
+    """A logits processor that forces ``end_ids`` after ``n_tokens`` of reasoning.
 
-    What it does depends on the tokens so far and on nothing else, so that one serves all choices of a request.
-    ``n_prompt``: tokens of the prompt.  ``decode``: token ids to text, control tokens included.  ``opened``: the prompt
-    ended within reasoning.
+    It depends only on the tokens so far, so one processor serves all choices of a request.
+
+    Attributes:
+        n_prompt: The number of tokens of the prompt.
+        decode: Turns token ids into text, with control tokens.
+        opened: The prompt ended within reasoning.
     """
 
     form: ReasoningFormat
@@ -44,7 +47,7 @@ class ReasoningBudget:
         return row
 
     def forced(self, generated: Sequence[int]) -> int | None:
-        """The token that must come next, or None for any."""
+        """Return the token that must come next, or None for any."""
         begin = 0 if self.opened else self._begin(generated)
         if begin is None or len(generated) - begin < self.n_tokens:
             return None
@@ -55,7 +58,7 @@ class ReasoningBudget:
         return self.end_ids[number]
 
     def _begin(self, generated: Sequence[int]) -> int | None:
-        """How many tokens an answer has up to the start of its reasoning; None for one without."""
+        """Return the number of tokens up to the start of reasoning, or None without reasoning."""
         for n in range(1, min(len(generated), MAX_START_TOKENS) + 1):
             if self.decode(generated[:n]).lstrip().startswith(self.form.start):
                 return n

@@ -1,4 +1,4 @@
-"""Answers of a model as messages, with the names of OpenAI's interface, and what is new of one while it comes."""
+"""Answers as messages, with the field names of OpenAI's API, and their deltas while they arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ChatMessage", "FunctionCall", "MessageDelta", "ToolCall", "ToolCallD
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """What is called.  ``arguments``: the text of a JSON object, as the model wrote it."""
+    """The function of a call.  ``arguments`` is the text of a JSON object, as the model wrote it."""
 
     name: str
     arguments: str
@@ -19,7 +19,7 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that the model wants made."""
+    """A tool call of the model."""
 
     id: str
     function: FunctionCall
@@ -28,7 +28,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """What is new of the call number ``index``.  Its first one has ``id`` and ``name``."""
+    """A delta of the call number ``index``.  The first one has ``id`` and ``name``."""
 
     index: int
     id: str | None = None
@@ -38,7 +38,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class MessageDelta:
-    """What is new of a message."""
+    """A delta of a message."""
 
     content: str = ""
     reasoning_content: str = ""
@@ -50,7 +50,7 @@ class MessageDelta:
 
 @dataclass(frozen=True)
 class ChatMessage:
-    """An answer.  ``content`` is None where there are only calls; ``reasoning_content`` where there is none."""
+    """An answer.  ``content`` is None if there are only calls, ``reasoning_content`` if there is no reasoning."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -58,7 +58,7 @@ class ChatMessage:
     role: str = "assistant"
 
     def as_dict(self) -> dict[str, object]:
-        """The message as the next turn's ``messages`` take it, and as JSON has it; absent parts are left out."""
+        """Return the message as JSON data, for the ``messages`` of the next turn.  Absent parts are left out."""
         message: dict[str, object] = {"role": self.role, "content": self.content or ""}
         if self.reasoning_content is not None:
             message["reasoning_content"] = self.reasoning_content
@@ -84,7 +84,7 @@ class _Parts(Protocol):
 
 
 def joined(deltas: Iterable[_Parts]) -> ChatMessage:
-    """The message that deltas add up to."""
+    """Join deltas into a message."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: dict[int, tuple[str, str, list[str]]] = {}

@@ -1,8 +1,8 @@
-"""The one place that makes a Jinja environment: an immutable sandbox with the helpers chat templates use.
+"""The only place that creates a Jinja environment: an immutable sandbox with the helpers that chat templates use.
 
-On top of Jinja's own sandbox: only known methods of plain data can be called, filters are those of a list, and whatever
-can make a big value is charged to the rendering's budget (``budget.py``) before it is made.  Nothing gives access to
-files, the environment or other templates.
+In addition to Jinja's sandbox, only listed methods of plain data and listed filters can be called, and every operation
+that can make a big value is charged to the rendering's budget (``budget.py``) first.  Nothing gives access to files,
+the environment or other templates.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ALLOWED_METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (LoopContext, LOOP_NAMES),
     (Macro, names("name arguments catch_kwargs catch_varargs caller")),
 )
-# Methods that change or move the characters of a text, and add none but those of their arguments.
+# Methods that change or move the characters of a text, and add only those of their arguments.
 REARRANGING = names("capitalize casefold center ljust lower rjust swapcase title upper zfill")
 MAX_INTEGER_BITS = 4096
 MAX_RANGE = 100_000
@@ -75,12 +75,12 @@ def _raise_exception(message: object) -> NoReturn:
 
 def strftime_now(format: str) -> str:
     if len(format) > MAX_TIME_FORMAT or re.search(r"%[^A-Za-z%]*\d", format):
-        raise CapacityError(f"[chat template] a time format must be short, without widths, but is {format!r:.40}")
+        raise CapacityError(f"[chat template] the time format {format!r:.40} is too long or has widths")
     return datetime.now().strftime(format)
 
 
 class _Dict:
-    """``dict(...)`` without the type's attributes."""
+    """Provides ``dict(...)`` without the type's attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         given = [arg if isinstance(arg, dict) else pieces(arg) for arg in args]
@@ -91,7 +91,7 @@ class _Dict:
 
 
 class _SafeNamespace(Namespace):
-    """``namespace(...)`` that takes no underscored names."""
+    """A ``namespace(...)`` that refuses names with a leading underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, rest = args[0], args[1:]
@@ -107,19 +107,19 @@ class _SafeNamespace(Namespace):
 
 def _check_name(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace must not hold the name {name!r}")
+        raise jinja2.exceptions.SecurityError(f"the name {name!r} is not allowed in a namespace")
 
 
 def _range(*args: int) -> range:
     made = range(*args)
     if len(made) > MAX_RANGE:
-        raise CapacityError(f"[chat template] range must have at most {MAX_RANGE} numbers but has {len(made)}")
+        raise CapacityError(f"[chat template] a range has {len(made)} numbers: expected at most {MAX_RANGE}")
     charge(8 * len(made))
     return made
 
 
 class _Generation(jinja2.ext.Extension):
-    """``{% generation %}``: marks what the assistant says; rendered like any other text."""
+    """Supports ``{% generation %}``, which marks the assistant's text; rendered like any other text."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 
@@ -152,7 +152,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if attr.startswith("_"):
             return False
         if type(obj) is _SafeNamespace:
-            return True  # it gives nothing but what the template put there
+            return True  # it holds only what the template put there
         if isinstance(obj, Undefined):
             return super().is_safe_attribute(obj, attr, value)
         return any(isinstance(obj, types) and attr in names for types, names in ALLOWED_METHODS) or may_change(
@@ -180,7 +180,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             _charge_product(left, right)
         elif operator_name == "**":
             if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > MAX_INTEGER_BITS:
-                raise CapacityError("[chat template] numbers must be below 4096 bits")
+                raise CapacityError("[chat template] a number has more than 4096 bits")
         elif isinstance(left, str) and isinstance(right, str):
             charge_sum([left, right])
             if operator_name == "+":
@@ -204,7 +204,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _checked_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Charge a call for what it will need; returns the arguments to call with."""
+    """Charge for what a call will need; return its arguments."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, str):
         return checked_string_call(owner, function.__name__, args)
@@ -224,7 +224,7 @@ def _checked_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _charge_product(left: Any, right: Any) -> None:
     if isinstance(left, int) and isinstance(right, int):
         if left.bit_length() + right.bit_length() > MAX_INTEGER_BITS:
-            raise CapacityError("[chat template] numbers must be below 4096 bits")
+            raise CapacityError("[chat template] a number has more than 4096 bits")
         return
     for many, times in ((left, right), (right, left)):
         if isinstance(many, (str, list, tuple)) and isinstance(times, int):
@@ -233,8 +233,11 @@ def _charge_product(left: Any, right: Any) -> None:
 
 
 def make_environment() -> jinja2.Environment:
-    """An environment as published chat templates expect it (``trim_blocks``, ``lstrip_blocks``, loop controls,
-    ``generation`` blocks, ``tojson`` without HTML escapes, ``raise_exception``, ``strftime_now``)."""
+    """Return an environment as published chat templates expect it.
+
+    It has ``trim_blocks``, ``lstrip_blocks``, loop controls, ``generation`` blocks, ``tojson`` without HTML escapes,
+    ``raise_exception`` and ``strftime_now``.
+    """
     environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -242,7 +245,7 @@ def make_environment() -> jinja2.Environment:
         finalize=finalize,
         loader=None,
         cache_size=0,
-        optimized=False,  # what cannot be folded is tried again at each level: cubic time for a chain of filters
+        optimized=False,  # unfoldable expressions are retried at each level: cubic time for a chain of filters
     )
     environment.filters = chat_filters(environment.filters)
     environment.tests = chat_tests(environment.tests)  # type: ignore[arg-type, assignment]

@@ -1,4 +1,4 @@
-"""Chat templates: messages to a prompt, as transformers' ``apply_chat_template`` renders them."""
+"""Chat templates: render messages to a prompt like transformers' ``apply_chat_template``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from quire.errors import CapacityError, LoadError, QuireError, RequestError, Uns
 
 __all__ = ["ChatTemplate", "Rendering", "TemplateSource"]
 
-# What only Quire may set: a request's own values never replace these.
+# Set by Quire only: a request's values never replace these.
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 PROBING = Limits(time_s=0.3, made_bytes=8 << 20, peak_bytes=8 << 20, output_bytes=1 << 20)
 COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, TypeError)
 
 
 class TemplateSource(Protocol):
-    """What a template needs of a tokenizer."""
+    """The part of a tokenizer that a template needs."""
 
     @property
     def chat_template(self) -> str | None: ...
@@ -42,20 +42,24 @@ class TemplateSource(Protocol):
 
 
 class _TooDeep(CapacityError):
-    """The template calls itself over and over, as some do for schemas without a type."""
+    """The template recurses too deeply, as some do for schemas without a type."""
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """A prompt as ``segments``, see ``ChatTemplate.render_segments``.  ``moved``: names of the messages that stand in
-    another place than they were given, because the template takes them in no other."""
+    """A rendered prompt.
+
+    Attributes:
+        segments: See ``ChatTemplate.render_segments``.
+        moved: Names of the messages that were moved because the template accepts them only in another place.
+    """
 
     segments: list[tuple[str, bool]]
     moved: tuple[str, ...] = ()
 
 
 class ChatTemplate:
-    """A chat template, compiled once; rendering is safe from any thread.
+    """A chat template, compiled once.  Rendering is thread-safe.
 
     Templates are untrusted: they run in a sandbox (``quire.chat.sandbox``) and within limits of time and memory.
     """
@@ -69,11 +73,17 @@ class ChatTemplate:
         *,
         keeps_turns: bool = False,
     ) -> None:
-        """``special_texts``: what ``bos_token`` and its like stand for.  ``control_tokens``: texts that must not come
-        from messages; None: any that the template writes.  ``keeps_turns``: messages stay in their order and roles,
-        even if the template refuses or drops them.
+        """Compile a template.
 
-        Raises LoadError for a source that is no template, or too long or too deep.
+        Args:
+            source: The template.
+            special_texts: The texts of ``bos_token`` and similar variables.
+            control_tokens: Texts that must not come from messages; None for any that the template writes.
+            limits: Limits of a rendering.
+            keeps_turns: Keep the order and roles of messages, even if the template refuses or drops them.
+
+        Raises:
+            LoadError: The source is not a template, or is too long or too deep.
         """
         self.source = source
         self._special_texts = dict(special_texts or {})
@@ -89,7 +99,7 @@ class ChatTemplate:
         except QuireError:
             raise
         except COMPILE_ERRORS as error:
-            raise LoadError(f"[chat template] the source must be a Jinja template but: {_one_line(error)}") from None
+            raise LoadError(f"[chat template] the source is not a Jinja template: {_one_line(error)}") from None
         self.variables: frozenset[str] = read - RESERVED - set(environment.globals) - {"bos_token"}
         self.reads_tools = "tools" in read or "functions" in self._provided
         self._known_roles = KNOWN_ROLES | compared
@@ -99,9 +109,9 @@ class ChatTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: TemplateSource) -> ChatTemplate:
-        """The default template of a tokenizer.  Raises UnsupportedError where it has none."""
+        """Create the default template of a tokenizer.  UnsupportedError if it has none."""
         if tokenizer.chat_template is None:
-            raise UnsupportedError("[chat template] the model must have a chat template but has none")
+            raise UnsupportedError("[chat template] the model has no chat template")
         return cls(tokenizer.chat_template, tokenizer.special_texts, tokenizer.control_tokens)
 
     def __repr__(self) -> str:
@@ -116,8 +126,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: object,
     ) -> str:
-        """The prompt as one string, for people to read: control tokens of the template and what users wrote look the
-        same in it.  ``render_segments`` is what goes to the model."""
+        """Render the prompt as one string, for people to read.
+
+        Control tokens look the same as text of users in it; models get ``render_segments``.
+        """
         return "".join(text for text, _ in self.render_segments(messages, tools, add_generation_prompt, **values))
 
     def render_segments(
@@ -128,12 +140,20 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: object,
     ) -> list[tuple[str, bool]]:
-        """The prompt as (text, is_template) pairs for ``Tokenizer.encode_segments``; the template's are the control
-        tokens of which it wrote every character.
+        """Render the prompt as (text, is_template) pairs for ``Tokenizer.encode_segments``.
 
-        ``values`` are further variables that the template reads, such as ``enable_thinking``: JSON data.  Raises
-        RequestError for messages that do not hold, that the template refuses, or values that it does not know;
-        CapacityError for a rendering beyond the limits; UnsupportedError for a template that the sandbox stops.
+        Template parts are the control tokens of which the template wrote every character.
+
+        Args:
+            messages: The conversation.
+            tools: Definitions of tools.
+            add_generation_prompt: End the prompt with the beginning of an answer.
+            values: Further variables that the template reads, such as ``enable_thinking``, as JSON data.
+
+        Raises:
+            RequestError: Messages are invalid, the template refuses them, or it does not read one of the values.
+            CapacityError: The rendering exceeds its limits.
+            UnsupportedError: The sandbox stops the template.
         """
         return self.rendering(messages, tools, add_generation_prompt, **values).segments
 
@@ -145,7 +165,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: object,
     ) -> Rendering:
-        """``render_segments``, with what was moved."""
+        """Render like ``render_segments``, and name the messages that were moved."""
         given = self._checked_values(values)
         chat = checked_messages(messages)
         definitions = checked_tools(tools)
@@ -168,7 +188,7 @@ class ChatTemplate:
         raise refused
 
     def _ways(self, chat: Chat, fit: Fit, definitions: Tools) -> Iterator[tuple[Chat, Tools]]:
-        """The conversation and the tools in the forms to try, best first."""
+        """Yield the conversation and the tools in the forms to try, best first."""
         forms = [*([fit.form] if fit.form is not None else []), *self._forms.of(chat)]
         for shown in [self._forms.without_tools] if definitions is None else definition_forms(definitions):
             for form in dict.fromkeys(forms):
@@ -178,7 +198,7 @@ class ChatTemplate:
         for name in values:
             if name in RESERVED or name in self._special_texts or name not in self.variables:
                 known = ", ".join(sorted(self.variables - set(self._special_texts))) or "none"
-                raise RequestError(f"[chat] the template's variables are {known} but {name!r} is given")
+                raise RequestError(f"[chat] the template does not read {name!r}: its variables are {known}")
         return {name: plain(value, name) for name, value in values.items()}
 
     def _variables(
@@ -188,7 +208,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         values: Mapping[str, Json],
     ) -> dict[str, object]:
-        """All that the template can read."""
+        """Return the variables of the template."""
         provided = {name: PROVIDED[name](tools) for name in self._provided if name not in values}
         return {
             "documents": None,
@@ -201,7 +221,7 @@ class ChatTemplate:
         }
 
     def _message(self, message: dict[str, Json]) -> dict[str, Json]:
-        """A message whose role is as good as the template's own text where it is one of those that templates know."""
+        """Return a message whose role counts as the template's text if templates know that role."""
         return {
             key: own(value) if key == "role" and isinstance(value, str) and value in self._known_roles else value
             for key, value in message.items()
@@ -213,12 +233,12 @@ class ChatTemplate:
         try:
             with given_data(variables.values()):
                 for part in self._template.generate(variables):
-                    parts.append(part if isinstance(part, str) else text_of(part))  # a filter block may yield anything
+                    parts.append(
+                        part if isinstance(part, str) else text_of(part)
+                    )  # filter blocks may yield other types
                     size += len(parts[-1])
                     if size > most:
-                        raise CapacityError(
-                            f"[chat template] the prompt must have at most {most} characters but has more"
-                        )
+                        raise CapacityError(f"[chat template] the prompt has more than {most} characters")
         except QuireError:
             raise
         except TemplateRefusal as error:
@@ -229,7 +249,7 @@ class ChatTemplate:
             raise _TooDeep(f"[chat template] rendering takes too many calls: {_one_line(error)}") from None
         except (MemoryError, OverflowError) as error:
             raise CapacityError(f"[chat template] rendering exceeds its limits: {_one_line(error)}") from None
-        except Exception as error:  # anything that an expression of the template can raise
+        except Exception as error:  # expressions of the template can raise anything
             raise RequestError(f"[chat] the template cannot render the messages: {_one_line(error)}") from None
         return parts
 

@@ -1,4 +1,4 @@
-"""What operations on text cost, told before they run: their results, and what they need meanwhile."""
+"""Charge for operations on text before they run: for their results, and for memory that they need meanwhile."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ __all__ = ["charge_percent", "charge_sum", "checked_string_call", "finalize", "f
 SCALARS = (str, int, float, type(None), Undefined)
 MAX_FIELDS = 10_000
 MAX_WIDTH = 9999
-# Text times needle: searching from the right, and stripping a set of characters, may take that many steps.
+# Text times needle: the steps that searching from the right and stripping characters may take.
 MAX_STEPS = 100_000_000
-# Bytes for each character of a text that is taken apart into a list of small ones.
+# Bytes for each character of a text that is split into a list of small ones.
 PIECE_BYTES = 100
 SEARCHES_FROM_RIGHT = frozenset({"rfind", "rindex", "rsplit", "rpartition"})
 STRIPS = frozenset({"strip", "lstrip", "rstrip"})
 CASES = frozenset({"upper", "lower", "title", "capitalize", "casefold", "swapcase"})
-# What changing the case of a character may take: up to three for one, four bytes each, before they are made narrow.
+# Bytes for changing the case of a character: up to three characters of four bytes, before they are narrowed.
 CASE_BYTES = 16
-# Markup escapes what it is joined with: "&" becomes "&amp;".
+# Markup escapes the text that it is joined with: "&" becomes "&amp;".
 ESCAPED = 5
 PERCENT_FIELD = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")
 
 
 def text_of(value: Any) -> str:
-    """``str(value)``, charged for.  Raises CapacityError."""
+    """Charge for and return ``str(value)``.  Raises CapacityError."""
     if not isinstance(value, SCALARS):
         charge(2 * walk(value))
     return str(value)
 
 
 def finalize(value: Any) -> Any:
-    """Charges for what a template puts out."""
+    """Charge for a value that a template puts out."""
     if isinstance(value, str):
-        charge(64)  # the text itself was charged for when it was made
+        charge(64)  # the text was charged for when it was made
         charge_output(len(value))
     elif not isinstance(value, SCALARS):
         charge(2 * walk(value))
@@ -53,14 +53,14 @@ def finalize(value: Any) -> Any:
 
 
 def metered(values: Iterable[Any], n_bytes: int) -> Iterable[Any]:
-    """The values, of which each costs so many bytes more."""
+    """Yield values, charging ``n_bytes`` for each."""
     for value in values:
         tick(n_bytes)
         yield value
 
 
 def charge_sum(texts: Sequence[str], n_more: int = 0) -> None:
-    """Charge for texts put together, and ``n_more`` characters of the widest of them."""
+    """Charge for joined texts and ``n_more`` characters as wide as the widest of them."""
     n = sum(map(len, texts)) + n_more
     if any(isinstance(text, Markup) for text in texts):
         n *= ESCAPED
@@ -70,12 +70,12 @@ def charge_sum(texts: Sequence[str], n_more: int = 0) -> None:
 def charge_percent(text: str, values: Any) -> None:
     """Charge for ``text % values``."""
     if "(" in text and re.search(r"%\([^)]*\(", text):
-        raise CapacityError("[chat template] a format's names must be without parentheses")
+        raise CapacityError("[chat template] a name in a format has parentheses")
     n_fields = width = 0
     for field in PERCENT_FIELD.finditer(text):
         n_fields += 1
         if n_fields > MAX_FIELDS:
-            raise CapacityError(f"[chat template] a format must have at most {MAX_FIELDS} fields but has more")
+            raise CapacityError(f"[chat template] a format has more than {MAX_FIELDS} fields")
         width = max(width, _width(field[1]), _width(field[2]))
     charge(size_of(text) + n_fields * (2 * _written(values, text) + 4 * width))
 
@@ -84,7 +84,7 @@ def _width(digits: str | None) -> int:
     if digits is None:
         return 0
     if digits == "*" or len(digits) > 4:
-        raise CapacityError(f"[chat template] a format's width must be a number up to {MAX_WIDTH}")
+        raise CapacityError(f"[chat template] a width in a format is not a number up to {MAX_WIDTH}")
     return int(digits)
 
 
@@ -97,8 +97,10 @@ def format_method(
     call: Callable[..., str],
     known: Callable[[str, Sequence[Any], Mapping[str, Any], str], str] = lambda _text, _args, _kwargs, made: made,
 ) -> Callable[..., str]:
-    """``text.format``, which ``call`` is, charged for.  ``known``: what is made of the text, the arguments and the
-    result."""
+    """Wrap ``text.format`` (``call``) to charge for it.
+
+    ``known`` computes the final value from the text, the arguments and the result.
+    """
 
     def format(*args: Any, **kwargs: Any) -> str:
         given = [_text_or_number(arg) for arg in args]
@@ -115,29 +117,29 @@ def _text_or_number(value: Any) -> Any:
 
 
 def _fields(text: str) -> tuple[int, int]:
-    """How many fields a format has and their greatest width; only plain ones are allowed."""
+    """Return the number of fields in a format and their greatest width.  Only plain fields are allowed."""
     n_fields = width = 0
     for _, field, spec, _ in string.Formatter().parse(text):
         n_fields += field is not None
         if n_fields > MAX_FIELDS:
-            raise CapacityError(f"[chat template] a format must have at most {MAX_FIELDS} fields but has more")
+            raise CapacityError(f"[chat template] a format has more than {MAX_FIELDS} fields")
         if spec and "{" in spec:
-            raise CapacityError(f"[chat template] a format's width must be a number up to {MAX_WIDTH}")
+            raise CapacityError(f"[chat template] a width in a format is not a number up to {MAX_WIDTH}")
         width = max([width, *map(_width, re.findall(r"\d+", spec or ""))])
         if field and re.search(r"[.\[]", field):
-            raise jinja2.exceptions.SecurityError("a format must not look into its arguments")
+            raise jinja2.exceptions.SecurityError("attributes and items of arguments are not allowed in a format")
     return n_fields, width
 
 
 def check_steps(text: str, needles: Iterable[Any]) -> None:
-    """Refuse a search whose time is the product of two lengths that are both big."""
+    """Refuse a search whose time is the product of two big lengths."""
     for needle in needles:
         if isinstance(needle, str) and len(text) * len(needle) > MAX_STEPS:
-            raise CapacityError("[chat template] a search must take a reasonable number of steps but takes more")
+            raise CapacityError(f"[chat template] a search takes more than {MAX_STEPS} steps")
 
 
 def checked_string_call(text: str, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Charge a string's method for what it will make; returns the arguments to call it with."""
+    """Charge for the result of a string's method; return its arguments."""
     charge(size_of(text))
     if name in ("center", "ljust", "rjust", "zfill") and args and isinstance(args[0], int):
         charge(4 * max(args[0], 0))
@@ -162,7 +164,7 @@ def checked_string_call(text: str, name: str, args: tuple[Any, ...]) -> tuple[An
 
 
 def n_lines(text: str) -> int:
-    """At least as many as ``splitlines`` finds."""
+    """Return at least the number of lines that ``splitlines`` finds."""
     return 1 + sum(map(text.count, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"))
 
 
@@ -174,5 +176,5 @@ def charge_replace(text: str, args: Sequence[Any]) -> None:
 
 
 def pieces(value: Any) -> list[Any]:
-    """The parts of a value that is iterated over; those of a text cost most."""
+    """Return the parts of an iterable, charging most for those of a text."""
     return list(metered(value, PIECE_BYTES if isinstance(value, str) else 8))

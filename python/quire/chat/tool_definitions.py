@@ -1,4 +1,4 @@
-"""Definitions of tools with what clients leave out, for templates that cannot do without."""
+"""Complete tool definitions with fields that clients leave out and some templates require."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_DEPTH = 16
 
 
 def definition_forms(tools: list[dict[str, Json]]) -> Iterator[list[dict[str, Json]]]:
-    """The definitions as they are; with descriptions and parameters; with a type and a description of each value."""
+    """Return definitions unchanged, with descriptions and parameters, and with each value's type and description."""
     yield tools
     filled = [_filled(tool) for tool in tools]
     yield filled
@@ -41,7 +41,7 @@ def _typed(tool: dict[str, Json]) -> dict[str, Json]:
 
 
 def _typed_schema(schema: Json, depth: int) -> dict[str, Json]:
-    """A schema that says a type and a description, and so do those within it."""
+    """Return a schema with a type and a description, at every level."""
     made: dict[str, Json] = dict(schema) if isinstance(schema, dict) else {}
     kind = made.get("type")
     made["type"] = kind if isinstance(kind, str) else _type_of(made)
@@ -58,7 +58,7 @@ def _typed_schema(schema: Json, depth: int) -> dict[str, Json]:
 
 
 def _type_of(schema: dict[str, Json]) -> str:
-    """The first type that a schema without a single one allows; text, where it says nothing."""
+    """Return the first type that a schema without a single type allows, or text if it names none."""
     kinds = schema.get("type")
     options = [{"type": kind} for kind in kinds] if isinstance(kinds, list) else []
     for key in ("anyOf", "oneOf", "allOf"):

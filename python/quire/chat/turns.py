@@ -1,4 +1,4 @@
-"""Ways to bring a conversation's turns into an order that a template takes, without losing a word of them."""
+"""Rearrange a conversation's turns for templates that restrict their order, without losing text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Chat: TypeAlias = "list[dict[str, Json]]"
 Message: TypeAlias = "dict[str, Json]"
 SystemMode = Literal["given", "renamed", "joined", "leading", "user"]
 SYSTEM_ROLES = ("system", "developer")
-# Stand-ins for a turn that a template insists on and the conversation lacks.
+# Stand-ins for a turn that a template requires and the conversation lacks.
 GREETING, ACKNOWLEDGEMENT = "Hello.", "OK."
 
 
@@ -25,12 +25,12 @@ class TurnPlan:
     """The changes made to the turns of a conversation.
 
     Attributes:
-        calls: ``"given"``; ``"paired"``: one call in a message, its result behind it, and results without a call as
+        calls: ``"given"``; ``"paired"``: one call per message, followed by its result, and results without a call as
             text of the user; ``"text"``: calls and results as text.
-        alternating: Messages of one role in turn are one message, and user and assistant alternate.
-        system: ``"given"``; ``"renamed"``: the developer is the system; ``"joined"``: so, and the leading messages are
-            one; ``"leading"``: so, and later ones are marked parts of the user's turns; ``"user"``: the leading one,
-            too, stands in the user's first turn.
+        alternating: Consecutive messages of one role are joined, and user and assistant alternate.
+        system: ``"given"``; ``"renamed"``: developer messages become system messages; ``"joined"``: also, the leading
+            ones are joined; ``"leading"``: also, later ones become marked parts of the user's turns; ``"user"``: also,
+            the leading one becomes part of the user's first turn.
     """
 
     calls: Literal["given", "paired", "text"] = "given"
@@ -38,7 +38,7 @@ class TurnPlan:
     system: SystemMode = "given"
 
     def of(self, chat: Chat) -> Chat:
-        """The conversation by this plan; the given one is left alone."""
+        """Return the conversation by this plan; the given one is not changed."""
         if self.system != "given":
             chat = _with_systems(chat, self.system)
         if self.calls != "given":
@@ -46,7 +46,7 @@ class TurnPlan:
         return _alternating(chat) if self.alternating else chat
 
     def moved(self, chat: Chat) -> list[str]:
-        """The names of messages that are no longer messages of the system, or not of their own."""
+        """Return the names of messages that are no longer system messages, or no longer separate."""
         if self.system in ("given", "renamed"):
             return []
         n_leading = _n_leading(chat)
@@ -56,7 +56,7 @@ class TurnPlan:
 
 
 def plans() -> Iterator[TurnPlan]:
-    """All plans, those that change least first."""
+    """Yield all plans, those with the fewest changes first."""
     modes: tuple[SystemMode, ...] = ("given", "renamed", "joined", "leading", "user")
     for calls in ("given", "paired", "text"):
         for alternating in (False, True):
@@ -204,7 +204,7 @@ def _result_text(message: Message) -> str:
 
 
 def calls_as_text(chat: Chat, write: Callable[[Message], str] | None = None) -> Chat:
-    """The conversation with calls and results in its texts; what the user says behind a result is in the same turn."""
+    """Return the conversation with calls and results as text.  A user's text after a result is in the same turn."""
     made: Chat = []
     follows_result = False
     for message in chat:
@@ -225,7 +225,7 @@ def calls_as_text(chat: Chat, write: Callable[[Message], str] | None = None) -> 
 
 
 def call_text(call: Message) -> str:
-    """A call between Hermes' tags."""
+    """Return a call between Hermes tags."""
     function = call.get("function", call)
     assert isinstance(function, dict)
     shown = {"name": function.get("name"), "arguments": arguments_object(function.get("arguments"))}

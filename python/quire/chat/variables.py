@@ -1,4 +1,4 @@
-"""What a template reads beside the conversation, and what it is given where the caller gives nothing."""
+"""The variables that a template reads beside the conversation, and their values if the caller gives none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.chat.sandbox import strftime_now
 
 __all__ = ["DATES", "KNOWN_ROLES", "PROVIDED", "compared_texts", "guarded_names", "read_names"]
 
-# Roles whose names templates put between the signs of a control token, as in ``<|user|>``.
+# Roles whose names templates write inside a control token, as in ``<|user|>``.
 KNOWN_ROLES = frozenset(
     {"assistant", "developer", "function", "ipython", "model", "observation", "system", "tool", "user"}
 )
@@ -22,8 +22,8 @@ def _functions(tools: Sequence[Mapping[str, Json]] | None) -> str:
     return json.dumps([tool.get("function", tool) for tool in tools or ()], indent=4)
 
 
-# Variables that the code beside a published template sets: dates for all templates that read them, as in llama.cpp's
-# server, and what tools there are for those that cannot do without.
+# Variables that are set by code published with a template: dates for all templates that read them, as in llama.cpp's
+# server, and tools for templates that require them under another name.
 DATES = frozenset({"date_string", "datetime"})
 PROVIDED: Mapping[str, Callable[[Sequence[Mapping[str, Json]] | None], str]] = {
     "date_string": lambda _tools: strftime_now("%d %b %Y"),
@@ -33,8 +33,11 @@ PROVIDED: Mapping[str, Callable[[Sequence[Mapping[str, Json]] | None], str]] = {
 
 
 def read_names(tree: nodes.Template) -> frozenset[str]:
-    """The variables that a template reads: ``meta.find_undeclared_variables``, but without folding of constants, which
-    takes cubic time for a chain of filters."""
+    """Return the variables that a template reads.
+
+    Like ``meta.find_undeclared_variables``, but without folding constants: that takes cubic time for a chain of
+    filters.
+    """
     assert tree.environment is not None
     finder = meta.TrackingCodeGenerator(tree.environment)
     finder.optimizer = None
@@ -43,7 +46,7 @@ def read_names(tree: nodes.Template) -> frozenset[str]:
 
 
 def guarded_names(tree: nodes.Template) -> frozenset[str]:
-    """The variables that a template sets itself, asks for or has a default for."""
+    """Return the variables that a template sets itself, tests or has a default for."""
     stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
     asked = [test.node for test in tree.find_all(nodes.Test)]
     asked += [given.node for given in tree.find_all(nodes.Filter) if given.name in ("default", "d") and given.node]
@@ -51,7 +54,7 @@ def guarded_names(tree: nodes.Template) -> frozenset[str]:
 
 
 def compared_texts(tree: nodes.Template) -> frozenset[str]:
-    """The constant texts that a template compares something with."""
+    """Return the constant texts that a template compares values with."""
     return frozenset(
         const.value
         for comparison in tree.find_all(nodes.Compare)

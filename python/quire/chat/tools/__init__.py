@@ -1,4 +1,4 @@
-"""Tool calls on the wire: one module for each format, named like it, all of them read while the answer comes."""
+"""Wire formats of tool calls, one module each, parsed while the answer arrives."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ TOOL_FORMATS = (
 
 
 def tool_format(name: str) -> ToolFormat:
-    """A format by its name.  Raises RequestError for an unknown one."""
+    """Return a format by its name.  RequestError if it is unknown."""
     if name not in TOOL_FORMATS:
         known = ", ".join(TOOL_FORMATS)
-        raise RequestError(f"[chat] tool_format must be auto, none or one of {known} but is {name!r:.80}")
-    # Only what is used is imported: a template of one model needs one format of many.
+        raise RequestError(f"[chat] unknown tool_format {name!r:.80}: expected auto, none or one of {known}")
+    # Imported on use: one model needs one format of many.
     form: ToolFormat = importlib.import_module(f"quire.chat.tools.{name}").FORMAT
     return form

@@ -9,7 +9,7 @@ from quire.chat.tools.scanner import CutOff, Malformed, Scanner
 
 
 class Apertus(ToolFormat):
-    """Each call is an object of one member."""
+    """Parses calls that are objects with one member."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         try:

@@ -1,4 +1,4 @@
-"""Arguments that come one by one, each as text."""
+"""Collect arguments that arrive one by one, each as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lines(Enum):
 
 
 class ArgumentList:
-    """The arguments of a call so far; their types are those of the tool's schema."""
+    """The arguments of a call so far, with types from the tool's schema."""
 
     def __init__(self, tools: Tools, name: str, tags: ValueTags | None = None, lines: Lines = Lines.NONE) -> None:
         self.name = name
@@ -44,12 +44,12 @@ class ArgumentList:
 
     @property
     def call(self) -> Call:
-        """The call, once all is there."""
+        """Return the complete call."""
         return Call(self.name, arguments_text(self._values))
 
     @contextmanager
     def pending(self) -> Iterator[None]:
-        """Within it, what there is of the call counts if the answer is cut."""
+        """Inside this context, the partial call counts if the answer is cut."""
         try:
             yield
         except Unfinished:
@@ -58,13 +58,15 @@ class ArgumentList:
             raise Unfinished([Call(self.name, started_arguments(self._values))]) from None
 
     def key(self, scan: Scanner, end: str) -> Wait[str]:
-        """Take the name of an argument, and ``end`` behind it."""
+        """Take the name of an argument and the ``end`` after it."""
         return take_key(scan, self.schema.members, end)
 
     def take(self, scan: Scanner, key: str, as_text: bool | None = None, tags: ValueTags | None = None) -> Wait[None]:
-        """Take the value of an argument, and the tag behind it.
+        """Take the value of an argument and the tag after it.
 
-        ``as_text``: what the wire says of its type, where it does.  ``tags``: in place of the format's.
+        Args:
+            as_text: Whether the wire format says that the value is text; None if it does not say.
+            tags: Replace the format's tags.
         """
         text = yield from self.text(scan, key, as_text, tags)
         self.add(key, typed_value(text, self.schema.member(key), as_text))
@@ -72,7 +74,7 @@ class ArgumentList:
     def text(
         self, scan: Scanner, key: str, as_text: bool | None = None, tags: ValueTags | str | None = None
     ) -> Wait[str]:
-        """Take the text of an argument, and the tag behind it; ``tags``: a text for one that no value has in it."""
+        """Take the text of an argument and the tag after it.  ``tags`` may be a text that no value contains."""
         tags = tags or self._tags
         try:
             if isinstance(tags, ValueTags):
@@ -87,15 +89,17 @@ class ArgumentList:
         return self._lines.without(text)
 
     def add(self, key: str, value: object) -> None:
-        """Add an argument.  Raises Malformed for a second one of the same name."""
+        """Add an argument.  Malformed for a second one of the same name."""
         if key in self._values:
             raise Malformed
         self._values[key] = value
 
 
 def started_arguments(values: Mapping[str, object], begun: tuple[str, str] | None = None) -> str:
-    """Arguments as the beginning of JSON text, which more of them may follow.  ``begun``: the name of the next one, and
-    the beginning of its text."""
+    """Return arguments as the beginning of JSON text, which may be continued.
+
+    ``begun`` is the name of the next argument and the beginning of its text.
+    """
     text = arguments_text(values)[:-1] if values else ""
     if begun is None:
         return text

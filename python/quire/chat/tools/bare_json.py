@@ -1,4 +1,4 @@
-"""Models without a format of their own: the whole answer is a JSON call, or a list of them."""
+"""Models without a format: the whole answer is a JSON call or a list of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.chat.tools.scanner import Malformed, Scanner
 
 
 class BareJson(ToolFormat):
-    """Never detected, only chosen by name."""
+    """The format ``bare_json``, which is never detected, only chosen by name."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return self._answer(scan, tools)

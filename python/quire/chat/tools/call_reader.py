@@ -1,4 +1,4 @@
-"""Calls in Python's notation, whole ones and the beginnings of some."""
+"""Parse calls in Python's notation, whole or partial."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Beginning", "CallReader", "beginning", "python_calls"]
 
 
 def python_calls(text: str, tools: Mapping[str, Collection[str]] | None = None) -> list[tuple[str, dict[str, object]]]:
-    """The (name, arguments) pairs of ``[f(a=1), g()]``, or of one call.  ``tools``: the arguments' names of each tool.
+    """Return the (name, arguments) pairs of ``[f(a=1), g()]`` or of one call.
 
-    Raises Malformed, GoesOn where more text may mend it.
+    ``tools`` has the argument names of each tool.  Raises Malformed, or GoesOn if more text may complete it.
     """
     calls = CallReader(text, tools)
     calls.read()
@@ -23,17 +23,17 @@ def python_calls(text: str, tools: Mapping[str, Collection[str]] | None = None) 
 
 
 class CallReader:
-    """Reads calls in Python's notation."""
+    """A parser of calls in Python's notation."""
 
     def __init__(self, text: str, tools: Mapping[str, Collection[str]] | None = None) -> None:
-        """``tools``: the arguments' names of each tool."""
+        """Create a parser.  ``tools`` has the argument names of each tool."""
         self.found: list[tuple[str, dict[str, object]]] = []
         self._tools = tools or {}
         self._reader = LiteralReader(text, in_call=True)
         self._open: tuple[str, dict[str, object]] | None = None
 
     def read(self) -> None:
-        """Read all, which must be whole.  Raises Malformed, GoesOn where more text may mend it.
+        """Parse the whole text.  Raises Malformed, or GoesOn if more text may complete it.
 
         Some templates, and so their models, write strings between quotes without escapes.
         """
@@ -65,7 +65,7 @@ class CallReader:
             raise Malformed
 
     def read_beginning(self) -> Beginning | None:
-        """Read what may go on; the call that it ends in.  Raises Malformed for what no call begins like."""
+        """Parse a text that may continue; return the call that it ends in.  Malformed if no call begins like this."""
         try:
             self.read()
         except Malformed:
@@ -87,7 +87,7 @@ class CallReader:
 
 @dataclass(frozen=True)
 class Beginning:
-    """A call that is not whole: its whole arguments, and of the next one, if that is a text, key and beginning."""
+    """A partial call: its complete arguments and, if the next one is text, its key and beginning."""
 
     name: str
     arguments: dict[str, object]
@@ -95,7 +95,7 @@ class Beginning:
 
 
 def beginning(reader: LiteralReader, name: str, arguments: dict[str, object]) -> Beginning:
-    """The call that a reader was in at the end of its text.  Raises Malformed where the text goes on."""
+    """Return the call in which a parser's text ended.  Malformed if there is text left."""
     _check_end(reader)
     if reader.begun is None:
         return Beginning(name, arguments, None)
@@ -109,7 +109,7 @@ def _check_end(reader: LiteralReader) -> None:
 
 
 def _begun_string(reader: LiteralReader, at: int) -> str | None:
-    """The beginning of the string at a place; an escape at its end may be cut."""
+    """Return the beginning of the string at a place, whose last escape may be cut."""
     text = reader.text[at:]
     if reader.string_mark is not None and not text.startswith(("'", '"')):
         parts = text.split(reader.string_mark)

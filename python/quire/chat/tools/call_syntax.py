@@ -1,6 +1,6 @@
-"""How a wire format of tool calls is written, for grammars that make a model write it.
+"""The syntax of a tool-call format, for grammars that make a model write it.
 
-The formats themselves, with their readers, are in ``quire.chat.tools``.
+The formats themselves, with their parsers, are in ``quire.chat.tools``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JSON_CALL = '{"name": "{name}", "arguments": {arguments}}'
 
 
 class Notation(Enum):
-    """What arguments are written in."""
+    """The notation of arguments."""
 
     JSON = "json"
     PYTHON = "python"
@@ -26,20 +26,28 @@ class Notation(Enum):
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """Calls are ``opening``, ``call`` with ``separator`` between them, ``closing``.
+    """Calls are ``opening``, one or more ``call`` with ``separator`` between them, and ``closing``.
 
-    In ``call``, ``{name}`` and ``{arguments}`` stand for the two, ``{number}`` for the call's number, ``{id}`` for nine
-    letters and digits, ``{id_member}`` for a member of a JSON object with such, or nothing; everywhere, ``{space}`` for
-    white space, or nothing.  ``separator`` None: there is one call only.  ``trigger``: the beginning of ``opening``, or
-    of each ``call``, that tells calls from other text wherever it stands; empty where calls are the whole answer.
-    ``content``: what stands before and behind an answer that is text; ``joint``: between such text and calls behind it.
-    ``reasoning``: what stands before and behind messages of reasoning, where that is no business of tags.  ``hint``:
-    only templates that have this text write so.  ``argument``: how each argument is written where they are not one JSON
-    object; in it ``{key}`` stands for its name, with ``escapes`` in the place of some of its signs, ``{value}`` for its
-    text, ``{is_text}`` for whether that is one of a string, and ``{type}`` for the name of its type.  ``value_start``:
-    what such a text must not begin with.  ``lead``: what may stand before ``opening`` where there is no text.
-    ``notation``: of all arguments together; ``string_mark``: on both sides of its strings; ``end``: what never stands
-    in them.
+    In ``call``, ``{name}`` and ``{arguments}`` are placeholders, ``{number}`` is the call's number, ``{id}`` nine
+    letters and digits, and ``{id_member}`` an optional JSON member with such an id.  Everywhere, ``{space}`` is
+    optional white space.
+
+    Attributes:
+        separator: None if there is only one call.
+        trigger: The beginning of ``opening``, or of each ``call``, that marks calls anywhere in a text; empty if calls
+            are the whole answer.
+        content: The texts before and after an answer that is text.
+        joint: The text between such an answer and calls after it.
+        reasoning: The texts before and after messages of reasoning, if these are not tags.
+        hint: Only templates with this text use the syntax.
+        argument: The form of each argument if they are not one JSON object.  In it, ``{key}`` is the name, with some
+            characters replaced by ``escapes``, ``{value}`` the text, ``{is_text}`` tells if that is a string, and
+            ``{type}`` is the name of the type.
+        value_start: A value's text cannot begin with this.
+        lead: May precede ``opening`` if there is no text.
+        notation: The notation of all arguments together.
+        string_mark: Stands on both sides of strings.
+        end: Never occurs in strings.
     """
 
     call: str
@@ -60,7 +68,7 @@ class CallSyntax:
     escapes: tuple[tuple[str, str], ...] = ()
 
     def escaped(self, key: str) -> str:
-        """An argument's name as it is written."""
+        """Return an argument's name as it is written."""
         for sign, escape in self.escapes:
             key = key.replace(sign, escape)
         return key

@@ -1,4 +1,4 @@
-"""Tool calls as formats find them."""
+"""Calls, and the interface of tool-call formats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_NAME_CHARACTERS = 128
 
 @dataclass(frozen=True)
 class Call:
-    """A complete call.  ``arguments``: the text of a JSON object.  ``id``: where the wire format has one."""
+    """A complete call.  ``arguments`` is the text of a JSON object; ``id`` is set if the wire format has one."""
 
     name: str
     arguments: str
@@ -46,7 +46,7 @@ class Call:
 
 
 class Kind(Enum):
-    """What a part of the answer is."""
+    """The kind of a part of the answer."""
 
     CONTENT = "content"
     REASONING = "reasoning"
@@ -61,7 +61,7 @@ class Text:
 
 
 class Unfinished(CutOff):
-    """``CutOff`` with what there is of calls: complete ones, and perhaps one whose arguments are a beginning."""
+    """A ``CutOff`` with calls: complete ones, and perhaps one with partial arguments."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Unfinished(CutOff):
 
 @contextmanager
 def pending(calls: Sequence[Call]) -> Iterator[None]:
-    """Within it, ``calls`` are there but not given yet, because marks must follow: they count if the answer is cut."""
+    """Inside this context, ``calls`` wait for their closing marks; they count if the answer is cut."""
     try:
         yield
     except CutOff as cut:
@@ -79,18 +79,18 @@ def pending(calls: Sequence[Call]) -> Iterator[None]:
 
 
 Steps: TypeAlias = Generator["Call | Text | None", None, None]
-"""What a format makes of a scanner: parts of the answer, and None where it needs more text."""
+"""A format's reader: yields parts of the answer, and None while it needs more text."""
 
 
 class Tools:
-    """The tools that a model may call: their names, and the schemas of their arguments."""
+    """The tools that a model may call, with the schemas of their arguments."""
 
     def __init__(self, definitions: Sequence[Mapping[str, object]] | None = None) -> None:
         self._definitions = definitions or ()
 
     @cached_property
     def schemas(self) -> dict[str, ValueSchema]:
-        """Name of a tool to the schema of its arguments."""
+        """The schema of each tool's arguments, by the tool's name."""
         found: dict[str, ValueSchema] = {}
         for definition in self._definitions:
             function = definition.get("function", definition)
@@ -102,7 +102,7 @@ class Tools:
 
     @cached_property
     def properties(self) -> dict[str, dict[str, ValueSchema]]:
-        """Name of a tool to its arguments' schemas."""
+        """The schemas of each argument, by the tool's name."""
         return {name: schema.members for name, schema in self.schemas.items()}
 
 
@@ -110,53 +110,53 @@ class Tools:
 class ToolFormat(ABC):
     """A wire format of tool calls.
 
-    ``starts``: where a call, or something else that is no plain text, may begin; ``read`` goes on behind one.
-    ``begin`` reads the beginning of an answer where that alone says what it is.  ``marks``: further texts that may be
-    control tokens of the vocabulary and must be visible.
+    ``starts`` are texts at which a call, or something else that is not plain text, may begin; ``read`` continues after
+    one.  ``begin`` parses the beginning of an answer if that decides what the answer is.  ``marks`` are further texts
+    that may be control tokens of the vocabulary and must be visible.
     """
 
     name: str
     starts: tuple[str, ...]
     marks: tuple[str, ...] = ()
     frames_content: bool = False
-    """Whether plain answers have marks, too, so that text is read by the format even where there are no tools."""
+    """True if plain answers have marks, too, so that the format parses text even without tools."""
     hints: tuple[tuple[str, ...], ...] = ()
     """Groups of texts: a chat template that writes no calls itself has all of one group."""
     syntaxes: tuple[CallSyntax, ...] = ()
-    """How calls are written, for grammars; the first whose hint a template has counts."""
+    """The syntaxes of calls, for grammars; the first one whose hint is in a template counts."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
-        """A reader of the answer's beginning, or None."""
+        """Return a reader of the answer's beginning, or None."""
         return None
 
     @abstractmethod
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
-        """A reader of what comes behind one of ``starts``."""
+        """Return a reader of the text after one of ``starts``."""
 
     def new_id(self) -> str | None:
-        """An id for a call which has none on the wire, where templates want a certain form."""
+        """Return an id for a call without one, in the form that templates require."""
         return None
 
     @property
     def visible(self) -> tuple[str, ...]:
-        """Texts that must be visible where they are control tokens."""
+        """Texts that must be visible if they are control tokens."""
         return self.starts + self.marks
 
     @property
     def closers(self) -> tuple[str, ...]:
-        """Marks that end calls: one too many, directly behind a call, means nothing."""
+        """Marks that end calls.  A superfluous one directly after a call is dropped."""
         return ()
 
 
 def checked_name(name: object) -> str:
-    """A tool's name.  Raises Malformed for what cannot be one."""
+    """Return a tool's name.  Malformed if it cannot be one."""
     if not isinstance(name, str) or not is_name(name):
         raise Malformed
     return name
 
 
 def is_name(text: str) -> bool:
-    """Whether a tool may be called so."""
+    """Return whether a tool may have this name."""
     return 0 < len(text) <= MAX_NAME_CHARACTERS and NAME_RUN.fullmatch(text) is not None
 
 
@@ -166,7 +166,7 @@ def name_of(scan: Scanner) -> Wait[str]:
 
 
 def marked_calls(scan: Scanner, call: Callable[[Scanner], Wait[Call]], mark: str, section_end: str | None) -> Steps:
-    """Calls with a mark before each, behind the first one's; ``section_end``: what ends them all, if anything does."""
+    """Read calls with a mark before each, after the first mark.  ``section_end`` ends all of them, if there is one."""
     while True:
         yield (yield from call(scan))
         yield from scan.space()
@@ -177,12 +177,12 @@ def marked_calls(scan: Scanner, call: Callable[[Scanner], Wait[Call]], mark: str
 
 
 def stream(scan: Scanner, kind: Kind, *ends: str) -> Generator[Text | None, None, str]:
-    """Text up to the nearest of ``ends``, as it comes; returns the end, empty for the end of all."""
+    """Yield text up to the nearest of ``ends`` as it arrives; return the end, or an empty text at the end of all."""
     while True:
         part, end = scan.piece(ends)
         if part:
             yield Text(kind, part)
-            scan.keep(end or "")  # what follows may show that it was no mark
+            scan.keep(end or "")  # the next text may show that it was not a mark
         if end is not None:
             return end
         if not part:

@@ -10,14 +10,14 @@ from quire.chat.tools.calls import Kind, Steps, ToolFormat, Tools, pending, stre
 from quire.chat.tools.json_calls import JsonKeys, json_list
 from quire.chat.tools.scanner import Scanner
 
-# Their numbers begin anew in every turn, so that they are no ids.
+# Their numbers restart in every turn, so they are not ids.
 _KEYS = JsonKeys(name=("tool_name", "name"), arguments=("parameters", "arguments"), id=())
 _ACTION = "Action:"
 _ANSWERS = {"<|START_RESPONSE|>": "<|END_RESPONSE|>", "<|START_TEXT|>": "<|END_TEXT|>"}
 
 
 class CommandR(ToolFormat):
-    """Calls, and the marks around plain answers, which are not shown."""
+    """Parses calls, and drops the marks around plain answers."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start in _ANSWERS:

@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1 (a fenced JSON object behind type and name) and V3.1 (behind the name)."""
+"""DeepSeek V3 and R1 (a fenced JSON object after type and name) and V3.1 (after the name)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r"[^\r\n<`{]*")
 
 
 class DeepSeek(ToolFormat):
-    """Each call has marks, and so have all of them together."""
+    """Parses calls with marks around each and around all of them."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start == _CALLS:

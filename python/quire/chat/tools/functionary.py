@@ -13,7 +13,7 @@ _MARK = ">>>"
 
 
 class Functionary(ToolFormat):
-    """What goes to ``all`` is content; ``python`` gets code, other tools JSON objects."""
+    """Parses parts by their recipient: ``all`` gets content, ``python`` code, and other tools JSON objects."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return _parts(scan)

@@ -1,4 +1,4 @@
-"""Gemma 4 and FunctionGemma: ``call:name{key:value}`` between marks, strings between marks of their own."""
+"""Gemma 4 and FunctionGemma: ``call:name{key:value}`` between marks, with other marks around strings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRINGS = {"<|tool_call>": '<|"|>', "<start_function_call>": "<escape>"}
 
 
 class Gemma(ToolFormat):
-    """Keys are bare; numbers, ``true``, lists and objects are as in JSON, whose strings count as well."""
+    """Parses calls with bare keys.  Other values are as in JSON, whose strings are accepted as well."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.literal("call:")

@@ -1,4 +1,4 @@
-"""GigaChat 3.1: a JSON object behind ``<|function_call|>``.  GigaChat 3: behind the header of a turn of its own."""
+"""GigaChat 3.1: a JSON object after ``<|function_call|>``.  GigaChat 3: after the header of a separate turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CALL, _TURN, _HEADER = "<|function_call|>", "<|message_sep|>", "function call<|
 
 
 class GigaChat(ToolFormat):
-    """The mark that ends a turn is not shown; a call may follow it."""
+    """Parses a call, which may follow the mark that ends a turn; the mark is dropped."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start == _TURN:
@@ -25,7 +25,7 @@ class GigaChat(ToolFormat):
 FORMAT = GigaChat(
     name="gigachat",
     starts=(_CALL, _TURN),
-    # In GigaChat 3's vocabulary line ends are a part of these tokens.
+    # In GigaChat 3's vocabulary, line ends are part of these tokens.
     marks=("<|role_sep|>", f"{_TURN}\n\n", "<|role_sep|>\n"),
     frames_content=True,
     hints=((_CALL, "<|role_sep|>"), ("function call", "<|role_sep|>")),

@@ -15,7 +15,7 @@ __all__ = ["FORMAT", "ArgumentTags"]
 
 @dataclass(frozen=True)
 class ArgumentTags(ToolFormat):
-    """``suffix`` is in every tag's name; texts stand as they are, other values as JSON."""
+    """Parses argument tags whose names have a ``suffix``.  Texts are verbatim, other values are JSON."""
 
     suffix: str = ""
 
@@ -23,7 +23,7 @@ class ArgumentTags(ToolFormat):
         yield (yield from self.call(scan, tools))
 
     def call(self, scan: Scanner, tools: Tools) -> Wait[Call]:
-        """Take what comes behind ``<tool_call>``."""
+        """Take the call after ``<tool_call>``."""
         tail = self.suffix + ">"
         yield from scan.space()
         name = yield from name_of(scan)
@@ -47,7 +47,7 @@ class ArgumentTags(ToolFormat):
                 yield from scan.literal("<arg_value" + tail)
                 yield from arguments.take(scan, key if key in arguments.schema.members else key.strip())
                 yield from scan.space()
-            # Not the end of all instead: an answer that breaks off may lack arguments.
+            # The end of the text does not count: an answer that breaks off may lack arguments.
             yield from scan.literal(last)
         return arguments.call
 

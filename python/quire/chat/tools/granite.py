@@ -1,4 +1,4 @@
-"""Granite 3: a JSON list behind ``<|tool_call|>`` (3.0) or ``<tool_call>`` (3.1 and later).  Granite 4 is Hermes."""
+"""Granite 3: a JSON list after ``<|tool_call|>`` (3.0) or ``<tool_call>`` (3.1 and later).  Granite 4 is Hermes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""gpt-oss (harmony): channels.  ``analysis`` is reasoning, ``final`` and ``commentary`` are content, and what has a
-recipient is a call."""
+"""gpt-oss (harmony): channels.
+
+``analysis`` is reasoning, ``final`` and ``commentary`` are content, and a message with a recipient is a call.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _KINDS = {"analysis": Kind.REASONING, "commentary": Kind.CONTENT, "final": Kind.
 
 
 class Harmony(ToolFormat):
-    """The prompt ends with ``<|start|>assistant``; the recipient may stand before or behind the channel."""
+    """Parses messages.  The prompt ends with ``<|start|>assistant``; a recipient may precede or follow a channel."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return _messages(scan, "")
@@ -64,7 +66,7 @@ def _messages(scan: Scanner, start: str) -> Steps:
 
 
 def _call(scan: Scanner, recipient: str) -> Generator[Call | Text | None, None, str]:
-    """Take a call's arguments; returns the mark behind them."""
+    """Take a call's arguments; return the mark after them."""
     call = yield from json_arguments(scan, checked_name(recipient.removeprefix("functions.")))
     with pending([call]):
         yield from scan.space()

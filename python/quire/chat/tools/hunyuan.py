@@ -14,7 +14,7 @@ _SUFFIX = ":opensource"
 
 @dataclass(frozen=True)
 class Hunyuan(ArgumentTags):
-    """One block of calls."""
+    """Parses one block of calls."""
 
     suffix: str = _SUFFIX
 

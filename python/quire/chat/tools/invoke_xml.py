@@ -1,4 +1,4 @@
-"""Calls as ``<invoke name="...">`` with a ``<parameter name="...">`` for each argument, the plan of some formats."""
+"""Calls as ``<invoke name="...">`` with a ``<parameter name="...">`` for each argument, used by several formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIRE_SAYS_TEXT = {"": None, ' string="true"': True, ' string="false"': False}
 
 @dataclass(frozen=True)
 class InvokeXml(ToolFormat):
-    """``ends`` has the end of each of ``starts``; ``prefix`` is in the tags' names."""
+    """Parses such calls.  ``ends`` has the end of each of ``starts``; ``prefix`` is part of the tags' names."""
 
     ends: tuple[str, ...] = ()
     prefix: str = ""
@@ -34,7 +34,7 @@ class InvokeXml(ToolFormat):
 
 
 def read_invocations(scan: Scanner, tools: Tools, prefix: str, end: str, starts: tuple[str, ...]) -> Steps:
-    """One call or more, up to ``end``; ``starts``: what may come behind that."""
+    """Read one or more calls up to ``end``, which ``starts`` may follow."""
     begin, parameter = f'<{prefix}invoke name="', f'<{prefix}parameter name="'
     tags = ValueTags(
         parameter,

@@ -1,4 +1,4 @@
-"""Calls that are JSON objects, whole ones and the beginnings of some."""
+"""Parse calls that are JSON objects, whole or partial."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class JsonKeys:
-    """The names that a call's parts go by in JSON objects."""
+    """The names of a call's parts in JSON objects."""
 
     name: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id", "tool_call_id")
 
     def of_call(self, key: str) -> bool:
-        """Whether a member that is called so holds nothing that a call without arguments would lose."""
+        """Return whether a member of this name holds nothing that a call without arguments would lose."""
         return key in (*self.name, *self.id, "id", "tool_call_id", "index", "type", "function")
 
 
@@ -43,8 +43,10 @@ KEYS = JsonKeys()
 
 
 def checked_arguments(raw: str) -> str:
-    """Arguments as the text of a JSON object.  A JSON string that holds one counts too, and one that holds nothing, as
-    null does, for none.  Raises Malformed."""
+    """Return arguments as the text of a JSON object.  Raises Malformed.
+
+    A JSON string that contains an object is accepted.  An empty string and null mean no arguments.
+    """
     value = strict_json(raw)
     if isinstance(value, str):
         raw, value = value, strict_json(value) if value.strip() else None
@@ -60,7 +62,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def members(raw: str) -> dict[str, str]:
-    """The members of a valid JSON object, values as they are written.  Raises Malformed for one that is there twice."""
+    """Return the members of a valid JSON object, with values as written.  Malformed for a repeated member."""
     found: dict[str, str] = {}
     at = _skip(raw, raw.index("{") + 1)
     while raw[at] != "}":
@@ -77,7 +79,7 @@ def members(raw: str) -> dict[str, str]:
 
 
 def items(raw: str) -> list[str]:
-    """The items of a valid JSON array, as they are written."""
+    """Return the items of a valid JSON array as written."""
     found = []
     at = _skip(raw, raw.index("[") + 1)
     while raw[at] != "]":
@@ -95,9 +97,9 @@ def _skip(raw: str, at: int) -> int:
 
 
 def call_of_json(raw: str, keys: JsonKeys = KEYS, bare: bool = False) -> Call:
-    """The call that a JSON object is; ``{"function": {...}}`` counts too.  Raises Malformed.
+    """Return the call in a JSON object, or in ``{"function": {...}}``.  Raises Malformed.
 
-    ``bare``: the object stands for itself, without marks, so it must have arguments to be a call.
+    A ``bare`` object has no marks around it, so it must have arguments to be a call.
     """
     if not raw.lstrip().startswith("{"):
         raise Malformed
@@ -118,7 +120,7 @@ def call_of_json(raw: str, keys: JsonKeys = KEYS, bare: bool = False) -> Call:
 
 
 def json_list(scan: Scanner, keys: JsonKeys = KEYS) -> Wait[list[Call]]:
-    """The calls of a JSON array of objects, or of one object: all or none."""
+    """Return the calls of a JSON array of objects, or of one object: all or none."""
     raw = yield from json_value(scan, keys)
     calls = [call_of_json(item, keys) for item in items(raw)] if raw.startswith("[") else [call_of_json(raw, keys)]
     if not calls:
@@ -127,7 +129,7 @@ def json_list(scan: Scanner, keys: JsonKeys = KEYS) -> Wait[list[Call]]:
 
 
 def json_value(scan: Scanner, keys: JsonKeys = KEYS, bare_names: Collection[str] | None = None) -> Wait[str]:
-    """The text of an object or array that is a call, or a list of them.  ``bare_names``: see ``started_calls``."""
+    """Take the text of an object or array that is a call or a list of calls.  ``bare_names``: see ``started_calls``."""
     try:
         return (yield from scan.json())
     except CutOff as cut:
@@ -135,20 +137,23 @@ def json_value(scan: Scanner, keys: JsonKeys = KEYS, bare_names: Collection[str]
 
 
 def json_arguments(scan: Scanner, name: str, id: str | None = None) -> Wait[Call]:
-    """The call of a tool, of which the arguments come next: a JSON object."""
+    """Take the arguments of a tool's call, a JSON object."""
     try:
         return Call(name, checked_arguments((yield from scan.json())), id)
     except CutOff as cut:
         raise Unfinished([Call(name, _started_arguments(cut.text), id)]) from None
 
 
-# Beginnings, of answers that were cut
+# Partial calls, in answers that were cut
 
 
 @dataclass(frozen=True)
 class StartedObject:
-    """The beginning of a JSON object: its whole ``members``, and of the next one the beginning of its name
-    (``begun``), or its name (``key``) and the beginning of its value (``rest``)."""
+    """The beginning of a JSON object.
+
+    It has the complete ``members`` and, for the next one, the beginning of its name (``begun``), or its name (``key``)
+    and the beginning of its value (``rest``).
+    """
 
     members: dict[str, str]
     begun: str = ""
@@ -157,7 +162,7 @@ class StartedObject:
 
     @property
     def flat(self) -> StartedObject:
-        """With the members of ``function`` as its own."""
+        """Return the object with the members of ``function`` as its own."""
         if self.key == "function" and self.rest.startswith("{"):
             inner = started_object(self.rest)
             return StartedObject({**self.members, **inner.members}, inner.begun, inner.key, inner.rest)
@@ -166,7 +171,7 @@ class StartedObject:
 
 
 def started_object(raw: str) -> StartedObject:
-    """The parts of an object's beginning."""
+    """Split the beginning of an object into its parts."""
     found: dict[str, str] = {}
     at = _skip(raw, 1)
     while raw[at : at + 1] not in ("", "}"):
@@ -188,7 +193,7 @@ def started_object(raw: str) -> StartedObject:
 
 
 def started_list(raw: str) -> tuple[list[str], str]:
-    """The whole items of an array's beginning, and the beginning of the next one."""
+    """Return the complete items of an array's beginning, and the beginning of the next one."""
     found: list[str] = []
     at = _skip(raw, 1)
     while raw[at : at + 1] not in ("", "]"):
@@ -203,10 +208,10 @@ def started_list(raw: str) -> tuple[list[str], str]:
 
 
 def started_calls(raw: str, keys: JsonKeys = KEYS, bare_names: Collection[str] | None = None) -> list[Call]:
-    """The calls of the beginning of an array, or of an object.  Raises Malformed for what could be none.
+    """Return the calls in the beginning of an array or object.  Malformed if it cannot become a call.
 
-    ``bare_names``: it stands for itself, without marks, so that what has other members, or another tool's name than one
-    of these, is no call.
+    With ``bare_names`` there are no marks around it, so an object with other members, or with a name that is not one of
+    these tools, is not a call.
     """
     if not raw.startswith("["):
         return _started_call(raw, keys, bare_names)
@@ -246,7 +251,7 @@ def _check_bare(parts: StartedObject, keys: JsonKeys) -> None:
 
 
 def _started_arguments(raw: str) -> str:
-    """The beginning of arguments; they may be the text of a JSON string."""
+    """Return the beginning of arguments, which may be the text of a JSON string."""
     raw = raw.lstrip()
     if raw.startswith('"'):
         for n in range(len(raw), max(0, len(raw) - 12), -1):  # an escape may be cut
@@ -262,7 +267,7 @@ def _started_arguments(raw: str) -> str:
 
 
 def _end_of_value(raw: str, at: int) -> int | None:
-    """Where the value at a place ends; None for one that is not whole, as a number at the end may not be."""
+    """Return the end of the value at a place, or None if it may be incomplete, like a number at the end."""
     try:
         _, end = _DECODER.raw_decode(raw, at)
     except (ValueError, RecursionError):

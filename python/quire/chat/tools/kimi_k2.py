@@ -15,7 +15,7 @@ _ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")
 
 
 class KimiK2(ToolFormat):
-    """The ids are the model's own; it wants to see them again beside the results."""
+    """Parses calls with the model's own ids, which it expects beside the results."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start == _SECTION:

@@ -26,7 +26,7 @@ _TAGS = ValueTags(
 
 
 class KimiK3(ToolFormat):
-    """The response and the calls are parts of a message; the marks between them are not shown."""
+    """Parses the response and the calls, which are parts of a message; the marks between them are dropped."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         if start != f"{_OPEN}tools{_SEPARATOR}":

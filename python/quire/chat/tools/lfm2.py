@@ -16,12 +16,12 @@ _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 
 
 class Lfm2(ToolFormat):
-    """The list stands alone between its marks."""
+    """Parses the list between its marks."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.space()
         if (yield from scan.next_of(_START)) is not None:
-            raise Malformed  # one too many
+            raise Malformed  # a superfluous one
         try:
             calls = yield from read_to_end(scan, lambda text: _calls(text.strip(), tools), _END)
         except CutOff as cut:

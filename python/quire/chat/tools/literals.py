@@ -1,4 +1,4 @@
-"""Values in the notation of Python and of its relatives, read without evaluating anything."""
+"""Parse values in Python's notation and similar ones, without evaluating anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\
 _PYTHON_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.])")
 _ZEROS = re.compile(r"-?0[0-9]+(?![\w.])")
 _FUNCTION = re.compile(r"[^\s()\[\]{}<>\"'`=,:;|\\]+")
-# Names that are not the tool's: what the notation itself has between is none of it.
+# Keys that the tool does not list: without characters of the notation.
 _KEYS = {
     "=": re.compile(r"[^\s=,()\[\]{}<>\"'`][^\n=,()\[\]{}<>\"'`]*"),
     ":": re.compile(r"[^\s:,{}<>\"'`][^\n:,{}<>\"'`]*"),
@@ -27,7 +27,7 @@ _WORDS: dict[str, object] = {
     "True": True, "true": True, "False": False, "false": False, "None": None, "null": None,
 }  # fmt: skip
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
-# A quote that was not escaped stands where neither an argument nor the end of a call follows.
+# A quote that neither an argument nor the end of a call follows was not escaped.
 _RAW_END = {
     quote: re.compile(rf"{quote}(?=\s*(?:,\s*[^\s=,()'\"]+\s*=|\)\s*(?:,\s*[^\s()'\"]+\(|\]?\s*$)))") for quote in "'\""
 }
@@ -36,12 +36,14 @@ _PLAIN = {quote: re.compile(rf"[^{quote}\\]*") for quote in "'\""}
 
 @dataclass
 class LiteralReader:
-    """Reads values from ``text`` at ``at``.  Every method raises Malformed for what is not there.
+    """Parses values from ``text`` at ``at``.  Every method raises Malformed if the expected syntax is absent.
 
-    ``string_mark``: what stands on both sides of a string; None for Python's quotes.  With one, the keys of objects are
-    bare, plain quotes count beside it, and so do texts without any.  ``names``: keys that the tool has, which may have
-    any signs in them.  ``in_call``: whether the values are arguments of a call, and not a text by themselves; ``raw``:
-    whether their strings stand as they are, without escapes.
+    Attributes:
+        string_mark: Stands on both sides of a string; None for Python's quotes.  With a mark, the keys of objects are
+            bare, and plain quotes and texts without quotes are accepted, too.
+        names: The tool's keys, which may contain any characters.
+        in_call: Whether the values are arguments of a call rather than a whole text.
+        raw: Whether strings are verbatim, without escapes.
     """
 
     text: str
@@ -64,7 +66,7 @@ class LiteralReader:
         return self._behind_space() >= len(self.text)
 
     def comes(self, sign: str) -> bool:
-        """Take a sign, and white space before it, if it comes next."""
+        """Take a character, and white space before it, if it comes next."""
         self.space()
         found = self.text.startswith(sign, self.at)
         self.at += len(sign) if found else 0
@@ -75,11 +77,11 @@ class LiteralReader:
             raise Malformed
 
     def function(self) -> str:
-        """The name of a function."""
+        """Take the name of a function."""
         return self._match(_FUNCTION)
 
     def key(self, sign: str) -> str:
-        """A bare key, of those that the tool has the longest, before ``sign``; takes both."""
+        """Take a bare key and the ``sign`` after it, preferring the longest key that the tool lists."""
         listed = self._listed(sign)
         if listed is not None:
             name, self.at = listed
@@ -93,7 +95,7 @@ class LiteralReader:
         return name
 
     def _listed(self, sign: str) -> tuple[str, int] | None:
-        """The tool's key that comes next before ``sign``, and the place behind both."""
+        """Return the tool's key that comes next before ``sign``, and the place after both."""
         for place in dict.fromkeys((self.at, self._behind_space())):
             listed = [name for name in self.names if self.text.startswith(name + sign, place)]
             if listed:
@@ -114,7 +116,7 @@ class LiteralReader:
         return self.at if match is None else match.end()
 
     def value(self, depth: int = 0) -> object:
-        """A string, number, word, list, tuple or object."""
+        """Take a string, number, word, list, tuple or object."""
         if depth > MAX_DEPTH:
             raise Malformed
         self.space()
@@ -132,10 +134,10 @@ class LiteralReader:
         return self._word()
 
     def _word(self) -> object:
-        """True, false, none; in a call also a text without quotes."""
+        """Take true, false, none or, in a call, a text without quotes."""
         scrap = _SCRAP.match(self.text, self.at)
         assert scrap is not None
-        if scrap.end() == len(self.text):  # a number or a word that is cut
+        if scrap.end() == len(self.text):  # a number or word may be cut
             self.at = scrap.end()
         if scrap[0] in _WORDS:
             self.at = scrap.end()
@@ -143,11 +145,11 @@ class LiteralReader:
         if self.string_mark is not None:
             return self._match(_BARE_TEXT).rstrip()
         if self.in_call:
-            return self._match(_ZEROS)  # it would be another number, or none
+            return self._match(_ZEROS)  # the whole might be another number, or none
         raise Malformed
 
     def mapping(self, depth: int = 0) -> dict[str, object]:
-        """``{key: value, ...}``."""
+        """Take ``{key: value, ...}``."""
         found: dict[str, object] = {}
         self.must("{")
         self.members(found, ":", "}", depth + 1)
@@ -156,14 +158,14 @@ class LiteralReader:
     def members(self, found: dict[str, object], separator: str, end: str, depth: int = 0) -> None:
         """Take ``key separator value, ...`` and ``end`` into ``found``.
 
-        Arguments of a call (``=``) have words for keys, each once; an object has the last of two values of a key.
+        Arguments of a call (``=``) have words as keys, each once; in an object, the last value of a key counts.
         """
         is_call = separator == "="
         is_bare = is_call or self.string_mark is not None
         while True:
             if found and not self.comes(","):
                 return self.must(end)
-            # A key of the tool may begin as what ends them does.
+            # A key of the tool may begin with the end.
             if not (is_bare and self._listed(separator)) and self.comes(end):
                 return None
             if is_bare:
@@ -179,7 +181,7 @@ class LiteralReader:
             found[key] = self._raw_string() if self.raw and depth == 0 and self._at_string() else self.value(depth)
             if depth == 0:
                 if self.at >= len(self.text):
-                    del found[key]  # it may go on, as a number does
+                    del found[key]  # it may continue, like a number
                     raise Malformed
                 self.begun = None
 
@@ -252,7 +254,7 @@ class LiteralReader:
 
 
 def _paired(text: str) -> str:
-    """A text with the characters that pairs of escapes stand for, as in JSON."""
+    """Combine pairs of surrogate escapes into characters, as in JSON."""
     if not any("\ud800" <= sign <= "\udfff" for sign in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -266,7 +268,7 @@ def _number(text: str) -> int | float:
 
 
 def python_value(text: str) -> object:
-    """The value of a Python literal.  Raises Malformed."""
+    """Return the value of a Python literal.  Raises Malformed."""
     reader = LiteralReader(text)
     value = reader.value()
     reader.space()

@@ -15,7 +15,7 @@ _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
 class Llama3(ToolFormat):
-    """Several bare objects are separated by semicolons."""
+    """Parses calls; several bare objects are separated by semicolons."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return self._bare(scan, tools)
@@ -55,7 +55,7 @@ class Llama3(ToolFormat):
 
 
 def _python_tag(text: str, tools: Tools) -> list[Call]:
-    """Built-in tools are called as ``name.call(argument="...")``; other text is code for an interpreter."""
+    """Read a call of a built-in tool, ``name.call(argument="...")``; other text is code for an interpreter."""
     try:
         calls = [
             Call(checked_name(name.removesuffix(".call")), arguments_text(values))
@@ -73,7 +73,7 @@ def _python_tag(text: str, tools: Tools) -> list[Call]:
 
 
 def _interpreter(tools: Tools) -> tuple[str, str]:
-    """The tool that takes code, and its argument.  Raises Malformed where there is none."""
+    """Return the tool that takes code, and its argument.  Malformed if there is none."""
     for name in _INTERPRETERS:
         if name in tools.properties:
             return name, next(iter(tools.properties[name]), "code")

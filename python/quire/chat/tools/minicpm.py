@@ -14,7 +14,7 @@ _IN_CDATA = ValueTags(_CDATA, "]]></param>", _PARAMETER, _END, key_end='"', star
 
 
 class MiniCpm(ToolFormat):
-    """Texts with signs of XML stand in CDATA sections."""
+    """Parses calls in which texts with XML characters are CDATA sections."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         name = yield from name_of(scan)

@@ -15,7 +15,7 @@ _START, _END, _INVOKE = f"{_MARK}<tool_call>", f"{_MARK}</tool_call>", f'{_MARK}
 
 
 class MiniMaxM3(ToolFormat):
-    """All calls stand in one block."""
+    """Parses calls, which are all in one block."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.space()
@@ -44,7 +44,7 @@ def _invocation(scan: Scanner, tools: Tools) -> Wait[Call]:
 
 
 def _value(scan: Scanner, text: str, tag: str, schema: ValueSchema, depth: int) -> Wait[object]:
-    """The value of a tag, of which the text up to the next mark was taken."""
+    """Take the value of a tag, whose text up to the next mark was taken."""
     if (yield from scan.optional(f"</{tag}>")) is not None:
         if not text and not schema.allows("string"):
             return [] if schema.allows("array") else {} if schema.allows("object") else text
@@ -66,7 +66,7 @@ def _value(scan: Scanner, text: str, tag: str, schema: ValueSchema, depth: int) 
 
 
 def _part_of(schema: ValueSchema, tag: str) -> ValueSchema:
-    """The schema of a tag within a value."""
+    """Return the schema of a tag within a value."""
     return schema.item if tag == "item" and tag not in schema.members else schema.member(tag)
 
 

@@ -15,12 +15,12 @@ _MAX_ID_CHARACTERS = 128
 
 
 class Mistral(ToolFormat):
-    """``name[CALL_ID]id[ARGS]{...}``, where the marks between may be absent."""
+    """Parses ``name[CALL_ID]id[ARGS]{...}``, in which the marks may be absent."""
 
     def read(self, scan: Scanner, start: str, tools: Tools) -> Steps:
         yield from scan.space()
         if (yield from scan.next_of(start)) is not None:
-            raise Malformed  # one too many
+            raise Malformed  # a superfluous one
         if (yield from scan.next_of("[", "{")) is not None:
             yield from (yield from json_list(scan))
             return
@@ -34,7 +34,7 @@ class Mistral(ToolFormat):
         yield (yield from json_arguments(scan, name, id or None))
 
     def new_id(self) -> str | None:
-        """Nine letters and digits, which Mistral's templates insist on."""
+        """Return nine letters and digits, which Mistral's templates require."""
         return os.urandom(5).hex()[:9]
 
 

@@ -15,7 +15,7 @@ _HEADER = re.compile(r"[^<\r\n]*")
 
 
 class Muse(ToolFormat):
-    """The prompt ends with ``<|start|>assistant``."""
+    """Parses messages; the prompt ends with ``<|start|>assistant``."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return _messages(scan, tools)

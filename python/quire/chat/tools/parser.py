@@ -1,4 +1,4 @@
-"""The parts of an answer in a wire format, as the answer comes."""
+"""Parse an answer in a wire format while it arrives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["ToolParser"]
 
 
 class ToolParser:
-    """Takes an answer in pieces and gives what it consists of: text, and calls once they are complete.
+    """Parses an answer in pieces into text, and calls once they are complete.
 
-    A call is given as a whole, because only then is it known to be one: what turns out to be malformed comes back as
-    content, with every character.  White space between a call and what is beside it belongs to the format.
+    A call is returned whole, because only then is it known to be one.  Malformed calls become content, with every
+    character.  White space next to a call belongs to the format.
     """
 
     def __init__(self, format: ToolFormat, tools: Tools | None) -> None:
-        """``tools`` None: there are none to call, so that calls are content."""
+        """Create a parser.  With ``tools`` None there is nothing to call, so calls are content."""
         self._format = format
         self._tools = tools or Tools()
         self._has_tools = tools is not None
@@ -30,15 +30,14 @@ class ToolParser:
         self._marks = (*format.starts, *(mark for mark in format.closers if mark not in format.starts))
 
     def feed(self, text: str) -> list[Call | Text]:
-        """What is new with more of the answer."""
+        """Parse more of the answer; return the new parts."""
         self._scan.feed(text)
         return list(self._parts())
 
     def finish(self, cut: bool = False) -> list[Call | Text]:
-        """What is left at the answer's end.
+        """End the answer; return the remaining parts.
 
-        ``cut``: it ended because of its length, so that a call that is not whole comes as far as it goes, and the
-        beginning of a mark is nothing.
+        If it was ``cut`` by its length, a partial call is returned and the beginning of a mark is dropped.
         """
         left = self._cut() if cut else []
         self._scan.close()
@@ -50,11 +49,11 @@ class ToolParser:
 
     @property
     def n_held(self) -> int:
-        """Characters that arrived but cannot be told apart yet."""
+        """The number of characters that arrived but are still undecided."""
         return self._scan.n_left
 
     def _parts(self) -> Iterator[Call | Text]:
-        """What can be said of the text that arrived."""
+        """Yield the parts of the text that are decided."""
         while True:
             if self._reader is None:
                 text, start = self._scan.piece(self._marks if self._follows_call else self._format.starts)
@@ -65,7 +64,7 @@ class ToolParser:
                 if start not in self._format.starts:
                     yield from self._closer(self._scan.commit())
                     continue
-                # The start is not done with: it is content if no call follows.
+                # The start stays undecided: it is content if no call follows.
                 self._reader = self._format.read(self._scan, start, self._tools)
             part = self._next_part(self._reader)
             if part is None:
@@ -86,14 +85,14 @@ class ToolParser:
             yield part
 
     def _closer(self, mark: str) -> Iterator[Text]:
-        """Handle a mark that ends calls.  Directly behind a call it is superfluous, and dropped."""
+        """Handle a mark that ends calls.  Directly after a call it is superfluous and dropped."""
         if self._follows_call:
             self._space.pop()
         else:
             yield from self._spaced(mark)
 
     def _cut(self) -> list[Call | Text]:
-        """What there is of a call, or of a mark; drops their text."""
+        """Return a partial call, if there is one, and drop its text or that of a mark."""
         reader, self._reader = self._reader, None
         if reader is None:
             return [] if self._is_prose() else self._dropped([])
@@ -108,7 +107,7 @@ class ToolParser:
         except StopIteration:
             self._scan.commit()
             return [*self._parts(), *self._cut()]
-        # The call was whole, and the reader looked further: what is behind it counts as well.
+        # The call was complete and the reader looked further: the text after it counts as well.
         self._reader = reader
         taken = self._scan.commit()
         if isinstance(part, Call) and not self._has_tools:
@@ -116,11 +115,11 @@ class ToolParser:
         return [*self._shown(part), *self._parts(), *self._cut()]
 
     def _is_prose(self) -> bool:
-        """Whether what is held, because it may begin a mark, begins a word within a line."""
+        """Return whether held text, which may begin a mark, begins a word within a line."""
         return self._scan.peek().isalpha() and not self._begins_line
 
     def _dropped(self, calls: list[Call]) -> list[Call | Text]:
-        """The calls in the place of what they were read from."""
+        """Return the calls in place of their text."""
         text = self._scan.commit() + self._scan.drop()
         if calls and not self._has_tools:
             return [*self._spaced(text)]
@@ -129,7 +128,7 @@ class ToolParser:
         return [*calls]
 
     def _next_part(self, reader: Steps) -> Call | Text | None:
-        """The reader's next part; None where it waits, or has ended."""
+        """Return the reader's next part, or None if it waits or has ended."""
         try:
             part = next(reader)
         except StopIteration:
@@ -153,7 +152,7 @@ class ToolParser:
         return Text(Kind.CONTENT, text)
 
     def _spaced(self, text: str) -> Iterator[Text]:
-        """Content, but for the white space at its end, which may stand before a call."""
+        """Yield content without white space at its end, which may precede a call."""
         shown = self._space.push(text)
         self._begins_line = text.endswith("\n") if text else self._begins_line
         if shown:

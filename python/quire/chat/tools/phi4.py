@@ -1,4 +1,4 @@
-"""Phi-4-mini: a JSON list between ``<|tool_call|>`` marks, or behind the word ``functools``."""
+"""Phi-4-mini: a JSON list between ``<|tool_call|>`` marks, or after the word ``functools``."""
 
 from __future__ import annotations
 

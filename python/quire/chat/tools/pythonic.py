@@ -17,12 +17,12 @@ _ENDS = ("<|python_end|>", "<|eot|>", "</function_calls>")
 
 
 def calls_of_python(text: str, tools: Tools) -> list[Call]:
-    """The calls that a text consists of.  Raises Malformed, GoesOn where more text may mend it."""
+    """Return the calls that a text consists of.  Raises Malformed, or GoesOn if more text may complete it."""
     return [Call(checked_name(name), arguments_text(values)) for name, values in python_calls(text, tools.properties)]
 
 
 def started_python_calls(text: str, tools: Tools) -> list[Call]:
-    """The calls that a text may be the beginning of.  Raises Malformed."""
+    """Return the calls at the beginning of which a text may be.  Raises Malformed."""
     if not text.strip():
         return []
     reader = CallReader(text, tools.properties)
@@ -34,7 +34,7 @@ def started_python_calls(text: str, tools: Tools) -> list[Call]:
 
 
 def take_python_calls(scan: Scanner, tools: Tools, *ends: str, before: str = "") -> Wait[list[Call]]:
-    """Take the calls up to one of ``ends``; ``before``: what of them was taken already."""
+    """Take the calls up to one of ``ends``.  ``before`` is their text that was taken already."""
     try:
         return (yield from read_to_end(scan, lambda text: calls_of_python(before + _without_print(text), tools), *ends))
     except CutOff as cut:
@@ -42,13 +42,13 @@ def take_python_calls(scan: Scanner, tools: Tools, *ends: str, before: str = "")
 
 
 def _without_print(text: str) -> str:
-    """A call that stands in ``print()``, as Gemma 3 writes them."""
+    """Unwrap a call inside ``print()``, as Gemma 3 writes it."""
     inner = text.strip()
     return inner.removeprefix("print(").removesuffix(")") if inner.startswith("print(") else text
 
 
 class Pythonic(ToolFormat):
-    """Read, never evaluated: only literals are arguments."""
+    """Parses calls without evaluating them: only literals are arguments."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return _list(scan, tools)

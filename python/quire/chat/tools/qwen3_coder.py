@@ -17,8 +17,10 @@ _FUNCTION, _FUNCTION_END, _PARAMETER = "<function=", "</function>", "<parameter=
 
 @dataclass(frozen=True)
 class FunctionTags(ToolFormat):
-    """Values are text between ``lines``; the tools' schemas say what they are.  The tag around it, which ends with
-    ``end``, may be absent."""
+    """Parses values that are text between ``lines`` and take their types from the tools' schemas.
+
+    The tag around a call, which ends with ``end``, may be absent.
+    """
 
     end: str = "</tool_call>"
     lines: Lines = Lines.EITHER
@@ -36,7 +38,7 @@ class FunctionTags(ToolFormat):
             while (yield from scan.optional(_FUNCTION)) is not None:
                 calls.append((yield from self._function(scan, tools)))
                 yield from scan.space()
-            while (yield from scan.optional(_FUNCTION_END)) is not None:  # one too many
+            while (yield from scan.optional(_FUNCTION_END)) is not None:  # a superfluous one
                 yield from scan.space()
             yield from scan.end(self.end)
         yield from calls

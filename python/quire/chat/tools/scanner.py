@@ -1,8 +1,8 @@
-"""Reading a text that comes in pieces.
+"""Scan a text that arrives in pieces.
 
-A wire format is a generator over a ``Scanner``.  The scanner's methods are generators themselves: each yields None
-where it must see more of the text, takes what it recognizes, and raises ``Malformed`` where the text is something else.
-What they find does not depend on where the text was cut, and the work is linear in its length.
+A wire format is a generator over a ``Scanner``.  The scanner's methods are generators, too: each yields None while it
+needs more text, takes the text that it recognizes, and raises ``Malformed`` for any other.  The result does not depend
+on where the text was cut, and the work is linear in its length.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 class Malformed(Exception):
-    """The text is not of the format: it is content."""
+    """The text does not follow the format, so it is content."""
 
 
 class CutOff(Exception):
-    """Thrown into a reader where it waits, when the answer ended because of its length: no more text comes, and what
-    there is of a call counts.  ``text``: what the scanner's step had taken, as far as that is a part of a value."""
+    """Thrown into a waiting reader when the answer was cut by its length: a partial call counts.
+
+    ``text`` is the text that the scanner's step had taken, as far as it is part of a value.
+    """
 
     text = ""
 
 
 def held_back(text: str, marks: tuple[str, ...]) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
+    """Return how many characters at the end of a text may be the beginning of a mark."""
     for n in range(min(len(text), max(map(len, marks), default=1) - 1), 0, -1):
         tail = text[-n:]
         if any(mark.startswith(tail) for mark in marks):
@@ -48,12 +50,12 @@ def held_back(text: str, marks: tuple[str, ...]) -> int:
 
 @lru_cache(maxsize=256)
 def _finder(texts: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern that finds the first of the texts, of several the longest, in one pass."""
+    """Return a pattern that finds the first of the texts, preferring the longest, in one pass."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
 class TrailingSpace:
-    """Holds back white space, and marks that may mean nothing, until it is known what follows."""
+    """Holds back white space, and marks that may be superfluous, until the next text arrives."""
 
     def __init__(self) -> None:
         self._held: list[str] = []
@@ -71,11 +73,11 @@ class TrailingSpace:
         return whole
 
     def hold(self, text: str) -> None:
-        """More that is not shown yet."""
+        """Hold more text."""
         self._held.append(text)
 
     def pop(self) -> str:
-        """What is held, held no more."""
+        """Return the held text and stop holding it."""
         held = "".join(self._held)
         self._held.clear()
         return held
@@ -86,7 +88,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def strict_json(raw: str) -> object:
-    """The value of a JSON text.  Raises Malformed for anything that is no JSON (RFC 8259)."""
+    """Return the value of a JSON text.  Malformed if it is not JSON (RFC 8259)."""
     try:
         return json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -94,7 +96,7 @@ def strict_json(raw: str) -> object:
 
 
 class Scanner:
-    """Text that arrived, as far as it was not taken; and what was taken since the last ``commit``."""
+    """The text that arrived and was not taken, and the text taken since the last ``commit``."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -107,36 +109,36 @@ class Scanner:
         """How often text may still be read again from an earlier place: it keeps the work linear."""
 
     def feed(self, text: str) -> None:
-        """More of the text."""
+        """Add text."""
         self._rest = self._rest[self._at :] + text
         self._at = 0
 
     def close(self) -> None:
-        """No more text will come."""
+        """Mark the end of the text."""
         self.closed = True
 
     @property
     def at_end(self) -> bool:
-        """Whether all that arrived was taken."""
+        """True if all arrived text was taken."""
         return self._at == len(self._rest)
 
     @property
     def n_left(self) -> int:
-        """Characters that arrived and were not taken."""
+        """The number of characters that arrived and were not taken."""
         return len(self._rest) - self._at
 
     def peek(self) -> str:
-        """The next character, if it arrived."""
+        """The next character, if it has arrived."""
         return self._rest[self._at : self._at + 1]
 
     def drop(self) -> str:
-        """Pass over all that arrived and was not taken; returns it."""
+        """Skip all arrived text that was not taken; return it."""
         dropped = self._rest[self._at :]
         self._rest, self._at = "", 0
         return dropped
 
     def commit(self, but: str = "") -> str:
-        """What was taken since the last time; from now on it is done with, but for ``but`` at its end."""
+        """Return the text taken since the last time and forget it, except for ``but`` characters at its end."""
         taken = "".join(self._taken)
         self._taken.clear()
         self.taken = 0
@@ -144,13 +146,13 @@ class Scanner:
         return taken
 
     def keep(self, text: str) -> None:
-        """Count a text that was committed as taken since."""
+        """Restore a committed text as taken."""
         if text:
             self._taken.append(text)
             self.taken += len(text)
 
     def take(self, n: int) -> str:
-        """The next ``n`` characters, as far as they arrived."""
+        """Take the next ``n`` characters, as far as they have arrived."""
         part = self._rest[self._at : self._at + n]
         self._at += len(part)
         if part:
@@ -159,11 +161,11 @@ class Scanner:
         return part
 
     def take_all(self) -> str:
-        """All that arrived."""
+        """Take all text that has arrived."""
         return self.take(len(self._rest) - self._at)
 
     def rewind(self, place: int) -> None:
-        """Give back what was taken behind a place, which ``taken`` told."""
+        """Give back the text taken after a place, which ``taken`` returned."""
         n = self.taken - place
         given: list[str] = []
         while n > 0:
@@ -182,7 +184,7 @@ class Scanner:
             self._at = 0
 
     def next_of(self, *texts: str) -> Wait[str | None]:
-        """Which of the texts comes next, the longest; None for none of them.  Takes nothing."""
+        """Return the longest of the texts that comes next, or None.  Takes nothing."""
         longest = max(map(len, texts))
         while True:
             head = self._rest[self._at : self._at + longest]
@@ -205,7 +207,7 @@ class Scanner:
         return found
 
     def end(self, text: str) -> Wait[None]:
-        """Take the text that ends something, or the end of all: stop strings and stop tokens are not shown."""
+        """Take an end text, or the end of the answer, because stop strings and stop tokens are not shown."""
         found = yield from self.optional(text)
         if found is None:
             rest = self._rest[self._at :]
@@ -214,13 +216,13 @@ class Scanner:
             self.take(len(rest))
 
     def ended(self) -> Wait[bool]:
-        """Whether no more text comes."""
+        """Return whether no more text comes."""
         while self.at_end and not self.closed:
             yield
         return self.at_end
 
     def run(self, pattern: re.Pattern[str]) -> Wait[str]:
-        """Take what matches a pattern of the form ``[...]*``."""
+        """Take the text that matches a pattern of the form ``[...]*``."""
         parts = []
         while True:
             match = pattern.match(self._rest, self._at)
@@ -238,8 +240,10 @@ class Scanner:
         return self.run(_SPACE)
 
     def until(self, *ends: str) -> Wait[tuple[str, str]]:
-        """Take the text before the nearest of ``ends`` and the end itself: (text, end); the end is empty where all
-        of the text ended."""
+        """Take the text before the nearest of ``ends`` and the end; return both.
+
+        The end is empty if the whole text ended first.
+        """
         parts: list[str] = []
         while True:
             part, end = self.piece(ends)
@@ -253,7 +257,7 @@ class Scanner:
                 raise
 
     def piece(self, ends: tuple[str, ...]) -> tuple[str, str | None]:
-        """Take what arrived before the nearest of ``ends``, and the end itself; None for one that did not come."""
+        """Take the arrived text before the nearest of ``ends``, and the end, or None if it has not arrived."""
         found = _finder(ends).search(self._rest, self._at) if ends else None
         if found is not None:
             part = self.take(found.start() - self._at)
@@ -264,7 +268,7 @@ class Scanner:
         return part, "" if self.closed else None
 
     def json(self) -> Wait[str]:
-        """Take a JSON object or array, and white space before it; its text, which is valid JSON."""
+        """Take a JSON object or array and white space before it; return its text, which is valid JSON."""
         start = len(self._taken)
         try:
             yield from self.space()

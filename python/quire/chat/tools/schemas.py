@@ -1,4 +1,4 @@
-"""JSON Schemas of arguments, as far as they tell how a text is to be read."""
+"""JSON Schemas of arguments, as far as they determine how a text is parsed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
 _MAX_DEPTH = 16
 _MAX_PARTS = 256
 _MAX_VISITED = 10_000
-# They say nothing of other types, but nobody writes them for those.
+# They do not restrict other types, but are only written for these.
 _OF_TEXTS = frozenset({"pattern", "minLength", "maxLength", "format", "contentEncoding", "contentMediaType"})
 
 
 @dataclass(frozen=True)
 class ValueSchema:
-    """A schema.  ``roots``: the documents in which its references are looked up, one after the other."""
+    """A schema.  Its references are looked up in ``roots``, one document after the other."""
 
     said: object = None
     roots: tuple[object, ...] = ()
 
     @classmethod
     def of(cls, schema: object) -> ValueSchema:
-        """Return a schema as one; references in a plain one are to itself."""
+        """Wrap a schema.  References of a plain one are resolved in itself."""
         return schema if isinstance(schema, ValueSchema) else cls(schema, (schema,))
 
     @cached_property
@@ -52,7 +52,7 @@ class ValueSchema:
 
     @cached_property
     def choices(self) -> list[object] | None:
-        """The values of ``enum`` or ``const``; None where there are none."""
+        """The values of ``enum`` or ``const``, or None."""
         for part in self._parts():
             values = part.get("enum", [part["const"]] if "const" in part else None)
             if isinstance(values, list):
@@ -71,12 +71,12 @@ class ValueSchema:
         return found
 
     def member(self, name: str) -> ValueSchema:
-        """The schema of a member, listed or not."""
+        """Return the schema of a member, listed or not."""
         listed = self.members.get(name)
         if listed is not None:
             return listed
         patterns = self._first("patternProperties").said
-        if isinstance(patterns, Mapping) and len(patterns) == 1:  # the only ones there may be
+        if isinstance(patterns, Mapping) and len(patterns) == 1:  # the only allowed values
             return ValueSchema(next(iter(patterns.values())), self.roots)
         return self._first("additionalProperties")
 
@@ -109,7 +109,7 @@ class ValueSchema:
         return ANY
 
     def _parts(self) -> Iterator[Mapping[str, object]]:
-        """The schema, and those that it refers to or is put together from."""
+        """Yield the schema, and those that it refers to or is composed of."""
         left: list[tuple[object, int]] = [(self.said, 0)]
         for _ in range(_MAX_PARTS):
             if not left:
@@ -125,7 +125,7 @@ class ValueSchema:
             left += [(schema, depth + 1) for schema in inner]
 
     def _referred(self, schema: Mapping[str, object]) -> object:
-        """The schema that ``$ref`` points to; None if there is none."""
+        """Return the schema that ``$ref`` points to, or None."""
         reference = schema.get("$ref", schema.get("$dynamicRef"))
         if not isinstance(reference, str):
             return None
@@ -140,11 +140,11 @@ class ValueSchema:
         return None
 
     def _types_of(self, schema: object, known: dict[int, frozenset[str] | None], depth: int) -> frozenset[str] | None:
-        """``known``: of the schemas that were seen, or are being seen, by their identities."""
+        """Return the types of a schema.  ``known`` has those of visited schemas by identity."""
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return None
         if id(schema) not in known:
-            known[id(schema)] = None  # of one that contains itself
+            known[id(schema)] = None  # for a schema that contains itself
             known[id(schema)] = self._combined(schema, known, depth + 1)
         return known[id(schema)]
 
@@ -200,7 +200,7 @@ def _step(schema: object, step: str) -> object:
 
 
 def _anchored(root: object, name: str) -> object:
-    """The definition with an ``$anchor``."""
+    """Return the definition with an ``$anchor``."""
     for keyword in ("$defs", "definitions"):
         definitions = root.get(keyword) if isinstance(root, Mapping) else None
         for schema in definitions.values() if isinstance(definitions, Mapping) else ():

@@ -1,4 +1,4 @@
-"""Seed-OSS: the tags of Qwen3-Coder in ``<seed:tool_call>``, values without line ends of the format."""
+"""Seed-OSS: the tags of Qwen3-Coder in ``<seed:tool_call>``, without line ends around values."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]*")
 
 
 class Solar(ToolFormat):
-    """The prompt ends with ``<|begin|>assistant``."""
+    """Parses messages; the prompt ends with ``<|begin|>assistant``."""
 
     def begin(self, scan: Scanner, tools: Tools) -> Steps | None:
         return _parts(scan)

@@ -1,4 +1,4 @@
-"""Calls that are JSON between marks, the plan of many formats."""
+"""Calls that are JSON between marks, used by many formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SURPLUS = re.compile(r"[}\]\s]*")
 
 @dataclass(frozen=True)
 class TaggedJson(ToolFormat):
-    """``start {...} end`` or ``start [{...}, ...] end``; ``ends`` has the end of each start, empty for none."""
+    """Parses ``start {...} end`` or ``start [{...}, ...] end``.  ``ends`` has the end of each start, empty for none."""
 
     ends: tuple[str, ...] = ()
     keys: JsonKeys = KEYS
@@ -32,7 +32,7 @@ class TaggedJson(ToolFormat):
                     calls += yield from json_list(scan, self.keys)
                     yield from scan.space()
                 yield from scan.run(_SURPLUS)
-                # Some models write the start where the end should be.
+                # Some models write the start instead of the end.
                 if (yield from scan.next_of(start)) is None:
                     yield from scan.end(end)
         yield from calls

@@ -1,4 +1,4 @@
-"""Where values end that stand between tags or marks as they are: a closing tag may be a part of what a model writes."""
+"""Find the end of verbatim values between tags or marks: a closing tag may be part of the value."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ _MAX_CLOSERS = 4
 class ValueTags:
     """The tags of a format that writes arguments one by one.
 
-    ``opening`` and ``closing``: of a value.  ``following``: what begins the next argument, with its name up to
-    ``key_end`` where that can be told.  ``last``: what ends the call.  Behind it come ``ends``, of what stands around
-    calls, ``starts``, of more of the answer, or nothing.
+    Attributes:
+        opening: Begins a value.
+        closing: Ends a value.
+        following: Begins the next argument, whose name ends with ``key_end`` if there is one.
+        last: Ends the call.
+        ends: End the marks around calls, after ``last``.
+        starts: Begin more of the answer, after ``last``.
     """
 
     opening: str
@@ -34,7 +38,7 @@ class ValueTags:
 
 
 class _End(Enum):
-    """How sure it is that a closing tag ends the value."""
+    """The certainty that a closing tag ends the value."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -42,7 +46,7 @@ class _End(Enum):
 
 
 def take_key(scan: Scanner, names: dict[str, T], end: str) -> Wait[str]:
-    """Take the name of an argument and ``end`` behind it; only a listed name may have the end in it."""
+    """Take the name of an argument and the ``end`` after it.  Only a listed name may contain the end."""
     listed = [name + end for name in names if end in name or not name]
     found = (yield from scan.optional(*listed)) if listed else None
     if found is not None:
@@ -56,9 +60,9 @@ def take_key(scan: Scanner, names: dict[str, T], end: str) -> Wait[str]:
 def take_value(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[str]:
     """Take a value and its closing tag.
 
-    Of several closing tags the first counts behind which the call goes on, with an argument that ``is_new`` or to its
-    end, and which has no opening one in the value; where none is certain, the likeliest.  Raises Malformed for none at
-    all, CutOff with what there is of the value.
+    Of several closing tags, the first counts that is followed by an argument that ``is_new`` or by the end of the call,
+    and that no opening tag in the value belongs to.  If none is certain, the likeliest counts.  Malformed if there is
+    none; CutOff with the partial value.
     """
     start = scan.taken
     if scan.rereads > 0:
@@ -86,10 +90,9 @@ def take_value(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) ->
 def _certain(
     scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool], nested: bool
 ) -> Wait[tuple[str | None, bool]]:
-    """Take a value up to the tag that certainly ends it, or that likely does if no other comes; None for neither, and
-    whether it is certain.
+    """Take a value up to the tag that certainly, or else likely, ends it; None for neither.
 
-    ``nested``: whether opening tags in it count.
+    Also returns whether the end is certain.  ``nested``: whether opening tags in the value count.
     """
     start, depth = scan.taken, 1
     parts: list[str] = []
@@ -124,7 +127,7 @@ def _certain(
 
 
 def _end(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[_End]:
-    """Tell whether the closing tag that was just taken ends a value, by what follows; takes nothing."""
+    """Judge by the following text whether the closing tag just taken ends a value.  Takes nothing."""
     place, found = scan.taken, None
     try:
         yield from scan.space()
@@ -144,7 +147,7 @@ def _end(scan: Scanner, tags: ValueTags, is_new: Callable[[str], bool]) -> Wait[
         cut.text = ""
         if found is None:
             raise
-        return _End.CERTAIN  # nothing speaks against it
+        return _End.CERTAIN  # no evidence against it
     finally:
         scan.rewind(place)
 
@@ -159,9 +162,9 @@ class GoesOn(Malformed):
 
 
 def read_to_end(scan: Scanner, read: Callable[[str], T], *ends: str) -> Wait[T]:
-    """Take the text before one of ``ends``, and the end; returns what ``read`` makes of the text.
+    """Take the text before one of ``ends``, and the end; return the result of ``read`` on the text.
 
-    An end counts only where ``read`` does not raise GoesOn: it may stand in a string.  CutOff has all of the text.
+    An end counts only if ``read`` does not raise GoesOn, because it may be inside a string.  CutOff has the whole text.
     """
     parts: list[str] = []
     first: int | None = None
@@ -177,7 +180,7 @@ def read_to_end(scan: Scanner, read: Callable[[str], T], *ends: str) -> Wait[T]:
             return read("".join(parts))
         except GoesOn:
             if not end or scan.rereads == 0:
-                scan.rewind(first)  # what follows may be whole
+                scan.rewind(first)  # the rest may be complete
                 raise
         scan.rereads -= 1
         parts.append(end)

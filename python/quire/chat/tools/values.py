@@ -1,4 +1,4 @@
-"""Arguments that come as plain text, one by one: their types are those of the tool's schema."""
+"""Convert arguments that arrive as plain text to the types of the tool's schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["arguments_text", "is_text", "typed_value"]
 
 
 def arguments_text(values: Mapping[str, object]) -> str:
-    """Arguments as JSON text.  Raises Malformed for what JSON has not (infinities)."""
+    """Return arguments as JSON text.  Malformed for values that JSON lacks (infinities)."""
     try:
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError):
@@ -21,16 +21,17 @@ def arguments_text(values: Mapping[str, object]) -> str:
 
 
 def is_text(schema: object, as_text: bool | None = None) -> bool:
-    """Whether a value can be nothing but the text that it is written as."""
+    """Return whether a value can only be the text that it is written as."""
     return as_text is True or ValueSchema.of(schema).is_text
 
 
 def typed_value(text: str, schema: object, as_text: bool | None = None) -> object:
-    """The value that a text stands for, by its JSON Schema.
+    """Return the value of a text by its JSON Schema.
 
-    JSON first, then Python's words and containers (templates print ``True`` and ``None``), where the schema allows what
-    comes out; otherwise the text itself.  Without a schema a text that is a JSON value other than a string is that
-    value.  Numbers are JSON's: 007 and .5 are texts.  ``as_text``: what the wire itself says, where it does.
+    The text is parsed as JSON, then as Python's words and containers (templates print ``True`` and ``None``), if the
+    schema allows the result; otherwise the value is the text itself.  Without a schema, a text that is a JSON value
+    other than a string is that value.  Numbers are those of JSON: 007 and .5 are texts.  ``as_text`` tells whether the
+    wire format marks the value as text; None if it does not say.
     """
     known = ValueSchema.of(schema)
     if as_text is True or known.is_text:
