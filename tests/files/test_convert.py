@@ -170,7 +170,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "config_no_json": (lambda f: (f / "config.json").write_text("{"), LoadError, "config.json' must be JSON"),
     "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json' must be JSON"),
     "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "must hold a JSON object"),
-    "architecture": (edit("config.json", architectures=["MysteryForCausalLM"]), UnsupportedError, "LlamaForCausalLM.* but is 'MysteryForCausalLM'"),
+    "architecture": (edit("config.json", architectures=["MysteryForCausalLM"]), UnsupportedError, "'MysteryForCausalLM'.* LlamaForCausalLM"),
     "no_architecture": (edit("config.json", architectures=[], model_type="mystery"), LoadError, "'architectures'"),
     "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size' must be in config.json"),
     "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size' of config.json must be a whole number"),
