@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from image_processor_cases import picture
-
 from quire._native.core import find_device
 from quire.checkpoints.conversion.projector import convert_projector
 from quire.engine.vision import VisionEncoder
@@ -51,7 +50,12 @@ def test_qwen3vl(qwen3vl: tuple[Any, Path], tmp_path: Path, dtype: str, kernels:
     model, folder = qwen3vl
     convert_projector(folder, tmp_path / "mmproj.gguf", dtype)
     encoder = VisionEncoder(GGUFReader(tmp_path / "mmproj.gguf"), find_device("cpu"), threads=2, kernels=kernels)
-    config = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 16, "min_pixels": 1024, "max_pixels": 1 << 18}
+    config = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": 16,
+        "min_pixels": 1024,
+        "max_pixels": 1 << 18,
+    }
     processor = open_processor(config, patch_size=16, merge=2)
     for size in SIZES:
         (view,) = processor.process(picture(*size)).views

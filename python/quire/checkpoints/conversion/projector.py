@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..._native.quant import quantize
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFWriter
 from ...models.vision import vision_checkpoint_of
+from ...models.vision.checkpoint import image_keys
 from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
@@ -38,7 +39,10 @@ class _Conversion:
         names = [str(name) for name in whole.items("architectures")]
         self.mapping = vision_checkpoint_of(names[0] if names else "")
         self.config = whole.inner("vision_config")
-        self.keys = [(name, key.kind, key.read(self.config)) for name, key in self.mapping.keys.items()]
+        self.keys: list[tuple[str, str, object]] = [
+            (name, key.kind, key.read(self.config)) for name, key in self.mapping.keys.items()
+        ]
+        self.keys += [(name, kind, value) for name, (kind, value) in image_keys(_image_settings(folder)).items()]
         self.checkpoint = StoredCheckpoint(folder, None)
         prefix = self._prefix()
         table = {ours: _below(prefix, theirs) for ours, theirs in self.mapping.tensors(self.config).items()}
@@ -75,8 +79,8 @@ class _Conversion:
         writer.set("general.quantization_version", 2, "u32")
         writer.set(f"{ARCH}.has_vision_encoder", True)
         writer.set(f"{ARCH}.projector_type", self.mapping.projector)
-        for key, value in self.mapping.flags.items():
-            writer.set(f"{ARCH}.{key}", value)
+        for key, flag in self.mapping.flags.items():
+            writer.set(f"{ARCH}.{key}", flag)
         for key, kind, value in self.keys:
             if value is not None:
                 writer.set(f"{ARCH}.vision.{key}", value, kind)
@@ -91,6 +95,14 @@ class _Conversion:
 
     def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
         yield quantize(self.values(target), dtype).numpy()
+
+
+def _image_settings(folder: Path) -> Mapping[str, object]:
+    """The settings of the image processor; empty where the folder has none."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).is_file():
+            return read_json(folder / name)
+    return {}
 
 
 def _below(prefix: str, theirs: str | Source) -> Source:

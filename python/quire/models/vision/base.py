@@ -1,8 +1,8 @@
 """The interface of vision encoders, and the rows that a step brings to them.
 
-An encoder is two traces.  The first has a row per patch and ends with hidden states; the second has a row per token, made
-of the hidden states of neighbouring patches, and ends with what the language model reads.  Rows of neighbours follow each
-other in memory, so the second reads the memory of the first.
+An encoder is two traces.  The first has a row per patch and ends with hidden states.  The second has a row per token,
+made of the hidden states of neighbouring patches, and ends with what the language model reads.  Rows of neighbours
+follow each other in memory, so the second reads the memory of the first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..._native.core import Tensor as Array
 from ..._native.graph import Trace, Tracer
 from ...errors import UnsupportedError
 from ...files.gguf import GGUFReader
+from ...media import ImageProcessor
 from ...media.pixels import Floats
 from ...nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
 from .checkpoint import VisionCheckpoint
@@ -34,7 +35,10 @@ class VisionModel(Protocol):
         patch_dim: Numbers of a patch, as the family's image processor orders them.
         patch_size: A patch's side in pixels.
         merge: Patches along each side of the square that becomes one token.
-        n_out: Numbers of a token: the language model's width, once more for each of its layers that reads the image too.
+        n_out: Numbers of a token: the language model's width, and as many for each of its layers that images add to.
+        pad: The text of the token that stands for a row of an image.
+        markup: What the prompt has for an image, with one ``pad``.
+        processor: The image processor that the file describes.
         taps: Layers whose hidden states the projector reads besides the last ones, ascending.
     """
 
@@ -44,6 +48,9 @@ class VisionModel(Protocol):
     patch_size: int
     merge: int
     n_out: int
+    pad: str
+    markup: str
+    processor: ImageProcessor
     taps: Sequence[int]
 
     def inputs(self, patches: Floats, n_rows: int, n_cols: int) -> Floats:

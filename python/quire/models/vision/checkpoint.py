@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...checkpoints.mapping import Fields, Key, Source
 from ...checkpoints.mapping.changes import Array, Change
+from ...media import ImageProcessor, open_processor
+from ...nn import Keys
 
-__all__ = ["VisionCheckpoint", "frame_of"]
+__all__ = ["VisionCheckpoint", "frame_of", "image_keys", "image_processor"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,42 @@ class VisionCheckpoint:
     keys: Mapping[str, Key]
     flags: Mapping[str, bool]
     tensors: Callable[[Fields], Mapping[str, str | Source]]
+
+
+# Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
+_NUMBERS = {"image_mean": "image_mean", "image_std": "image_std"}
+_LIMITS = {"image_min_pixels": "min_pixels", "image_max_pixels": "max_pixels"}
+
+
+def image_processor(keys: Keys, name: str, patch_size: int, merge: int) -> ImageProcessor:
+    """Return the image processor of a file: transformers' class ``name`` with the settings in the keys."""
+    config: dict[str, object] = {"image_processor_type": name, "patch_size": patch_size, "merge_size": merge}
+    for key, field in _NUMBERS.items():
+        if keys.has(f"vision.{key}"):
+            config[field] = keys.numbers(f"vision.{key}", 3)
+    for key, field in _LIMITS.items():
+        if keys.has(f"vision.{key}"):
+            config[field] = keys.integer(f"vision.{key}", low=1)
+    return open_processor(config, patch_size=patch_size, merge=merge)
+
+
+def image_keys(processor: Mapping[str, Any]) -> dict[str, tuple[str, object]]:
+    """Return the keys, with their types, for the settings of preprocessor_config.json."""
+    nested = processor.get("image_processor")
+    config: Mapping[str, Any] = nested if isinstance(nested, Mapping) else processor
+    size = config.get("size")
+    limits: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
+    found: dict[str, tuple[str, object]] = {}
+    for key, field in _NUMBERS.items():
+        if isinstance(value := config.get(field), list):
+            found[key] = "f32[]", value
+    for key, field, edge in (
+        ("image_min_pixels", "min_pixels", "shortest_edge"),
+        ("image_max_pixels", "max_pixels", "longest_edge"),
+    ):
+        if isinstance(value := config.get(field, limits.get(edge)), int):
+            found[key] = "u32", value
+    return found
 
 
 def frame_of(index: int) -> Change:

@@ -44,5 +44,4 @@ def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
     down, across = down[:, None, None], across[None, :, None]
     upper = table[top][:, left] * (1 - across) + table[top][:, right] * across
     lower = table[bottom][:, left] * (1 - across) + table[bottom][:, right] * across
-    mixed: Floats = upper * (1 - down) + lower * down
-    return mixed
+    return (upper * (1 - down) + lower * down).astype(np.float32, copy=False)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...checkpoints.mapping import Fields, Source, made, taken, u32
+from ..._native.graph import concat, slice
+from ...checkpoints.mapping import Fields, Source, computed, tensor, u32
 from ...errors import LoadError
 from ...media.pixels import Floats
-from ..._native.graph import concat, slice
 from ...nn import MLP, Keys, LayerNorm, Linear, RopeSpec, Step, Tensor, Weights, activate, rope
-from .checkpoint import VisionCheckpoint, frame_of
+from .checkpoint import VisionCheckpoint, frame_of, image_processor
 from .grids import bilinear_rows, merged_places
 
 EPS = 1e-6
@@ -56,6 +56,9 @@ class Merger:
 
 
 class Qwen3Vl:
+    pad = "<|image_pad|>"
+    markup = "<|vision_start|><|image_pad|><|vision_end|>"
+
     def __init__(self, keys: Keys, weights: Weights) -> None:
         read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
         self.dim, self.n_layer, self.patch_size = (
@@ -67,6 +70,7 @@ class Qwen3Vl:
             raise LoadError(f"[clip] embedding_length {self.dim} does not divide into {n_head} heads of 4 parts")
         keys.only("vision.attention.layer_norm_epsilon", float(np.float32(EPS)))
         keys.only("use_gelu", True)
+        self.processor = image_processor(keys, "Qwen2VLImageProcessor", self.patch_size, self.merge)
         is_tapped = keys.integers("vision.is_deepstack_layers", self.n_layer, 0, high=1)
         self.taps = [i for i, tapped in enumerate(is_tapped) if tapped]
 
@@ -74,7 +78,7 @@ class Qwen3Vl:
         frames = [vision.dequantized(name, (self.dim, 3, self.patch_size, self.patch_size)) for name in FRAME_WEIGHTS]
         kernel = np.stack(frames, axis=2).reshape(self.dim, self.patch_dim)
         self.patch_embedding = Linear(
-            vision.made("patch_embd.rows", kernel), vision.tensor("patch_embd.bias", (self.dim,), vector=True)
+            vision.computed("patch_embd.rows", kernel), vision.tensor("patch_embd.bias", (self.dim,), vector=True)
         )
         side = int(vision.n_rows("position_embd.weight") ** 0.5)
         self.positions = vision.numbers("position_embd.weight", (side * side, self.dim)).reshape(side, side, self.dim)
@@ -99,7 +103,7 @@ class Qwen3Vl:
         quarter = head_dim // 4
         factors = np.repeat(np.array([1.0, 1.0 / THETA], np.float32), quarter)
         return RopeSpec(
-            n_dims=head_dim, layout="half", freq_base=THETA**2, factors=weights.made("rope_factors", factors),
+            n_dims=head_dim, layout="half", freq_base=THETA**2, factors=weights.computed("rope_factors", factors),
             sections=(0, quarter, quarter),
         )  # fmt: skip
 
@@ -140,8 +144,8 @@ def _tapped(config: Fields) -> list[bool]:
 
 def _tensors(config: Fields) -> Mapping[str, str | Source]:
     table: dict[str, str | Source] = {
-        "v.patch_embd": taken("patch_embed.proj", change=frame_of(0)),
-        "v.patch_embd.weight.1": taken("patch_embed.proj.weight", change=frame_of(1)),
+        "v.patch_embd": tensor("patch_embed.proj", change=frame_of(0)),
+        "v.patch_embd.weight.1": tensor("patch_embed.proj.weight", change=frame_of(1)),
         "v.position_embd": "pos_embed",
         "v.blk.{i}.ln1": "blocks.{i}.norm1",
         "v.blk.{i}.ln2": "blocks.{i}.norm2",
@@ -168,12 +172,14 @@ _QWEN = VisionCheckpoint(
         "block_count": u32("depth"),
         "feed_forward_length": u32("intermediate_size"),
         "attention.head_count": u32("num_heads"),
-        "attention.layer_norm_epsilon": made("f32", lambda config: EPS),
+        "attention.layer_norm_epsilon": computed("f32", lambda config: EPS),
         "patch_size": u32("patch_size"),
         "spatial_merge_size": u32("spatial_merge_size"),
         "projection_dim": u32("out_hidden_size"),
-        "image_size": made("u32", lambda config: int(config.integer("num_position_embeddings") ** 0.5) * config.integer("patch_size")),
-        "is_deepstack_layers": made("bool[]", _tapped),
+        "image_size": computed(
+            "u32", lambda config: int(config.integer("num_position_embeddings") ** 0.5) * config.integer("patch_size")
+        ),
+        "is_deepstack_layers": computed("bool[]", _tapped),
     },
     {"use_gelu": True},
     _tensors,
