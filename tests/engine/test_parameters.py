@@ -129,6 +129,8 @@ def test_a_message_brings_the_parameters_unchanged() -> None:
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(set_fields(params)), strict=False)
     assert params_of(sent) == params
     assert params_of({}) == USUAL
+    # The listener has checked it: the worker does not.
+    assert params_of({"top_k": -5}).top_k == -5
 
 
 def test_the_page_has_the_settings() -> None:

@@ -8,7 +8,8 @@ import pytest
 from quire import _native
 from quire._native.engine import VocabInfo, default_sampling_order
 from quire.errors import RequestError
-from quire.params.sampling import DEFAULT_SAMPLERS, SamplingParams
+from quire.params.sampling import DEFAULT_SAMPLERS, PARAMETERS, SamplingParams
+from quire.params.stages import LLAMA_CPP_ORDER
 
 Native = _native.engine.SamplingParams
 ALL_NUMBERS = [math.nan, math.inf, -math.inf, -(2**63), 2**63, 10**400]
@@ -172,34 +173,28 @@ def test_fields_that_depend_on_each_other():
         native.validate()
 
 
-ACTIVE = {
-    "penalties": {"repetition_penalty": 1.1},
-    "dry": {"dry_multiplier": 0.8},
-    "temperature": {"temperature": 0.0},
-    "top_n_sigma": {"top_n_sigma": 1.0},
-    "top_k": {"top_k": 5},
-    "top_p": {"top_p": 0.5},
-    "min_p": {"min_p": 0.5},
-    "typical_p": {"typical_p": 0.5},
-    "tfs_z": {"tfs_z": 0.5},
-    "xtc": {"xtc_probability": 0.5},
-    "mirostat": {"mirostat": 2},
-}
+STAGED = {name: parameter.stage for name, parameter in PARAMETERS.items() if parameter.stage}
 
 
-@pytest.mark.parametrize("stage", DEFAULT_SAMPLERS)
-def test_no_option_is_silently_ignored(stage):
-    others = [name for name in DEFAULT_SAMPLERS if name != stage]
+@pytest.mark.parametrize("name", STAGED)
+def test_no_option_is_silently_ignored(name):
+    rule, stage = PARAMETERS[name].rule, STAGED[name]
+    value = next(v for v in (2, 1, 0.5) if rule.low <= v <= rule.high and v != getattr(SamplingParams(), name))
+    others = [each for each in DEFAULT_SAMPLERS if each != stage]
     assert SamplingParams(samplers=others).samplers == tuple(others)
     with pytest.raises(RequestError, match=f"samplers .*'{stage}'"):
-        SamplingParams(samplers=others, **ACTIVE[stage])
+        SamplingParams(samplers=others, **{name: value})
     native = Native()
     native.samplers = others
     native.validate()
-    for name, value in ACTIVE[stage].items():
-        setattr(native, name, value)
+    setattr(native, name, value)
     with pytest.raises(RequestError, match=f"samplers .*'{stage}'"):
         native.validate()
+
+
+def test_every_stage_has_parameters():
+    assert set(STAGED.values()) == set(DEFAULT_SAMPLERS)
+    assert {*LLAMA_CPP_ORDER, "mirostat"} == set(DEFAULT_SAMPLERS)
 
 
 def test_ids_must_be_of_the_vocabulary():

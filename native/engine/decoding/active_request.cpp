@@ -107,8 +107,7 @@ SequenceSpec ActiveRequest::take_spec() {
             wants_prompt_rows() ? LogitRows::every : LogitRows::last,
             std::move(request.snapshot_positions),
             request.second_text.value_or(no_second_text),
-            std::move(source),
-            std::move(request.media)};
+            std::move(source)};
 }
 
 int32_t ActiveRequest::n_likeliest(int index) const {

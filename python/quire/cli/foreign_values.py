@@ -12,11 +12,6 @@ __all__ = ["Values", "ours_of"]
 Values: TypeAlias = "list[str] | None"
 """Values for Quire's option, which is given once for each; None if it need not be given."""
 
-_LETTERS = {
-    "d": "dry", "k": "top_k", "y": "typical_p", "p": "top_p", "s": "top_n_sigma", "m": "min_p", "t": "temperature",
-    "x": "xtc", "e": "penalties",
-}  # fmt: skip
-
 
 def ours_of(how: str, value: str) -> Values:
     """Convert a value by its row's ``how``.  ValueError with the expected form if that is impossible."""
@@ -61,10 +56,12 @@ def _load_mode(value: str) -> Values:
 
 
 def _sampler_letters(value: str) -> Values:
-    unknown = sorted(set(value) - set(_LETTERS))
+    from ..params.stages import STAGE_LETTERS
+
+    unknown = sorted(set(value) - set(STAGE_LETTERS))
     if unknown:
-        raise ValueError(f"expected letters from {''.join(_LETTERS)}")
-    return [";".join(_LETTERS[letter] for letter in value)]
+        raise ValueError(f"expected letters from {''.join(STAGE_LETTERS)}")
+    return [";".join(STAGE_LETTERS[letter] for letter in value)]
 
 
 def _reasoning_format(value: str) -> Values:

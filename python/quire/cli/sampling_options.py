@@ -16,6 +16,7 @@ from ..params.parameter import Parameter
 from ..params.rules import Bias, Bool, Float, Names, Strings
 from ..params.sampling import DEFAULT_SAMPLERS, PARAMETERS, SamplingParams
 from ..params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
+from ..params.stages import stage_named
 from .form_options import FORM_OPTIONS, taken_form
 from .model_options import PRESET
 
@@ -39,14 +40,7 @@ def _samplers(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     """Parse names of stages, including llama.cpp's spellings."""
     if value is None:
         return DEFAULT_SAMPLERS
-    names = (name.strip().lower().replace("-", "_") for name in value.replace(";", ",").split(","))
-    return tuple(_STAGES.get(name, name) for name in names if name)
-
-
-# llama.cpp's names of stages that differ.
-_STAGES = {
-    "typ_p": "typical_p", "typ": "typical_p", "typical": "typical_p", "temp": "temperature", "nucleus": "top_p",
-}  # fmt: skip
+    return tuple(stage_named(name) for name in value.replace(";", ",").split(",") if name.strip())
 
 
 def _option(name: str, parameter: Parameter, default: object) -> Decorator:

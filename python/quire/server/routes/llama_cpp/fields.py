@@ -11,13 +11,14 @@ from msgspec import Meta
 
 from ....params.sampling import SamplingParams, fields_of
 from ....params.sampling_defaults import chat_defaults
+from ....params.stages import LLAMA_CPP_ORDER
 from ...body_types import Body
 from ...failures import ApiError
 from ...worker.protocol import ModelInfo
 from ..adapter_scales import LoraScales, check_scales, shown_adapters
 from ..fields import Bias, ConstrainedBody, Id, Name, Stop, Stops, Text, stops_of
 from ..sampling_fields import entry_limits, limits_of, sampling_fields, sampling_of
-from ..stages import LLAMA_CPP_ORDER, stages_of
+from ..stages import stages_of
 
 __all__ = ["CompletionBody", "GenerationFields", "InfillBody", "PromptObject", "settings_of"]
 
