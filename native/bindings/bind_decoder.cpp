@@ -30,16 +30,39 @@ Pooling pooling(const std::string &name) {
                        cat("embedding must be none, mean, cls, last or taps but is '", name.substr(0, 40), "'"));
 }
 
+using Rows = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using Places = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using Media = std::vector<std::tuple<int64_t, py::bytes, Rows>>;
+
+std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::optional<Places> &places,
+                                                size_t n_prompt) {
+    if (spans.empty() && !places) return nullptr;
+    auto media = std::make_shared<PromptMedia>();
+    for (const auto &[begin, digest, rows] : spans) {
+        if (rows.ndim() != 2)
+            throw ShapeError("request", cat("rows of media have ", rows.ndim(), " dimensions: expected 2"));
+        const auto width = static_cast<size_t>(rows.shape(1));
+        if (!media->spans.empty() && width != media->width)
+            throw ShapeError("request", cat("rows of media have ", width, " and ", media->width, " values"));
+        media->width = width;
+        media->spans.push_back({begin, rows.shape(0), std::string(digest), {rows.data(), rows.data() + rows.size()}});
+    }
+    if (places) media->set_axes({places->data(), places->data() + places->size()}, static_cast<int64_t>(n_prompt));
+    return media;
+}
+
 // A request and its parameters as they were when it was made.
 Request make_request(std::vector<int32_t> token_ids, const SamplingParams *params, std::string salt, int priority,
                      std::string key, bool external_logits, bool prompt_logits, bool grammar,
                      const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
-                     std::string speculation, std::vector<int32_t> prediction) {
+                     std::string speculation, std::vector<int32_t> prediction, const Media &media,
+                     const std::optional<Places> &places) {
     if (embedding && prompt_logits)
         throw RequestError("request", "embedding must not come with prompt_logits but does");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
+    auto found = prompt_media(media, places, token_ids.size());
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
             embedding       ? Task::embedding
@@ -56,7 +79,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             std::move(snapshot_positions),
             second_text,
             std::move(speculation),
-            std::move(prediction)};
+            std::move(prediction),
+            std::move(found)};
 }
 
 const char *kind_name(const Event &event) {
@@ -117,7 +141,8 @@ void bind_event(py::module_ &m) {
              py::arg("visible_tokens") = VisibleTokens(), py::arg("embedding") = py::none(),
              py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
              py::arg("second_text") = py::none(), py::arg("speculation") = "",
-             py::arg("prediction") = std::vector<int32_t>());
+             py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
+             py::arg("places") = py::none());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

@@ -42,8 +42,8 @@ SourceNames source_names(std::span<const int32_t> source, int block_tokens, cons
     return names;
 }
 
-HashChain::HashChain(PrefixContext context, int block_tokens)
-    : context_(std::move(context)), block_tokens_(static_cast<size_t>(block_tokens)) {
+HashChain::HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media)
+    : context_(std::move(context)), media_(std::move(media)), block_tokens_(static_cast<size_t>(block_tokens)) {
     if (block_tokens < 1) throw ShapeError("prefix_hash", cat("block_tokens must be positive but is ", block_tokens));
 }
 
@@ -51,11 +51,33 @@ void HashChain::cut(int64_t n_tokens) {
     hashes_.resize(std::min(hashes_.size(), static_cast<size_t>(n_tokens) / block_tokens_));
 }
 
+PrefixContext HashChain::context_of_block(int64_t begin, int64_t end) const {
+    PrefixContext context = context_;
+    const auto add = [&context](int64_t number) {
+        context.media.append(reinterpret_cast<const char *>(&number), sizeof number);
+    };
+    for (const MediaName &media : media_) {
+        if (media.end <= begin || media.begin >= end) continue;
+        // Which of its rows lie where in the block.
+        add(media.begin - begin);
+        add(static_cast<int64_t>(media.digest.size()));
+        context.media += media.digest;
+    }
+    return context;
+}
+
 std::span<const PrefixHash> HashChain::of(std::span<const int32_t> tokens) {
     const size_t n_full = tokens.size() / block_tokens_;
     while (hashes_.size() < n_full) {
         const auto parent = hashes_.empty() ? std::nullopt : std::optional(hashes_.back());
-        hashes_.push_back(block_hash(parent, tokens.subspan(hashes_.size() * block_tokens_, block_tokens_), context_));
+        const size_t begin = hashes_.size() * block_tokens_;
+        const std::span<const int32_t> block = tokens.subspan(begin, block_tokens_);
+        if (media_.empty()) {
+            hashes_.push_back(block_hash(parent, block, context_));
+            continue;
+        }
+        const auto first = static_cast<int64_t>(begin), end = static_cast<int64_t>(begin + block_tokens_);
+        hashes_.push_back(block_hash(parent, block, context_of_block(first, end)));
     }
     return std::span(hashes_).first(n_full);
 }

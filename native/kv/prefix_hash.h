@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kv/media_names.h"
+
 namespace quire {
 
 // 256 bits, so that nobody finds two prefixes of one name.
@@ -28,7 +30,7 @@ struct PrefixHashHasher {
 // What K and V depend on beside the tokens, and who may share them.
 struct PrefixContext {
     std::string adapter; // name and version of the adapter, empty without one
-    std::string media;   // digest of the images and sounds inside the prompt
+    std::string media;   // digests of the images and sounds that the block holds rows of
     std::string salt;    // only equal salts share; by default the tenant's
 };
 
@@ -48,14 +50,18 @@ SourceNames source_names(std::span<const int32_t> source, int block_tokens, cons
 // The hashes of one sequence's full blocks, computed once each.
 class HashChain {
   public:
-    HashChain(PrefixContext context, int block_tokens);
+    // Each block's context also names the media that it holds rows of, so that text before an image is shared.
+    HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media = {});
     // Of the full blocks of `tokens`, which continue those of earlier calls.
     std::span<const PrefixHash> of(std::span<const int32_t> tokens);
     void cut(int64_t n_tokens); // the tokens after so many are other ones from now on
     const PrefixContext &context() const { return context_; }
 
   private:
+    PrefixContext context_of_block(int64_t begin, int64_t end) const;
+
     PrefixContext context_;
+    std::vector<MediaName> media_;
     size_t block_tokens_;
     std::vector<PrefixHash> hashes_;
 };

@@ -1,4 +1,4 @@
-"""Images, audio and files: none is read, no URL is fetched, and every way to send one is rejected by name.
+"""Images, audio and files with a model that reads text: no URL is fetched, and everything is rejected by name.
 
 Oracle: the message parts that the APIs document; a socket that nobody connects to.
 """
@@ -53,12 +53,12 @@ def asked(url: str) -> list[tuple[str, dict[str, Any], str]]:
             "content[0]: unsupported block type 'image'",
         ),
         (MESSAGES + "/count_tokens", {"model": "tiny-chat", "messages": user(by_url)}, "image"),
-        (RESPONSES, {"input": user({"type": "input_image", "image_url": url})}, "input_image"),
+        (RESPONSES, {"input": user({"type": "input_image", "image_url": url})}, "image"),
         ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [url]}}, "multimodal_data"),
         (
             "/api/chat",
             {"model": "tiny-chat", "messages": [{"role": "user", "content": "x", "images": [url]}]},
-            "images",
+            "image",
         ),
         ("/api/generate", {"model": "tiny-chat", "prompt": "x", "images": [url]}, "images"),
     ]

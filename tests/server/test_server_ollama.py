@@ -263,7 +263,7 @@ def test_invalid_fields_are_named(fields: dict[str, Any], name: str) -> None:
 
 
 def test_unreadable_messages() -> None:
-    message = {"role": "user", "content": "x", "images": ["x"]}
+    message = {"role": "user", "content": "x", "images": [5]}
     response = post("/api/chat", {"model": "fake", "messages": [message]})
     assert response.status_code == 400
     assert "messages[0]" in response.json()["error"]

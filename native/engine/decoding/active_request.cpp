@@ -107,7 +107,8 @@ SequenceSpec ActiveRequest::take_spec() {
             wants_prompt_rows() ? LogitRows::every : LogitRows::last,
             std::move(request.snapshot_positions),
             request.second_text.value_or(no_second_text),
-            std::move(source)};
+            std::move(source),
+            std::move(request.media)};
 }
 
 int32_t ActiveRequest::n_likeliest(int index) const {

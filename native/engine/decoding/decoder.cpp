@@ -71,8 +71,29 @@ void Decoder::require_task(const Request &request) const {
         throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
 }
 
+void Decoder::require_media(const Request &request) const {
+    if (!request.media) return;
+    const auto n_read = static_cast<size_t>(executor_->n_features_read());
+    if (n_read == 0 || decoder_start_) throw UnsupportedError("request", "the model reads no images and no sounds");
+    const auto n_prompt = static_cast<int64_t>(request.token_ids.size());
+    const PromptMedia &media = *request.media;
+    if (media.width != n_read - 1)
+        throw ShapeError("request", cat("rows of media have ", media.width, " values: expected ", n_read - 1));
+    if (!media.axes.empty() && media.axes.size() != 3 * request.token_ids.size())
+        throw ShapeError("request",
+                         cat("places of media have ", media.axes.size(), " values: expected ", 3 * n_prompt));
+    int64_t end = 0;
+    for (const MediaSpan &span : media.spans) {
+        if (span.begin < end || span.n_rows < 1 || span.n_rows > n_prompt - span.begin)
+            throw RequestError("request", cat("media of ", span.n_rows, " rows at position ", span.begin,
+                                              " overlaps other media or the end of the prompt"));
+        end = span.begin + span.n_rows;
+    }
+}
+
 RequestId Decoder::submit(Request request) {
     require_task(request);
+    require_media(request);
     const DrafterSet drafters = drafters_for(request);
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,

@@ -90,6 +90,7 @@ class Decoder {
     void push(Command command); // close() has ended what it would be about
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
+    void require_media(const Request &request) const;
     void require_task(const Request &request) const;
     void publish(); // figures first, so that who sees an event sees its effect on them
     const std::shared_ptr<Executor> executor_;

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "engine/sampling/log_probs.h"
 #include "engine/sampling/sampling_params.h"
+#include "engine/scheduling/prompt_media.h"
 
 namespace quire {
 
@@ -51,6 +52,7 @@ struct Request {
     std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
     std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
     std::vector<int32_t> prediction; // what the answer is expected to be, for drafters
+    std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
 };
 
 enum class EventKind {

@@ -1,11 +1,13 @@
 #include "engine/scheduling/batch.h"
 
+#include <algorithm>
+
 namespace quire {
 namespace {
 
 void clear(StepBatch &batch, size_t n_groups) {
-    for (auto *array : {&batch.tokens, &batch.positions, &batch.token_types, &batch.logit_rows, &batch.row_begin,
-                        &batch.n_kv, &batch.states})
+    for (auto *array : {&batch.tokens, &batch.positions, &batch.token_types, &batch.axes, &batch.logit_rows,
+                        &batch.row_begin, &batch.n_kv, &batch.states})
         array->clear();
     batch.groups.resize(n_groups);
     for (GroupBatch &group : batch.groups)
@@ -23,6 +25,19 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
         batch.token_types.push_back(position >= s.second_text ? 1 : 0);
     }
     batch.row_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
+}
+
+// The places of all rows, if some are not the positions.
+void add_axes(StepBatch &batch, const Plan &plan) {
+    const auto has_places = [](const PlanItem &item) {
+        return item.sequence->media && !item.sequence->media->axes.empty();
+    };
+    if (std::none_of(plan.items.begin(), plan.items.end(), has_places)) return;
+    for (size_t axis = 0; axis < 3; ++axis)
+        for (const PlanItem &item : plan.items)
+            for (int64_t position = item.first; position < item.first + item.n_tokens; ++position)
+                batch.axes.push_back(has_places(item) ? item.sequence->media->place(axis, position)
+                                                      : static_cast<int32_t>(position));
 }
 
 // Blocks that are reserved for later steps are left out.
@@ -59,6 +74,18 @@ void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
         }
         if (cache.state()) batch.states.push_back(index(*cache.state()));
     }
+    add_axes(batch, plan);
+}
+
+void fill_media(std::vector<float> &rows, const Plan &plan, size_t width) {
+    rows.clear();
+    for (const PlanItem &item : plan.items)
+        for (int64_t position = item.first; position < item.first + item.n_tokens; ++position) {
+            const PromptMedia *media = item.sequence->media.get();
+            const float *row = media ? media->row(position) : nullptr;
+            rows.push_back(row ? 0.0F : 1.0F);
+            row ? rows.insert(rows.end(), row, row + width) : rows.insert(rows.end(), width, 0.0F);
+        }
 }
 
 bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {

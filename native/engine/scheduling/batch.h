@@ -11,4 +11,7 @@ void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 // The same of the source texts that are encoded before; false: there are none.
 bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 
+// The features of a model that reads media, [n_rows, 1 + width]: 1 and zeros for a token, 0 and the row for media.
+void fill_media(std::vector<float> &rows, const Plan &plan, size_t width);
+
 } // namespace quire

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/scheduling/prompt_media.h"
 #include "kv/prefix_hash.h"
 #include "kv/sequence_cache.h"
 
@@ -31,6 +32,7 @@ struct SequenceSpec {
     int64_t second_text = no_second_text; // first position of the second text of a pair
     // What an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.
     std::vector<int32_t> source = {};
+    std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -41,9 +43,10 @@ struct Sequence {
         : id(id), tokens(std::move(spec.tokens)), n_prompt(static_cast<int64_t>(tokens.size())),
           max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1),
           cache(pool, step_tokens), source(std::move(spec.source)),
-          names_of_source(source_names(source, pool->block_tokens(), spec.context)),
-          chain(names_of_source.context, pool->block_tokens()), snapshot_positions(std::move(spec.snapshot_positions)),
-          priority(spec.priority), arrival_s(arrival_s), key(std::move(spec.key)), second_text(spec.second_text) {}
+          names_of_source(source_names(source, pool->block_tokens(), spec.context)), media(std::move(spec.media)),
+          chain(names_of_source.context, pool->block_tokens(), media ? media->names() : std::vector<MediaName>()),
+          snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
+          key(std::move(spec.key)), second_text(spec.second_text) {}
 
     SequenceId id;
     std::vector<int32_t> tokens; // prompt and generated
@@ -60,6 +63,7 @@ struct Sequence {
     std::vector<int32_t> source; // of an encoder-decoder model
     SourceNames names_of_source;
     bool is_encoded = false; // the cache holds the source's rows
+    std::shared_ptr<const PromptMedia> media;
     HashChain chain;
     std::vector<int64_t> snapshot_positions;
     int priority;

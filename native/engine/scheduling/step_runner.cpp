@@ -9,7 +9,8 @@ namespace quire {
 StepRunner::StepRunner(std::shared_ptr<Executor> executor)
     : executor_(std::move(executor)), n_vocab_(static_cast<size_t>(executor_->n_vocab())),
       n_strips_(n_logit_strips(n_vocab_)), n_hidden_(static_cast<size_t>(executor_->n_hidden())),
-      n_taps_(executor_->tapped_layers().size()), n_features_(static_cast<size_t>(executor_->n_features())) {}
+      n_taps_(executor_->tapped_layers().size()), n_features_(static_cast<size_t>(executor_->n_features())),
+      n_features_read_(static_cast<size_t>(executor_->n_features_read())) {}
 
 void StepRunner::make(const CacheEdit &edit) {
     const bool is_state = edit.group == CacheEdit::states;
@@ -26,6 +27,10 @@ void StepRunner::make_edits(const Plan &plan) {
 void StepRunner::run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features) {
     if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) executor_->encode(source_batch_);
     fill_batch(batch_, plan, pool);
+    if (features.empty() && n_features_read_ > 0) {
+        fill_media(media_rows_, plan, n_features_read_ - 1);
+        features = media_rows_;
+    }
     batch_.features = features;
     batch_.hidden = n_hidden_ + n_taps_ > 0 ? wants.hidden : HiddenStates::unwanted;
     batch_.likeliest = std::move(wants.likeliest);

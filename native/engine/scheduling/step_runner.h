@@ -35,7 +35,8 @@ class StepRunner {
     void make(const CacheEdit &edit);
     std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
-    size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_;
+    size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_, n_features_read_;
+    std::vector<float> media_rows_; // of the step that runs
     StepBatch batch_, source_batch_;
     float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
     const float *hidden_ = nullptr;               // it and maxima may be null

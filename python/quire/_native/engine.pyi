@@ -105,6 +105,8 @@ class Request:
     ``second_text``: position of the first token of a pair's second text, for encoders with types of tokens.
     ``speculation``: who may propose tokens: a drafter's name, ``auto`` for all, ``off``, or empty for the decoder's
     default.  ``prediction``: what the answer is expected to be; it is looked up unless ``speculation`` says otherwise.
+    ``media``: position, digest and rows ``[n, width]`` of images in the prompt, in order.  ``places``: ``[3, tokens]``
+    places of the prompt's tokens in time, height and width; None: their positions.
     """
 
     def __init__(
@@ -125,6 +127,8 @@ class Request:
         second_text: int | None = None,
         speculation: str = "",
         prediction: Sequence[int] = [],
+        media: Sequence[tuple[int, bytes, npt.NDArray[np.float32]]] = [],
+        places: npt.NDArray[np.int32] | None = None,
     ) -> None: ...
 
 @final

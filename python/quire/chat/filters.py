@@ -46,7 +46,7 @@ ITERATING = names(
     batch dictsort groupby join list map max min reject rejectattr select selectattr sort sum unique
     """
 )
-# Filters among those that compare, hash or write out everything they are given.
+# Iterating filters that compare, hash or write out everything they are given.
 DEEP = names("dictsort groupby join max min sort unique")
 TEXTUAL = names(
     """

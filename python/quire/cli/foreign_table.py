@@ -88,7 +88,7 @@ _LLAMA_CPP = (
     _works("--lora-scaled --lora", "--lora"),
     _refused("--lora-init-without-apply", _ADAPTER),
     _refused("--control-vector --control-vector-scaled --control-vector-layer-range", "unsupported"),
-    _refused("-mm --mmproj -mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ"),
+    _refused("-mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ_URL"),
     _note("-mmdev --mmproj-device", _MEDIA, takes=True),
     _note("--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload", _MEDIA),
     _refused("--image --audio --video --image-min-tokens --image-max-tokens --media-path", _MEDIA),

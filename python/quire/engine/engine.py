@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
     from ..params.sampling import LogitsProcessor, SamplingParams
+    from .vision import PromptMedia
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
@@ -47,6 +48,7 @@ class EngineRequest:
     ``form``: what it is compiled from, before that.
     ``second_text``: position of the first token of a pair's second text, where the model tells the texts apart.
     ``prediction``: ids of what the answer is expected to be.
+    ``media``: the images in the prompt.
     ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
     """
 
@@ -62,6 +64,7 @@ class EngineRequest:
     announced: bool = False
     second_text: int | None = None
     prediction: Sequence[int] = ()
+    media: PromptMedia | None = None
 
     @property
     def n(self) -> int:
@@ -145,6 +148,10 @@ class Engine:
             second_text=request.second_text,
             speculation="" if params is None else params.speculation or "",
             prediction=request.prediction,
+            media=()
+            if request.media is None
+            else [(begin, digest, rows) for begin, digest, rows in request.media.spans],
+            places=None if request.media is None else request.media.places,
         )
         # Under the lock, so that the dispatcher knows the request when its first event comes.
         with self._lock:

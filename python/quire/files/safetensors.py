@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ _ARRAYS = {
     "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
 }  # fmt: skip
 _MAX_HEADER_BYTES = 64 << 20
+_MAX_DIMS = 4
 
 
 @dataclass(frozen=True)
@@ -129,14 +131,20 @@ class SafetensorsFile:
         return self._entries[name]
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor over the mapped file (f32, f16 or bf16; UnsupportedError for others)."""
+        """The tensor over the mapped file (f32, f16 or bf16; UnsupportedError for others).
+
+        ggml has four dimensions: of more, such as a convolution over time has, the last ones become one.
+        """
         from .._native.core import DType
         from .._native.core import Tensor as Storage
 
         entry = self._find(name)
         if entry.dtype not in _LOADABLE:
             raise UnsupportedError(f"[safetensors] tensor '{name}' must be F32, F16 or BF16 but is {entry.dtype}")
-        array = self.array(name).reshape(entry.shape or (1,))  # a number
+        shape = entry.shape or (1,)  # a number
+        if len(shape) > _MAX_DIMS:
+            shape = (*shape[: _MAX_DIMS - 1], math.prod(shape[_MAX_DIMS - 1 :]))
+        array = self.array(name).reshape(shape)
         return Storage.from_numpy(array, DType(_LOADABLE[entry.dtype]))
 
     def dtype(self, name: str) -> str:

@@ -46,7 +46,7 @@ def crop_center(image: Rgb, height: int, width: int) -> Rgb:
     missing_rows, missing_cols = max(height - image.shape[0], 0), max(width - image.shape[1], 0)
     top, left = -(-missing_rows // 2), -(-missing_cols // 2)
     image = np.pad(image, ((top, missing_rows - top), (left, missing_cols - left), (0, 0)))
-    # Of an odd remainder, cropping takes the larger part off the bottom and right; padding adds it at the top and left.
+    # Cropping takes the larger half of an odd remainder off the bottom and right; padding adds it at the top and left.
     row, col = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[row : row + height, col : col + width]
 

@@ -310,7 +310,7 @@ class Decoder:
         return self.head(self.norm(select_rows(x, step.logit_rows)))
 
     def __call__(self, step: Step) -> Tensor:
-        return self.logits(self.embedding(step.tokens), step)
+        return self.logits(step.with_media(self.embedding(step.tokens)), step)
 
 
 def dense_then_experts(
@@ -359,7 +359,13 @@ def local_layers(keys: Keys, n_layer: int, period: int, *, last: bool = True) ->
 
 
 def trace(
-    model: Model, n_ctx: int, taps: Iterable[int] = (), *, has_predictor: bool = False, fusion: Fusion | None = None
+    model: Model,
+    n_ctx: int,
+    taps: Iterable[int] = (),
+    *,
+    has_predictor: bool = False,
+    fusion: Fusion | None = None,
+    media_width: int = 0,
 ) -> Trace:
     """Record the forward pass once.
 
@@ -379,8 +385,10 @@ def trace(
         of_source = Tracer(model.cache())
         encoder = of_source.finish_vectors(model.encode(Step(of_source, n_ctx)).rows)
     kept = frozenset(layer - 1 for layer in fusion.layers) if fusion is not None else frozenset()
-    step = Step(tracer, n_ctx, wanted, has_predictor, kept)
+    step = Step(tracer, n_ctx, wanted, has_predictor, kept, media_width=media_width)
     output = model(step)
+    if media_width and not step.media_rows:
+        raise UnsupportedError(f"[models] images and sounds are unsupported for {model.config.arch}")
     if fusion is not None:
         step.show_features(fusion(_states_of(model, step, fusion)))
     if missing := wanted.difference(tracer.tapped_layers):

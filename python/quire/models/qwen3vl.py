@@ -1,7 +1,6 @@
-"""Qwen3-VL (Bai et al. 2025), text: Qwen3 with three-part positions.
+"""Qwen3-VL (Bai et al. 2025): Qwen3 whose positions are places in time, height and width.
 
-Text tokens have the same position in time, height and width, so their rotation is plain RoPE; deepstack features exist
-for image tokens only.
+Text has the same place on all three, which is its position.  The vision encoder is in ``vision/qwen3vl.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +15,11 @@ ARCHES = ("qwen3vl",)
 
 class Qwen3VL(Qwen3):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # for images only
+        keys.without_effect("n_deepstack_layers")  # the vision encoder has as many
         super().__init__(keys, weights, n_vocab)
+
+    def turns(self, keys: Keys) -> list[int]:
+        return keys.integers("rope.dimension_sections", 3) if keys.has("rope.dimension_sections") else []
 
 
 MODEL = Qwen3VL

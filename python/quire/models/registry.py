@@ -132,17 +132,27 @@ class LoadedModel:
         """Return the layer that predicts later tokens, if the file has one and it was requested."""
         return self.model.predictor if isinstance(self.model, Decoder) else None
 
-    def trace(self, n_ctx: int | None = None, taps: Iterable[int] = (), *, fusion: Fusion | None = None) -> Trace:
+    def trace(
+        self,
+        n_ctx: int | None = None,
+        taps: Iterable[int] = (),
+        *,
+        fusion: Fusion | None = None,
+        media_width: int = 0,
+    ) -> Trace:
         """Record the forward pass.
 
         Args:
             n_ctx: The longest context; None: the trained length.
             taps: Layers after which the hidden state can be read.
             fusion: The fusion of a head that reads this model's hidden states; the head replaces the predictor.
+            media_width: Numbers of a row that an image puts in place of a token's embedding; 0: text only.
         """
         has_predictor = self.predictor is not None and fusion is None
         n_ctx = n_ctx or self.config.n_ctx_train
-        return trace(self.model, n_ctx, taps, has_predictor=has_predictor, fusion=fusion)
+        return trace(
+            self.model, n_ctx, taps, has_predictor=has_predictor, fusion=fusion, media_width=media_width
+        )  # fmt: skip
 
     def trace_predictor(self, n_ctx: int) -> Trace:
         """Record the predictor's forward pass."""

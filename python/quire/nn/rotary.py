@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,6 +64,7 @@ def rope_spec(
     freq_base: float | None = None,
     factors: Weight | None = None,
     attn_factor: float | None = None,
+    turns: Sequence[int] = (),
 ) -> RopeSpec:
     """Read the rotation that ``rope.*`` describes: without scaling, linear, or YaRN.
 
@@ -73,12 +75,13 @@ def rope_spec(
         freq_base: Replaces the file's base; scaling then does not apply (Gemma 3's local layers).
         factors: See ``frequency_factors``.
         attn_factor: Replaces the file's factor of queries and keys beyond YaRN's own.
+        turns: How many pairs turn by the place in time, height and width, taking turns; empty: all by the position.
 
     Raises:
         LoadError: A value is out of range.
         UnsupportedError: The kind of scaling is unknown.
     """
-    scaling = Scaling.read(keys)
+    scaling, sections = Scaling.read(keys), (turns[0], turns[1], turns[2]) if turns else (0, 0, 0)
     base = keys.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
     if base <= 0:
         raise LoadError(f"[rope] the base of the frequencies {base} is out of range: expected more than 0")
@@ -92,6 +95,8 @@ def rope_spec(
             freq_scale=1.0 / scaling.factor,
             attn_factor=scaling.attention,
             factors=factors,
+            sections=sections,
+            take_turns=bool(turns),
         )
     log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
     if attn_factor is None:
@@ -108,6 +113,8 @@ def rope_spec(
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", keys.integer("context_length"), low=1),
         factors=factors,
+        sections=sections,
+        take_turns=bool(turns),
     )
 
 

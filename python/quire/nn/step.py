@@ -21,6 +21,7 @@ class Step:
         has_predictor: A predictor reads this model's features.
         kept: Layers whose hidden states are stored in ``states``; -1 is the input of the first layer.
         states: The hidden states of ``kept`` layers.
+        media_width: Numbers of a row that an image or a sound puts in place of a token's embedding; 0: text only.
     """
 
     tracer: Tracer
@@ -29,6 +30,8 @@ class Step:
     has_predictor: bool = False
     kept: frozenset[int] = frozenset()
     states: dict[int, Tensor] = field(default_factory=dict)
+    media_width: int = 0
+    media_rows: list[Tensor] = field(default_factory=list)
 
     @property
     def tokens(self) -> Tensor:
@@ -54,8 +57,26 @@ class Step:
         """Run the layers in order; the output of tapped layers can be read."""
         self.after_layer(-1, x)
         for i, layer in enumerate(layers):
-            x = self.after_layer(i, layer(x, self))
+            x = self.after_layer(i, self._with_deep_rows(i, layer(x, self)))
         return x
+
+    def with_media(self, x: Tensor) -> Tensor:
+        """Return the embeddings ``[tokens, n]`` with the rows of images and sounds in their places.
+
+        What a step brings is a row of ``1 + media_width`` numbers for each token: 1 and zeros, or 0 and the row of an
+        image, whose first ``n`` numbers are its embedding.  The others, ``n`` at a time, are added to the hidden states
+        after the first layers (Qwen3-VL's deep stack).
+        """
+        if not self.media_width:
+            return x
+        rows, n = self.features(1 + self.media_width), x.shape[1]
+        assert isinstance(n, int)
+        is_token = graph.slice(rows, 0, 0, 1)
+        self.media_rows[:] = [graph.slice(rows, 0, begin, begin + n) for begin in range(1, 1 + self.media_width, n)]
+        return graph.multiply_broadcast(x, is_token) + self.media_rows[0]
+
+    def _with_deep_rows(self, layer: int, x: Tensor) -> Tensor:
+        return x + self.media_rows[layer + 1] if layer + 1 < len(self.media_rows) else x
 
     def after_layer(self, layer: int, x: Tensor) -> Tensor:
         """Return ``x``, the hidden state ``[tokens, n]`` after a layer; record it if the layer is tapped or kept."""

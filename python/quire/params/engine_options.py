@@ -199,6 +199,11 @@ class EngineConfig:
         doc="Most tokens between two cached copies of a recurrent state; a text that diverges from an earlier one is"
         " computed again from the last copy",
     ))
+    mmproj: str | None = declared(None, EngineOption(
+        rule=PathText(), flags="-mm --mmproj", metavar="FILE|DIR|auto", none="text only",
+        doc="The vision encoder of the model: an mmproj GGUF file, a checkpoint folder, or auto for the one beside the"
+        " model (docs/images.md)",
+    ))  # fmt: skip
     draft: str | None = declared(None, EngineOption(
         rule=PathText(), flags="-md --draft --model-draft", metavar="MODEL", none="none",
         doc="Smaller model with the same tokenizer, or EAGLE-3 head of this model, that proposes tokens; answers stay"

@@ -138,7 +138,7 @@ class Scanner:
         return dropped
 
     def commit(self, but: str = "") -> str:
-        """Return the text taken since the last time and forget it, except for ``but`` characters at its end."""
+        """Return the text taken since the last time and forget it, except for ``but``, the text at its end."""
         taken = "".join(self._taken)
         self._taken.clear()
         self.taken = 0
@@ -165,7 +165,7 @@ class Scanner:
         return self.take(len(self._rest) - self._at)
 
     def rewind(self, place: int) -> None:
-        """Give back the text taken after a place, which ``taken`` returned."""
+        """Give back the text taken after a place, an earlier value of ``taken``."""
         n = self.taken - place
         given: list[str] = []
         while n > 0:

@@ -113,7 +113,7 @@ class StoredCheckpoint(Collection[str]):
         import numpy as np
 
         if name not in self.matrices:
-            return dequantize(self._tensors[name])
+            return dequantize(self._tensors[name]).reshape(self._tensors.shape(name) or (1,))
         matrix = self.matrices[name]
         out = np.empty((matrix.n_rows, matrix.n_columns), np.float32)
 

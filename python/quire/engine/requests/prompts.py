@@ -15,12 +15,14 @@ from ...params.request_fields import RequestKeywords
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
 from .answer_forms import AnswerForms, token_vocabulary
+from .media import Images, Segments, without_images
 
 if TYPE_CHECKING:
     from ...chat import ChatTemplate, Messages
     from ...grammar import Grammar, GrammarSource
     from ...params.chat_options import ChatOptions
     from ...tokenizer import Tokenizer
+    from ..vision import PromptMedia, Vision
     from .chat import ChatRequest
 
 __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
@@ -93,10 +95,12 @@ class Prompts:
         n_vocab: int,
         advised: Mapping[str, object] | None = None,
         system: str | None = None,
+        vision: Vision | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._advised = advised or {}
         self._system = system
+        self._vision = vision
         self._told: set[str] = set()  # what has no effect and was logged
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
@@ -190,26 +194,31 @@ class Prompts:
 
         template = self._chat_template()
         form = format_of(template, chat)
-        messages = self._with_system(messages)
+        messages, images = self._without_images(self._with_system(messages))
+        media: PromptMedia | None = None
         thinking = template_values(template, chat, form)
         moved: tuple[str, ...] = ()
 
         def written(given: Messages) -> tuple[str, list[int]]:
-            nonlocal moved
+            nonlocal moved, media
             made = rendered(template, given, chat, thinking.values)
             segments, moved = made.segments, made.moved
             if thinking.off and chat.begins_answer:
                 segments = without_thinking(segments, form, thinking.is_told)
-            return "".join(text for text, _ in segments), self.tokenizer.encode_segments(segments)
+            ids, shown = self._encoded(segments, images)
+            media = shown
+            return "".join(text for text, _ in segments), ids
 
-        prompt, ids, dropped = _fitting(messages, chat, written)
+        # Tokens cut out of the middle would take rows of images with them.
+        limits = replace(chat, cut_prompt=False) if images.rows else chat
+        prompt, ids, dropped = _fitting(messages, limits, written)
         params = options.keywords.sampling_params(params, self._advised)
         if not chat.shown_tools:
             params = without_tokens(params, call_marks(template, chat, self.tokenizer))
         ids = self.token_ids(ids)
         answer_form = self._forms.of_chat(params, chat, form, template, prompt, is_silent=thinking.off)
         request = _request(ids, params, options, answer_form, self._predicted(params))
-        request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer))
+        request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer), media=media)
         ignored = [*thinking.ignored, *moved, *dropped]
         budgeted = chat.reasoning_budget is not None
         if budgeted and form.limited is None:  # it does not reason, so it stays within any budget
@@ -223,6 +232,21 @@ class Prompts:
             return asked
         assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
+
+    def _without_images(self, messages: Messages) -> tuple[Messages, Images]:
+        """Return the messages with marks in place of images, and the images; without a vision encoder, as they are."""
+        images = Images()
+        if self._vision is None:
+            return messages, images
+        return without_images(messages, images, self._vision.read), images
+
+    def _encoded(self, segments: Segments, images: Images) -> tuple[list[int], PromptMedia | None]:
+        """Return the ids of a rendered prompt, and the images in it."""
+        if self._vision is None or not images.rows:
+            return self.tokenizer.encode_segments(list(segments)), None
+        shown = images.order_in(segments)
+        ids = self.tokenizer.encode_segments(images.written(segments, self._vision.markup))
+        return self._vision.expanded(ids, shown)
 
     def _tell_once(self, names: Sequence[str], text: str) -> None:
         """Log what is not as it was asked with this model, each name once."""

@@ -12,7 +12,7 @@ from ..settings import Settings
 
 __all__ = ["Idefics3", "open_idefics3"]
 
-# Of the image whose tiles are cut.
+# The longest side, in pixels, of the image from which tiles are cut.
 MAX_SIDE = 4096
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..failures import ApiError, brief
 from ..listener.request_context import RequestContext
 from .known_fields import check_blocks, check_fields, leave_out
-from .text_parts import content_of, is_media
+from .text_parts import Shown, content_of, image_part, is_media
 
 __all__ = ["Conversation", "check_blocks_of", "check_tools", "refuse", "tool_choice_of", "tools_of"]
 
@@ -107,7 +107,7 @@ class Conversation:
             return content
         if not isinstance(content, list):
             raise refuse(place, "expected text or a list of blocks")
-        texts: list[str] = []
+        texts: list[Shown] = []
         for i, block in enumerate(content):
             kind = block.get("type") if isinstance(block, dict) else None
             if not isinstance(kind, str):
@@ -115,8 +115,8 @@ class Conversation:
             texts += self._texts(block, kind, f"{place}[{i}]")
         return content_of(texts)
 
-    def _texts(self, block: dict[str, Any], kind: str, at: str) -> list[str]:
-        """Return the texts that a block shows to the model; none for tools that run on Anthropic's servers."""
+    def _texts(self, block: dict[str, Any], kind: str, at: str) -> Sequence[Shown]:
+        """Return what a block shows to the model; nothing for tools that run on Anthropic's servers."""
         if kind == "text":
             return [_field(block, "text", str, at)]
         if kind == "tool_reference":
@@ -124,15 +124,16 @@ class Conversation:
         if kind == "search_result":
             heading = [str(block[name]) for name in ("title", "source") if isinstance(block.get(name), str)]
             shown = self._content(block.get("content") or "", f"{at}.content")
-            texts = [shown] if isinstance(shown, str) else [part["text"] for part in shown]
+            texts = _texts_only(shown, at)
             return ["\n".join([*heading, *texts])]
         source = block.get("source")
+        if kind == "image" and isinstance(source, dict) and source.get("type") == "base64":
+            data = _field(source, "data", str, f"{at}.source")
+            return [image_part(f"data:{_field(source, 'media_type', str, f'{at}.source')};base64,{data}")]
         if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
             return self._document(block, source, at)
         if is_media(kind):
-            raise ApiError(
-                400, "invalid_value", f"{at}: unsupported block type {brief(kind)}: this model reads text only", at
-            )
+            raise refuse(at, f"unsupported block type {brief(kind)}: give text, or an image in base64")
         self._left_out(at)
         return []
 
@@ -142,7 +143,7 @@ class Conversation:
             texts = [_field(source, "data", str, f"{at}.source")]
         else:
             shown = self._content(source.get("content") or "", f"{at}.source.content")
-            texts = [shown] if isinstance(shown, str) else [part["text"] for part in shown]
+            texts = _texts_only(shown, at)
         heading = [str(block[name]) for name in ("title", "context") if isinstance(block.get(name), str)]
         return ["\n".join([*heading, *texts])]
 
@@ -153,7 +154,7 @@ class _Parts:
     def __init__(self, role: str) -> None:
         self.role = role
         self.results: list[dict[str, Any]] = []
-        self.texts: list[str] = []
+        self.texts: list[Shown] = []
         self.thoughts: list[str] = []
         self.calls: list[dict[str, Any]] = []
 
@@ -168,6 +169,15 @@ class _Parts:
             own["tool_calls"] = self.calls
         shown = [own] if len(own) > 1 else []
         return shown + self.results if self.role == "assistant" else self.results + shown
+
+
+def _texts_only(shown: str | list[dict[str, Any]], at: str) -> list[str]:
+    """Return the texts of a document's content."""
+    if isinstance(shown, str):
+        return [shown]
+    if any("text" not in part for part in shown):
+        raise refuse(at, "images inside a document are unsupported")
+    return [part["text"] for part in shown]
 
 
 def _field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:

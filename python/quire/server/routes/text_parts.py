@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..body_types import MEDIA
 
-__all__ = ["content_of", "is_media", "is_prefill", "without_billing_line"]
+__all__ = ["Shown", "content_of", "image_part", "is_media", "is_prefill", "without_billing_line"]
 
 _FILES = ("image", "document", "file", "input_file", "computer_screenshot", "container_upload")
 
@@ -16,9 +16,20 @@ _FILES = ("image", "document", "file", "input_file", "computer_screenshot", "con
 _BILLING = "x-anthropic-billing-header:"
 
 
-def content_of(texts: list[str]) -> str | list[dict[str, Any]]:
-    """Return a single text as is, and several as parts, which some templates join in their own way."""
-    return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
+Shown: TypeAlias = "str | dict[str, Any]"
+"""Something that a message shows to the model: a text, or an image as a part of content."""
+
+
+def content_of(shown: Sequence[Shown]) -> str | list[dict[str, Any]]:
+    """Return content: a single text as it is, several items as parts, which some templates join in their own way."""
+    if len(shown) < 2 and all(isinstance(item, str) for item in shown):
+        return str(shown[0]) if shown else ""
+    return [{"type": "text", "text": item} if isinstance(item, str) else item for item in shown]
+
+
+def image_part(url: str) -> dict[str, Any]:
+    """Return an image as the chat API has it; the model's worker decodes it."""
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def is_media(kind: str) -> bool:

@@ -17,6 +17,7 @@ from ...worker.protocol import ModelInfo
 from ..fields import ConstrainedBody, Name, Stop, Stops, Text, Tools, stops_of
 from ..known_fields import check_fields
 from ..sampling_fields import limits_of, sampling_fields, sampling_of
+from ..text_parts import Shown, content_of, image_part
 from .memory import MOST_NUMBERS, conversation_of
 
 __all__ = [
@@ -209,11 +210,14 @@ _MESSAGE_KEYS = ("role", "content", "thinking", "tool_calls", "tool_call_id")
 
 
 def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
-    if message.get("images"):
-        raise ApiError(
-            400, "unsupported_parameter", f"{place}.images is not supported: this model reads text only", place
-        )
     own = {name: message[name] for name in _MESSAGE_KEYS if message.get(name) is not None}
+    if images := message.get("images"):
+        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+            place = f"{place}.images"
+            raise ApiError(400, "invalid_value", f"{place}: expected a list of images in base64", place)
+        # Ollama's clients send no type; the decoder looks at the bytes.
+        shown: list[Shown] = [image_part(f"data:image/png;base64,{image}") for image in images]
+        own["content"] = content_of([*shown, str(own.get("content") or "")])
     tool = message.get("tool_name") or message.get("name")
     return {**own, "name": tool} if tool else own
 

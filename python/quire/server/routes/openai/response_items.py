@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ...failures import ApiError, brief
-from ..text_parts import content_of, is_media
+from ..text_parts import Shown, content_of, image_part, is_media
 from .tool_names import ToolNames
 
 __all__ = ["LeftOut", "messages_of", "tool_of"]
@@ -117,16 +117,19 @@ def _content(content: Any, place: str, left_out: LeftOut) -> str | list[dict[str
         return content or ""
     if not isinstance(content, list):
         raise _refuse(place, "expected text or a list of parts")
-    texts = []
+    shown: list[Shown] = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "input_image" and isinstance(part.get("image_url"), str):
+            shown.append(image_part(part["image_url"]))
+            continue
         if not isinstance(kind, str) or is_media(kind):
-            raise _refuse(f"{place}[{i}]", f"expected a text part, got {brief(kind)}")
+            raise _refuse(f"{place}[{i}]", f"expected a text part or an image with image_url, got {brief(kind)}")
         text = part.get("refusal" if kind == "refusal" else "text")
         if isinstance(text, str):
-            texts.append(text)
+            shown.append(text)
         elif kind in ("input_text", "output_text", "text"):
             raise _refuse(f"{place}[{i}].text", f"expected text, got {brief(text)}")
         else:
             left_out(f"{place}[{i}]")
-    return content_of(texts)
+    return content_of(shown)

@@ -1,0 +1,154 @@
+"""The vision encoder of a checkpoint folder, as the ``mmproj`` file that llama.cpp and Quire read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..._native.core import DType, Tensor
+from ..._native.quant import quantize
+from ...errors import LoadError, UnsupportedError
+from ...files.gguf import GGUFWriter
+from ...models.vision import vision_checkpoint_of
+from ...models.vision.checkpoint import image_keys
+from ..formats import StoredCheckpoint
+from ..mapping import Fields, Source, Target, flattened, read_json
+from ..mapping.tensors import planned
+from .made_reader import MadeReader
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["ProjectorReader", "convert_projector"]
+
+ARCH = "clip"
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
+
+
+class _Conversion:
+    """One vision encoder: its keys and tensors."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        if dtype not in FILE_TYPES:
+            raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(FILE_TYPES)}")
+        self.file_type, self._wanted = FILE_TYPES[dtype], DType(dtype)
+        whole = Fields("config.json", flattened(read_json(folder / "config.json")))
+        names = [str(name) for name in whole.items("architectures")]
+        self.mapping = vision_checkpoint_of(names[0] if names else "")
+        self.config = whole.inner("vision_config")
+        self.keys: list[tuple[str, str, object]] = [
+            (name, key.kind, key.read(self.config)) for name, key in self.mapping.keys.items()
+        ]
+        self.keys += [(name, kind, value) for name, (kind, value) in image_keys(_image_settings(folder)).items()]
+        self.checkpoint = StoredCheckpoint(folder, None)
+        prefix = self._prefix()
+        table = {ours: _below(prefix, theirs) for ours, theirs in self.mapping.tensors(self.config).items()}
+        n_layer = next(int(value) for name, _, value in self.keys if name == "block_count" and isinstance(value, int))
+        self.targets = {target.name: target for target in planned(table, self.checkpoint, n_layer)}
+        used = {source for target in self.targets.values() for source in target.sources}
+        unused = sorted(name for name in self.checkpoint if name.startswith(prefix) and name not in used)
+        if unused:
+            raise UnsupportedError(f"[convert] unsupported tensor '{unused[0]:.80}' of the vision encoder")
+
+    def _prefix(self) -> str:
+        for prefix in self.mapping.prefixes:
+            if any(name.startswith(prefix) for name in self.checkpoint):
+                return prefix
+        raise LoadError(f"[convert] the checkpoint has no tensors of a vision encoder ({self.mapping.prefixes[0]}*)")
+
+    def values(self, target: Target) -> npt.NDArray[np.float32]:
+        (source,) = target.sources
+        values = self.checkpoint.values(source)
+        return values if target.change is None else target.change(values, self.config)
+
+    def dtype(self, target: Target, shape: tuple[int, ...]) -> DType:
+        if target.keep_f32 or len(shape) == 1:
+            return DType("f32")
+        return self._wanted if shape[-1] % self._wanted.block_size == 0 else DType("f16")
+
+    def announce(self, writer: GGUFWriter, name: str) -> dict[str, DType]:
+        """Write all keys and declare all tensors; return the tensors' dtypes."""
+        import numpy as np
+
+        writer.set("general.type", "mmproj")
+        writer.set("general.name", name)
+        writer.set("general.file_type", self.file_type, "u32")
+        writer.set("general.quantization_version", 2, "u32")
+        writer.set(f"{ARCH}.has_vision_encoder", True)
+        writer.set(f"{ARCH}.projector_type", self.mapping.projector)
+        for key, flag in self.mapping.flags.items():
+            writer.set(f"{ARCH}.{key}", flag)
+        for key, kind, value in self.keys:
+            if value is not None:
+                writer.set(f"{ARCH}.vision.{key}", value, kind)
+        dtypes = {}
+        for target in self.targets.values():
+            shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
+            if target.change is not None:
+                shape = target.change(np.zeros(shape, np.float32), self.config).shape
+            dtypes[target.name] = self.dtype(target, shape)
+            writer.add_tensor(target.name, dtypes[target.name], shape)
+        return dtypes
+
+    def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
+        yield quantize(self.values(target), dtype).numpy()
+
+
+def _image_settings(folder: Path) -> Mapping[str, object]:
+    """The settings of the image processor; empty where the folder has none."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).is_file():
+            return read_json(folder / name)
+    return {}
+
+
+def _below(prefix: str, theirs: str | Source) -> Source:
+    source = Source.of(theirs)
+    return Source(tuple(prefix + name for name in source.names), source.change)
+
+
+def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "f16") -> None:
+    """Write the vision encoder of the checkpoint in ``folder`` as the ``mmproj`` file ``out``.
+
+    Args:
+        folder: A checkpoint in Hugging Face's form.
+        out: The file, which appears when it is complete.
+        dtype: Of matrices: f32, f16, bf16 or q8_0.  Vectors are f32.
+
+    Raises:
+        LoadError: The folder is no sound checkpoint.
+        UnsupportedError: The class, a tensor or the dtype is unknown.
+    """
+    path = Path(folder)
+    todo = _Conversion(path, dtype)
+    with GGUFWriter(out, ARCH) as writer:
+        dtypes = todo.announce(writer, path.resolve().name)
+        for target in todo.targets.values():
+            for data in todo.data(target, dtypes[target.name]):
+                writer.write(target.name, data)
+
+
+class ProjectorReader(MadeReader):
+    """A checkpoint folder, read as the file that ``convert_projector`` would write; see ``CheckpointReader``."""
+
+    def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
+        self._todo = _Conversion(folder, dtype)
+        writer = GGUFWriter(scratch / f"mmproj-{folder.resolve().name}.gguf", ARCH)
+        try:
+            self._dtypes = self._todo.announce(writer, folder.resolve().name)
+            super().__init__(writer)
+        except BaseException:
+            writer.abort()
+            raise
+
+    @property
+    def identity(self) -> str:
+        """Empty: nobody can tell whether the checkpoint is the same another time."""
+        return ""
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor, converted now."""
+        return self.made(name, self._todo.data(self._todo.targets[name], self._dtypes[name]))

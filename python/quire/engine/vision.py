@@ -1,0 +1,207 @@
+"""Images for a language model: a vision encoder with its image processor, and a cache of what it made."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .._native.graph import Executor
+from ..errors import CapacityError, RequestError, ShapeError
+from ..media import ImageProcessor, View
+from ..media.pixels import Floats
+from ..models.vision import load_vision, trace_encoder, trace_projector
+from ..models.vision.grids import merged_places
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+    from ..files.gguf import GGUFReader
+    from ..media.decode import Rgb
+
+__all__ = ["MediaRows", "PromptMedia", "Vision", "VisionEncoder"]
+
+CACHE_BYTES = 256 << 20
+
+
+class VisionEncoder:
+    """The vision encoder of an ``mmproj`` file on a device.  One thread at a time."""
+
+    def __init__(
+        self,
+        reader: GGUFReader,
+        device: Device,
+        *,
+        max_patches: int = 4096,
+        threads: int = 0,
+        kernels: Literal["auto", "stock", "cpu"] = "auto",
+    ) -> None:
+        """Load the encoder.
+
+        Args:
+            reader: The ``mmproj`` file; it must outlive the encoder.
+            device: Where the encoder runs.
+            max_patches: Patches of the largest image.
+            threads: Threads on the CPU; 0 for one per core.
+            kernels: As for ``Executor``.
+        """
+        self.model = load_vision(reader)
+        square = self.model.merge**2
+        self._encoder = Executor(
+            trace_encoder(self.model, max_patches), device, n_blocks=1, threads=threads, kernels=kernels,
+            max_rows=max_patches, max_sequences=1,
+        )  # fmt: skip
+        shares = self._encoder if self._encoder.kernels == "cpu" else None
+        self._projector = Executor(
+            trace_projector(self.model, max_patches // square), device, n_blocks=1, threads=threads, kernels=kernels,
+            max_rows=max_patches // square, max_sequences=1, team_of=shares,
+        )  # fmt: skip
+        self.max_patches = max_patches
+
+    def encode(self, view: View) -> Floats:
+        """Return the rows ``[tokens, n_out]`` of one view.
+
+        Raises:
+            CapacityError: The view has more than ``max_patches``.
+            ShapeError: Its patches are another model's.
+        """
+        model, n = self.model, view.n_rows * view.n_cols
+        if view.patches.shape != (n, model.patch_dim) or view.n_rows % model.merge or view.n_cols % model.merge:
+            raise ShapeError(
+                f"[vision] patches of shape {view.patches.shape} for {view.n_rows} rows of {view.n_cols}: "
+                f"expected [{n}, {model.patch_dim}]"
+            )
+        if n > self.max_patches:
+            raise CapacityError(f"[vision] the image has {n} patches: at most {self.max_patches} fit")
+        rows, cols = merged_places(view.n_rows, view.n_cols, model.merge)
+        axes = np.concatenate([np.zeros_like(rows), rows, cols])
+        states = _run(self._encoder, model.inputs(view.patches, view.n_rows, view.n_cols), axes.tolist())
+        square = model.merge**2
+        merged = [states, *(self._encoder.tap(layer, n) for layer in model.taps)]
+        # Rows of a square's patches lie side by side, so that a token's row is theirs.
+        tokens = np.concatenate([x.reshape(n // square, square * model.dim) for x in merged], axis=1)
+        return _run(self._projector, tokens, [])
+
+
+def _run(executor: Executor, features: Floats, axes: list[int]) -> Floats:
+    n = len(features)
+    every = list(range(n))
+    return executor.run(
+        [0] * n, positions=every, slots=[0] * n, logit_rows=every, row_begin=[0, n], n_kv=[n], tables=[[]], axes=axes,
+        features=features,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MediaRows:
+    """An encoded image.
+
+    Attributes:
+        rows: float32 [tokens, n_out].
+        grid: Rows and columns of tokens.
+        digest: 32 bytes that stand for the pixels and how they were prepared.
+    """
+
+    rows: Floats
+    grid: tuple[int, int]
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class PromptMedia:
+    """What a prompt holds besides tokens; see ``native.Request``.
+
+    Attributes:
+        spans: Position of the first row, digest and rows of each image.
+        places: int32 [3, tokens], places in time, height and width; None: positions.
+    """
+
+    spans: Sequence[tuple[int, bytes, Floats]]
+    places: npt.NDArray[np.int32] | None
+
+
+class Vision:
+    """Reads images for one language model.  Thread-safe: one image is encoded at a time."""
+
+    def __init__(self, encoder: VisionEncoder, processor: ImageProcessor, pad_id: int, markup: str) -> None:
+        """Make a reader of images.
+
+        Args:
+            encoder: The encoder.
+            processor: The image processor of the same checkpoint.
+            pad_id: The token that stands for a row of an image.
+            markup: What the prompt has for an image: text with one ``pad_id``.
+        """
+        self.encoder, self.processor, self.pad_id, self.markup = encoder, processor, pad_id, markup
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[bytes, MediaRows] = OrderedDict()
+        self._cached_bytes = 0
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return self.encoder.model.n_out
+
+    def read(self, image: Rgb) -> MediaRows:
+        """Encode an image, or take it from the cache: uint8 [height, width, 3].
+
+        Raises:
+            CapacityError: The image has too many patches.
+            RequestError: The model takes no image of this shape.
+        """
+        height, width = image.shape[:2]
+        layout = self.processor.layout(height, width)
+        n_patches = max(rows * cols for rows, cols in layout.views)
+        if n_patches > self.encoder.max_patches:
+            raise CapacityError(
+                f"[vision] the image of {width}x{height} pixels has {n_patches} patches: "
+                f"at most {self.encoder.max_patches} fit"
+            )
+        told = f"{self.processor!r} {height}x{width}".encode()
+        digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(image).tobytes(), digest_size=32).digest()
+        with self._lock:
+            if digest in self._cache:
+                self._cache.move_to_end(digest)
+                return self._cache[digest]
+            (view,) = self.processor.process(image).views
+            merge = self.encoder.model.merge
+            found = MediaRows(self.encoder.encode(view), (view.n_rows // merge, view.n_cols // merge), digest)
+            self._keep(found)
+        return found
+
+    def _keep(self, found: MediaRows) -> None:
+        self._cache[found.digest] = found
+        self._cached_bytes += found.rows.nbytes
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
+
+    def expanded(self, ids: Sequence[int], images: Sequence[MediaRows]) -> tuple[list[int], PromptMedia]:
+        """Return a prompt's ids with as many ``pad_id`` as each image has rows, and the rows with their places.
+
+        Raises:
+            RequestError: The prompt has more or fewer places for images than there are images.
+        """
+        if sum(id_ == self.pad_id for id_ in ids) != len(images):
+            raise RequestError(f"[chat] the prompt has {ids.count(self.pad_id)} places for {len(images)} images")
+        made: list[int] = []
+        spans: list[tuple[int, bytes, Floats]] = []
+        places: list[npt.NDArray[np.int32]] = []
+        next_place, waiting = 0, iter(images)
+        for id_ in ids:
+            if id_ != self.pad_id:
+                made.append(id_)
+                places.append(np.full((3, 1), next_place, np.int32))
+                next_place += 1
+                continue
+            image = next(waiting)
+            spans.append((len(made), image.digest, image.rows))
+            made += [id_] * len(image.rows)
+            rows, cols = np.mgrid[0 : image.grid[0], 0 : image.grid[1]].astype(np.int32).reshape(2, -1)
+            places.append(np.stack([np.zeros_like(rows), rows, cols]) + np.int32(next_place))
+            next_place += max(image.grid)
+        return made, PromptMedia(spans, np.concatenate(places, axis=1))

@@ -1,0 +1,47 @@
+"""Grids of patches: the order of merged squares, and positions learned on a square."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ...media.pixels import Floats
+
+__all__ = ["bilinear_rows", "merged_places"]
+
+
+def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the row and the column of each patch, where squares of ``merge`` x ``merge`` follow each other."""
+
+    def ordered(grid: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        split = grid.reshape(n_rows // merge, merge, n_cols // merge, merge)
+        return np.ascontiguousarray(split.transpose(0, 2, 1, 3)).reshape(-1)
+
+    rows, cols = np.mgrid[0:n_rows, 0:n_cols].astype(np.int32)
+    return ordered(rows), ordered(cols)
+
+
+def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
+    """Stretch vectors of a square grid over ``n_rows`` x ``n_cols`` patches; corners stay corners.
+
+    Args:
+        table: float32 [side, side, n].
+        n_rows: Rows of the new grid.
+        n_cols: Columns of the new grid.
+
+    Returns:
+        float32 [n_rows, n_cols, n].
+    """
+    side = len(table)
+
+    def places(n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
+        at = np.arange(n, dtype=np.float32) * np.float32((side - 1) / max(n - 1, 1))
+        low = np.minimum(at.astype(np.int64), side - 1)
+        return low, np.minimum(low + 1, side - 1), (at - low).astype(np.float32)
+
+    top, bottom, down = places(n_rows)
+    left, right, across = places(n_cols)
+    down, across = down[:, None, None], across[None, :, None]
+    upper = table[top][:, left] * (1 - across) + table[top][:, right] * across
+    lower = table[bottom][:, left] * (1 - across) + table[bottom][:, right] * across
+    return (upper * (1 - down) + lower * down).astype(np.float32, copy=False)
