@@ -304,7 +304,7 @@ def test_chat_passes_tools_and_values_to_the_template(llm, caplog):
     assert "get_price" in llm.tokenizer.decode(with_tool.prompt_token_ids)
     llm.chat(messages, one, template_values={"no_such_variable": 1})
     assert "no_such_variable" in caplog.text  # without effect: a note
-    with pytest.raises(RequestError, match="must not set 'tools'"):
+    with pytest.raises(RequestError, match=r"template_values .*'tools'"):
         llm.chat(messages, one, template_values={"tools": []})
     with pytest.raises(RequestError, match="messages"):
         llm.chat([], one)
@@ -343,7 +343,7 @@ def test_bad_prompts_are_refused(llm, prompt, words):
 def test_ids_beyond_the_vocabulary_are_refused(llm):
     with pytest.raises(RequestError, match="stop_token_ids"):
         llm.generate(PROMPTS, [GREEDY] * 5 + [SamplingParams(max_tokens=4, stop_token_ids=[4096])])
-    with pytest.raises(RequestError, match="params must be one or 6"):
+    with pytest.raises(RequestError, match="entries for 6 prompts"):
         llm.generate(PROMPTS, [GREEDY] * 5)
     with pytest.raises(RequestError, match="params is dict"):
         llm.generate(PROMPTS[0], {"max_tokens": 3})
@@ -431,7 +431,7 @@ def test_files_that_are_no_models(tmp_path):
         writer.set("general.name", "x")
         writer.add_tensor("token_embd.weight", "f32", (4, 32))
         writer.write("token_embd.weight", np.zeros((4, 32), np.float32))
-    with pytest.raises(UnsupportedError, match=r"(?s)llama.*qwen3.*'mamba9'"):
+    with pytest.raises(UnsupportedError, match=r"(?s)'mamba9'.*llama.*qwen3"):
         LLM(tmp_path / "other.gguf")
     with pytest.raises(UnsupportedError, match="device"):
         LLM(device="abacus")
@@ -448,7 +448,7 @@ def test_files_that_are_no_models(tmp_path):
         ("n_ctx", 0),
         ("n_ctx", True),
         ("n_ctx", 1.5),
-        ("threads", -1),
+        ("threads", -2),
         ("n_blocks", 1),
         ("kv_dtype", "q3"),
         ("kernels", "fast"),
@@ -464,7 +464,7 @@ def test_files_that_are_no_models(tmp_path):
     ],
 )
 def test_bad_options_are_refused_by_name(name, value):
-    with pytest.raises(RequestError, match=rf"^\[engine\] {name} must "):
+    with pytest.raises(RequestError, match=rf"^\[engine\] {name} "):
         EngineConfig(**{name: value})
 
 

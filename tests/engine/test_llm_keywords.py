@@ -148,7 +148,7 @@ def test_a_list_of_conversations_has_a_list_of_results(llm: LLM) -> None:
     assert [result.text for result in results] == alone
     each = llm.chat([ASKED, other], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=2)])
     assert [len(result.token_ids) for result in each] == [1, 2]
-    with pytest.raises(RequestError, match=r"params must be one or 2 but are 1"):
+    with pytest.raises(RequestError, match="1 entries for 2 prompts"):
         llm.chat([ASKED, other], [SamplingParams()])
     for wrong in ([], "text", [[]], [1]):
         with pytest.raises(RequestError, match=r"\[chat\]"):

@@ -164,7 +164,7 @@ def test_documents_are_cut(causal: Path) -> None:
         expected = odds(causal, [asked(causal, long[: n - fixed]) for n in (1024, 700)])
         found = [model.rerank(QUERY, [long], truncate=n)[0] for n in (True, 700)]
         assert near(np.array(found), expected)
-        with pytest.raises(RequestError, match="must have room"):
+        with pytest.raises(RequestError, match="tokens are too few"):
             model.rerank(QUERY, [long], truncate=100)
 
 

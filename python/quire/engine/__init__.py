@@ -1,7 +1,7 @@
 """Running models: the blocking and the async front end over one engine.
 
-Names are imported when first used: asyncio takes longer to import than all the rest, and who reads a file's keys needs
-no front end.
+Names are imported when first used: asyncio takes longer to import than all the rest, and reading the keys of a file
+needs no front end.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The engine: one native decoder, one thread that hands its events to those who wait for them."""
+"""The engine: one native decoder, and a thread that delivers its events."""
 
 from __future__ import annotations
 
@@ -32,24 +32,28 @@ if TYPE_CHECKING:
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
 Pooling: TypeAlias = Literal["none", "mean", "cls", "last", "taps"]
-"""Which hidden states an embedding is: each token's, their mean, the first token's, or the last's; or those of taps."""
+"""The hidden states of an embedding: of each token, their mean, of the first or the last token, or those of taps."""
 
-# Nobody sees a millisecond; a small model makes several tokens in it, and waking a thread for each would slow it down.
+# A small model makes several tokens in a millisecond; waking a thread for each would slow it down.
 _GATHER_S = 0.001
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What the engine is asked: a prompt, and parameters, or None where its logits or its ``embedding`` are wanted.
+    """A request of the engine.
 
-    ``salt``: only requests of one salt share cached prefixes.  ``priority``: higher first, under the policies that look
-    at it.  ``key``: requests of one key share their part of the machine under the dynamic policy.  ``visible_tokens``:
-    control tokens that show in the text after all, with what they show.  ``grammar``: what every choice follows;
-    ``form``: what it is compiled from, before that.
-    ``second_text``: position of the first token of a pair's second text, where the model tells the texts apart.
-    ``prediction``: ids of what the answer is expected to be.
-    ``media``: the images in the prompt.
-    ``announced``: an event of kind ``"admitted"`` tells that it has left the queue.
+    Attributes:
+        params: None for a request for logits, or for an ``embedding``.
+        salt: Only requests with the same salt share cached prefixes.
+        priority: Higher first, under the policies that use it.
+        key: Under the dynamic policy, requests with the same key share one part of the machine.
+        visible_tokens: Control tokens that appear in the text, with their text.
+        grammar: The grammar of every choice; ``form`` is its source until it is compiled.
+        embedding: The pooling of an embedding.
+        announced: Send an event of kind ``"admitted"`` when the request leaves the queue.
+        second_text: Position of the first token of a pair's second text, for models that distinguish the texts.
+        prediction: Ids of the expected answer.
+        media: The images in the prompt.
     """
 
     token_ids: list[int]
@@ -73,7 +77,7 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class Failure:
-    """The last that is heard of a request which failed."""
+    """The last item delivered for a request that failed."""
 
     request_id: int
     error: QuireError
@@ -91,11 +95,11 @@ class _Waiting:
     deliver: Deliver
     n_unfinished: int
     processors: Sequence[LogitsProcessor]
-    token_ids: list[list[int]]  # of each choice, prompt and generated; only for processors
+    token_ids: list[list[int]]  # prompt and generated, by choice; only for processors
 
 
 def native_params(params: SamplingParams) -> native.SamplingParams:
-    """The native form of public parameters, all but what the request itself tells the decoder."""
+    """Return public parameters in native form, without those that the request itself passes to the decoder."""
     result = native.SamplingParams()
     for name, parameter in PARAMETERS.items():
         if parameter.native:
@@ -107,9 +111,9 @@ def native_params(params: SamplingParams) -> native.SamplingParams:
 class Engine:
     """Owns a decoder.  Thread-safe.
 
-    ``device_lost`` is set when a request failed for that: all later ones will.
-    ``submit`` names a function that gets the request's events, all of a step at once, on the dispatcher's thread: it
-    must be quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
+    ``device_lost`` is set once a request failed because its device was lost; all later ones will fail too.  ``submit``
+    takes a function that gets the request's events, all of a step at once, on the dispatcher's thread, and must be
+    quick.  Every request ends with a ``"finish"`` event for each choice or with one ``Failure``.
     """
 
     def __init__(self, decoder: Decoder, n_vocab: int, *, makes_logits: bool = True) -> None:
@@ -124,13 +128,13 @@ class Engine:
         self._thread.start()
 
     def submit(self, request: EngineRequest, deliver: Deliver) -> int:
-        """Hand in a request; its id.
+        """Submit a request and return its id.
 
-        RequestError or CapacityError when it can never run, UnsupportedError where an encoder is asked for text.
+        RequestError or CapacityError if it can never run; UnsupportedError if an encoder is asked for text.
         """
         params = request.params
         if request.embedding is None and not self._makes_logits:
-            raise UnsupportedError("[engine] the model must generate text but is an encoder, which gives vectors")
+            raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
         processors = () if params is None else params.logits_processors
         made = native.Request(
@@ -153,7 +157,7 @@ class Engine:
             else [(begin, digest, rows) for begin, digest, rows in request.media.spans],
             places=None if request.media is None else request.media.places,
         )
-        # Under the lock, so that the dispatcher knows the request when its first event comes.
+        # The lock keeps the dispatcher from seeing the first event before the request is known.
         with self._lock:
             decoder = self._open_decoder()
             grammar = request.grammar
@@ -163,19 +167,19 @@ class Engine:
         return request_id
 
     def cancel(self, request_id: int) -> None:
-        """End a request early; one that has ended already is left alone."""
+        """End a request early.  No-op if it has ended."""
         with self._lock:
             if request_id in self._waiting and self._decoder is not None:
                 self._decoder.cancel(request_id)
 
     def pause(self, request_id: int, paused: bool) -> None:
-        """Have a request give its places to others while nobody reads its answer, or go on."""
+        """Pause a request whose answer is not being read, so that others can run, or resume it."""
         with self._lock:
             if request_id in self._waiting and self._decoder is not None:
                 (self._decoder.pause if paused else self._decoder.resume)(request_id)
 
     def stats(self) -> DecoderStats:
-        """Counters and gauges of the decoder."""
+        """Return counters and gauges of the decoder."""
         with self._lock:
             return self._open_decoder().stats()
 
@@ -184,7 +188,7 @@ class Engine:
         return self._decoder is None
 
     def close(self) -> None:
-        """Stop the decoder and let go of it; requests that have not ended fail."""
+        """Stop and free the decoder; in-flight requests fail."""
         with self._lock:
             decoder, self._decoder = self._decoder, None
         if decoder is None:
@@ -198,11 +202,11 @@ class Engine:
 
     def _open_decoder(self) -> Decoder:
         if self._decoder is None:
-            raise RequestError("[engine] the engine must be open but is closed")
+            raise RequestError("[engine] the engine is closed")
         return self._decoder
 
     def _dispatch(self, decoder: Decoder) -> None:
-        error: QuireError = RequestError("[engine] the engine must be open until the answer is complete but was closed")
+        error: QuireError = RequestError("[engine] the engine was closed before the answer was complete")
         try:
             while True:
                 events = decoder.wait(60.0, gather_s=_GATHER_S)
@@ -235,7 +239,7 @@ class Engine:
             self._process_elsewhere(event)
 
     def _take(self, request_id: int, items: Sequence[Event | Failure]) -> _Waiting | None:
-        """Who waits for the request, forgotten when this is its end."""
+        """Return the waiting entry of a request, and remove it if these items end the request."""
         with self._lock:
             waiting = self._waiting.get(request_id)
             if waiting is None:
@@ -282,7 +286,7 @@ class Engine:
             self._fail(event.request_id, failure)
 
     def _fail(self, request_id: int, error: QuireError) -> None:
-        """End a request because of what was computed for it outside the decoder."""
+        """End a request because of an error outside the decoder."""
         items = [Failure(request_id, error)]
         waiting, decoder = self._take(request_id, items), self._decoder
         if waiting is None:
@@ -300,7 +304,7 @@ def _item(event: Event) -> Event | Failure:
 
 
 def _deliver(waiting: _Waiting, items: Sequence[Event | Failure]) -> bool:
-    """False where nobody is there any more: an event loop that was closed."""
+    """Deliver items; return False if the receiver is gone (its event loop was closed)."""
     try:
         waiting.deliver(items)
     except RuntimeError:

@@ -138,9 +138,9 @@ class LLMBase:
     ) -> EngineRequest:
         """Return a request to embed.  RequestError for an unknown pooling; UnsupportedError if there is none."""
         if pooling is None and self._pooling is None:
-            raise UnsupportedError("[embed] unknown pooling in the model's file: give pooling='mean', 'cls' or 'last'")
+            raise UnsupportedError("[embed] pooling of the model's file is unknown: give mean, cls or last")
         if pooling not in ("none", "mean", "cls", "last", None):
-            raise RequestError(f"[embed] unknown pooling {pooling!r:.40}: give mean, cls or last")
+            raise RequestError(f"[embed] pooling {pooling!r:.40} is unknown: give mean, cls or last")
         if self._output.is_encoder and self._output.scores_classes:
             raise UnsupportedError("[embed] the model gives scores of classes, no vectors: use classify")
         chosen = pooling or self._pooling
@@ -161,10 +161,10 @@ class LLMBase:
         """Return requests for hidden states after layers.  RequestError if one of them is not tapped, or for none."""
         if missing := sorted(set(layers).difference(self.config.taps)):
             raise RequestError(
-                f"[hidden_states] layer {missing[0]} is not tapped: the model was opened with taps={self.config.taps}"
+                f"[hidden_states] layers has {missing[0]}, but the model was opened with taps={self.config.taps}"
             )
         if not layers:
-            raise RequestError("[hidden_states] no layers: name one or more of the taps")
+            raise RequestError("[hidden_states] layers is empty: name one or more of the taps")
         return [self._prompts.embedding_request(prompt, "taps", RequestOptions()) for prompt in prompts]
 
     def _tapped(self, vectors: Sequence[Vectors], layers: Sequence[int]) -> list[npt.NDArray[np.float32]]:

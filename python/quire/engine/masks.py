@@ -1,4 +1,4 @@
-"""The threads that compute token masks while the decoder's thread runs the model."""
+"""Threads that compute token masks while the decoder's thread runs the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Constrained:
 class MaskThreads:
     """Answers the decoder's mask jobs.  Thread-safe.
 
-    ``fail`` is called where a mask cannot be computed: its request ends, others go on.  The threads start with the
+    ``fail`` is called if a mask cannot be computed: its request ends, others continue.  The threads start with the
     first request that has a grammar and end when the decoder is closed.
     """
 
@@ -44,8 +44,8 @@ class MaskThreads:
         self._threads: list[threading.Thread] = []
 
     def submit(self, decoder: Decoder, request: Request, grammar: Grammar) -> int:
-        """Hand a request to the decoder; its id."""
-        # Under the lock, so that its first job finds the grammar.
+        """Submit a request to the decoder and return its id."""
+        # The lock keeps its first job from coming before its grammar is known.
         with self._lock:
             if not self._threads:
                 self._start(decoder)
@@ -54,12 +54,12 @@ class MaskThreads:
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """A request has ended."""
+        """Forget a request that has ended."""
         with self._lock:
             self._requests.pop(request_id, None)
 
     def close(self) -> None:
-        """Join the threads of a decoder that was closed, and let go of who is told of failures."""
+        """Join the threads of a closed decoder, and drop the reference to ``fail``."""
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
@@ -87,7 +87,7 @@ class MaskThreads:
             except QuireError as error:
                 self._report(job, error)
             except Exception as error:
-                failure = InternalError(f"[grammar] a mask must be computed but {error!r:.200}")
+                failure = InternalError(f"[grammar] a mask could not be computed: {error!r:.200}")
                 failure.__cause__ = error
                 self._report(job, failure)
 
@@ -121,4 +121,4 @@ def _answer(decoder: Decoder, job: MaskJob, constrained: _Constrained, mask: npt
     except QuireError:
         if not is_drafted:
             raise
-        decoder.decline_mask(job.request_id, job.choice)  # nobody has drawn those tokens yet
+        decoder.decline_mask(job.request_id, job.choice)  # drafted tokens, which may never be drawn

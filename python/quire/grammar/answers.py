@@ -168,7 +168,7 @@ def _wanted(functions: list[_Function], use: ToolUse) -> list[_Function]:
     name = inner.get("name") if isinstance(inner, Mapping) else None
     if name is None:
         raise RequestError(
-            f"[tools] unknown tool_choice {choice!r:.80}: expected none, auto, required or a function's name"
+            f"[tools] tool_choice {choice!r:.80} is unknown: expected none, auto, required or a function's name"
         )
     for function in functions:
         if function.name == name:

@@ -34,7 +34,7 @@ class TextAdvice:
     def prompt(self, name: str | None, input_type: str | None = None) -> str:
         """Return the prompt of a name or an input type.  RequestError if it is unknown."""
         if name is not None and input_type is not None:
-            raise RequestError("[input_type] both input_type and prompt_name are given: choose one")
+            raise RequestError("[input_type] input_type cannot be combined with prompt_name: give one")
         if input_type is not None:
             return self._of_type(input_type)
         chosen = self.default_prompt if name is None else name
@@ -42,7 +42,7 @@ class TextAdvice:
             return ""
         if chosen not in self.prompts:
             known = ", ".join(self.prompts) or "none"
-            raise RequestError(f"[prompt_name] unknown prompt {chosen!r:.80}: this model has {known}")
+            raise RequestError(f"[prompt_name] prompt_name {chosen!r:.80} is unknown: this model has {known}")
         return self.prompts[chosen]
 
     def _of_type(self, input_type: str) -> str:
@@ -54,7 +54,7 @@ class TextAdvice:
                 found = next((name for name in names if name in self.prompts), self.default_prompt)
                 return "" if found is None else self.prompts[found]
         known = ", ".join([*_QUERIES, *_DOCUMENTS, *self.prompts])
-        raise RequestError(f"[input_type] unknown input_type {input_type!r:.80}: expected {known}")
+        raise RequestError(f"[input_type] input_type {input_type!r:.80} is unknown: expected {known}")
 
 
 def text_advice(metadata: Metadata) -> TextAdvice:

@@ -1,4 +1,4 @@
-"""What an answer must be like, compiled for the model's vocabulary."""
+"""Grammars that constrain answers, compiled for the model's vocabulary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AnswerForms:
         self._lock = threading.Lock()
 
     def of_text(self, form: StructuredOutputsParams | None) -> GrammarSource | None:
-        """What a whole answer follows; None for a free one."""
+        """Return the grammar of a whole answer, or None for a free one."""
         if form is None:
             return None
         from ...grammar import grammar_source
@@ -46,7 +46,7 @@ class AnswerForms:
         *,
         is_silent: bool = False,
     ) -> GrammarSource | None:
-        """The grammar of an answer to a conversation, or None for a free one.
+        """Return the grammar of an answer to a conversation, or None for a free one.
 
         The answer may have calls.  It may begin with reasoning, unless the prompt already ends it or ``is_silent``
         switches it off.
@@ -54,7 +54,7 @@ class AnswerForms:
         wanted = params.structured_outputs
         if wanted is None and not options.shown_tools:
             if options.tool_choice not in ("auto", "none"):
-                raise RequestError("[tools] tool_choice must come with tools but there are none")
+                raise RequestError(f"[tools] tool_choice is {options.tool_choice!r:.40} but no tools are given")
             return None
         from ...grammar import AnswerLayout, ReasoningTags, ToolUse, answer_source, grammar_source
 
@@ -74,18 +74,18 @@ class AnswerForms:
             options.shown_tools or (),
             options.tool_choice if options.shown_tools else "none",
             options.parallel_tool_calls,
-            # A model that was not made for these tags needs more than to be told of them.
+            # A model that was not trained on these tags needs more than a description of them.
             always=not template.reads_tools,
         )
         source = answer_source(layout, None if wanted is None else grammar_source(wanted), use)
         if source is None:
             return None
         if params.ignore_eos:
-            raise RequestError("[sampling] ignore_eos must not come with tools that are enforced but does")
+            raise RequestError("[sampling] ignore_eos cannot be combined with enforced tools")
         return source
 
     def begin(self, source: GrammarSource, key: str | None) -> Future[Grammar]:
-        """Have a grammar compiled in the turn and the budget of a caller; None: one without a budget."""
+        """Start to compile a grammar, within the turn and budget of a caller (None: no budget)."""
         from ...grammar import Compiler
 
         with self._lock:
@@ -95,7 +95,7 @@ class AnswerForms:
 
 
 def token_vocabulary(tokenizer: Tokenizer, n_vocab: int) -> TokenVocabulary:
-    """What grammars need to know of a vocabulary; ``n_vocab``: rows of the model's output."""
+    """Return a vocabulary as grammars need it.  ``n_vocab``: rows of the model's output."""
     from ...grammar import TokenVocabulary
 
     shown = tokenizer.all_token_bytes()

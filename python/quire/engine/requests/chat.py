@@ -1,4 +1,4 @@
-"""Chats: what is asked of an answer beside its sampling, and the answer as a message."""
+"""Chats: the options of an answer beside its sampling, and the answer as a message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A request of the engine, and how its answer is read."""
+    """A request of the engine, and how to read its answer."""
 
     engine: EngineRequest
     form: AnswerFormat
@@ -48,10 +48,10 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class ChatDelta(Delta):
-    """What is new of an answer: of its text (``text``, as generated) and of the message that the text is.
+    """New text of an answer (``text``, as generated), and the parts of the message that it makes.
 
-    ``content`` and ``reasoning_content`` may lag behind ``text``, as what may be a mark waits; a tool call comes when
-    it is complete.
+    ``content`` and ``reasoning_content`` may lag behind ``text``, which may hold the beginning of a tag.  A tool call
+    comes when it is complete.
     """
 
     content: str = ""
@@ -61,7 +61,7 @@ class ChatDelta(Delta):
 
 @dataclass(frozen=True)
 class ChatChoice(Choice):
-    """One answer: ``message``, and the ``text`` that it was generated as."""
+    """One answer: its ``message``, and the ``text`` as generated."""
 
     message: ChatMessage = field(default_factory=ChatMessage)
 
@@ -92,7 +92,7 @@ class ChatCollector:
 
     @property
     def complete(self) -> bool:
-        """Whether every choice has ended."""
+        """True once every choice has ended."""
         return self._collector.complete
 
     def add(self, event: Event) -> ChatDelta:
@@ -115,7 +115,7 @@ class ChatCollector:
         return "tool_calls" if called else choice.finish_reason
 
     def result(self) -> ChatResult:
-        """The whole, once complete."""
+        """Return the whole result, once complete."""
         whole = self._collector.result()
         choices = []
         for choice, deltas in zip(whole.choices, self._deltas, strict=True):
@@ -126,7 +126,7 @@ class ChatCollector:
 
 
 def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Messages], bool]:
-    """The conversations that are given, and whether these are a list; of a single one, the entries are messages."""
+    """Return the given conversations, and whether they came as a list instead of a single one."""
     if isinstance(messages, str):
         raise RequestError(
             f"[chat] messages is the text {messages!r:.40}: give [{{'role': 'user', 'content': ...}}], or call generate"
@@ -137,24 +137,23 @@ def conversations(messages: Messages | Sequence[Messages]) -> tuple[Sequence[Mes
     return [cast("Messages", messages)], False
 
 
-# Stands where the last message ends, which is found by it whatever the template writes behind; the space tells whether
-# the template trims.
+# Marks the end of the last message, whatever the template writes after it.  The space shows whether the template trims.
 _END = "\ue0d1\ue0d2\ue0d1 "
 
 
 def marked_end(messages: Messages) -> list[Mapping[str, object]]:
-    """A conversation whose last message ends with a mark.  RequestError where it is not the assistant's, or no text."""
+    """Return a conversation whose last message ends with a mark.  RequestError if that is no text of the assistant."""
     last = messages[-1] if messages else {}
     content = last.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = "".join(str(part["text"]) for part in content if isinstance(part, Mapping) and "text" in part)
     if last.get("role") != "assistant" or not isinstance(content, str) or not content.strip() or last.get("tool_calls"):
-        raise RequestError("[chat] messages must end with the assistant's text for continue_final_message but do not")
+        raise RequestError("[chat] messages do not end with text of the assistant to continue")
     return [*messages[:-1], {**last, "content": content + _END}]
 
 
 def until_mark(segments: Sequence[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    """A rendered conversation as far as the mark, where the answer goes on.  RequestError where there is none."""
+    """Return a rendered conversation up to the mark, where the answer continues.  RequestError without a mark."""
     kept: list[tuple[str, bool]] = []
     for n, (text, is_template) in enumerate(reversed(segments)):
         at = text.rfind(_END.strip())
@@ -162,17 +161,17 @@ def until_mark(segments: Sequence[tuple[str, bool]]) -> list[tuple[str, bool]]:
             trimmed = not text.startswith(_END, at)
             kept = [*segments[: len(segments) - 1 - n], (text[:at].rstrip() if trimmed else text[:at], is_template)]
             return [segment for segment in kept if segment[0]]
-    raise RequestError("[chat] the template must write the last message for continue_final_message but does not")
+    raise RequestError("[chat] continue_final_message is not supported: the template does not write the last message")
 
 
 def visible_tokens(form: AnswerFormat, tokenizer: Tokenizer) -> dict[int, bytes]:
-    """The control tokens of a vocabulary that reading an answer needs to see."""
+    """Return the control tokens that must be visible for the answer to be read."""
     control = tokenizer.control_tokens
     return {control[text]: text.encode() for text in form.visible if text in control}
 
 
 def call_marks(template: ChatTemplate, chat: ChatOptions, tokenizer: Tokenizer) -> list[int]:
-    """The tokens that begin a call and nothing else, in the format that a model writes calls in."""
+    """Return the tokens that only begin calls, in the model's own format of calls."""
     from ...chat.detection import detect_tools
 
     form = detect_tools(template.source) if chat.tool_format == "auto" else None
@@ -183,12 +182,12 @@ def call_marks(template: ChatTemplate, chat: ChatOptions, tokenizer: Tokenizer) 
 
 
 def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenizer) -> ChatRequest:
-    """The request with a limit of its reasoning.  UnsupportedError where reasoning has no tags to end it with."""
+    """Return the request with a limit on its reasoning.  UnsupportedError if reasoning has no tags to end it with."""
     from ...chat.reasoning_budget import ReasoningBudget
 
     reasoning = request.form.limited
     if reasoning is None:
-        raise UnsupportedError("[chat] reasoning_budget must have tags around reasoning but the model has none")
+        raise UnsupportedError("[chat] reasoning_budget is not supported: the model has no tags around reasoning")
     params = request.engine.params or SamplingParams()
     limit = ReasoningBudget(
         form=reasoning,
@@ -203,9 +202,10 @@ def with_reasoning_budget(request: ChatRequest, budget: int, tokenizer: Tokenize
 
 
 def rendered(template: ChatTemplate, messages: Messages, chat: ChatOptions, values: Mapping[str, object]) -> Rendering:
-    """The prompt of a conversation: the template's, which may know no tools, up to where the answer begins.
+    """Render the prompt of a conversation up to where the answer begins.
 
-    UnsupportedError where tools shall be called in a format whose words only a template could tell.
+    If the template reads no tools, they are described in a generic format.  UnsupportedError for another format, which
+    only a template could describe.
     """
     tools = chat.shown_tools
     shown = marked_end(messages) if chat.continue_final_message else messages
@@ -221,7 +221,7 @@ def rendered(template: ChatTemplate, messages: Messages, chat: ChatOptions, valu
 
 
 def format_of(template: ChatTemplate, chat: ChatOptions) -> AnswerFormat:
-    """How answers are read: with calls in the generic format where the template knows no tools."""
+    """Return the format of answers; calls are in the generic format if the template reads no tools."""
     generic = bool(chat.shown_tools) and chat.tool_format == "auto" and not template.reads_tools
     tools = GENERIC_FORMAT if generic else chat.tool_format
     form = AnswerFormat.detect(template.source, tools, chat.reasoning_format)

@@ -1,5 +1,8 @@
-"""Prompts of models that were trained to fill gaps (Bavarian et al. 2022, "Efficient Training of Language Models to
-Fill in the Middle"), with the files beside as repository-level models take them."""
+"""Prompts that have a model fill a gap between two texts.
+
+Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle"; further files come first, as
+repository-level models read them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ...tokenizer.vocabulary import TokenKind
 
 __all__ = ["FillInTokens", "infill_tokens"]
 
-# Of vocabularies whose file does not name them.
+# Texts of the tokens, for files that do not name them.
 _NAMES: dict[str, tuple[str, ...]] = {
     "fim_prefix": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
     "fim_suffix": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
@@ -25,7 +28,7 @@ REPOSITORY = "myproject"
 
 @dataclass(frozen=True)
 class FillInTokens:
-    """Ids of the tokens that mark what stands before and after a gap, and where it begins."""
+    """Ids of the tokens before the prefix, before the suffix, and before the text of the gap."""
 
     prefix: int
     suffix: int
@@ -35,12 +38,12 @@ class FillInTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> FillInTokens:
-        """Those of a vocabulary; UnsupportedError where it has none."""
+        """Find the tokens of a vocabulary.  UnsupportedError if it has none."""
         found = {name: _id_of(tokenizer, name) for name in _NAMES}
         prefix, suffix, middle = (found[name] for name in ("fim_prefix", "fim_suffix", "fim_middle"))
         if prefix is None or suffix is None or middle is None:
             missing = next(name for name in _NAMES if found[name] is None)
-            raise UnsupportedError(f"[infill] the model must have tokens for filling gaps but has no {missing}")
+            raise UnsupportedError(f"[infill] the model cannot fill gaps: its vocabulary has no token {missing}")
         return cls(prefix, suffix, middle, found["fim_repository"], found["fim_separator"])
 
 
@@ -55,10 +58,14 @@ def _id_of(tokenizer: Tokenizer, name: str) -> int | None:
 def infill_tokens(
     tokenizer: Tokenizer, prefix: str, suffix: str, beginning: str, extra: Sequence[tuple[str, str]]
 ) -> list[int]:
-    """The prompt after which a model fills the gap between two texts.
+    """Return the prompt after which a model fills the gap between two texts, which never become control tokens.
 
-    ``beginning``: how the gap begins.  ``extra``: (name, text) of files that stand before.  What the texts say never
-    becomes a control token.  UnsupportedError for a model that was not made to fill gaps.
+    Args:
+        beginning: The beginning of the gap's text.
+        extra: (name, text) of further files.
+
+    Raises:
+        UnsupportedError: The model was not trained to fill gaps.
     """
     tokens = FillInTokens.of(tokenizer)
 

@@ -1,4 +1,4 @@
-"""Prompts and parameters, as callers give them, to requests of the engine."""
+"""Turn prompts, conversations and parameters into requests of the engine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
 _LOG = logging.getLogger("quire")
 
 Prompt: TypeAlias = "str | Sequence[int]"
-"""Raw text, in which special tokens are added and parsed, or token ids as they are."""
+"""Raw text, in which special tokens are added and parsed, or token ids, used as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """How a request is treated beside others, see ``EngineRequest``, and what its keywords say."""
+    """Scheduling options of a request (see ``EngineRequest``), and the keywords of the call."""
 
     salt: bytes = b""
     priority: int = 0
@@ -44,7 +44,7 @@ class RequestOptions:
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list.  RequestError for what is neither, naming the item."""
+    """Return one prompt or several as a list.  RequestError that names an item which is no prompt."""
     if isinstance(prompts, str):
         return [prompts]
     items = _items(prompts, "prompts")
@@ -67,7 +67,7 @@ def is_id(item: object) -> bool:
 
 
 def _items(given: object, name: str) -> list[Any]:
-    """The items of a sequence, or of an array of NumPy's or another library's."""
+    """Return the items of a sequence or of an array."""
     if given is None:
         raise RequestError(f"[prompt] {name} is None: give a string, a list of token ids, or a list of those")
     if isinstance(given, bytes | bytearray | memoryview):
@@ -85,8 +85,8 @@ def _items(given: object, name: str) -> list[Any]:
 class Prompts:
     """Makes requests for one model.  Thread-safe.
 
-    ``advised``: fields of ``SamplingParams`` where a chat does not say.  ``system``: the system message of chats that
-    begin without one.
+    ``advised``: defaults for fields of ``SamplingParams`` in chats.  ``system``: the system message of chats that begin
+    without one.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Prompts:
         self._advised = advised or {}
         self._system = system
         self._vision = vision
-        self._told: set[str] = set()  # what has no effect and was logged
+        self._told: set[str] = set()  # names that were logged as ignored
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
@@ -109,13 +109,13 @@ class Prompts:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; UnsupportedError for a file without a vocabulary."""
+        """The model's tokenizer.  UnsupportedError if the file has no vocabulary."""
         if self._tokenizer is None:
-            raise UnsupportedError("[tokenizer] the model file must have a vocabulary but has none: use token ids")
+            raise UnsupportedError("[tokenizer] the model file has no vocabulary: give token ids")
         return self._tokenizer
 
     def token_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt.  RequestError for what is neither text nor ids of the vocabulary."""
+        """Return the ids of a prompt.  RequestError if it is neither text nor ids of the vocabulary."""
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, add_special=True, parse_special=True)
         else:
@@ -131,24 +131,24 @@ class Prompts:
         return ids if isinstance(prompt, str) else [int(token_id) for token_id in ids]
 
     def request(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
-        """A request to generate."""
+        """Return a request to generate."""
         return self._compiled(self.draft(prompt, params, options))
 
     def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
-        """A request to generate, whose form is still to be compiled."""
+        """Return a request to generate, whose form is still to be compiled."""
         params = options.keywords.sampling_params(params)
         ids = self.token_ids(prompt)
         form = self._forms.of_text(params.structured_outputs)
         return _request(ids, params, options, form, self._predicted(params))
 
     def _predicted(self, params: SamplingParams) -> list[int]:
-        """The ids of a prediction: plain text, as an answer is."""
+        """Return the ids of a prediction, which is plain text like an answer."""
         if not params.prediction:
             return []
         return self.tokenizer.encode(params.prediction, add_special=False)
 
     def begin_grammar(self, form: GrammarSource, key: str) -> Future[Grammar]:
-        """Have the form of a draft compiled in its caller's turn and budget."""
+        """Start to compile the form of a draft, within its caller's turn and budget."""
         return self._forms.begin(form, key)
 
     def _compiled(self, draft: EngineRequest) -> EngineRequest:
@@ -162,7 +162,7 @@ class Prompts:
         params: SamplingParams | Sequence[SamplingParams] | None,
         options: RequestOptions,
     ) -> list[EngineRequest]:
-        """One request per prompt.  ``params``: for all of them, or one each."""
+        """Return one request per prompt.  ``params``: one for all, or one each."""
         wanted = prompt_list(prompts)
         each = _one_each(params, len(wanted))
         return [self.request(prompt, one, options) for prompt, one in zip(wanted, each, strict=True)]
@@ -170,7 +170,7 @@ class Prompts:
     def chat_request(
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
     ) -> ChatRequest:
-        """A request to answer a conversation.  What messages say never becomes control tokens."""
+        """Return a request to answer a conversation.  Text of messages never becomes control tokens."""
         draft = self.chat_draft(messages, params, options, chat)
         return replace(draft, engine=self._compiled(draft.engine))
 
@@ -181,14 +181,14 @@ class Prompts:
         options: RequestOptions,
         chat: ChatOptions,
     ) -> list[ChatRequest]:
-        """One request per conversation.  ``params``: for all of them, or one each."""
+        """Return one request per conversation.  ``params``: one for all, or one each."""
         each = _one_each(params, len(messages))
         return [self.chat_request(item, one, options, chat) for item, one in zip(messages, each, strict=True)]
 
     def chat_draft(
         self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
     ) -> ChatRequest:
-        """``chat_request``, with a form that is still to be compiled."""
+        """Return the request of ``chat_request`` with a form that is still to be compiled."""
         from .chat import ChatRequest, call_marks, format_of, rendered, visible_tokens, with_reasoning_budget
         from .thinking import template_values, without_thinking
 
@@ -249,7 +249,7 @@ class Prompts:
         return self._vision.expanded(ids, shown)
 
     def _tell_once(self, names: Sequence[str], text: str) -> None:
-        """Log what is not as it was asked with this model, each name once."""
+        """Log options that this model cannot follow, each name once."""
         for name in names:
             if name not in self._told:
                 self._told.add(name)
@@ -295,20 +295,20 @@ class Prompts:
     def embedding_request(
         self, prompt: Prompt, pooling: Pooling, options: RequestOptions, second_text: int | None = None
     ) -> EngineRequest:
-        """A request for the embedding of a prompt; ``second_text``: see ``EngineRequest``."""
+        """Return a request for the embedding of a prompt.  ``second_text``: see ``EngineRequest``."""
         ids = self.token_ids(prompt)
         request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
         return replace(request, second_text=second_text)
 
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
-        """A request for the logits of every position."""
+        """Return a request for the logits of every position."""
         return EngineRequest(self.token_ids(token_ids), None)
 
 
 def _fitting(
     messages: Messages, chat: ChatOptions, written: Callable[[Messages], tuple[str, list[int]]]
 ) -> tuple[str, list[int], list[str]]:
-    """The prompt of a conversation, its ids, and what was dropped to keep within the options."""
+    """Return the prompt of a conversation, its ids, and a list of what was dropped to fit the options."""
     prompt, ids = written(messages)
     n_most = chat.max_prompt_tokens
     if n_most is None or len(ids) <= n_most:
@@ -323,7 +323,7 @@ def _fitting(
     if chat.cut_prompt:
         dropped.append(f"{len(fewer) - n_most} tokens of the prompt")
         return shorter, cut_ids(fewer, n_most, chat.keep_tokens), dropped
-    return prompt, ids, []  # refused for all that it is
+    return prompt, ids, []  # too long; refused with its whole length
 
 
 def without_tokens(params: SamplingParams, ids: Sequence[int]) -> SamplingParams:
@@ -339,7 +339,7 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) 
     if params is None or not isinstance(params, Sequence):
         return [params] * n
     if len(params) != n:
-        raise RequestError(f"[sampling] params must be one or {n} but are {len(params)}")
+        raise RequestError(f"[sampling] params has {len(params)} entries for {n} prompts: give one, or one each")
     return list(params)
 
 

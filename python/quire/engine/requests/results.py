@@ -32,8 +32,7 @@ FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token's log-probability, in the model's own distribution, with the likeliest tokens and theirs, likeliest
-    first."""
+    """The log-probability of a token in the model's distribution, and the most likely tokens with theirs, in order."""
 
     token_id: int
     logprob: float
@@ -42,7 +41,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds: waiting to be admitted, from there to the first token, from there to the last one."""
+    """Seconds until the request was admitted, from there to the first token, and from there to the last."""
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
@@ -68,7 +67,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Delta:
-    """What is new of a choice.  ``text`` may lag behind ``token_ids``: half characters and possible stop strings wait.
+    """New text and tokens of a choice.  ``text`` may lag behind: incomplete characters and possible stop strings wait.
 
     The last one of a choice has a ``finish_reason``: ``"stop"`` (``stop_reason`` says which stop
     string or stop token), ``"length"`` or ``"cancelled"``, and in a chat ``"tool_calls"`` where it stopped for those.
@@ -204,7 +203,7 @@ class Collector:
 
     @property
     def complete(self) -> bool:
-        """Whether every choice has ended."""
+        """True once every choice has ended."""
         return len(self._choices) == len(self._parts)
 
     def add(self, event: Event) -> Delta:
@@ -248,7 +247,7 @@ class Collector:
         )
 
     def result(self) -> GenerationResult:
-        """The whole, once complete."""
+        """Return the whole result, once complete."""
         return GenerationResult(
             choices=[self._choices[i] for i in range(len(self._parts))],
             prompt_token_ids=self._prompt_token_ids,

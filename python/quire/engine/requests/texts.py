@@ -1,4 +1,4 @@
-"""Texts and pairs of texts, as encoders and rerankers read them; what is too long is cut where that is asked for."""
+"""Token ids of texts and pairs for encoders and rerankers, truncated on request."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ Truncate: TypeAlias = bool | int
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """``truncate``: True cuts what is longer than the context, a number what has more tokens; False refuses it.
-    ``prompt_name``: which of the makers' prompts goes before a text that is embedded; None: the default, if any.
-    ``input_type``: the same by the words of others (``search_query``, ``passage``), which may have no prompt.
-    ``side``: where tokens are left out; those that the vocabulary puts around a text stay.
+    """Options of texts that are embedded or scored.
+
+    Attributes:
+        truncate: True cuts to the context, a number to that many tokens; False refuses longer texts.
+        prompt_name: The prompt of the model that goes before an embedded text; None: the default, if any.
+        input_type: The same by other programs' names (``search_query``, ``passage``), which may have no prompt.
+        side: The side that is cut.  The tokens that the vocabulary puts around a text stay.
     """
 
     truncate: Truncate = False
@@ -37,19 +40,19 @@ class TextOptions:
 
 
 def is_pair(prompt: Prompt | Pair) -> TypeGuard[Pair]:
-    """Whether these are two texts, and no ids."""
+    """Return whether this is a tuple of two texts."""
     return isinstance(prompt, tuple) and len(prompt) == 2 and all(isinstance(text, str) for text in prompt)
 
 
 def text_list(prompts: Prompt | Sequence[Prompt | Pair]) -> list[Prompt | Pair]:
-    """One prompt or several, and pairs among them, as a list.  A tuple of two texts by itself is two prompts."""
+    """Return one or several prompts or pairs as a list.  A single tuple of two texts is two prompts."""
     if not isinstance(prompts, list | tuple) or not any(isinstance(item, tuple) for item in prompts):
         return list(prompt_list(cast("Prompt | Sequence[Prompt]", prompts)))
     return list(cast("Sequence[Prompt | Pair]", prompts))
 
 
 class Texts:
-    """The ids of texts and pairs for one model.  Thread-safe."""
+    """Makes the ids of texts and pairs for one model.  Thread-safe."""
 
     def __init__(self, prompts: Prompts, n_ctx: int, advice: TextAdvice) -> None:
         self._prompts = prompts
@@ -61,25 +64,25 @@ class Texts:
         return self._prompts.tokenizer
 
     def limit(self, truncate: Truncate) -> int | None:
-        """How many tokens are kept; None: all.  RequestError for fewer than one and for more than the context."""
+        """Return how many tokens to keep; None: all.  RequestError for less than one or more than the context."""
         if truncate is True or truncate is False:
             return self._n_ctx if truncate else None
         if not isinstance(truncate, int) or not 1 <= truncate <= self._n_ctx:
             raise RequestError(
-                f"[truncate] the number of tokens that are kept must be 1 to {self._n_ctx} but is {truncate!r:.40}"
+                f"[truncate] {truncate!r:.40} is out of range: expected 1 to {self._n_ctx} tokens, True or False"
             )
         return truncate
 
     def embedded(self, prompt: Prompt, options: TextOptions) -> list[int]:
-        """The ids of a text that is embedded, with what the makers put before it; ids have it already."""
+        """Return the ids of a text to embed, with the model's prompt before it; given ids have it already."""
         if isinstance(prompt, str):
             return self.single(self._advice.prompt(options.prompt_name, options.input_type) + prompt, options)
         if options.prompt_name is not None:
-            raise RequestError("[prompt_name] a prompt must be text to have one put before it but is ids")
+            raise RequestError("[prompt_name] prompt_name needs a text, not token ids")
         return self.single(prompt, options)
 
     def single(self, prompt: Prompt, options: TextOptions) -> list[int]:
-        """The ids of a prompt, of as many as are kept."""
+        """Return the ids of a prompt, truncated."""
         ids, limit = self._prompts.token_ids(prompt), self.limit(options.truncate)
         if limit is None or len(ids) <= limit:
             return ids
@@ -90,7 +93,7 @@ class Texts:
         return [*ids[:before], *kept, *ids[len(ids) - after :]]
 
     def pair(self, first: str, second: str, options: TextOptions) -> TextPair:
-        """The ids of two texts in one prompt, see ``Tokenizer.encode_pair``; the longer one loses tokens first."""
+        """Return the ids of a pair (see ``Tokenizer.encode_pair``), truncated; the longer text is cut first."""
         pair = self._tokenizer.encode_pair(first, second)
         limit = self.limit(options.truncate)
         if limit is None or len(pair.token_ids) <= limit:
@@ -103,7 +106,7 @@ class Texts:
         return self._tokenizer.join_pair(one[len(one) - n_one :], other[len(other) - n_other :])
 
     def judged(self, template: RankTemplate, pair: Pair, instruction: str | None, options: TextOptions) -> list[int]:
-        """The ids of a query and a document in a reranker's template; the document loses tokens where that is asked."""
+        """Return the ids of a query and a document in a reranker's template, with the document truncated."""
         segments = template.segments(*pair, instruction)
         ids, limit = self._tokenizer.encode_segments(segments), self.limit(options.truncate)
         if limit is None or len(ids) <= limit:
@@ -121,14 +124,12 @@ class Texts:
 
 def _room(limit: int, n_around: int) -> int:
     if limit < n_around:
-        raise RequestError(
-            f"[truncate] what is kept must have room for the {n_around} tokens around a text but is {limit} tokens"
-        )
+        raise RequestError(f"[truncate] {limit} tokens are too few: the tokens around a text alone are {n_around}")
     return limit - n_around
 
 
 def shares(n_one: int, n_other: int, room: int) -> tuple[int, int]:
-    """How much is kept of two texts that have room together for fewer tokens than they have: the longer loses first."""
+    """Return how many tokens to keep of two texts that share ``room``; the longer one is cut first."""
     shorter = min(n_one, n_other, room)
     longer = max(shorter, room - shorter)
     if shorter + longer > room:

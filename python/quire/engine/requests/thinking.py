@@ -1,4 +1,4 @@
-"""Switching a model's thinking on or off, by its template's variables or else by the prompt."""
+"""Switch a model's thinking on or off by its template's variables, or else by the prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Thinking", "template_values", "without_thinking"]
 
 _SWITCH = "enable_thinking"
-# The names that templates have for it, the usual one first.
+# Names of the switch in templates, the usual one first.
 _SWITCHES = (_SWITCH, "thinking")
 
 
@@ -35,7 +35,7 @@ class Thinking:
 
 
 def template_values(template: ChatTemplate, chat: ChatOptions, form: AnswerFormat) -> Thinking:
-    """The variables for a template.  A model that can think does, unless the request says otherwise."""
+    """Return the variables for a template.  A model that can think does, unless the request says otherwise."""
     given = dict(chat.template_values or {})
     known = [name for name in _SWITCHES if name in template.variables]
     off = any(given.get(name) is False for name in _SWITCHES)
@@ -50,7 +50,7 @@ def template_values(template: ChatTemplate, chat: ChatOptions, form: AnswerForma
 
 
 def without_thinking(segments: Sequence[tuple[str, bool]], form: AnswerFormat, is_told: bool) -> list[tuple[str, bool]]:
-    """The prompt, ended so that the answer does not begin with reasoning.
+    """Return the prompt, ended so that the answer does not begin with reasoning.
 
     Reasoning that the prompt opens is closed.  If the template was not told either (``is_told``), empty reasoning is
     added.

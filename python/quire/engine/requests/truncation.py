@@ -1,4 +1,4 @@
-"""Conversations that are longer than a context: their oldest turns are dropped."""
+"""Shorten conversations by dropping their oldest turns."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Kept:
 def without_oldest(
     messages: Sequence[Mapping[str, object]], n_most: int, n_tokens: Callable[[Sequence[Mapping[str, object]]], int]
 ) -> Kept:
-    """The conversation without as many of its oldest turns as its prompt needs to have at most ``n_most`` tokens.
+    """Drop as many of the oldest turns as needed for a prompt of at most ``n_most`` tokens.
 
-    A turn goes from a message of the user to the next.  Of the last turn, calls with their results are dropped, the
-    oldest first, but never the user's message, nor what comes after the last results.  Messages of the system stay.
-    Where that is not enough, everything that may be dropped is.
+    A turn goes from one user message to the next.  In the last turn, calls are dropped with their results, oldest
+    first, but neither the user's message nor anything after the last results.  System messages stay.  If that is not
+    enough, everything that may be dropped is.
 
     Args:
-        n_tokens: Counts the tokens of a conversation's prompt; asked a few times, mostly of what nearly fits.
+        n_tokens: Counts the tokens of a conversation's prompt; called a few times, mostly with ones that nearly fit.
     """
     groups = _droppable(messages)
 
@@ -42,13 +42,13 @@ def without_oldest(
 
 
 def cut_ids(ids: Sequence[int], n_most: int, n_keep: int) -> list[int]:
-    """The first ``n_keep`` and the last of the ids, ``n_most`` in all."""
+    """Return the first ``n_keep`` ids and the last ones, ``n_most`` in all."""
     n_keep = min(n_keep, n_most)
     return [*ids[:n_keep], *ids[len(ids) - (n_most - n_keep) :]]
 
 
 def _droppable(messages: Sequence[Mapping[str, object]]) -> list[list[int]]:
-    """Messages that go together, oldest first."""
+    """Return groups of messages that are dropped together, oldest first."""
     users = [i for i, message in enumerate(messages) if message.get("role") == "user"]
     last = users[-1] if users else -1
     groups: list[list[int]] = [[]]
@@ -61,13 +61,13 @@ def _droppable(messages: Sequence[Mapping[str, object]]) -> list[list[int]]:
         if i > last and (not groups[-1] or groups[-1][-1] < last):
             groups.append([])
         groups[-1].append(i)
-    if groups[-1] and groups[-1][-1] > last:  # what the answer is to
+    if groups[-1] and groups[-1][-1] > last:  # the answer replies to these
         groups.pop()
     return [group for group in groups if group]
 
 
 def _guess(messages: Sequence[Mapping[str, object]], groups: Sequence[Sequence[int]], n_most: int) -> int:
-    """How many groups to drop if each token had four characters."""
+    """Return how many groups to drop if each token had four characters."""
     n_left = sum(_size(message) for message in messages)
     for n, group in enumerate(groups):
         if n_left <= 4 * n_most:
@@ -85,7 +85,7 @@ def _size(value: Any) -> int:
 
 
 def _fewest(n_groups: int, guess: int, fits: Callable[[int], bool]) -> int:
-    """The fewest that must go, all where none are enough; looked for around a guess, as counting takes time."""
+    """Return the fewest groups to drop, searching around a guess because counting is slow; all if none suffice."""
     low, high = -1, n_groups  # low does not fit; high does, or is all there is
     at, step = min(guess, n_groups), 1
     while high - low > 1:
