@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, get_args
 
@@ -255,15 +256,15 @@ class SamplingParams:
     # fmt: on
 
     def __post_init__(self) -> None:
-        for name, parameter in PARAMETERS.items():
-            object.__setattr__(self, name, parameter.rule.check(f"[sampling] {name}", self.__dict__[name]))
+        values = self.__dict__
+        for name, label, check in _CHECKS:
+            values[name] = check(label, values[name])
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(f"[sampling] min_tokens {self.min_tokens} is more than max_tokens {self.max_tokens}")
         if self.structured_outputs is not None and self.ignore_eos:
             raise RequestError("[sampling] ignore_eos cannot be combined with structured_outputs: a form ends")
-        for name, parameter in PARAMETERS.items():
-            stage = parameter.stage
-            if stage and stage not in self.samplers and self.__dict__[name] != _DEFAULTS[name]:
+        for name, stage, default in _STAGED:
+            if values[name] != default and stage not in self.samplers:
                 raise RequestError(f"[sampling] samplers lacks the stage {stage!r}, but {name} is set")
 
 
@@ -277,7 +278,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Parameters by the names that other engines give them."""
 
-_DEFAULTS = {entry.name: entry.default for entry in fields(SamplingParams)}
+# Requests are checked often: what the loops of __post_init__ need.
+_CHECKS = [(name, f"[sampling] {name}", each.rule.check) for name, each in PARAMETERS.items()]
+_STAGED = [(e.name, PARAMETERS[e.name].stage, e.default) for e in fields(SamplingParams) if PARAMETERS[e.name].stage]
 SamplingParams.__doc__ = "\n        ".join(
     [f"{SamplingParams.__doc__}\n    Args:", *(f"{name}: {each.text}." for name, each in PARAMETERS.items())]
 )
@@ -285,7 +288,8 @@ SamplingParams.__doc__ = "\n        ".join(
 name_call(SamplingParams, ALIASES)
 
 
-def fields_of(dialect: Dialect) -> dict[str, tuple[str, ...]]:
+@cache
+def fields_of(dialect: Dialect) -> Mapping[str, tuple[str, ...]]:
     """Return the fields of a dialect by the parameter that they set."""
     found = {name: parameter.names_in(dialect, name) for name, parameter in PARAMETERS.items()}
-    return {name: names for name, names in found.items() if names}
+    return MappingProxyType({name: names for name, names in found.items() if names})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import inf
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -41,16 +42,24 @@ def sampling_fields(dialect: Dialect) -> Callable[[type[B]], type[B]]:
 
 def sampling_of(body: Body) -> dict[str, Any]:
     """Return the parameters that a body gives, by Quire's names.  RequestError for one that is given twice."""
-    dialect: Dialect = body.dialect  # type: ignore[attr-defined]
     given: dict[str, Any] = {}
-    for name, fields in fields_of(dialect).items():
-        values = {field: value for field in fields if (value := getattr(body, field)) is not None}
+    for name, fields, unset, lenient in _readers(body.dialect):  # type: ignore[attr-defined]
+        values = [value for field in fields if (value := getattr(body, field)) is not None]
         if len(values) > 1:
-            raise RequestError(f"[sampling] {' and '.join(reversed(values))} are the same parameter: give one")
-        value = next(iter(values.values()), PARAMETERS[name].unset.get(dialect))
+            raise RequestError(f"[sampling] {' and '.join(reversed(fields))} are the same parameter: give one")
+        value = values[0] if values else unset
         if value is not None:
-            given[name] = PARAMETERS[name].rule.lenient(value)
+            given[name] = lenient(value)
     return given
+
+
+@cache
+def _readers(dialect: Dialect) -> list[tuple[str, tuple[str, ...], Any, Callable[[object], object]]]:
+    """Return what reading a body needs of each parameter: its fields, the value without them, and the conversion."""
+    return [
+        (name, fields, PARAMETERS[name].unset.get(dialect), PARAMETERS[name].rule.lenient)
+        for name, fields in fields_of(dialect).items()
+    ]
 
 
 def limits_of(name: str) -> Meta:
