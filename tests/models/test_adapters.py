@@ -126,7 +126,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_adapters_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "llama")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     reader = GGUFReader(tmp_path / "x.gguf")

@@ -15,7 +15,7 @@ from quire.models.baichuan import normed_head
 from tiny_checkpoints import write_checkpoint
 
 
-def test_a_context_longer_than_the_table_of_positions_is_refused(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_position_table_is_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "gpt2")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     model = load_model(GGUFReader(tmp_path / "x.gguf"))

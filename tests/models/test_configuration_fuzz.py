@@ -216,7 +216,7 @@ def ours(folder: Path) -> Array | None:
 
 @pytest.mark.filterwarnings("ignore")  # torch and transformers warn
 @pytest.mark.parametrize("name", FUZZED)
-def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
+def test_a_changed_field_is_honoured_or_rejected(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     write_checkpoint(tmp_path, name)
     kind = class_of(name)
@@ -229,7 +229,7 @@ def test_a_changed_field_is_honoured_or_refused(tmp_path: Path, name: str) -> No
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FUZZED_SIBLINGS)
-def test_a_changed_field_of_a_sibling_is_honoured_or_refused(tmp_path: Path, name: str) -> None:
+def test_a_changed_field_of_a_sibling_is_honoured_or_rejected(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path, name)
     seen = compared(tmp_path, name, {}, lambda config: siblings(name, config))
     assert seen["honoured"] + seen["refused"] >= 1  # few fields of RWKV and Jina BERT change the answer
@@ -316,7 +316,7 @@ def with_fields(tmp_path: Path, name: str, **changes: object) -> Path:
         ),
     ],
 )
-def test_fields_that_change_the_answer_are_refused_by_name(
+def test_fields_that_change_the_answer_are_rejected_by_name(
     tmp_path: Path, name: str, changes: dict[str, object], field: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=field):
@@ -339,7 +339,7 @@ def test_a_field_that_transformers_does_not_know_is_ignored_and_named(
 @pytest.mark.parametrize(
     ("name", "field"), [("modern-bert", "local_attention"), *((name, "sliding_window") for name in WINDOWED)]
 )
-def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field: str) -> None:
+def test_an_empty_window_is_rejected_by_name(tmp_path: Path, name: str, field: str) -> None:
     """In transformers each token then sees only itself, or nothing; in files 0 means no window."""
     with pytest.raises(LoadError, match=field):
         convert(with_fields(tmp_path, name, **{field: 0}), tmp_path / "x.gguf", "f32")
@@ -357,9 +357,7 @@ def test_a_window_of_nothing_is_refused_by_name(tmp_path: Path, name: str, field
         ("phi3", {"original_max_position_embeddings": 0}),
     ],
 )
-def test_numbers_that_cannot_be_are_errors_of_the_configuration(
-    tmp_path: Path, name: str, changes: dict[str, object]
-) -> None:
+def test_invalid_numbers_are_errors_of_the_configuration(tmp_path: Path, name: str, changes: dict[str, object]) -> None:
     """Invalid numbers raise Quire's own errors, whatever is computed from them."""
     with pytest.raises(LoadError):
         convert(with_fields(tmp_path, name, **changes), tmp_path / "x.gguf", "f32")
@@ -478,7 +476,7 @@ UNCHOSEN: list[tuple[str, str, tuple[object, str] | None]] = [
 
 
 @pytest.mark.parametrize(("name", "key", "change"), UNCHOSEN)
-def test_keys_that_an_architecture_has_no_choice_of_are_refused_by_name(
+def test_keys_that_an_architecture_does_not_support_are_rejected_by_name(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str] | None
 ) -> None:
     path = edited(tiny(name), tmp_path / "x.gguf", {key: change})
@@ -486,9 +484,7 @@ def test_keys_that_an_architecture_has_no_choice_of_are_refused_by_name(
         load_model(GGUFReader(path))
 
 
-def test_what_a_file_does_not_say_or_says_with_a_zero_is_as_in_llama_cpp(
-    tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_missing_and_zero_keys_mean_the_same_as_in_llama_cpp(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     """Defaults are llama.cpp's, and a multiplier of 0 means not set."""
     for name, one, other in (
         ("gemma4", {"final_logit_softcapping": None}, {"final_logit_softcapping": (30.0, "f32")}),
@@ -521,7 +517,7 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     assert kimi["kimi-linear.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
 
 
-def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) -> None:
+def test_a_stored_output_matrix_overrides_tying(tmp_path: Path) -> None:
     """Transformers ties them only if both are equal."""
     shapes = shapes_of("qwen3") | {"lm_head.weight": shapes_of("qwen3")["model.embed_tokens.weight"]}
     write_checkpoint(tmp_path / "hf", "qwen3", shapes)
@@ -535,7 +531,7 @@ def test_a_head_that_is_stored_beside_a_tied_embedding_counts(tmp_path: Path) ->
     assert "output.weight" not in GGUFReader(tmp_path / "x.gguf")
 
 
-def test_a_tied_pair_may_be_stored_as_the_head_alone(tmp_path: Path) -> None:
+def test_a_tied_matrix_may_be_stored_as_the_output_alone(tmp_path: Path) -> None:
     """Some programs save the tied matrix under the head's name; transformers 5 accepts that."""
     shapes = shapes_of("qwen3")
     tensors = {name: weight_of("qwen3", name, tuple(shape)) for name, shape in shapes.items()}
@@ -552,7 +548,7 @@ def test_a_tied_pair_may_be_stored_as_the_head_alone(tmp_path: Path) -> None:
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
 
 
-def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path: Path) -> None:
+def test_an_output_matrix_that_is_neither_stored_nor_tied_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="must hold a head"):
         convert(with_fields(tmp_path, "qwen3", tie_word_embeddings=False), tmp_path / "x.gguf", "f32")
 
@@ -636,7 +632,7 @@ HONOURED = {
         ("nextn_predict_layers", (1, "u32")),
     ],
 )
-def test_keys_that_change_the_answer_are_refused_by_name(
+def test_keys_that_change_the_answer_are_rejected_by_name(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, key: str, change: tuple[object, str]
 ) -> None:
     metadata = GGUFReader(tiny(name)).metadata
@@ -688,7 +684,7 @@ SCALED = {"rope.scaling.factor": (4.0, "f32")}
         ("llama", {"attention.head_count_kv": ([2, 2], "u32[]")}, {}),
     ],
 )  # fmt: skip
-def test_two_ways_to_say_one_thing(
+def test_equivalent_keys_give_the_same_answer(
     tiny: Callable[[str], Path],
     tmp_path: Path,
     name: str,

@@ -155,7 +155,7 @@ def test_kinds_of_heads(tmp_path: Path, llama: Path, kind: str) -> None:
     expect_equal(Pair(tmp_path, llama, head), HeadOracle(tmp_path / "oracle", "llama", flags, tensors), layers)
 
 
-def test_a_head_of_another_width_has_an_embedding_of_its_own(tmp_path: Path, llama: Path) -> None:
+def test_a_head_of_another_width_needs_its_own_embedding(tmp_path: Path, llama: Path) -> None:
     config = head_config("llama", hidden_size=48, target_hidden_size=64, num_attention_heads=3, num_key_value_heads=1)
     tensors = head_tensors(config, has_embedding=True)
     head = write_head(tmp_path / "head", config, tensors)
@@ -165,7 +165,7 @@ def test_a_head_of_another_width_has_an_embedding_of_its_own(tmp_path: Path, lla
         Pair(tmp_path, llama, write_head(tmp_path / "bare", config, without))
 
 
-def test_what_a_head_has_not_is_the_models(tmp_path: Path, llama: Path) -> None:
+def test_a_head_shares_matrices_that_it_lacks(tmp_path: Path, llama: Path) -> None:
     config = head_config("llama", draft_vocab_size=None)
     tensors = {name: values for name, values in head_tensors(config).items() if name != "lm_head.weight"}
     pair = Pair(tmp_path, llama, write_head(tmp_path / "head", config, tensors))
@@ -193,7 +193,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_names_of_others(tmp_path: Path, llama: Path, spelling: str) -> None:
+def test_names_of_other_programs(tmp_path: Path, llama: Path, spelling: str) -> None:
     layer, prefix, kind = SPELLINGS[spelling]
     config = head_config("llama", architectures=[kind])
     tensors = head_tensors(config)
@@ -267,7 +267,7 @@ BROKEN: dict[str, tuple[dict[str, object], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, llama: Path, case: str) -> None:
+def test_heads_that_do_not_fit_are_rejected_by_name(tmp_path: Path, llama: Path, case: str) -> None:
     changes, others, text = BROKEN[case]
     config = head_config("llama", **changes)
     tensors = {**head_tensors(head_config("llama")), **others}
@@ -311,12 +311,12 @@ def test_files_are_checked(tmp_path: Path, llama: Path, case: str) -> None:
         load_head(reader, model)
 
 
-def test_models_of_pictures_are_no_heads() -> None:
+def test_multimodal_models_are_not_heads() -> None:
     assert not speaks_of_eagle({"architectures": ["Eagle2_5_VLForConditionalGeneration"]})
     assert speaks_of_eagle({"architectures": ["EagleLlamaForCausalLM"]})
 
 
-def test_a_head_is_no_model(tmp_path: Path) -> None:
+def test_a_head_cannot_be_opened_as_a_model(tmp_path: Path) -> None:
     config = head_config("llama")
     head = write_head(tmp_path / "head", config, head_tensors(config))
     with CheckpointReader(head, tmp_path, "f32") as reader:
@@ -327,7 +327,7 @@ def test_a_head_is_no_model(tmp_path: Path) -> None:
         convert(head, tmp_path / "out.gguf", "f32")
 
 
-def test_models_that_heads_cannot_read_are_refused(tmp_path: Path) -> None:
+def test_models_that_heads_cannot_read_are_rejected(tmp_path: Path) -> None:
     config = head_config("llama")
     with CheckpointReader(write_head(tmp_path / "head", config, head_tensors(config)), tmp_path, "f32") as reader:
         for name in ("t5", "bert"):

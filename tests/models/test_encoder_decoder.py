@@ -79,7 +79,7 @@ def test_batches_equal_texts_alone(tmp_path: Path, name: str, kernels: str) -> N
         assert llm.stats().n_preemptions > 0
 
 
-def test_what_the_model_cannot_be_asked(tmp_path: Path) -> None:
+def test_requests_that_the_model_does_not_support(tmp_path: Path) -> None:
     with LLM(converted(tmp_path, "t5"), threads=1) as llm:
         with pytest.raises(UnsupportedError, match="encodes its prompts"):
             llm.logits([1, 2, 3])
@@ -161,7 +161,7 @@ def _first(model: Any, source: list[int]) -> npt.NDArray[np.float32]:
     return row
 
 
-def test_answers_begin_after_one_token(tmp_path: Path) -> None:
+def test_answers_begin_after_the_start_token(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "t5", "t5")
     advice = tmp_path / "t5" / "generation_config.json"
     advice.write_text(json.dumps({"decoder_start_token_id": 3}))
@@ -173,7 +173,7 @@ def test_answers_begin_after_one_token(tmp_path: Path) -> None:
     assert found.token_ids == without_end(converted(tmp_path / "again", "t5"), SOURCE, 24)
 
 
-def test_a_file_without_a_scale_is_scaled_as_its_version_is(tmp_path: Path) -> None:
+def test_the_default_scale_depends_on_the_version(tmp_path: Path) -> None:
     """llama.cpp's converter writes no scale: version 1.0 ties the output matrix and scales the logits."""
     from test_models import with_tensors
 

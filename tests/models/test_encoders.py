@@ -81,7 +81,7 @@ def test_an_encoder_generates_nothing(bert: LLM) -> None:
         bert.embed("text", pooling="none")
 
 
-def test_sizes_that_no_encoder_has_are_refused(tmp_path: Path) -> None:
+def test_invalid_sizes_of_encoders_are_rejected(tmp_path: Path) -> None:
     path = converted(tmp_path, "bert")
     with pytest.raises(CapacityError, match=r"max_step_tokens .* n_ctx"):
         LLM(path, n_ctx=128, max_step_tokens=64)
@@ -103,7 +103,7 @@ def test_a_context_beyond_a_models_positions_is_shortened_and_logged(
     assert all(word in said for word in ("100000", str(n_ctx), f" {name}:"))
 
 
-def test_scores_of_classes(tmp_path: Path) -> None:
+def test_class_scores(tmp_path: Path) -> None:
     ids, scores = reference("bert-rank")
     expected = np.exp(scores) / np.exp(scores).sum()
     with LLM(converted(tmp_path, "bert-rank"), threads=2) as model:
@@ -155,7 +155,7 @@ def test_both_front_ends_give_the_same(tmp_path: Path) -> None:
         ({"pooling_mode": "lasttoken"}, slice(-1, None)),
     ],
 )
-def test_sentence_transformers_say_what_is_pooled(tmp_path: Path, pooling: dict[str, object], row: slice) -> None:
+def test_pooling_of_sentence_transformers(tmp_path: Path, pooling: dict[str, object], row: slice) -> None:
     ids, vectors = reference("bert")
     write_checkpoint(tmp_path, "bert")
     modules = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
@@ -167,7 +167,7 @@ def test_sentence_transformers_say_what_is_pooled(tmp_path: Path, pooling: dict[
         assert near(model.embed(ids, normalize=False)[0], vectors[row].mean(axis=0))
 
 
-def test_other_modules_and_poolings_are_refused(tmp_path: Path) -> None:
+def test_other_modules_and_poolings_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "bert")
     for kind, match in (("Router", "'Router'"), ("Pooling", "max_tokens")):
         (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_Pooling", "type": f"a.{kind}"}]))

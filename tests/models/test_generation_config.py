@@ -53,7 +53,7 @@ ODD_VALUES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("name", [*sorted(_NOT_FOLLOWED), "bad_words_ids", "a_field_of_tomorrow"])
-def test_what_is_not_followed_is_said_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+def test_ignored_advice_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     folder = checkpoint(tmp_path / "hf", {"do_sample": True, name: ODD_VALUES.get(name, 7)})
     convert(folder, tmp_path / "x.gguf", "f32")
     assert f"generation_config.json asks for what is not followed: {name}" in said(caplog)
@@ -86,7 +86,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     assert any(record.endswith("not followed: guidance_scale, no_repeat_ngram_size") for record in records)
 
 
-def test_what_is_followed(tmp_path: Path) -> None:
+def test_supported_advice_is_followed(tmp_path: Path) -> None:
     advice = {
         "do_sample": True, "typical_p": 0.25, "temperature": 0.5, "repetition_penalty": 1.25, "eos_token_id": [9, 11],
         "suppress_tokens": [7, 3, 100_000], "bad_words_ids": [[5], [9], [1, 2]],
@@ -98,14 +98,14 @@ def test_what_is_followed(tmp_path: Path) -> None:
     assert greedy == {"temperature": 0.0, "repetition_penalty": 1.25}
 
 
-def test_a_request_does_not_lift_what_is_never_drawn() -> None:
+def test_a_request_cannot_allow_suppressed_tokens() -> None:
     info = SimpleNamespace(advised={"bad_token_ids": [3, 5], "temperature": 0.5})
     found = SharedFields(bad_token_ids=[7]).params(info, None)  # type: ignore[arg-type]
     assert found.bad_token_ids == (3, 5, 7)
     assert found.temperature == 0.5
 
 
-def test_what_is_advised_goes_through_other_servers_options() -> None:
+def test_advice_passes_through_options_of_other_servers() -> None:
     async def tokenize(text: str, _special: bool, _parsed: bool) -> list[int]:
         return list(text.encode())
 
@@ -165,7 +165,7 @@ def test_every_end_of_sequence_ends_generation(tmp_path: Path, file: str, way: s
     assert len(output.token_ids) <= usual.index(later) + 1
 
 
-def test_what_is_suppressed_is_not_drawn(tmp_path: Path) -> None:
+def test_suppressed_tokens_are_never_drawn(tmp_path: Path) -> None:
     with LLM(checkpoint(tmp_path / "plain", None), threads=1, n_ctx=64) as llm:
         usual = llm.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1, logprobs=2))[0].choices[0]
     advice = {"do_sample": False, "suppress_tokens": [usual.token_ids[0]]}
@@ -178,7 +178,7 @@ def test_what_is_suppressed_is_not_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"])
-def test_angles_of_rotation_are_accepted(tmp_path: Path, name: str) -> None:
+def test_stored_rope_frequencies_are_accepted(tmp_path: Path, name: str) -> None:
     folder = checkpoint(tmp_path / "hf", None)
     shapes = shapes_of("qwen3")
     tensors = {tensor: weight_of("qwen3", tensor, tuple(shape)) for tensor, shape in shapes.items()}

@@ -79,7 +79,7 @@ def test_older_files_answer_alike(tmp_path: Path, source: GGUFReader, request: p
 
 
 @pytest.mark.parametrize("source", ["minicpm3"], indirect=True)
-def test_a_quantized_matrix_is_taken_apart(tmp_path: Path, source: GGUFReader) -> None:
+def test_a_quantized_matrix_is_split(tmp_path: Path, source: GGUFReader) -> None:
     """Numbers become f16, which some machines round to BF16 in products; elsewhere they are unchanged."""
     tensors, prompt = tensors_of(source), list(range(30))
     eighth = written(tmp_path / "q8.gguf", source, {}, tensors, quantized="attn_kv_b")
@@ -91,7 +91,7 @@ def test_a_quantized_matrix_is_taken_apart(tmp_path: Path, source: GGUFReader) -
 
 
 @pytest.mark.parametrize("source", ["deepseek2-v3"], indirect=True)
-def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> None:
+def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) -> None:
     for change in ({"attention.key_length": 60}, {"attention.value_length": 40}, {"attention.head_count_kv": 2}):
         path = written(tmp_path / "x.gguf", source, change, tensors_of(source))
         with pytest.raises(LoadError, match="the latent cache needs 1, 64 and 48"):
@@ -110,7 +110,7 @@ def test_sizes_that_disagree_are_refused(tmp_path: Path, source: GGUFReader) -> 
 
 
 @pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
-def test_contexts_are_as_long_as_all_tokens_are_attended_to(tmp_path: Path, name: str) -> None:
+def test_contexts_are_limited_to_full_attention(tmp_path: Path, name: str) -> None:
     write_checkpoint(tmp_path / "hf", name)
     top_k = int(str(config_of(name)["index_topk"]))
     with LLM(tmp_path / "hf") as llm:

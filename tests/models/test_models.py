@@ -157,7 +157,7 @@ def with_tensors(source: Path, out: Path, changes: dict[str, Array], without: tu
 
 
 @pytest.mark.parametrize(("name", "tensor"), [("qwen2", "attn_q"), ("qwen3", "ffn_down"), ("phi3", "attn_qkv")])
-def test_products_are_scaled_where_the_file_says_so(
+def test_products_are_scaled_if_the_file_has_a_scale(
     tiny: Callable[[str], Path], tmp_path: Path, name: str, tensor: str
 ) -> None:
     """Files with NVFP4 have a scale for each matrix beside those of blocks."""
@@ -171,7 +171,7 @@ def test_products_are_scaled_where_the_file_says_so(
     close(Runner(with_tensors(tiny(name), tmp_path / "b.gguf", scales)).logits([3, 5, 8]), expected, 1e-5)
 
 
-def test_a_scale_that_cannot_be_applied_is_refused_by_name(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_scale_that_cannot_be_applied_is_rejected_by_name(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     scales = {"blk.0.ffn_gate_exps.scale": np.full(8, 0.25, np.float32)}
     with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_gate_exps\.scale"):
         load_model(GGUFReader(with_tensors(tiny("qwen3moe"), tmp_path / "a.gguf", scales)))
@@ -258,7 +258,7 @@ HOSTILE_VALUES = [(0, "u32"), (1, "u32"), (3, "u32"), (2**31 - 1, "u32"), (2**32
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if i % 9 else name for i, name in enumerate(CONFIGS)]
 )
-def test_hostile_metadata_is_refused_or_loads(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_hostile_metadata_is_rejected_or_loads(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     reader = GGUFReader(tiny(name))
     arch = reader.metadata.text("general.architecture")
     keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
@@ -348,7 +348,7 @@ def test_leftover_tensors_are_an_error(tiny: Callable[[str], Path], tmp_path: Pa
         load_model(GGUFReader(out))
 
 
-def test_unknown_architectures_are_refused_with_the_list(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_unknown_architectures_are_rejected_with_the_list(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     rewritten(GGUFReader(tiny("llama")), tmp_path / "x.gguf", lambda name, shape: (name, shape), arch="mystery")
     with pytest.raises(UnsupportedError, match=f"'mystery'.* {', '.join(architectures())}"):
         load_model(GGUFReader(tmp_path / "x.gguf"))

@@ -18,7 +18,7 @@ from quire.tokenizer import Tokenizer
 PACKAGED = Path(quire.__file__).parent / "data" / "tiny-chat-q8_0.gguf"
 
 
-def test_it_can_be_made_again(shared: Path, tmp_path: Path) -> None:
+def test_the_packaged_model_is_reproducible(shared: Path, tmp_path: Path) -> None:
     convert(shared / "models" / "tiny-chat", tmp_path / "x.gguf", "q8_0")
     assert (tmp_path / "x.gguf").read_bytes() == PACKAGED.read_bytes()
 
@@ -73,7 +73,7 @@ def test_packaged_model_advises_what_its_checkpoint_does() -> None:
         assert model.advised_sampling == {"temperature": 0.0}
 
 
-def test_advice_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+def test_unsupported_advice_is_rejected(tmp_path: Path) -> None:
     reader = quire.GGUFReader(PACKAGED)
     with quire.GGUFWriter(tmp_path / "x.gguf", "qwen3") as writer:
         for key in reader.metadata:

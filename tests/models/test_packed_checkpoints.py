@@ -94,7 +94,7 @@ def test_transformers_reads_the_same_numbers() -> None:
     assert np.array_equal(theirs.numpy().swapaxes(1, 2), numbers(blocks, exponents))
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_inputs_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "a", packed=True, shift=1)
     with pytest.raises(LoadError, match=r"blocks and scales of 'blk\.0\.ffn_gate_exps\.weight'"):
         convert(tmp_path / "a", tmp_path / "x.gguf")

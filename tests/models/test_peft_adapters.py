@@ -213,7 +213,7 @@ def refusal(folder: Path, reader: GGUFReader) -> str:
     return ""
 
 
-def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_adapter_options_are_rejected_by_name(tmp_path: Path) -> None:
     import re
 
     write_checkpoint(tmp_path / "hf", "llama")
@@ -235,7 +235,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path) -> None:
         assert refusal(write_peft_adapter(tmp_path / module, pair(module, **shape), anything), reader) == ""
 
 
-def test_files_that_are_no_adapter(tmp_path: Path) -> None:
+def test_files_that_are_not_adapters(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "llama")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     reader = GGUFReader(tmp_path / "x.gguf")

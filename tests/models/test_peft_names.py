@@ -65,7 +65,7 @@ def products(adapter: Path, base: GGUFReader) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
-def test_products_go_where_conversion_takes_the_matrix(tmp_path: Path, case: Case) -> None:
+def test_products_follow_the_conversion_of_the_matrix(tmp_path: Path, case: Case) -> None:
     write_checkpoint(tmp_path / "hf", case.model)
     stored, rng = SafetensorsFile(tmp_path / "hf" / "model.safetensors"), np.random.default_rng(4)
     weights = {name: np.array(dequantize(stored.tensor(name))).reshape(stored.shape(name)) for name in stored}
@@ -95,7 +95,7 @@ def test_products_go_where_conversion_takes_the_matrix(tmp_path: Path, case: Cas
             np.testing.assert_allclose(after[name] - before[name], product, atol=1e-5 * np.abs(product).max())
 
 
-def test_changes_that_no_thin_product_follows() -> None:
+def test_changes_that_low_rank_products_cannot_follow() -> None:
     """Effects are recognized only if a change does nothing else."""
     rng = np.random.default_rng(0)
     order, columns, factors = rng.permutation(12), rng.permutation(6), rng.standard_normal(5).astype(np.float32)

@@ -39,7 +39,7 @@ def write_larger(folder: Path, name: str, home: str, **fields: object) -> None:
 
 @pytest.mark.parametrize("home", ["model.language_model.", "language_model."])
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_the_text_of_a_larger_model_makes_the_same_file(tmp_path: Path, name: str, home: str) -> None:
+def test_the_text_part_of_a_multimodal_model_gives_the_same_file(tmp_path: Path, name: str, home: str) -> None:
     write_checkpoint(tmp_path / "model", name)
     convert(tmp_path / "model", tmp_path / "alone.gguf", "f32")
     (tmp_path / "model").rename(tmp_path / "alone")
@@ -49,7 +49,7 @@ def test_the_text_of_a_larger_model_makes_the_same_file(tmp_path: Path, name: st
     assert "vision_tower.x.weight" not in GGUFReader(tmp_path / "larger.gguf")
 
 
-def test_what_is_not_known_of_a_larger_model_is_refused(tmp_path: Path) -> None:
+def test_unknown_parts_of_a_multimodal_model_are_rejected(tmp_path: Path) -> None:
     write_larger(tmp_path / "a", "gemma3", "language_model.", per_layer_config={"0": {"head_dim": 8}})
     with pytest.raises(UnsupportedError, match="per_layer_config"):
         convert(tmp_path / "a", tmp_path / "x.gguf")

@@ -130,7 +130,7 @@ def test_predictions_equal_the_equations(tiny: Callable[[str], Path], tmp_path: 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_answers_as_without_the_layer(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+def test_answers_do_not_depend_on_the_predicting_layer(tiny: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     ids = np.random.default_rng(6).integers(0, 256, N).tolist()
     reader = GGUFReader(tiny(name))
     rows = []
@@ -169,7 +169,7 @@ def test_conversion_writes_the_names_of_llama_cpp(tiny: Callable[[str], Path], n
     assert {"attn_norm.weight", "attn_output.weight"} <= names
 
 
-def test_what_the_layer_repeats_of_the_model_is_left_out(tmp_path: Path) -> None:
+def test_matrices_that_the_layer_repeats_are_left_out(tmp_path: Path) -> None:
     from predictor_models import trunk_tensors
 
     tensors = {**trunk_tensors("glm4moe"), **predictor_tensors("glm4moe")}
@@ -185,7 +185,7 @@ def test_what_the_layer_repeats_of_the_model_is_left_out(tmp_path: Path) -> None
     assert predictor.head.weight.name == "output.weight"
 
 
-def test_checkpoints_without_the_layer_are_as_before(tmp_path: Path) -> None:
+def test_checkpoints_without_the_layer_are_unchanged(tmp_path: Path) -> None:
     from tiny_checkpoints import write_checkpoint
 
     for name in ("glm4moe", "qwen35"):

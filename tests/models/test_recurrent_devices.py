@@ -139,7 +139,7 @@ class Drafting(Client):
 
 
 @pytest.mark.parametrize("opened", ["lfm2", "qwen35", "mamba", "mamba2", "rwkv7"], indirect=True)
-def test_states_are_those_before_a_draft_that_is_wrong(opened: Opened, tmp_path: Path) -> None:
+def test_states_are_restored_after_a_wrong_draft(opened: Opened, tmp_path: Path) -> None:
     prompts = texts()
     expected = answers(opened(on_device=False), prompts)
     scripts = [[*text, *answer] for text, answer in zip(prompts, expected, strict=True)]
@@ -153,7 +153,7 @@ def test_states_are_those_before_a_draft_that_is_wrong(opened: Opened, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["qwen3next", "kimi-linear", "rwkv6"])
-def test_what_the_device_has_no_operator_for_is_the_cpus(name: str, tmp_path: Path, counting: CountingDevice) -> None:
+def test_operations_that_the_device_lacks_run_on_the_cpu(name: str, tmp_path: Path, counting: CountingDevice) -> None:
     """ggml has no kernels for these sizes; everything else, including other states, stays on the device."""
     write_checkpoint(tmp_path / "m", name)
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")

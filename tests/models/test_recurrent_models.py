@@ -104,7 +104,7 @@ def test_preempted_equals_undisturbed(opened: Opened) -> None:
     pytest.fail("no answer was preempted")
 
 
-def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
+def test_choices_equal_separate_requests(opened: Opened) -> None:
     """Each choice gets a copy of the state at the end of the prompt."""
     prompt, model = texts()[3], opened()
     choices = model.generate(prompt, SamplingParams(max_tokens=16, n=4, seed=17, ignore_eos=True))[0].choices
@@ -119,7 +119,7 @@ def test_choices_equal_requests_of_their_own(opened: Opened) -> None:
     assert [choice.token_ids for choice in greedy] == [alone] * 3
 
 
-def test_codes_are_refused_where_no_keys_are_cached(tmp_path: Path) -> None:
+def test_quantized_caches_are_rejected_for_models_without_keys(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "mamba2", "mamba2")
     with pytest.raises(UnsupportedError, match=r"kv_dtype q4_0 .* no keys and values"):
         LLM(tmp_path / "mamba2", kv_dtype="q4_0", threads=1, n_ctx=64)

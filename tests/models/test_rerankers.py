@@ -155,7 +155,7 @@ def with_name(path: Path, out: Path) -> Path:
     return out
 
 
-def test_documents_are_cut(causal: Path) -> None:
+def test_documents_are_truncated(causal: Path) -> None:
     long = "fox " * 400
     fixed = len(asked(causal, ""))
     with LLM(causal, threads=2, kv_dtype="f32") as model:
@@ -168,7 +168,7 @@ def test_documents_are_cut(causal: Path) -> None:
             model.rerank(QUERY, [long], truncate=100)
 
 
-def test_a_decoder_that_scores_classes(tmp_path: Path) -> None:
+def test_a_decoder_with_a_classifier(tmp_path: Path) -> None:
     folder = tmp_path / "scores"
     folder.mkdir()
     labels = {"0": "bad", "1": "fair", "2": "good"}
@@ -197,7 +197,7 @@ def test_a_decoder_that_scores_classes(tmp_path: Path) -> None:
             model.rerank("a", ["b"], instruction="c")
 
 
-def test_templates_without_places_are_refused() -> None:
+def test_templates_without_placeholders_are_rejected() -> None:
     with pytest.raises(LoadError, match=r"one \{query\}"):
         RankTemplate("{document} {query}")
     with pytest.raises(UnsupportedError, match="no place for an instruction"):

@@ -59,7 +59,7 @@ def near(found: Array, expected: Array) -> bool:
 
 
 @pytest.mark.parametrize("name", ["gemma-embedding", "t5encoder", "bert"])
-def test_two_matrices_on_the_mean(tmp_path: Path, name: str) -> None:
+def test_two_dense_layers_on_the_mean(tmp_path: Path, name: str) -> None:
     ids, vectors = reference(name)
     dim = vectors.shape[1]
     one, other, bias = random(128, dim), random(48, 128), random(48)
@@ -77,7 +77,7 @@ def test_two_matrices_on_the_mean(tmp_path: Path, name: str) -> None:
             assert near(model.embed([ids])[0], expected / np.linalg.norm(expected))
 
 
-def test_a_matrix_that_is_not_linear(tmp_path: Path) -> None:
+def test_a_dense_layer_with_an_activation(tmp_path: Path) -> None:
     ids, vectors = reference("bert")
     weight, bias = random(56, vectors.shape[1]), random(56)
     write_checkpoint(tmp_path, "bert")
@@ -169,7 +169,7 @@ def test_a_default_prompt(prompted: Path, tmp_path: Path) -> None:
         LLM(folder)
 
 
-def test_what_is_read_of_a_text(prompted: Path) -> None:
+def test_texts_are_limited_to_the_context_of_the_folder(prompted: Path) -> None:
     with LLM(prompted, threads=1) as model:
         assert model.n_ctx == 20
         with pytest.raises(RequestError, match="context of 20"):
@@ -219,7 +219,7 @@ def write_cross_encoder(folder: Path, config: dict[str, Any], own: dict[str, Any
         ({OLD_NAME: None}, {"activation_fn": None}, ""),
     ],
 )
-def test_what_a_score_goes_through_is_kept(
+def test_the_activation_of_scores_is_kept(
     tmp_path: Path, config: dict[str, Any], own: dict[str, Any], expected: str
 ) -> None:
     write_cross_encoder(tmp_path / "x", config, own)
@@ -238,7 +238,7 @@ def test_what_a_score_goes_through_is_kept(
         ({OLD_NAME: IDENTITY}, {"activation_fn": SIGMOID}, "one activation"),
     ],
 )
-def test_another_activation_of_scores_is_refused(
+def test_an_unknown_activation_of_scores_is_rejected(
     tmp_path: Path, config: dict[str, Any], own: dict[str, Any], match: str
 ) -> None:
     write_cross_encoder(tmp_path / "x", config, own)
@@ -264,7 +264,7 @@ def test_another_activation_of_scores_is_refused(
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_what_is_not_known_is_refused(
+def test_unknown_options_are_rejected(
     tmp_path: Path, modules: list[str], files: dict[str, dict[str, Any]], match: str
 ) -> None:
     write_checkpoint(tmp_path, "roberta")

@@ -73,7 +73,7 @@ def test_taps_change_no_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits[2], logits[0])
 
 
-def test_what_is_not_tapped_is_refused(tmp_path: Path) -> None:
+def test_untapped_layers_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "qwen3")
     with LLM(tmp_path / "hf", threads=1, n_ctx=128, taps=[1]) as model:
         for layers in ([0], [1, 2], [-1]):

@@ -114,7 +114,7 @@ def test_scores_become_what_transformers_pipeline_shows(tmp_path: Path, problem:
             assert model._class_values(scores[0])["shown"] == pytest.approx(expected[0], rel=5e-3)
 
 
-def test_problems_that_are_not_known_are_refused(tmp_path: Path) -> None:
+def test_unknown_problem_types_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", "bert-rank")
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     for fields, words in (
@@ -137,7 +137,7 @@ def test_problems_that_are_not_known_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("limit", [4, 9, 16, 31, 64])
-def test_texts_are_cut_as_hugging_face_does_it(folder: Path, limit: int, side: str) -> None:
+def test_texts_are_truncated_as_by_hugging_face(folder: Path, limit: int, side: str) -> None:
     oracle = CrossEncoder(folder).tokenizer
     oracle.enable_truncation(limit, direction=side)
     options = TextOptions(truncate=limit, side=side)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_texts_are_cut_as_hugging_face_does_it(folder: Path, limit: int, side: s
                 assert pair.second_text == made.type_ids.index(1)
 
 
-def test_nothing_is_cut_unless_that_is_asked_for(folder: Path) -> None:
+def test_texts_are_truncated_only_on_request(folder: Path) -> None:
     long = "fox " * 400
     oracle = CrossEncoder(folder)
     oracle.tokenizer.enable_truncation(256)
@@ -168,7 +168,7 @@ def test_nothing_is_cut_unless_that_is_asked_for(folder: Path) -> None:
             model.rerank(QUERY, [long], truncate=2)
 
 
-def test_shares_are_hugging_faces() -> None:
+def test_truncation_of_pairs_equals_hugging_face() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -181,7 +181,7 @@ def test_shares_are_hugging_faces() -> None:
                     assert shares(n_one, n_other, room) == (ids.count(0), ids.count(1)), (n_one, n_other, room)
 
 
-def test_pairs_that_the_decoder_refuses(folder: Path) -> None:
+def test_pairs_that_the_decoder_rejects(folder: Path) -> None:
     decoder = Decoder(FakeExecutor(), VocabInfo(64, [], [b""] * 64), DecoderConfig(n_ctx=32))
     try:
         with pytest.raises(UnsupportedError, match="must have types of tokens"):
