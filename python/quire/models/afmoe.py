@@ -1,4 +1,4 @@
-"""AFMoE (Arcee AI 2025), Trinity: gated attention, windowed or without RoPE; experts routed by corrected sigmoids."""
+"""AFMoE (Arcee AI 2025), Trinity: gated attention, windowed or without RoPE; bias-corrected sigmoid routing."""
 
 from __future__ import annotations
 

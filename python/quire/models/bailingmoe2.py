@@ -1,4 +1,4 @@
-"""Ling 2 and Ring 2 (Ling team 2025): query and key norms, partial RoPE, grouped experts by corrected sigmoids."""
+"""Ling 2 and Ring 2 (Ling team 2025): query and key norms, partial RoPE, grouped sigmoid routing."""
 
 from __future__ import annotations
 

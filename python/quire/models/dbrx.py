@@ -89,10 +89,11 @@ def _rope(config: Fields) -> Iterator[Entry]:
 
 def _experts(config: Fields) -> None:
     fields = config.inner("ffn_config")
-    if fields.inner("ffn_act_fn").text("name", "silu") != "silu":
-        raise UnsupportedError("[convert] unsupported 'ffn_act_fn': expected silu")
+    if (activation := fields.inner("ffn_act_fn").text("name", "silu")) != "silu":
+        raise UnsupportedError(f"[convert] unsupported 'ffn_act_fn': '{activation:.40}' (expected silu)")
     if fields.is_null("moe_normalize_expert_weights") or fields.number("moe_normalize_expert_weights", 1.0) != 1:
-        raise UnsupportedError("[convert] unsupported 'moe_normalize_expert_weights': expected 1")
+        found = fields.value("moe_normalize_expert_weights")
+        raise UnsupportedError(f"[convert] unsupported 'moe_normalize_expert_weights': {found} (expected 1)")
     fields.read(("hidden_size", "moe_jitter_eps", "moe_loss_weight"))
 
 

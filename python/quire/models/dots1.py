@@ -1,4 +1,4 @@
-"""dots.llm1 (Huo et al. 2025): Qwen3's attention, experts by corrected sigmoids, shared experts, first layers dense."""
+"""dots.llm1 (Huo et al. 2025): Qwen3's attention, sigmoid routing, shared experts, first layers dense."""
 
 from __future__ import annotations
 

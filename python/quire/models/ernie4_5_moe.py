@@ -1,4 +1,4 @@
-"""ERNIE 4.5 with experts (Baidu 2025): softmax routing with a corrected choice, shared experts, first layers dense."""
+"""ERNIE 4.5 with experts (Baidu 2025): bias-corrected softmax routing, shared experts, first layers dense."""
 
 from __future__ import annotations
 

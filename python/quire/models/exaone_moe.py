@@ -1,4 +1,4 @@
-"""K-EXAONE (LG AI Research 2025): EXAONE 4's attention with pre-norms, corrected sigmoid routing, shared experts."""
+"""K-EXAONE (LG AI Research 2025): EXAONE 4's attention with pre-norms, sigmoid routing, shared experts."""
 
 from __future__ import annotations
 

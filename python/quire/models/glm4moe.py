@@ -1,4 +1,4 @@
-"""GLM 4.5 and later (Zeng et al. 2025): grouped experts by corrected sigmoids, shared experts.
+"""GLM 4.5 and later (Zeng et al. 2025): grouped sigmoid routing with bias correction, shared experts.
 
 The first layers are dense.  A layer after the last one predicts later tokens.
 """

@@ -210,7 +210,8 @@ def _sizes_agree(config: Fields) -> None:
     heads = config.integer("mamba_n_heads", 128, low=1)
     if config.value("mamba_d_head") not in (None, "auto", _inner(config) // heads):
         raise UnsupportedError(
-            "[convert] unsupported 'mamba_d_head': expected mamba_expand * hidden_size / mamba_n_heads"
+            f"[convert] unsupported 'mamba_d_head': {config.value('mamba_d_head')} "
+            f"(expected mamba_expand * hidden_size / mamba_n_heads)"
         )
 
 

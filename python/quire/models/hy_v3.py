@@ -1,4 +1,4 @@
-"""Hunyuan 3 (Tencent 2026): Qwen3's attention, experts by corrected sigmoids, a shared expert, first layers dense."""
+"""Hunyuan 3 (Tencent 2026): Qwen3's attention, sigmoid routing, a shared expert, first layers dense."""
 
 from __future__ import annotations
 

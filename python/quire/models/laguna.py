@@ -1,4 +1,4 @@
-"""Laguna (poolside 2026): Qwen3's attention with a softplus gate, more heads in windowed layers, corrected sigmoids."""
+"""Laguna (poolside 2026): Qwen3's attention with a softplus gate, more heads in windowed layers, sigmoid routing."""
 
 from __future__ import annotations
 

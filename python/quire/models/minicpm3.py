@@ -60,8 +60,8 @@ MODEL = MiniCPM3
 
 def _rope(config: Fields) -> Iterator[Entry]:
     rope = rope_of(config)
-    if kind_of(rope) != "default" and rope.number("mscale_all_dim", 0.0):
-        raise UnsupportedError("[convert] unsupported 'mscale_all_dim' of the rope scaling (expected 0)")
+    if kind_of(rope) != "default" and (scale := rope.number("mscale_all_dim", 0.0)):
+        raise UnsupportedError(f"[convert] unsupported 'mscale_all_dim' of the rope scaling: {scale} (expected 0)")
     if kind_of(rope) not in LONGROPE:
         return rope_keys(config)
     n_ctx = config.integer("max_position_embeddings", low=1)

@@ -1,4 +1,4 @@
-"""MiniMax M2 (MiniMax 2025): norms of whole q and k rows, partial RoPE, experts by corrected sigmoids."""
+"""MiniMax M2 (MiniMax 2025): norms of whole q and k rows, partial RoPE, bias-corrected sigmoid routing."""
 
 from __future__ import annotations
 

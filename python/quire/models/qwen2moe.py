@@ -8,14 +8,13 @@ from ..checkpoints.mapping import (
     EXPERT_TENSORS,
     SILU,
     Checkpoint,
-    Fields,
     computed,
     no_windows,
+    only_experts,
     squeezed,
     tensor,
     u32,
 )
-from ..errors import UnsupportedError
 from ..nn import ExpertConfig, Keys, MoE, SharedExpert, Together, Weights, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig
 from .llama import Attention
@@ -50,13 +49,6 @@ MODEL = Qwen2Moe
 # --- checkpoint ---
 
 
-def _experts_everywhere(config: Fields) -> None:
-    if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
-    if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
-
-
 HF = {
     "Qwen2MoeForCausalLM": Checkpoint(
         "qwen2moe",
@@ -77,6 +69,6 @@ HF = {
             "blk.{i}.ffn_down_shexp": "model.layers.{i}.mlp.shared_expert.down_proj",
         },
         fixed={"hidden_act": SILU, "qkv_bias": (True,)},
-        checks=(no_windows, _experts_everywhere),
+        checks=(no_windows, only_experts),
     )
 }

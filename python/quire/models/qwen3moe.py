@@ -11,9 +11,9 @@ from ..checkpoints.mapping import (
     Fields,
     computed,
     no_windows,
+    only_experts,
     u32,
 )
-from ..errors import UnsupportedError
 from ..nn import Keys, MoE, MoeSpec, Weights, frequency_factors, rope_spec
 from .base import MAX_DIM, Block, Decoder, DenseConfig
 from .qwen3 import QK_NORMS, Attention
@@ -48,13 +48,6 @@ MODEL = Qwen3Moe
 # --- checkpoint ---
 
 
-def _experts_everywhere(config: Fields) -> None:
-    if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
-    if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
-
-
 def _unless_normalized(config: Fields) -> bool | None:
     return None if config.flag("norm_topk_prob", False) else False
 
@@ -71,7 +64,7 @@ HF = {
         },
         {**DECODER_TENSORS, **EXPERT_TENSORS, **QK_NORMS},
         fixed={"hidden_act": SILU},
-        checks=(no_windows, _experts_everywhere),
+        checks=(no_windows, only_experts),
         unused=("attention_bias",),
     )
 }

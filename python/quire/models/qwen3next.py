@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._native import graph
-from ..checkpoints.mapping import SILU, Change, Checkpoint, Fields, Source, computed, rope_keys, squeezed, tensor, u32
-from ..errors import UnsupportedError
+from ..checkpoints.mapping import (
+    SILU,
+    Change,
+    Checkpoint,
+    Fields,
+    Source,
+    computed,
+    only_experts,
+    rope_keys,
+    squeezed,
+    tensor,
+    u32,
+)
 from ..nn import Tensor, Weights
 from .base import DenseConfig
 from .qwen35 import ATTENTION_TENSORS, PREDICTING, GatedDelta, decay
@@ -39,11 +50,6 @@ class Qwen3Next(Qwen35Moe):
 MODEL = Qwen3Next
 
 # --- checkpoint ---
-
-
-def _experts_everywhere(config: Fields) -> None:
-    if config.items("mlp_only_layers") or config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] unsupported 'mlp_only_layers' or 'decoder_sparse_step': expected none and 1")
 
 
 def _unless_normalized(config: Fields) -> bool | None:
@@ -89,7 +95,7 @@ HF = {
         },
         _TENSORS,
         fixed={"hidden_act": SILU},
-        checks=(_experts_everywhere,),
+        checks=(only_experts,),
         rope=rope_keys,
         unused=("attention_bias", "intermediate_size"),
         predicting=PREDICTING,

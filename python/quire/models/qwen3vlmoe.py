@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Array, Change, Checkpoint, Fields, tensor, u32
+from ..checkpoints.mapping import (
+    DECODER_KEYS,
+    DECODER_TENSORS,
+    SILU,
+    Array,
+    Change,
+    Checkpoint,
+    Fields,
+    only_experts,
+    tensor,
+    u32,
+)
 from ..checkpoints.mapping.rope import mrope_keys
-from ..errors import UnsupportedError
 from ..nn import Keys, Weights
 from .qwen3 import QK_NORMS
 from .qwen3moe import Qwen3Moe
@@ -21,13 +31,6 @@ class Qwen3VLMoe(Qwen3Moe):
 MODEL = Qwen3VLMoe
 
 # --- checkpoint ---
-
-
-def _experts_everywhere(config: Fields) -> None:
-    if config.items("mlp_only_layers"):
-        raise UnsupportedError("[convert] unsupported 'mlp_only_layers': expected an empty list")
-    if config.integer("decoder_sparse_step", 1) != 1:
-        raise UnsupportedError("[convert] unsupported 'decoder_sparse_step': expected 1")
 
 
 def _outputs(x: Array, n_out: int, n_in: int) -> Array:
@@ -71,7 +74,7 @@ HF = {
             "blk.{i}.ffn_down_exps.weight": tensor(f"{_LAYER}.experts.down_proj", change=_down),
         },
         fixed={"hidden_act": SILU},
-        checks=(_experts_everywhere,),
+        checks=(only_experts,),
         rope=mrope_keys(500000.0),
         section="text_config",
         base="model.language_model.",

@@ -251,8 +251,8 @@ def _parts(config: Fields) -> tuple[tuple[float, float], tuple[float, float]]:
 
 def _rope(config: Fields) -> Iterator[Entry]:
     (base, _), (nearby, _) = _parts(config)
-    if config.has("rope_parameters") and kind_of(rope_of(config, "sliding_attention")) != "default":
-        raise UnsupportedError("[convert] unsupported rope scaling of sliding_attention (expected default)")
+    if config.has("rope_parameters") and (kind := kind_of(rope_of(config, "sliding_attention"))) != "default":
+        raise UnsupportedError(f"[convert] unsupported rope scaling of sliding_attention: '{kind}' (expected default)")
     if (kind := kind_of(rope_of(config))) not in ("default", "llama3"):
         raise UnsupportedError(f"[convert] unsupported rope scaling '{kind}': expected default or llama3")
     yield "rope.freq_base", "f32", base

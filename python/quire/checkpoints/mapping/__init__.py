@@ -18,6 +18,7 @@ from .decoder import (
     local_layers,
     n_dense,
     no_windows,
+    only_experts,
 )
 from .heads import HeadCheckpoint, flattened, head_class, speaks_of_eagle
 from .keys import Key, cap, computed, f32, factor, flag, u32, window
@@ -59,6 +60,7 @@ __all__ = [
     "local_layers",
     "n_dense",
     "no_windows",
+    "only_experts",
     "only_with",
     "read_json",
     "reference_of",

@@ -109,6 +109,14 @@ def n_dense(config: Fields, default: int) -> int:
     return n
 
 
+def only_experts(config: Fields) -> None:
+    """Raise UnsupportedError if some layers of a Qwen model have a plain MLP instead of experts."""
+    if layers := config.items("mlp_only_layers"):
+        raise UnsupportedError(f"[convert] unsupported 'mlp_only_layers': {layers} (expected none)")
+    if (step := config.integer("decoder_sparse_step", 1)) != 1:
+        raise UnsupportedError(f"[convert] unsupported 'decoder_sparse_step': {step} (expected 1)")
+
+
 def has_windows(config: Fields) -> None:
     """Raise UnsupportedError if the window is null: files must hold a number."""
     if config.is_null("sliding_window"):
