@@ -35,17 +35,12 @@ class Attention:
 class Qwen3(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
-        factors = frequency_factors(weights, config.n_rot)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=factors, turns=self.turns(keys))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
         blocks = [
             Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
             for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         super().__init__(config, weights, blocks)
-
-    def turns(self, keys: Keys) -> list[int]:
-        """Pairs of a head by the place that they turn by, in models that read images; empty: all by the position."""
-        return []
 
 
 MODEL = Qwen3

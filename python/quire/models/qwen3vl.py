@@ -1,25 +1,31 @@
-"""Qwen3-VL (Bai et al. 2025): Qwen3 whose positions are places in time, height and width.
+"""Qwen3-VL (Bai et al. 2025): Qwen3 with positions in time, height and width.
 
-Text has the same place on all three, which is its position.  The vision encoder is in ``vision/qwen3vl.py``.
+The three positions of a text token are equal.  The vision encoder is in ``vision/qwen3vl.py``.
 """
 
 from __future__ import annotations
 
 from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, tensor, u32
 from ..checkpoints.mapping.rope import mrope_keys
-from ..nn import Keys, Weights
-from .qwen3 import HEADS, QK_NORMS, Qwen3
+from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
+from .base import Block, Decoder, DenseConfig
+from .qwen3 import HEADS, QK_NORMS, Attention
 
 ARCHES = ("qwen3vl",)
 
 
-class Qwen3VL(Qwen3):
+class Qwen3VL(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("n_deepstack_layers")  # the vision encoder has as many
-        super().__init__(keys, weights, n_vocab)
-
-    def turns(self, keys: Keys) -> list[int]:
-        return keys.integers("rope.dimension_sections", 3) if keys.has("rope.dimension_sections") else []
+        keys.without_effect("n_deepstack_layers")  # the vision encoder has the same number of them
+        config = DenseConfig.read(keys, n_vocab)
+        sections = keys.integers("rope.dimension_sections", 3) if keys.has("rope.dimension_sections") else []
+        factors = frequency_factors(weights, config.n_rot)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=factors, sections=sections)
+        blocks = [
+            Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            for i, block in enumerate(weights.blocks(config.n_layer))
+        ]
+        super().__init__(config, weights, blocks)
 
 
 MODEL = Qwen3VL

@@ -64,7 +64,7 @@ def rope_spec(
     freq_base: float | None = None,
     factors: Weight | None = None,
     attn_factor: float | None = None,
-    turns: Sequence[int] = (),
+    sections: Sequence[int] = (),
 ) -> RopeSpec:
     """Read the rotation that ``rope.*`` describes: without scaling, linear, or YaRN.
 
@@ -75,13 +75,14 @@ def rope_spec(
         freq_base: Replaces the file's base; scaling then does not apply (Gemma 3's local layers).
         factors: See ``frequency_factors``.
         attn_factor: Replaces the file's factor of queries and keys beyond YaRN's own.
-        turns: How many pairs turn by the place in time, height and width, taking turns; empty: all by the position.
+        sections: How many pairs of a head rotate by time, height and width, interleaved; empty: all by the position.
 
     Raises:
         LoadError: A value is out of range.
         UnsupportedError: The kind of scaling is unknown.
     """
-    scaling, sections = Scaling.read(keys), (turns[0], turns[1], turns[2]) if turns else (0, 0, 0)
+    scaling = Scaling.read(keys)
+    counts = (sections[0], sections[1], sections[2]) if sections else (0, 0, 0)
     base = keys.number("rope.freq_base", 10000.0) if freq_base is None else freq_base
     if base <= 0:
         raise LoadError(f"[rope] the base of the frequencies {base} is out of range: expected more than 0")
@@ -95,8 +96,8 @@ def rope_spec(
             freq_scale=1.0 / scaling.factor,
             attn_factor=scaling.attention,
             factors=factors,
-            sections=sections,
-            take_turns=bool(turns),
+            sections=counts,
+            take_turns=bool(sections),
         )
     log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
     if attn_factor is None:
@@ -113,8 +114,8 @@ def rope_spec(
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", keys.integer("context_length"), low=1),
         factors=factors,
-        sections=sections,
-        take_turns=bool(turns),
+        sections=counts,
+        take_turns=bool(sections),
     )
 
 
