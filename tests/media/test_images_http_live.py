@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ import httpx
 import pytest
 from image_processor_cases import picture
 from quire import LLM, SamplingParams
-from served import served
+from served import environment, served
 from tiny_vision import qwen3vl, save
 
 pytest.importorskip("torch")
@@ -89,6 +92,19 @@ def test_every_dialect_answers_as_python(client: httpx.Client, folder: Path) -> 
         assert response.status_code == 200, response.text
         assert used_of(path, response.json()) == len(expected.prompt_token_ids), path
         assert text_of(path, response.json()) == expected.choices[0].message.content, path
+
+
+def test_command_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(base64.b64decode(png()))
+    options = ["--mmproj", "auto", "--kv-dtype", "f32", "-c", "1024", "-t", "1", "--temp", "0", "-n", "8", "--json"]
+    made = subprocess.run(
+        [sys.executable, "-m", "quire", "run", "-m", str(folder), "--image", str(tmp_path / "a.png"), *options, "what?"],
+        capture_output=True, text=True, env=environment(), check=True,
+    )  # fmt: skip
+    with LLM(folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=1024) as llm:
+        content = [{"type": "image", "image": tmp_path / "a.png"}, {"type": "text", "text": "what?"}]
+        expected = llm.chat([{"role": "user", "content": content}], SamplingParams(temperature=0, max_tokens=8))
+    assert json.loads(made.stdout)["token_ids"] == expected.token_ids
 
 
 def test_image_in_a_tool_result(client: httpx.Client) -> None:

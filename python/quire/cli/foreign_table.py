@@ -62,7 +62,7 @@ _DRAFT = "a draft model runs with the model's settings and an adaptive draft len
 _NO_SUCH = "drafts come from a draft model, a prediction head or lookup in the text: see docs/speculation.md"
 _ADAPTER = "adapters apply to all requests from the start: use --lora FILE or FOLDER"
 _ROTATION = "RoPE settings come from the model file: set its rope keys when you convert it"
-_MEDIA = "only text input is supported so far"
+_MEDIA = "unsupported so far: see docs/images.md"
 _PROXY = "put a reverse proxy in front of the server"
 _TOOLS = "the server does not run tools, clients do"
 _LOGS = "use QUIRE_LOG=debug for more output, --no-access-log for less"
@@ -91,7 +91,7 @@ _LLAMA_CPP = (
     _refused("-mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ_URL"),
     _note("-mmdev --mmproj-device", _MEDIA, takes=True),
     _note("--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload", _MEDIA),
-    _refused("--image --audio --video --image-min-tokens --image-max-tokens --media-path", _MEDIA),
+    _refused("--audio --video --image-min-tokens --image-max-tokens --media-path", _MEDIA),
     _refused("--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir", _MEDIA),
     _refused(
         "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default "

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,9 @@ __all__ = ["command"]
 @model_options()
 @sampling_options
 @chat_options
+@click.option("--image", "images", multiple=True, metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Show the model an image before PROMPT; may be repeated.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Complete the prompt as is, without the chat template.")
 @click.option(
     "-cnv", "--conversation", is_flag=True, help="Continue as a conversation after the answer, like quire chat."
@@ -53,6 +56,7 @@ def command(
     model: ModelOptions,
     params: SamplingParams,
     chat: ChatSettings,
+    images: tuple[Path, ...],
     raw: bool,
     conversation: bool,
     as_json: bool,
@@ -69,7 +73,11 @@ def command(
     """
     if raw and (chat.system is not None or chat.keywords):
         raise click.UsageError("--raw cannot be combined with --system or thinking options, which need a chat")
-    answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose)
+    if images:
+        if raw or conversation:
+            raise click.UsageError("--image cannot be combined with --raw or --conversation")
+        model = replace(model, engine={"mmproj": "auto", **model.engine})
+    answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose, images)
     talks = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not (raw or as_json or answer.output)
     if conversation or talks:
         if raw or as_json:
@@ -97,6 +105,7 @@ class _Answer:
     output: Path | None
     hide_thinking: bool
     verbose: bool
+    images: tuple[Path, ...] = ()
 
     def print(self, llm: LLM, text: str, params: SamplingParams, chat: ChatSettings) -> None:
         """Answer a text and show the answer."""
@@ -107,7 +116,12 @@ class _Answer:
             )
         use_chat = not self.raw and has_template
         keywords = chat.for_model(llm) if use_chat else {}
-        messages = [{"role": "user", "content": text}]
+        if self.images and not use_chat:
+            raise UnsupportedError("[run] --image needs a chat template, but the model has none")
+        content: object = text
+        if self.images:
+            content = [*({"type": "image", "image": image} for image in self.images), {"type": "text", "text": text}]
+        messages: list[dict[str, object]] = [{"role": "user", "content": content}]
         if chat.system is not None:
             messages.insert(0, {"role": "system", "content": chat.system})
         if self.as_json:
