@@ -43,7 +43,7 @@ def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
     ],
 )  # fmt: skip
 def test_what_would_change_the_answer_is_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"\[llama_cpp\.Llama\] {text} must"):
+    with pytest.raises(UnsupportedError, match=rf"\[llama_cpp\.Llama\] {text}"):
         Llama(packaged_model(), **options)
 
 
@@ -79,7 +79,7 @@ def test_models_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     with Llama.from_pretrained(repo_id="org/a", filename="*q8_0.gguf", verbose=False) as llm:
         assert llm("Once", max_tokens=1)
     assert asked == [("org/a", "a-q8_0.gguf")]
-    with pytest.raises(UnsupportedError, match="filename must name one file"):
+    with pytest.raises(UnsupportedError, match=r"filename .* matches"):
         Llama.from_pretrained("org/a", "*.gguf")
 
 

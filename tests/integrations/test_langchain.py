@@ -81,9 +81,9 @@ def test_options_are_honoured_or_refused(llm: LLM, chat: ChatQuire) -> None:
         ChatQuire(llm, top_p=2.0)
     with pytest.raises(TypeError, match="'frequency'"):
         chat.invoke(CAPITAL, frequency=1)
-    with pytest.raises(TypeError, match="a model that is open must be left out but are n_ctx"):
+    with pytest.raises(TypeError, match="leave out n_ctx"):
         ChatQuire(llm, n_ctx=64)
-    with pytest.raises(RequestError, match="n must be 1"):
+    with pytest.raises(RequestError, match="n=2"):
         list(chat.stream(CAPITAL, n=2))
     with pytest.raises((RequestError, UnsupportedError), match="image"):
         chat.invoke([HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}])])
@@ -114,7 +114,7 @@ def test_tools_are_called(chat: ChatQuire) -> None:
     for choice in ("any", True, "get_weather"):
         assert chat.bind_tools([WEATHER], tool_choice=choice).invoke("Hi").tool_calls
     assert not chat.bind_tools([WEATHER], tool_choice="none").invoke([question]).tool_calls
-    with pytest.raises(RequestError, match="tool_choice must be one of the tools but is 'other'"):
+    with pytest.raises(RequestError, match="tool_choice 'other'"):
         chat.bind_tools([WEATHER], tool_choice="other")
     cut = chat.bind_tools([WEATHER], tool_choice="any").invoke([question], max_tokens=10)
     assert cut.tool_calls == []
@@ -132,7 +132,7 @@ def test_answers_have_a_form(chat: ChatQuire) -> None:
     assert found["parsing_error"] is None
     cut = chat.with_structured_output(Colour, include_raw=True, max_tokens=2)
     assert cut.invoke(CAPITAL)["parsing_error"] is not None
-    with pytest.raises(UnsupportedError, match="method must be"):
+    with pytest.raises(UnsupportedError, match="method"):
         chat.with_structured_output(Colour, method="xml")
 
 

@@ -69,13 +69,13 @@ def test_options_are_honoured_or_refused(llm: LLM, model: QuireLLM) -> None:
         QuireLLM(llm, temp=0.5)
     with pytest.raises(RequestError, match="top_p"):
         QuireLLM(llm, top_p=2.0)
-    with pytest.raises(RequestError, match="n must be 1"):
+    with pytest.raises(RequestError, match="n=2"):
         model.chat(QUESTION, n=2)
     with pytest.raises(TypeError, match="'frequency'"):
         model.chat(QUESTION, frequency=1)
     with pytest.raises(TypeError, match="'prefix'"):
         QuireEmbedding(llm, prefix="x")
-    with pytest.raises(UnsupportedError, match="messages must be of text but have a image"):
+    with pytest.raises(UnsupportedError, match="image"):
         model.chat([ChatMessage(role="user", blocks=[ImageBlock(image=b"x")])])
 
 
@@ -126,5 +126,5 @@ def test_vectors_and_ranks(llm: LLM, model: QuireLLM, reranker: LLM) -> None:
     ):
         assert [node.node.get_content() for node in ranked] == [nodes[i].node.get_content() for i in order]
         assert np.allclose([node.score for node in ranked], scores[order], atol=1e-6)
-    with pytest.raises(RequestError, match="a query must be given"):
+    with pytest.raises(RequestError, match="no query"):
         ranker.postprocess_nodes(nodes)

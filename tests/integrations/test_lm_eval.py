@@ -63,7 +63,7 @@ def test_scores_and_answers(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
         assert abs(total - expected) < 1e-2
         short.loglikelihood([instance("loglikelihood", text, " end")], disable_tqdm=True)
         assert "are cut to the last 63" in caplog.text
-        with pytest.raises(RequestError, match="a continuation must fit"):
+        with pytest.raises(RequestError, match="a continuation of"):
             short.loglikelihood([instance("loglikelihood", "a", text)], disable_tqdm=True)
 
     greedy = {"until": ["."], "max_gen_toks": 20, "do_sample": False}

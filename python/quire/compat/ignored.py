@@ -1,4 +1,4 @@
-"""Arguments of other libraries that Quire has no use for."""
+"""Arguments of other libraries that have no effect in Quire, and those that are rejected."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _LOG = logging.getLogger("quire")
 
 
 def note_ignored(place: str, given: Mapping[str, object], usual: Mapping[str, object]) -> None:
-    """Say which arguments of a call change nothing here: those that are not what the other library has as default."""
+    """Log the arguments without effect that differ from the other library's defaults."""
     names = [name for name, value in given.items() if name in usual and value != usual[name]]
     if names:
         _LOG.info("[%s] these arguments have no effect here: %s", place, ", ".join(sorted(names)))
 
 
 def refuse_set(place: str, given: Mapping[str, object], usual: Mapping[str, object]) -> None:
-    """UnsupportedError naming an argument that would change the answer and is not honoured, where it asks for that."""
+    """Reject an argument that would change the answer but is not supported.  UnsupportedError names it."""
     for name, value in given.items():
         if name in usual and value != usual[name]:
-            raise UnsupportedError(f"[{place}] {name} must be left out, as it is not supported, but is {value!r:.80}")
+            raise UnsupportedError(f"[{place}] {name}={value!r:.80} is not supported: leave it out")
 
 
 def refuse_unknown(call: str, given: Mapping[str, object], known: Collection[str]) -> None:
-    """TypeError naming the call, an argument that the other library does not have either, and the nearest one."""
+    """Reject arguments that the other library does not have either.  TypeError names the nearest one."""
     for name in given:
         if name not in known:
             raise TypeError(unknown_argument(call, name, known))

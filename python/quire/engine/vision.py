@@ -114,7 +114,7 @@ class MediaRows:
 
 @dataclass(frozen=True)
 class PromptMedia:
-    """What a prompt holds besides tokens; see ``native.Request``.
+    """The images of a prompt; see ``native.Request``.
 
     Attributes:
         spans: Position of the first row, digest and rows of each image.

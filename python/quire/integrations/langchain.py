@@ -31,22 +31,22 @@ except ImportError as error:
 __all__ = ["ChatQuire", "QuireEmbeddings", "QuireReranker"]
 
 _PLACE = "langchain"
-# What LangChain itself says of a call.
+# Keywords that LangChain adds to a call.
 _OF_LANGCHAIN = ("ls_structured_output_format", "structured_output_format", "ls_provider")
 
 
 class ChatQuire(BaseChatModel):
     """A chat model in this process.
 
-    ``model``: a ``quire.LLM``, or what it opens: a GGUF file, a checkpoint folder, None for the small one in the
-    package.  ``options``: those of ``quire.LLM`` for one that is not open, those of LangChain's class, and keywords of
-    ``LLM.chat``, which calls take as well: ``ChatQuire("model.gguf", n_ctx=4096, temperature=0).invoke("Hi", seed=1)``.
-    One that is none of these is a TypeError.
+    Args:
+        model: A ``quire.LLM``, or a GGUF file or checkpoint folder to open; None for the small model in the package.
+        options: Options of ``quire.LLM`` (unless it is open), of LangChain's class, and keywords of ``LLM.chat``.
+            Calls take these too: ``ChatQuire("model.gguf", n_ctx=4096, temperature=0).invoke("Hi", seed=1)``.  An
+            unknown one is a TypeError.
 
-    Answers have ``usage_metadata`` (with tokens that were found in the cache), ``finish_reason`` in
-    ``response_metadata`` (and ``logprobs`` where they are asked for), and thoughts in
-    ``additional_kwargs["reasoning_content"]``, from where the next turn takes them.  Batches and concurrent calls run
-    as one batch of the engine.
+    Answers have ``usage_metadata`` (including cached tokens), ``finish_reason`` in ``response_metadata`` (and
+    ``logprobs`` on request), and reasoning in ``additional_kwargs["reasoning_content"]``, which the next turn reads.
+    Batches and concurrent calls run as one batch of the engine.
     """
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
@@ -78,7 +78,7 @@ class ChatQuire(BaseChatModel):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """Keywords of ``LLM.chat`` that were given when this was made."""
+        """Keywords of ``LLM.chat`` given to the constructor."""
         named = ("temperature", "max_tokens", "top_p", "top_k", "seed", "stop")
         given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         return {**given, **(self.model_extra or {})}
@@ -89,7 +89,7 @@ class ChatQuire(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """All that an answer depends on: LangChain's cache finds answers by it."""
+        """Everything that an answer depends on: the key of LangChain's cache."""
         where = str(self.model) if isinstance(self.model, str | os.PathLike) else None
         return {"model_name": self._llm.model_name, "model": where, **self._engine, **self._options}
 
@@ -154,7 +154,7 @@ class ChatQuire(BaseChatModel):
                 yield chunk
 
     def _answer(self, result: ChatResult) -> LangChainResult:
-        """All choices; the tokens of all of them are counted at the first."""
+        """Return all choices; the first has the token counts of all of them."""
         n_tokens = sum(len(choice.token_ids) for choice in result.choices)
         usage = _usage(result.n_prompt_tokens, n_tokens, result.n_cached_tokens)
         made = []
@@ -165,7 +165,7 @@ class ChatQuire(BaseChatModel):
         return LangChainResult(generations=made, llm_output={"token_usage": usage, "model_name": self._llm.model_name})
 
     def _about(self, choice: ChatChoice | ChatDelta) -> dict[str, Any]:
-        """What ``response_metadata`` says."""
+        """Return the ``response_metadata`` of a choice."""
         about: dict[str, Any] = {"model_provider": "quire", "model_name": self._llm.model_name}
         about["finish_reason"] = choice.finish_reason
         if choice.stop_reason is not None:
@@ -186,7 +186,7 @@ class ChatQuire(BaseChatModel):
         ]
 
     def _chunk(self, delta: ChatDelta, n_tokens: int) -> ChatGenerationChunk | None:
-        """What is new; None where that only waits, as text may that could become a mark."""
+        """Return a chunk, or None if there is nothing to show yet."""
         calls = [
             {"index": call.index, "id": call.id, "name": call.name, "args": call.arguments, "type": "tool_call_chunk"}
             for call in delta.tool_calls
@@ -233,23 +233,25 @@ class ChatQuire(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[Any, Any]:
-        """A model whose answers have a form, parsed: an instance of a class of Pydantic, or else a dict.
+        """Return a model whose answers follow a schema and are parsed: to a Pydantic instance, or else a dict.
 
-        ``method``: "json_schema" (no token is drawn that would leave the schema), "function_calling" (a call of one
-        tool) or "json_mode" (any JSON object).  ``include_raw``: ``{"raw", "parsed", "parsing_error"}`` in its place.
+        Args:
+            method: "json_schema" (the schema is enforced), "function_calling" (a call of one tool) or "json_mode" (any
+                JSON object).
+            include_raw: Return ``{"raw", "parsed", "parsing_error"}`` instead.
         """
         if method == "function_calling":
             tool = convert_to_openai_tool(schema, strict=True if strict is None else strict)
             bound = self.bind_tools([tool], tool_choice=tool["function"]["name"], parallel_tool_calls=False, **kwargs)
         elif method == "json_schema":
             if strict is False:
-                raise UnsupportedError(f"[{_PLACE}] strict must not be False with json_schema but is")
+                raise UnsupportedError(f"[{_PLACE}] strict=False is not supported with json_schema")
             bound = self.bind(response_format=convert_to_json_schema(schema), **kwargs)
         elif method == "json_mode":
             bound = self.bind(response_format={"type": "json_object"}, **kwargs)
         else:
             known = "json_schema, function_calling or json_mode"
-            raise UnsupportedError(f"[{_PLACE}] method must be {known} but is {method!r:.80}")
+            raise UnsupportedError(f"[{_PLACE}] method {method!r:.80} is unknown: expected {known}")
 
         def parse(message: AIMessage) -> Any:
             calls = message.tool_calls
@@ -362,14 +364,14 @@ class QuireReranker(BaseDocumentCompressor):
 
 
 def _messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """LangChain's messages as ``LLM.chat`` takes them."""
+    """Convert LangChain's messages to those of ``LLM.chat``."""
     shown: list[dict[str, Any]] = []
     for message in messages:
         made = convert_to_openai_messages(message)
         made = made[0] if isinstance(made, list) else made
         if isinstance(message, AIMessage):
             if message.invalid_tool_calls:
-                raise RequestError(f"[{_PLACE}] tool calls must have arguments in JSON but one has not")
+                raise RequestError(f"[{_PLACE}] a message has a tool call whose arguments are not JSON")
             if "reasoning_content" in message.additional_kwargs:
                 made = {**made, "reasoning_content": message.additional_kwargs["reasoning_content"]}
         shown.append(made)
@@ -384,7 +386,7 @@ def _message(choice: ChatChoice, about: dict[str, Any], usage: Any) -> AIMessage
         try:
             args = json.loads(text)
             if not isinstance(args, dict):
-                raise ValueError("the arguments are no object")
+                raise ValueError("the arguments are not an object")
         except ValueError as failed:
             broken.append(
                 {"type": "invalid_tool_call", "id": call.id, "name": name, "args": text, "error": str(failed)}
@@ -419,5 +421,5 @@ def _tool_choice(choice: dict[str, Any] | str | bool, names: Sequence[str]) -> d
     if choice is False:
         return "none"
     if choice not in names:
-        raise RequestError(f"[{_PLACE}] tool_choice must be one of the tools but is {choice!r:.80}")
+        raise RequestError(f"[{_PLACE}] tool_choice {choice!r:.80} is none of the tools: {', '.join(names)}")
     return {"type": "function", "function": {"name": choice}}

@@ -68,7 +68,7 @@ class QuireLLM(FunctionCallingLLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex writes of it."""
+        """The name of this class in LlamaIndex."""
         return "QuireLLM"
 
     @property
@@ -78,7 +78,7 @@ class QuireLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What LlamaIndex cuts prompts by."""
+        """Sizes by which LlamaIndex truncates prompts."""
         chats = self._chats
         return LLMMetadata(
             context_window=self._llm.n_ctx,
@@ -93,24 +93,24 @@ class QuireLLM(FunctionCallingLLM):
         return self._llm.tokenizer.chat_template is not None
 
     def _options(self, given: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Keywords of ``LLM.chat``: those of this object, and over them those of a call."""
+        """Return keywords of ``LLM.chat``: those of a call over those of this object."""
         own = {name: getattr(self, name) for name in ("temperature", "max_tokens", "stop")}
         own = {name: value for name, value in own.items() if value is not None}
         return single(_PLACE, {**own, **(self.model_extra or {}), **(given or {})})
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """The answer to a conversation."""
+        """Answer a conversation."""
         return self._response(self._llm.chat(_messages(messages), **self._options(kwargs)))
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """``chat`` awaited."""
+        """Answer a conversation; see ``chat``."""
         return self._response(await self._async.chat(_messages(messages), **self._options(kwargs)))
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> Generator[ChatResponse, None, None]:
-        """The answer while it grows."""
+        """Answer a conversation piece by piece."""
         options = self._options(kwargs)
 
         def answers() -> Generator[ChatResponse, None, None]:
@@ -123,7 +123,7 @@ class QuireLLM(FunctionCallingLLM):
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncGenerator[ChatResponse, None]:
-        """``stream_chat`` awaited."""
+        """Answer a conversation piece by piece; see ``stream_chat``."""
         options = self._options(kwargs)
 
         async def answers() -> AsyncGenerator[ChatResponse, None]:
@@ -136,7 +136,7 @@ class QuireLLM(FunctionCallingLLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The answer to a text."""
+        """Complete a text."""
         if not formatted and self._chats:
             return _completion(self.chat([ChatMessage(prompt)], **kwargs))
         (result,) = self._llm.generate(prompt, **self._options(kwargs))
@@ -148,7 +148,7 @@ class QuireLLM(FunctionCallingLLM):
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """``complete`` awaited."""
+        """Complete a text; see ``complete``."""
         if not formatted and self._chats:
             return _completion(await self.achat([ChatMessage(prompt)], **kwargs))
         (result,) = await self._async.generate(prompt, **self._options(kwargs))
@@ -162,7 +162,7 @@ class QuireLLM(FunctionCallingLLM):
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> Generator[CompletionResponse, None, None]:
-        """The answer to a text while it grows."""
+        """Complete a text piece by piece."""
 
         def answers() -> Generator[CompletionResponse, None, None]:
             if not formatted and self._chats:
@@ -180,7 +180,7 @@ class QuireLLM(FunctionCallingLLM):
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> AsyncGenerator[CompletionResponse, None]:
-        """``stream_complete`` awaited."""
+        """Complete a text piece by piece; see ``stream_complete``."""
 
         async def answers() -> AsyncGenerator[CompletionResponse, None]:
             if not formatted and self._chats:
@@ -198,7 +198,7 @@ class QuireLLM(FunctionCallingLLM):
     def structured_predict(
         self, output_cls: Any, prompt: Any, llm_kwargs: dict[str, Any] | None = None, **prompt_args: Any
     ) -> Any:
-        """An instance of a class of Pydantic: no token is drawn that would leave its schema."""
+        """Return an instance of a Pydantic class, whose schema is enforced."""
         messages = self._extend_messages(prompt.format_messages(llm=self, **prompt_args))
         answer = self.chat(messages, **{**(llm_kwargs or {}), "response_format": output_cls})
         return output_cls.model_validate_json(answer.message.content)
@@ -206,7 +206,7 @@ class QuireLLM(FunctionCallingLLM):
     async def astructured_predict(
         self, output_cls: Any, prompt: Any, llm_kwargs: dict[str, Any] | None = None, **prompt_args: Any
     ) -> Any:
-        """``structured_predict`` awaited."""
+        """Return an instance of a Pydantic class; see ``structured_predict``."""
         messages = self._extend_messages(prompt.format_messages(llm=self, **prompt_args))
         answer = await self.achat(messages, **{**(llm_kwargs or {}), "response_format": output_cls})
         return output_cls.model_validate_json(answer.message.content)
@@ -221,7 +221,7 @@ class QuireLLM(FunctionCallingLLM):
         tool_required: bool = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of ``chat`` that the tools and the question come to."""
+        """Return the arguments of ``chat`` for tools and a question."""
         messages = list(chat_history or [])
         if user_msg is not None:
             messages.append(ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg)
@@ -235,10 +235,10 @@ class QuireLLM(FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """The calls that an answer makes.  RequestError where there is none, or one whose arguments are no object."""
+        """Return the tool calls of an answer.  RequestError without any, or for arguments that are not an object."""
         calls = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
         if not calls and error_on_no_tool_call:
-            raise RequestError(f"[{_PLACE}] the answer must call a tool but has {response.message.content!r:.80}")
+            raise RequestError(f"[{_PLACE}] the answer calls no tool: {response.message.content!r:.80}")
         return [
             ToolSelection(tool_id=call.tool_call_id or "", tool_name=call.tool_name, tool_kwargs=_arguments(call))
             for call in calls
@@ -280,7 +280,7 @@ class QuireEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex writes of it."""
+        """The name of this class in LlamaIndex."""
         return "QuireEmbedding"
 
     @property
@@ -332,7 +332,7 @@ class QuireRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex writes of it."""
+        """The name of this class in LlamaIndex."""
         return "QuireRerank"
 
     def _postprocess_nodes(
@@ -353,7 +353,7 @@ class QuireRerank(BaseNodePostprocessor):
 
 
 class _Growing:
-    """Joins what is new of an answer: LlamaIndex's streams carry the whole each time."""
+    """Joins the pieces of an answer, because LlamaIndex's streams carry the whole answer each time."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -377,7 +377,7 @@ class _Growing:
 
 
 def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """LlamaIndex's messages as ``LLM.chat`` takes them.  UnsupportedError for what is no text."""
+    """Convert LlamaIndex's messages to those of ``LLM.chat``.  UnsupportedError for blocks other than text."""
     shown = []
     for message in messages:
         made: dict[str, Any] = {"role": message.role.value, "content": message.content or ""}
@@ -389,7 +389,7 @@ def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
                 call = {"id": block.tool_call_id, "type": "function", "function": function}
                 made.setdefault("tool_calls", []).append(call)
             elif not isinstance(block, TextBlock):
-                raise UnsupportedError(f"[{_PLACE}] messages must be of text but have a {block.block_type}")
+                raise UnsupportedError(f"[{_PLACE}] unsupported block in a message: {block.block_type}")
         if "tool_call_id" in message.additional_kwargs:
             made["tool_call_id"] = message.additional_kwargs["tool_call_id"]
         shown.append(made)
@@ -404,7 +404,7 @@ def _message(thoughts: str, content: str, calls: Sequence[ToolCallBlock]) -> Cha
 def _call(number: str, name: str, arguments: str) -> ToolCallBlock:
     try:
         parsed = json.loads(arguments)
-    except ValueError:  # of an answer that was cut
+    except ValueError:  # the answer was cut
         parsed = arguments
     return ToolCallBlock(tool_call_id=number, tool_name=name, tool_kwargs=parsed)
 
@@ -417,9 +417,7 @@ def _arguments(call: ToolCallBlock) -> dict[str, Any]:
         except ValueError:
             found = None
     if not isinstance(found, dict):
-        raise RequestError(
-            f"[{_PLACE}] arguments of {call.tool_name} must be an object but are {call.tool_kwargs!r:.80}"
-        )
+        raise RequestError(f"[{_PLACE}] arguments of {call.tool_name} are not an object: {call.tool_kwargs!r:.80}")
     return found
 
 
@@ -443,7 +441,7 @@ def _raw(usage: dict[str, int], finish_reason: str | None) -> dict[str, Any]:
 
 
 def _logprobs(llm: LLM, entries: Sequence[TokenLogprob] | None) -> list[list[LogProb]] | None:
-    """Of each token its own log-probability, then the likeliest ones."""
+    """Return the log-probability of each token, followed by the most likely ones."""
     if entries is None:
         return None
     return [[_logprob(llm, *pair) for pair in ((entry.token_id, entry.logprob), *entry.top)] for entry in entries]
@@ -461,5 +459,5 @@ def _known(made: Callable[..., Any], options: dict[str, Any]) -> None:
 
 def _to_rank(nodes: Sequence[NodeWithScore], query: QueryBundle | None) -> tuple[str, list[str]]:
     if query is None:
-        raise RequestError(f"[{_PLACE}] a query must be given to rank by but is not")
+        raise RequestError(f"[{_PLACE}] no query to rank by: give query_bundle or query_str")
     return query.query_str, [node.node.get_content() for node in nodes]

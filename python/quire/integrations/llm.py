@@ -1,7 +1,7 @@
-"""The program ``llm``: a plugin of it, found by its entry point.  Needs ``llm``, of a release with messages of parts.
+"""A plugin for the program ``llm``.  Needs a release of ``llm`` whose messages have parts.
 
-``llm -m quire "Hi"`` asks the small model in the package, or the one of ``-o path FILE``; ``llm -m quire/NAME`` one of
-those that ``quire list`` shows.  Both embed as well.
+``llm -m quire "Hi"`` asks the small model in the package, or that of ``-o path FILE``; ``llm -m quire/NAME`` asks one
+of the models that ``quire list`` shows.  They embed texts as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncQuireModel", "QuireEmbeddingModel", "QuireModel", "register_embedding_models", "register_models"]
 
 _PLACE = "llm"
-# What ``-o`` takes, by type: of opening a model, and keywords of ``LLM.chat``.
+# Types of the options for ``-o``: those that open a model, and keywords of ``LLM.chat``.
 _OPENING: dict[str, type] = {"path": str, "n_ctx": int, "threads": int, "device": str, "draft": str}
 _UNSHOWN = ("n", "logprobs", "prompt_logprobs", "processed_logprobs")  # results that the program does not show
 _ASKING: dict[str, type] = {
@@ -63,7 +63,7 @@ def _opened(path: str | None, options: tuple[tuple[str, Any], ...]) -> LLM:
 
 
 class _Shared:
-    """What the blocking and the async model have in common."""
+    """The common base of the blocking and the async model."""
 
     can_stream = True
     supports_schema = True
@@ -75,12 +75,14 @@ class _Shared:
         self._path = path
 
     def _asked(self, prompt: Any) -> tuple[LLM, list[dict[str, Any]], dict[str, Any]]:
-        """The model, the conversation and the keywords of ``LLM.chat``."""
+        """Return the model, the conversation and the keywords of ``LLM.chat``."""
         given = {name: value for name, value in prompt.options.model_dump().items() if value is not None}
         opening = {name: given.pop(name) for name in _OPENING if name in given}
         path = opening.pop("path", None)
         if path is not None and self._path is not None:
-            raise RequestError(f"[{_PLACE}] path must be left out for {self.model_id} but is {path!r:.80}")
+            raise RequestError(
+                f"[{_PLACE}] path {path!r:.80} is given, but {self.model_id} has a file of its own: use 'llm -m quire'"
+            )
         if prompt.tools:
             given["tools"] = [_tool(tool) for tool in prompt.tools]
         if prompt.schema:
@@ -94,7 +96,7 @@ class QuireModel(_Shared, llm.Model):
     """A model in this process."""
 
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any = None) -> Iterator[StreamEvent]:
-        """The answer, piece by piece."""
+        """Yield the answer piece by piece."""
         model, messages, options = self._asked(prompt)
         answer = _Answer(response)
         with closing(model.chat_stream(messages, **options)) as deltas:
@@ -108,7 +110,7 @@ class AsyncQuireModel(_Shared, llm.AsyncModel):
     async def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any = None
     ) -> AsyncIterator[StreamEvent]:
-        """The answer, piece by piece."""
+        """Yield the answer piece by piece."""
         from .shared import awaited
 
         model, messages, options = self._asked(prompt)
@@ -120,7 +122,7 @@ class AsyncQuireModel(_Shared, llm.AsyncModel):
 
 
 class QuireEmbeddingModel(llm.EmbeddingModel):
-    """Vectors of texts, of length 1."""
+    """An embedding model; vectors have length 1."""
 
     batch_size = 32
 
@@ -129,7 +131,7 @@ class QuireEmbeddingModel(llm.EmbeddingModel):
         self._path = path
 
     def embed_batch(self, items: Iterable[str | bytes], *, key: str | None = None) -> Iterator[list[float]]:
-        """A vector for each text."""
+        """Yield a vector for each text."""
         texts = [item.decode() if isinstance(item, bytes) else item for item in items]
         with _LOCK:
             model = _opened(self._path, ())
@@ -138,14 +140,14 @@ class QuireEmbeddingModel(llm.EmbeddingModel):
 
 @llm.hookimpl
 def register_models(register: Callable[..., None]) -> None:
-    """The package's model, and those that are on this machine."""
+    """Register the packaged model and those on this machine."""
     for model_id, path in _models():
         register(QuireModel(model_id, path), AsyncQuireModel(model_id, path))
 
 
 @llm.hookimpl
 def register_embedding_models(register: Callable[..., None]) -> None:
-    """The same for vectors."""
+    """Register these models for embeddings."""
     for model_id, path in _models():
         register(QuireEmbeddingModel(model_id, path))
 
@@ -158,7 +160,7 @@ def _models() -> Iterable[tuple[str, str | None]]:
 
 
 class _Answer:
-    """Tells ``llm`` what comes: texts and thoughts as events, calls whole, and the count of tokens at the end."""
+    """Passes an answer to ``llm``: text and reasoning as events, whole calls, and token counts at the end."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -187,19 +189,19 @@ def _object(name: str, arguments: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise RequestError(f"[{_PLACE}] arguments of {name} must be an object but are {arguments!r:.80}")
+        raise RequestError(f"[{_PLACE}] arguments of {name} are not an object: {arguments!r:.80}")
     return found
 
 
 def _tool(tool: Any) -> dict[str, Any]:
     if not isinstance(tool, llm.Tool):
-        raise UnsupportedError(f"[{_PLACE}] tools must run here but one is {type(tool).__name__}")
+        raise UnsupportedError(f"[{_PLACE}] unsupported tool of type {type(tool).__name__}: only tools that run here")
     about = {"name": tool.name, "description": tool.description or ""}
     return {"type": "function", "function": {**about, "parameters": tool.input_schema}}
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The messages of ``llm`` as ``LLM.chat`` takes them."""
+    """Convert the messages of ``llm`` to those of ``LLM.chat``."""
     shown: list[dict[str, Any]] = []
     for message in messages:
         made: dict[str, Any] = {"role": message.role, "content": ""}
@@ -217,6 +219,6 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
                 text = part.output or part.exception or ""
                 results.append({"role": "tool", "tool_call_id": part.tool_call_id, "name": part.name, "content": text})
             else:
-                raise UnsupportedError(f"[{_PLACE}] messages must be of text but have a {type(part).__name__}")
+                raise UnsupportedError(f"[{_PLACE}] unsupported part of a message: {type(part).__name__}")
         shown += results or [made]
     return shown

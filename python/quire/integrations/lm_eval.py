@@ -1,7 +1,7 @@
-"""The harness ``lm-eval``: its model ``quire``.  Needs ``lm-eval``.
+"""The model ``quire`` of the evaluation harness ``lm-eval``, which must be installed.
 
 ``python -m quire.integrations.lm_eval run --model quire --model_args pretrained=model.gguf --tasks hellaswag`` is the
-harness's own command with this model in it; programs call ``lm_eval.simple_evaluate(model=QuireLM("model.gguf"))``.
+harness's own command with this model; programs call ``lm_eval.simple_evaluate(model=QuireLM("model.gguf"))``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ __all__ = ["QuireLM"]
 
 _LOG = logging.getLogger("quire")
 _PLACE = "lm_eval"
-_MOST_TOKENS = 256  # of an answer, where a task does not say
+_MOST_TOKENS = 256  # length limit of answers, unless the task has one
 
 
 @register_model("quire")
 class QuireLM(TemplateLM):
     """A model in this process.
 
-    ``pretrained``: a ``quire.LLM``, or what it opens: a GGUF file, a checkpoint folder, None for the small one in the
-    package.  ``batch_size``: requests that the engine gets at once; it makes batches of them by itself, so that results
-    do not depend on it.  ``options``: those of ``quire.LLM``; an unknown one is a TypeError.  Contexts that are too
-    long lose their beginning, which is logged.
+    Contexts that are too long lose their beginning, which is logged.
+
+    Args:
+        pretrained: A ``quire.LLM``, or a GGUF file or checkpoint folder to open; None for the small model in the
+            package.
+        batch_size: Requests passed to the engine at once.  The engine forms its own batches, so results do not depend
+            on it.
+        options: Options of ``quire.LLM``.  An unknown one is a TypeError.
     """
 
     def __init__(
@@ -61,39 +65,39 @@ class QuireLM(TemplateLM):
         tokenizer = self.llm.tokenizer
         found = tokenizer.eos_id if tokenizer.eos_id is not None else tokenizer.bos_id
         if found is None:
-            raise RequestError(f"[{_PLACE}] the vocabulary must have an end of text but has none")
+            raise RequestError(f"[{_PLACE}] the vocabulary has no end-of-text token")
         return found
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that a text without a context follows."""
+        """The token that comes before a text without a context."""
         first = self.llm.tokenizer.bos_id
         return self.eot_token_id if first is None else first
 
     @property
     def max_length(self) -> int:
-        """Tokens of context and continuation; the engine draws one behind them."""
+        """Most tokens of context and continuation together; the engine generates one more."""
         return self.llm.n_ctx - 1
 
     @property
     def tokenizer_name(self) -> str:
-        """What cached requests are told apart by."""
+        """The name that distinguishes cached requests."""
         return f"quire-{self.llm.model_name}"
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """The template that ``apply_chat_template`` renders.  RequestError for another one."""
+        """Return the template that ``apply_chat_template`` renders.  RequestError for another one."""
         if isinstance(chat_template, str):
-            raise RequestError(f"[{_PLACE}] chat_template must be the model's own but is {chat_template!r:.80}")
+            raise RequestError(f"[{_PLACE}] chat_template {chat_template!r:.80} is not supported: only the model's own")
         return (self.llm.tokenizer.chat_template or "") if chat_template else ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as text."""
+        """Render a conversation as text."""
         if not add_generation_prompt:
-            raise RequestError(f"[{_PLACE}] the answer must not have a beginning (gen_prefix) but has one")
+            raise RequestError(f"[{_PLACE}] gen_prefix (a given beginning of the answer) is not supported")
         return self.llm.tokenizer.apply_chat_template(chat_history, add_generation_prompt=True, tokenize=False)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Ids of a text, with the tokens that begin one unless it has them."""
+        """Return the ids of a text, with the tokens that begin a text unless it has them."""
         tokenizer = self.llm.tokenizer
         ids = tokenizer.encode(string, add_special=False, parse_special=True)
         begun = add_special_tokens is None and bool(ids) and ids[0] == tokenizer.bos_id
@@ -111,7 +115,9 @@ class QuireLM(TemplateLM):
             for (text, _, continuation), result in zip(part, self.llm.generate(prompts, params), strict=True):
                 n = len(continuation)
                 if n >= len(result.prompt_token_ids):
-                    raise RequestError(f"[{_PLACE}] a continuation must fit behind a token but has {n} tokens")
+                    raise RequestError(
+                        f"[{_PLACE}] a continuation of {n} tokens does not fit into the context of {self.llm.n_ctx}"
+                    )
                 entries = [entry for entry in (result.prompt_logprobs or [])[-n:] if entry is not None] if n else []
                 greedy = all(entry.top[0][0] == entry.token_id for entry in entries)
                 scored.append((sum(entry.logprob for entry in entries), greedy))
@@ -120,7 +126,7 @@ class QuireLM(TemplateLM):
         return scored
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log-probabilities of whole texts, in windows of the context's length, each behind one token before it."""
+        """Return log-probabilities of whole texts, in windows as long as the context, each after one earlier token."""
         windows, counts = [], []
         for request in requests:
             (text,) = request.args
@@ -136,7 +142,7 @@ class QuireLM(TemplateLM):
         return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answers, each as its task says; options that are none of ``SamplingParams`` are a TypeError."""
+        """Return answers, each with its task's options.  TypeError for options that are not in ``SamplingParams``."""
         texts: list[str] = []
         for part in self._parts(requests, "answering", disable_tqdm):
             params = [_params(request.args[1]) for request in part]
@@ -156,14 +162,16 @@ class QuireLM(TemplateLM):
 
     def _fitting(self, ids: list[int], n: int) -> list[int]:
         if n < 1:
-            raise RequestError(f"[{_PLACE}] an answer must fit in the context of {self.llm.n_ctx} tokens but does not")
+            raise RequestError(
+                f"[{_PLACE}] the answer of a task does not fit into the context of {self.llm.n_ctx} tokens: raise n_ctx"
+            )
         if len(ids) > n:
-            _LOG.warning("[%s] %d tokens are cut to the last %d, which fit in the context", _PLACE, len(ids), n)
+            _LOG.warning("[%s] %d tokens were cut to the last %d, which fit into the context", _PLACE, len(ids), n)
         return ids[-n:]
 
 
 def _params(given: dict[str, Any]) -> SamplingParams:
-    """The harness's words for how an answer is drawn, as fields of ``SamplingParams``."""
+    """Convert the harness's sampling options to ``SamplingParams``."""
     fields = dict(given)
     until = fields.pop("until", None) or ()
     length = [fields.pop(name) for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in fields]

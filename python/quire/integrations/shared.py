@@ -1,4 +1,4 @@
-"""What the integrations share: how a model is opened, which options there are, which package is absent."""
+"""Shared by the integrations: opening a model, sorting options, and reporting missing packages."""
 
 from __future__ import annotations
 
@@ -15,35 +15,33 @@ from ..params.engine_options import EngineConfig
 __all__ = ["Model", "absent", "awaited", "check_options", "engine_options", "opened", "single"]
 
 Model: TypeAlias = "LLM | str | os.PathLike[str] | None"
-"""A model that is open, or where one lies: a GGUF file or a checkpoint folder; None is the small one in the package."""
+"""An open model, or the GGUF file or checkpoint folder to open; None is the small model in the package."""
 
 _ENGINE = frozenset(entry.name for entry in fields(EngineConfig))
 
 
 def absent(module: str, package: str, error: ImportError) -> ImportError:
-    """What to raise where a framework cannot be imported: it names the package to install."""
-    return ImportError(
-        f"[integrations] quire.integrations.{module} must have {package} (pip install {package}) but {error}"
-    )
+    """Return the error for a framework that cannot be imported; it names the package to install."""
+    return ImportError(f"[integrations] quire.integrations.{module} needs {package}: pip install {package} ({error})")
 
 
 def engine_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of ``quire.LLM``, and the others."""
+    """Split options into those of ``quire.LLM`` and others."""
     ours = {name: value for name, value in options.items() if name in _ENGINE}
     return ours, {name: value for name, value in options.items() if name not in _ENGINE}
 
 
 def opened(model: Model, engine: Mapping[str, Any]) -> LLM:
-    """The model, opened with options of ``quire.LLM`` unless it is open.  TypeError for options of an open one."""
+    """Return the model, opened with options of ``quire.LLM`` if needed.  TypeError for options of an open one."""
     if not isinstance(model, LLM):
         return LLM(model, **engine)
     if engine:
-        raise TypeError(f"[integrations] options of a model that is open must be left out but are {', '.join(engine)}")
+        raise TypeError(f"[integrations] the model is already open: leave out {', '.join(engine)}")
     return model
 
 
 def awaited(llm: LLM) -> AsyncLLM:
-    """The same model for event loops."""
+    """Return the model for event loops."""
     from ..engine.async_llm import AsyncLLM
 
     return AsyncLLM.sharing(llm)
@@ -56,7 +54,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def single(place: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, where they ask for one answer.  RequestError otherwise: what takes them has room for one."""
+    """Return the options of a call that can give one answer only.  RequestError if they ask for several."""
     if options.get("n", 1) != 1:
-        raise RequestError(f"[{place}] n must be 1 here but is {options['n']!r:.80}")
+        raise RequestError(f"[{place}] n={options['n']!r:.80} is not supported here: only one answer")
     return options

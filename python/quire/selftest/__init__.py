@@ -1,4 +1,4 @@
-"""The self-test of a device: what a device computes, beside ggml's operators on the CPU."""
+"""The self-test of a device, which compares its results with ggml's operators on the CPU."""
 
 from .gate import Checked, capabilities, check_device
 from .results import CaseResult

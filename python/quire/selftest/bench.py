@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 N_VOCAB = 32
-# Which sequence, and from which row to which: 40 rows, one, 7.  Devices compute one row, some and many by programs of
-# their own, and what a step leaves behind may be wrong for the next.
+# (sequence, first row, end): steps of 40 rows, 1 and 7.  Devices have separate programs for one, few and many rows, and
+# a step may leave wrong data for the next.
 STEPS = (((0, 0, 23), (1, 0, 17)), ((0, 23, 24),), ((0, 24, 27), (1, 17, 21)))
-N_TOKENS = 32  # of a sequence; a block holds as many
-BLOCKS, FAR_BLOCK = (1, 2), 500  # of the two sequences
+N_TOKENS = 32  # tokens of a sequence, as many as a block
+BLOCKS, FAR_BLOCK = (1, 2), 500  # the blocks of the two sequences
 
 
 class Bench:
-    """The same numbers on every device: they follow from the seed and the order in which they are asked for."""
+    """Makes inputs that are equal on every device: they depend on the seed and the order of calls."""
 
     def __init__(
         self, device: Device, cache: Sequence[CacheSpec] = (), seed: int = 1, blocks: tuple[int, int] = BLOCKS
     ) -> None:
-        """``blocks``: of the sequences.  Where one is far from the other, attention is of copies; where both are far
-        from the pool's begin, of a stretch of the pool."""
+        """``blocks``: of the sequences.  If they are far apart, attention copies them; if both are far from the start
+        of the pool, it reads a stretch of the pool."""
         self.device = device
         self.cache = list(cache)
         self._blocks = blocks
@@ -46,7 +46,7 @@ class Bench:
         return self._random.uniform(low, high, shape).astype(np.float32)
 
     def weight(self, *shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "f32") -> Weight:
-        """Random numbers between ``low`` and ``high``, on the CPU as those of a file: a device gets copies."""
+        """Return random numbers between ``low`` and ``high`` as a weight on the CPU; a device gets copies."""
         values = self.array(*shape, low=low, high=high)
         tensor = Tensor.from_numpy(values)
         if dtype != "f32":
@@ -57,12 +57,12 @@ class Bench:
         return Weight(f"weight{self._n_weights}", tensor)
 
     def value(self, *shape: int, low: float = -2.0, high: float = 2.0) -> TraceTensor:
-        """A traced value of that shape behind the rows."""
+        """Return a traced value with this shape per row."""
         table = self.weight(N_VOCAB, int(np.prod(shape)), low=low, high=high)
         return graph.reshape(graph.embed(self.tracer.tokens, table), list(shape))
 
     def encode(self, write: Callable[[Bench], TraceTensor]) -> None:
-        """What writes the rows of a source, and a value of its own; the rows of ``run`` are the source as well."""
+        """Set the function that writes the rows of a source and returns a value; ``run`` has the same source."""
         encoder = Bench(self.device, self.cache, seed=2, blocks=self._blocks)
         flat = write(encoder).merge_heads()
         self._encoder = encoder.tracer.finish_vectors(graph.select_rows(flat, encoder.tracer.logit_rows))
@@ -70,7 +70,7 @@ class Bench:
     def run(
         self, y: TraceTensor, kernels: Literal["stock", "cpu"] = "stock", ended: Callable[[], None] = lambda: None
     ) -> list[Array]:
-        """The numbers of every row, of each of ``STEPS``; ``ended`` is called after each."""
+        """Return the numbers of every row for each of ``STEPS``; ``ended`` is called after each."""
         n = int(np.prod([int(d) for d in y.shape[1:]]))
         flat = y if len(y.shape) == 2 else graph.reshape(y, [n])
         trace = self.tracer.finish(graph.select_rows(flat, self.tracer.logit_rows), encoder=self._encoder)
@@ -100,11 +100,11 @@ class Bench:
 
         if has_rows or has_state:
             return [step(parts) for parts in STEPS]
-        # Without a cache a sequence is the step's rows of it.
+        # Without a cache, a sequence has only the rows of this step.
         return [step([(s, 0, end - begin) for s, begin, end in parts]) for parts in STEPS]
 
     def _rows(self, parts: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Tokens, positions and slots of a step's rows, and where each sequence's begin."""
+        """Return tokens, positions and slots of a step's rows, and where those of each sequence begin."""
         rows = [(s, p) for s, begin, end in parts for p in range(begin, end)]
         return (
             [self._tokens[s][p] for s, p in rows],

@@ -1,4 +1,4 @@
-"""Comparing a device with the CPU, in a process that the device may end."""
+"""Compare a device with the CPU, in a process that the device may crash."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "capabilities", "check_device"]
 
-# Of a step: a driver that compiles its programs at first use takes its time.
+# Limit for one step; drivers may compile their programs at first use.
 STEP_S = 180.0
-SAY_S = 15.0  # what runs for so long without an end is told
-MOST_DEATHS = 3  # of the process: then the rest is not tried
+SAY_S = 15.0  # a case that runs longer is announced
+MOST_DEATHS = 3  # crashes after which the rest is skipped
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Checked:
 
 
 def capabilities(device: Device) -> dict[str, list[str]]:
-    """Types of weights, and of caches, by what the device does with them."""
+    """Return the types that a device supports, by operation."""
     return {
         "multiply": device.dtypes("mul_mat"),
         "multiply_experts": device.dtypes("mul_mat_id"),
@@ -45,7 +45,7 @@ def capabilities(device: Device) -> dict[str, list[str]]:
 
 
 def case_names() -> list[str]:
-    """Operations, then models."""
+    """Return the names of all cases: operations, then models."""
     from .models import model_names
     from .operations import OPERATIONS
 
@@ -55,7 +55,7 @@ def case_names() -> list[str]:
 def check_device(device: Device, say: Callable[[str], None] = print) -> Checked:
     """Compare every operation and the tiny models with ggml's operators on the CPU, and keep the verdict.
 
-    Each case is said as it ends.  A device that ends the process, or does not go on, fails.
+    Each case is reported as it ends.  A device that crashes or hangs fails.
     """
     cases: list[CaseResult] = []
     todo, deaths = case_names(), 0
@@ -85,10 +85,10 @@ def _line(result: CaseResult) -> str:
 
 
 def _run(device: str, names: list[str], say: Callable[[str], None]) -> Iterator[CaseResult]:
-    """Cases of one process, as far as it comes.  It answers at the begin of each, after each step and at the end."""
+    """Yield the results of one process until it ends.  It reports the start of a case, each step, and the end."""
     if not sys.executable:
         raise UnsupportedError(
-            "[device] a process must start to check a device but this program has no Python of its own"
+            "[device] cannot check devices here: this program has no Python interpreter to start a process with"
         )
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(__file__).with_name("gate_process.py"))],
@@ -123,7 +123,7 @@ def _run(device: str, names: list[str], say: Callable[[str], None]) -> Iterator[
 
 
 def _next(lines: Lines, since: float, begun: str, say: Callable[[str], None]) -> bytes | None:
-    """The next line.  TimeoutError where the process does not answer for too long, whatever a driver writes."""
+    """Return the next line of the process.  TimeoutError if it does not answer, whatever a driver writes."""
     while (left := since + STEP_S - time.monotonic()) > 0:
         try:
             return lines.next(min(left, SAY_S))

@@ -1,4 +1,4 @@
-"""Runs cases of the self-test on a device, as the program of a process of its own: JSON in, a line per case out."""
+"""Run cases of the self-test on a device in a separate process: JSON in, a line per case out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None) -> CaseResult:
-    """One case on the device and on the CPU.  ``ended``: called after each step."""
+    """Run one case on the device and on the CPU.  ``ended``: called after each step."""
     from quire._native.core import find_device
     from quire.errors import DeviceError, QuireError, UnsupportedError
     from quire.selftest.bench import Bench
@@ -38,7 +38,7 @@ def compare(name: str, device: Device, ended: Callable[[], None] = lambda: None)
             return CaseResult(name, "unsupported", tolerance, reason=str(error))
         except DeviceError as error:
             return CaseResult(name, "died", tolerance, reason=str(error))
-        except (QuireError, RuntimeError, MemoryError) as error:  # drivers throw errors of their own
+        except (QuireError, RuntimeError, MemoryError) as error:  # drivers raise various errors
             return CaseResult(name, "error", tolerance, reason=str(error))
     deviation, reason = worst_step(found[1], found[0], tolerance)
     return CaseResult(name, "differs" if reason else "agrees", tolerance, deviation, reason)
@@ -60,7 +60,7 @@ def main() -> None:
         print("\n" + json.dumps({"begin": name}), flush=True)
         result = compare(name, device, said)
         print("\n" + json.dumps(asdict(result)), flush=True)
-        if result.state == "died":  # lost to this process; another one goes on with the next case
+        if result.state == "died":  # this process cannot use the device any more; another one continues
             return
 
 

@@ -1,4 +1,4 @@
-"""Tiny models of some architectures: keys from ``models.json``, weights at random."""
+"""Tiny models of some architectures, with keys from ``models.json`` and random weights."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["model_names", "run_model", "tiny_model"]
 Array = npt.NDArray[np.float32]
 TOLERANCE = 2e-2
 N_VOCAB = 272
-# Which sequence, and from which token to which: steps of 44 rows, 1, 8, 23, 1 and 3.  A prompt, a token of one, all of
-# them beside the rest of a prompt, one that grows into its second block, and that again by a token.
+# (sequence, first token, end): steps of 44 rows, 1, 8, 23, 1 and 3: a prompt, a single token, several sequences beside
+# the rest of a prompt, a sequence that grows into its second block, and one more token of it.
 STEPS = (
     ((0, 0, 23), (1, 0, 12), (2, 0, 9)), ((0, 23, 24),), ((0, 24, 25), (1, 12, 16), (2, 9, 12)), ((0, 25, 48),),
     ((0, 48, 49),), ((0, 49, 50), (1, 16, 17), (2, 12, 13)),
 )  # fmt: skip
-# An encoder has whole texts.
+# Encoders get whole texts.
 TEXTS = (((0, 0, 23), (1, 0, 12), (2, 0, 9)), ((0, 0, 1),), ((0, 0, 5), (1, 0, 3)))
-BLOCK, N_TOKENS = 32, 64  # of a block, and of a sequence's two
+BLOCK, N_TOKENS = 32, 64  # tokens of a block, and of a sequence with two
 
 
 @cache
 def _described() -> Mapping[str, Mapping[str, Any]]:
-    """By name: ``keys`` with their types, tensors that are ``there`` though not every file has them, ``rows``."""
+    """Return for each model its ``keys`` with types, its optional tensors (``there``) and ``rows``."""
     found: Mapping[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("models.json").read_text("utf-8"))
     return found
 
@@ -50,7 +50,7 @@ def model_names() -> list[str]:
 
 
 class _Keys:
-    """The keys of a file that there is not."""
+    """The keys of a file that does not exist."""
 
     def __init__(self, keys: Mapping[str, tuple[str, object]]) -> None:
         self._keys = keys
@@ -73,7 +73,7 @@ class _Keys:
 
 
 class _RandomWeights(Weights):
-    """Whatever a model declares, made from its name."""
+    """The weights that a model declares, made from their names."""
 
     def __init__(self, described: Mapping[str, Any], place: Callable[[Tensor], Tensor], prefix: str = "") -> None:
         self._described, self._place, self._prefix = described, place, prefix
@@ -106,9 +106,9 @@ class _RandomWeights(Weights):
         elif name.endswith("bias"):
             values *= 0.2
         elif "freqs" in name:
-            values = 1 + np.abs(values)  # frequencies are divided by them
+            values = 1 + np.abs(values)  # they divide frequencies
         elif name == "ssm_a":
-            values = -np.abs(values)  # of a positive one states grow without end
+            values = -np.abs(values)  # a positive value makes states grow without bound
         else:
             values *= 0.3 if "embd" in name else 1.5 * shape[-1] ** -0.5
         return np.asarray(values, np.float32)
@@ -125,7 +125,7 @@ class _RandomWeights(Weights):
 
 
 def tiny_model(name: str, place: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> LoadedModel:
-    """``place``: what becomes of each tensor, which is in the host's memory."""
+    """Make a model.  ``place``: maps each tensor, which is in host memory, to a device."""
     described = _described()[name]
     metadata = Metadata(cast("Reader", _Keys({key: tuple(value) for key, value in described["keys"].items()})))
     return model_of(metadata, _RandomWeights(described, place), N_VOCAB)
@@ -140,7 +140,7 @@ def run_model(
     *,
     ended: Callable[[], None] = lambda: None,
 ) -> list[Array]:
-    """Logits of each of ``STEPS``, or an encoder's vectors of ``TEXTS``; ``ended`` is called after each.
+    """Return logits of each of ``STEPS``, or an encoder's vectors of ``TEXTS``; ``ended`` is called after each.
 
     ``places``: where a weight is, by its name, of a model on that device, ``more_devices`` and the CPU; None: it says
     nothing.

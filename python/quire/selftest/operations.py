@@ -1,4 +1,4 @@
-"""Every operation that a trace can have, with inputs of shapes that models have."""
+"""Every operation that a trace can have, with inputs as models have them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .bench import BLOCKS, FAR_BLOCK, Bench
 
 __all__ = ["OPERATIONS", "OperationCase"]
 
-# Of deviations.  Devices multiply in halves, or with 8 bits where a weight is quantized, and so does the CPU.
-# Two products one after the other round twice.
+# Tolerances of deviations.  Devices multiply in FP16, or in 8 bits if a weight is quantized, and so does the CPU.  Two
+# products in a row round twice.
 ELEMENTS, PRODUCTS, QUANTIZED, CHAINED = 1e-3, 5e-3, 2.5e-2, 4e-2
 Build = Callable[[Bench], TraceTensor]
 _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
@@ -21,7 +21,7 @@ _ROWS = CacheSpec(n_kv_head=2, head_dim=64)
 
 @dataclass(frozen=True)
 class OperationCase:
-    """``operation``: its name in ``quire._native.graph``.  ``cache``: of the layers that it has.
+    """``operation``: its name in ``quire._native.graph``.  ``cache``: that of its layers.
 
     ``blocks``: see ``Bench``.
     """
@@ -62,7 +62,7 @@ def _attend(*, soft_cap: float = 0.0, sinks: bool = False, bias: bool = False) -
 
 
 def _heads_of_products(bench: Bench) -> TraceTensor:
-    """As models have it: products of the same rows, whose heads are normed and turned, eight for two of keys."""
+    """Return attention as in models: eight query heads and two key heads of the same rows, normalized and rotated."""
     x = bench.value(512)
     q, k, v = (graph.linear(x, bench.weight(n * 128, 512, low=-0.1, high=0.1)).heads(n) for n in (8, 2, 2))
     spec = RopeSpec(n_dims=128, layout="half", freq_base=1e4)
@@ -119,7 +119,7 @@ def _moe(
 
 
 def _linear(dtype: str) -> Build:
-    # A width that is not a multiple of 512, to which some devices pad the rows of quantized types.
+    # Not a multiple of 512, to which some devices pad the rows of quantized types.
     return lambda bench: graph.linear(bench.value(768), bench.weight(48, 768, low=-0.1, high=0.1, dtype=dtype))
 
 
@@ -174,7 +174,7 @@ def _of_one(name: str, **options: float) -> OperationCase:
 
 
 def _quantized_types() -> list[str]:
-    """Types of matrices that files have and that we can make without a calibration."""
+    """Return the types of matrices in files that need no calibration to make."""
     return [
         str(t)
         for t in DType.all()

@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""Results of comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CaseResult", "deviation_of", "worst_step"]
 
 @dataclass(frozen=True)
 class CaseResult:
-    """``deviation``: the norm of the difference by the norm of what the CPU gives.
+    """``deviation``: the norm of the difference divided by the norm of the CPU's result.
 
     ``state``: ``"unsupported"`` where the device does not have an operation, which is no failure; ``"died"`` where the
     process ended, or did not go on.
@@ -34,7 +34,7 @@ class CaseResult:
 
 
 def deviation_of(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """Infinite where one has a number that is none, or another shape."""
+    """Return the relative deviation; infinite if one has a NaN or another shape."""
     import numpy as np
 
     if found.shape != expected.shape or not np.isfinite(found).all() or not np.isfinite(expected).all():
@@ -47,9 +47,9 @@ def deviation_of(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float3
 def worst_step(
     found: Sequence[npt.NDArray[np.float32]], expected: Sequence[npt.NDArray[np.float32]], tolerance: float
 ) -> tuple[float, str]:
-    """The largest deviation of a step, each by itself: one row of one step is not lost among many of others.
+    """Return the largest deviation of any step; steps are compared one by one, so a single bad row is noticed.
 
-    The text says where the first is that is more than the tolerance.
+    The text names the first place that exceeds the tolerance.
     """
     deviations = [deviation_of(a, b) for a, b in zip(found, expected, strict=True)]
     first = next((i for i, deviation in enumerate(deviations) if not deviation <= tolerance), None)

@@ -1,4 +1,4 @@
-"""llama-cpp-python's caches of prompts: Quire's is always on, so these only say that one was asked for."""
+"""llama-cpp-python's prompt caches, which have no effect: Quire's prefix cache is always on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["LlamaCache", "LlamaDiskCache", "LlamaRAMCache"]
 
 
 class LlamaRAMCache:
-    """A cache in memory, of which the size is the engine's own."""
+    """A cache in memory.  The engine decides its size."""
 
     def __init__(self, capacity_bytes: int = 2 << 30) -> None:
         self.capacity_bytes = capacity_bytes
@@ -16,7 +16,7 @@ LlamaCache = LlamaRAMCache
 
 
 class LlamaDiskCache(LlamaRAMCache):
-    """A cache on disk: here in memory, too."""
+    """A cache on disk, which is in memory here."""
 
     def __init__(self, cache_dir: str = ".cache/llama_cache", capacity_bytes: int = 2 << 30) -> None:
         super().__init__(capacity_bytes)

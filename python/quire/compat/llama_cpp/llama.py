@@ -33,18 +33,18 @@ _DEFAULTS: Mapping[str, Any] = {
 _CHAT_TEMPERATURE = 0.2
 _NAMES = {"repeat_penalty": "repetition_penalty", "mirostat_mode": "mirostat"}
 _ANY_SEED = 0xFFFFFFFF
-_RECENT = 64  # tokens that penalties look at
+_RECENT = 64  # tokens that penalties apply to
 
 
 class ModelNotLoadedError(LoadError, ValueError):
-    """A model that cannot be opened, which llama-cpp-python's callers expect as a ValueError."""
+    """A model that cannot be opened; callers of llama-cpp-python expect a ValueError."""
 
 
 class Llama:
     """A model of a GGUF file, or of a name such as ``org/name:Q4_K_M``.
 
-    Arguments and methods are those of llama-cpp-python's class of this name.  What the engine has no use for is noted
-    in the log; what would change the answer and is not there is refused.
+    Arguments and methods are those of llama-cpp-python's class of this name.  Arguments without effect are logged;
+    unsupported ones that would change the answer raise UnsupportedError.
     """
 
     def __init__(self, model_path: str | os.PathLike[str], **options: Any) -> None:
@@ -77,13 +77,13 @@ class Llama:
     # Tokens
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         return self._llm.tokenizer.encode(text, add_special=add_bos, parse_special=special)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
-        """The bytes of ids.  ``prev_tokens`` come before them and are not part of the result."""
+        """Return the bytes of ids.  ``prev_tokens`` come before them and are not part of the result."""
         tokenizer = self._llm.tokenizer
         if not prev_tokens:
             return tokenizer.decode_bytes(tokens, skip_special=not special)
@@ -91,27 +91,27 @@ class Llama:
         return tokenizer.decode_bytes([*prev_tokens, *tokens], skip_special=not special)[len(before) :]
 
     def token_bos(self) -> int:
-        """The id of the beginning of a sequence; -1 for none."""
+        """Return the id of the beginning of a sequence, or -1."""
         return _id(self._llm.tokenizer.bos_id)
 
     def token_eos(self) -> int:
-        """The id of the end of a sequence; -1 for none."""
+        """Return the id of the end of a sequence, or -1."""
         return _id(self._llm.tokenizer.eos_id)
 
     def token_nl(self) -> int:
-        """The id of a new line."""
+        """Return the id of a new line."""
         return self._llm.tokenizer.encode("\n", add_special=False)[-1]
 
     def n_ctx(self) -> int:
-        """Tokens of prompt and answer at most."""
+        """Return the context length in tokens."""
         return self._llm.n_ctx
 
     def n_vocab(self) -> int:
-        """Number of ids."""
+        """Return the size of the vocabulary."""
         return self._llm.n_vocab
 
     def n_embd(self) -> int:
-        """Entries of an embedding."""
+        """Return the size of an embedding."""
         return int(self._llm.embed([[0]]).shape[1])
 
     @property
@@ -122,28 +122,28 @@ class Llama:
         keys = GGUFReader(self._llm.path or self.model_path).metadata
         return {key: str(keys[key]) for key in keys if not keys.type_of(key).endswith("[]")}
 
-    # State, of which the engine keeps what helps by itself
+    # State, which the engine manages by itself
 
     def reset(self) -> None:
-        """Nothing: prompts that begin alike share what was computed, whatever came between."""
+        """Do nothing: prompts with a common beginning share their cache in any case."""
 
     def set_cache(self, cache: LlamaRAMCache | None) -> None:
-        """Nothing: the engine always caches."""
+        """Do nothing: the engine always caches."""
 
     def set_seed(self, seed: int) -> None:
-        """The seed of calls that give none."""
+        """Set the seed of calls without one."""
         self._seed = seed
 
     def save_state(self) -> object:
         """Not supported."""
-        raise UnsupportedError("[llama_cpp.Llama] states must stay in the engine: save_state is not supported")
+        raise UnsupportedError("[llama_cpp.Llama] save_state is not supported")
 
     def load_state(self, state: object) -> None:
         """Not supported."""
-        raise UnsupportedError("[llama_cpp.Llama] states must stay in the engine: load_state is not supported")
+        raise UnsupportedError("[llama_cpp.Llama] load_state is not supported")
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._llm.close()
 
     def __enter__(self) -> Llama:
@@ -160,7 +160,7 @@ class Llama:
     # Text
 
     def generate(self, tokens: Sequence[int], **sampling: Any) -> Iterator[int]:
-        """The ids that go on after ``tokens``, until the caller stops or the model ends."""
+        """Yield the ids that continue ``tokens``, until the caller stops or the model ends."""
         given = {"temperature" if name == "temp" else name: value for name, value in sampling.items()}
         given.pop("reset", None)
         fields = self._fields(given)
@@ -179,9 +179,9 @@ class Llama:
         model: str | None = None,
         **sampling: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """Go on after a text, or ids; with ``suffix`` behind the answer.  ``stream``: in pieces."""
+        """Complete a text or ids, with ``suffix`` after the answer.  ``stream``: piece by piece."""
         fields = self._fields(sampling)
-        # 0 and less: as many as there is room for.
+        # 0 and less: no limit but the context.
         fields["max_tokens"] = max_tokens if max_tokens is not None and max_tokens > 0 else None
         if logprobs is not None:
             fields["logprobs"] = logprobs
@@ -212,7 +212,7 @@ class Llama:
         top_logprobs: int | None = None,
         **sampling: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
-        """Answer a conversation by the model's own chat template."""
+        """Answer a conversation with the model's own chat template."""
         fields: ChatFields = {**self._fields({"temperature": _CHAT_TEMPERATURE, **sampling})}  # type: ignore[typeddict-item]
         fields["max_tokens"] = max_tokens if max_tokens is not None and max_tokens > 0 else None
         if response_format is not None:
@@ -237,7 +237,7 @@ class Llama:
     def embed(
         self, input: str | Sequence[str], normalize: bool = False, truncate: bool = True, return_count: bool = False
     ) -> Any:
-        """The vector of a text, or the vectors of several; with the number of tokens where that is wanted."""
+        """Return the vector of a text, or vectors of several; with ``return_count`` also the number of tokens."""
         texts = [input] if isinstance(input, str) else list(input)
         prompts = [self._llm.tokenizer.encode(text, add_special=True, parse_special=True) for text in texts]
         if truncate:
@@ -247,7 +247,7 @@ class Llama:
         return (shown, sum(map(len, prompts))) if return_count else shown
 
     def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> dict[str, Any]:
-        """The vectors of texts, by OpenAI's interface."""
+        """Return the vectors of texts in the shape of OpenAI's API."""
         texts = [input] if isinstance(input, str) else list(input)
         vectors, n_tokens = self.embed(texts, return_count=True)
         data = [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(vectors)]
@@ -256,7 +256,7 @@ class Llama:
         return {"object": "list", "data": data, "model": model or self.model_path, "usage": counts}
 
     def _fields(self, given: Mapping[str, Any]) -> RequestFields:
-        """Keywords of ``LLM`` for arguments of sampling.  TypeError naming one that there is not."""
+        """Return keywords of ``LLM`` for sampling arguments.  TypeError names an unknown one."""
         for name in given:
             if name not in _DEFAULTS:
                 raise TypeError(f"Llama got an unexpected keyword argument {name!r}")
@@ -288,9 +288,11 @@ def _form(grammar: LlamaGrammar | None) -> StructuredOutputsParams | None:
 
 
 def _choice_of(function_call: str | Mapping[str, Any] | None) -> str | Mapping[str, Any]:
-    """The older way to say which function must be called."""
+    """Convert the older ``function_call`` to a ``tool_choice``."""
     if isinstance(function_call, Mapping):
         return {"type": "function", "function": {"name": function_call.get("name")}}
     if function_call not in (None, "auto", "none"):
-        raise RequestError(f"[llama_cpp.Llama] function_call must be auto, none or a name but is {function_call!r:.40}")
+        raise RequestError(
+            f"[llama_cpp.Llama] function_call {function_call!r:.40} is unknown: expected auto, none or {{'name': ...}}"
+        )
     return function_call or "auto"

@@ -1,4 +1,4 @@
-"""The arguments of ``Llama``'s constructor: what they are here."""
+"""Translate the arguments of ``Llama``'s constructor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["engine_options", "pretrained"]
 
 _LOG = logging.getLogger("quire")
 _PLACE = "llama_cpp.Llama"
-# ggml's numbers of types.
+# Types of the cache by ggml's numbers.
 _KV_DTYPES = {0: "f32", 1: "f16", 2: "q4_0", 7: "q5_1", 8: "q8_0", 30: "bf16"}
 # Arguments without effect here, with llama-cpp-python's defaults.
 _IGNORED: Mapping[str, object] = {
@@ -35,7 +35,7 @@ _REFUSED: Mapping[str, object] = {
 
 
 def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``quire.LLM`` for those that are given.  UnsupportedError or TypeError naming what is neither."""
+    """Return arguments of ``quire.LLM``.  UnsupportedError or TypeError names one that has no counterpart."""
     known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
     known |= {"lora_path", "lora_scale", "split_mode", "main_gpu", "tensor_split"}
     refuse_unknown("Llama", given, {*known, *_IGNORED, *_REFUSED})
@@ -53,10 +53,12 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {name: given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
     for name, kind in kinds.items():
         if kind not in _KV_DTYPES:
-            raise UnsupportedError(f"[{_PLACE}] {name} must be one of {', '.join(_KV_DTYPES.values())} but is {kind}")
+            raise UnsupportedError(
+                f"[{_PLACE}] {name} {kind} is unsupported: expected {', '.join(_KV_DTYPES.values())}"
+            )
     if kinds:
         options["kv_dtype"] = cache_dtype_of(*(_KV_DTYPES.get(kinds.get(name, -1)) for name in ("type_k", "type_v")))
-    options["device"] = "cpu"  # as llama-cpp-python does where no layers are asked for
+    options["device"] = "cpu"  # as in llama-cpp-python unless layers are requested
     if given.get("n_gpu_layers"):
         options["device"] = _device()
         if given["n_gpu_layers"] > 0 and options["device"] != "cpu":
@@ -66,10 +68,10 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of several devices.  Layers on all of them, 1, is what nobody needs to say."""
+    """Return the options for several devices.  Mode 1, layers on all of them, is the default."""
     mode = given.get("split_mode", 1)
     if mode not in (0, 1):
-        raise UnsupportedError(f"[{_PLACE}] split_mode must be 0 or 1, as no matrix is split, but is {mode}")
+        raise UnsupportedError(f"[{_PLACE}] split_mode {mode} is not supported: expected 0 or 1")
     shares = given.get("tensor_split")
     options: dict[str, Any] = {"split_mode": "none"} if mode == 0 else {}
     if mode == 0 and given.get("main_gpu"):
@@ -80,19 +82,19 @@ def _split_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _device() -> str:
-    """The first GPU; the CPU, and a note, where there is none."""
+    """Return the first GPU, or the CPU with a warning."""
     from ...hardware import has_gpu
 
     if has_gpu():
         return "gpu"
-    _LOG.warning("[%s] there is no GPU that this build knows: the model runs on the CPU", _PLACE)
+    _LOG.warning("[%s] no GPU found that this build supports: running on the CPU", _PLACE)
     return "cpu"
 
 
 def pretrained(
     repo_id: str, filename: str | None, local_dir: str | os.PathLike[str] | None, cache_dir: str | None
 ) -> str:
-    """The path of a file of the hub, downloaded if it is not there.  UnsupportedError without ``huggingface_hub``."""
+    """Return the path of a file of the hub, downloaded if needed.  UnsupportedError without ``huggingface_hub``."""
     try:
         import huggingface_hub as hub
     except ImportError as error:
@@ -105,6 +107,8 @@ def pretrained(
     names = sorted(name for name in hub.list_repo_files(repo_id) if fnmatch.fnmatch(name, pattern))
     if len(names) != 1:
         found = ", ".join(names[:10]) or "none"
-        raise UnsupportedError(f"[{_PLACE}] filename must name one file of {repo_id} but {pattern!r} matches: {found}")
+        raise UnsupportedError(
+            f"[{_PLACE}] filename {pattern!r} does not name one file of {repo_id}: it matches {found}"
+        )
     folder = None if local_dir is None else os.fspath(local_dir)
     return hub.hf_hub_download(repo_id, names[0], cache_dir=cache_dir, local_dir=folder)

@@ -1,4 +1,4 @@
-"""llama-cpp-python's lists of functions that look at logits, or end an answer."""
+"""llama-cpp-python's lists of logits processors and stopping criteria."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["LogitsProcessorList", "StoppingCriteriaList", "processors_of"]
 
 
 class LogitsProcessorList(list[Any]):
-    """Functions ``f(input_ids, scores) -> scores``, one after the other."""
+    """Functions ``f(input_ids, scores) -> scores``, applied in order."""
 
 
 class StoppingCriteriaList(list[Any]):
-    """Functions ``f(input_ids, scores) -> bool``; the first that is true ends the answer."""
+    """Functions ``f(input_ids, scores) -> bool``; the first that returns true ends the answer."""
 
 
 def processors_of(
     processors: Iterable[Processor] | None, criteria: Iterable[Criterion] | None, ends: Iterable[int]
 ) -> list[LogitsProcessor]:
-    """Both as logits processors: a criterion that holds leaves only the tokens that end an answer."""
+    """Return both as logits processors: a criterion that holds allows only the tokens that end an answer."""
     given, stops, ids = list(processors or ()), list(criteria or ()), sorted(ends)
     if not given and not stops:
         return []

@@ -1,4 +1,4 @@
-"""The answers of llama-cpp-python: dictionaries of OpenAI's interface."""
+"""Answers in the shape of llama-cpp-python: dictionaries as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["chat_chunks", "chat_completion", "completion", "completion_chunks", 
 
 
 def usage(n_prompt: int, n_new: int) -> dict[str, int]:
-    """Numbers of tokens."""
+    """Return token counts."""
     return {"prompt_tokens": n_prompt, "completion_tokens": n_new, "total_tokens": n_prompt + n_new}
 
 
@@ -31,7 +31,7 @@ def _text(tokenizer: Tokenizer, token_id: int) -> str:
 def _columns(
     tokenizer: Tokenizer, token_ids: Sequence[int], tokens: Sequence[TokenLogprob | None], offset: int
 ) -> dict[str, list[Any]]:
-    """Log-probabilities in columns, as completions have them."""
+    """Return log-probabilities in columns, as in completions."""
     shown = [_text(tokenizer, token_id) for token_id in token_ids]
     starts = [offset + sum(map(len, shown[:i])) for i in range(len(shown))]
     return {
@@ -43,7 +43,7 @@ def _columns(
 
 
 def _top(tokenizer: Tokenizer, token: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens, and the drawn one where it is none of them."""
+    """Return the most likely tokens, and the drawn one if it is none of them."""
     top = {_text(tokenizer, id_): p for id_, p in token.top}
     top.setdefault(_text(tokenizer, token.token_id), token.logprob)
     return top
@@ -52,7 +52,7 @@ def _top(tokenizer: Tokenizer, token: TokenLogprob) -> dict[str, float]:
 def completion(
     result: GenerationResult, model: str, tokenizer: Tokenizer, *, echoed: str, suffix: str
 ) -> dict[str, Any]:
-    """A completion as a whole."""
+    """Return a whole completion."""
     choices = []
     for choice in result.choices:
         logprobs = None
@@ -76,7 +76,7 @@ def completion(
 def completion_chunks(
     deltas: Iterable[Delta], model: str, tokenizer: Tokenizer, *, echoed: str, suffix: str
 ) -> Iterator[dict[str, Any]]:
-    """A completion in pieces."""
+    """Yield a completion piece by piece."""
     head = _head("cmpl", "text_completion", model)
 
     def chunk(text: str, reason: str | None, logprobs: Any = None) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def completion_chunks(
 
 
 def _listed(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Log-probabilities in a list, as chats have them."""
+    """Return log-probabilities in a list, as in chats."""
 
     def one(token_id: int, logprob: float) -> dict[str, Any]:
         raw = tokenizer.token_bytes(token_id)
@@ -109,7 +109,7 @@ def _listed(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> dict[str, A
 
 
 def chat_completion(result: ChatResult, model: str, tokenizer: Tokenizer, *, as_function: bool) -> dict[str, Any]:
-    """An answer to a conversation.  ``as_function``: a call in the older form."""
+    """Return an answer to a conversation.  ``as_function``: with calls in the older form."""
     choices = []
     for choice in result.choices:
         message: dict[str, Any] = {**choice.message.as_dict(), "content": choice.message.content}
@@ -132,7 +132,7 @@ def chat_completion(result: ChatResult, model: str, tokenizer: Tokenizer, *, as_
 def chat_chunks(
     deltas: Iterable[ChatDelta], model: str, tokenizer: Tokenizer, *, as_function: bool
 ) -> Iterator[dict[str, Any]]:
-    """An answer to a conversation in pieces; the first tells the role, the last why it ended."""
+    """Yield an answer to a conversation; the first piece has the role, the last the finish reason."""
     head = _head("chatcmpl", "chat.completion.chunk", model)
 
     def chunk(delta: dict[str, Any], reason: str | None, logprobs: Any = None) -> dict[str, Any]:

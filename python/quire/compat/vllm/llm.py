@@ -52,7 +52,7 @@ _REFUSED: Mapping[str, object] = {
     "enable_lora": False, "hf_overrides": None, "rope_scaling": None, "rope_theta": None, "speculative_config": None,
     "override_pooler_config": None, "pooler_config": None, "allowed_local_media_path": "", "mm_processor_kwargs": None,
 }  # fmt: skip
-# Of ``task``, ``runner`` and ``convert``: what says that a decoder is there for vectors.
+# Values of ``task``, ``runner`` and ``convert`` that ask a decoder for vectors.
 _FOR_VECTORS = frozenset({"embed", "embedding", "score", "pooling"})
 _KV_DTYPES = {"auto": "auto", "float16": "f16", "bfloat16": "bf16"}
 
@@ -73,9 +73,11 @@ class LLM:
         kv_dtype = options.get("kv_cache_dtype", "auto")
         if kv_dtype not in _KV_DTYPES:
             known_types = ", ".join(_KV_DTYPES)
-            raise UnsupportedError(f"[{_PLACE}] kv_cache_dtype must be one of {known_types} but is {kv_dtype!r:.40}")
+            raise UnsupportedError(f"[{_PLACE}] kv_cache_dtype {kv_dtype!r:.40} is unsupported: expected {known_types}")
         if options.get("quantization") not in (None, "gguf"):
-            raise UnsupportedError(f"[{_PLACE}] quantization must be the file's own but is {options['quantization']!r}")
+            raise UnsupportedError(
+                f"[{_PLACE}] quantization {options['quantization']!r} is not supported: the file's own is used"
+            )
         self._llm = engine.LLM(
             model,
             n_ctx=options.get("max_model_len"),
@@ -94,11 +96,11 @@ class LLM:
         lora_request: None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Complete prompts, in one batch; the results are in the prompts' order."""
+        """Complete prompts in one batch; results are in the order of the prompts."""
         _refuse_lora(lora_request)
         given = prompts_of(prompts)
         if priority is not None:
-            raise UnsupportedError(f"[{_PLACE}] priority must be left out, as it is not supported, but is set")
+            raise UnsupportedError(f"[{_PLACE}] priority is not supported: leave it out")
         results = self._llm.generate(given, self._params(sampling_params, len(given)))
         shown = [prompt if isinstance(prompt, str) else None for prompt in given]
         tokenizer = self._llm.tokenizer
@@ -122,7 +124,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
-        """Answer a conversation or several; ``.outputs[0].text`` is the answer as it was generated."""
+        """Answer one conversation or several; ``.outputs[0].text`` is the answer as generated."""
         _refuse_lora(lora_request)
         usual = {"add_generation_prompt": True, "continue_final_message": False, "mm_processor_kwargs": None}
         given = {
@@ -154,7 +156,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None,
         values: Mapping[str, Any],
     ) -> list[RequestOutput]:
-        """Answers by another template than the model's."""
+        """Answer with another template than the model's."""
         from ...chat import ChatTemplate
 
         tokenizer = self._llm.tokenizer
@@ -173,7 +175,7 @@ class LLM:
     def embed(
         self, prompts: Given | Sequence[Given], use_tqdm: bool = True, pooling_params: PoolingParams | None = None
     ) -> list[EmbeddingRequestOutput]:
-        """The vector of each prompt, of length 1."""
+        """Return the vector of each prompt, scaled to length 1."""
         params = pooling_params or PoolingParams()
         params.check(_PLACE, {"truncate_prompt_tokens": None})
         ids = self._ids(prompts)
@@ -181,7 +183,7 @@ class LLM:
         if params.dimensions is not None:
             if not 1 <= params.dimensions <= rows.shape[1]:
                 raise RequestError(
-                    f"[{_PLACE}] dimensions must be 1 to {rows.shape[1]} but is {params.dimensions!r:.40}"
+                    f"[{_PLACE}] dimensions {params.dimensions!r:.40} is out of range: expected 1 to {rows.shape[1]}"
                 )
             rows = rows[:, : params.dimensions]
         vectors = normalized(rows) if params.is_activated else rows
@@ -195,7 +197,7 @@ class LLM:
     def classify(
         self, prompts: Given | Sequence[Given], use_tqdm: bool = True, pooling_params: PoolingParams | None = None
     ) -> list[ClassificationRequestOutput]:
-        """Probabilities of the classes of each prompt, or with ``use_activation=False`` scores, by a classifier."""
+        """Return class probabilities for each prompt, or scores with ``use_activation=False``."""
         params = pooling_params or PoolingParams()
         params.check(_PLACE, {"truncate_prompt_tokens": None, "dimensions": None})
         ids = self._ids(prompts)
@@ -215,7 +217,7 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         lora_request: None = None,
     ) -> list[ScoringRequestOutput]:
-        """How well each text of ``data_2`` answers that of ``data_1``.
+        """Return how well each text of ``data_2`` answers that of ``data_1``.
 
         By a model with a classifier of one class, or of yes and no: a probability, or with ``use_activation=False``, or
         where the model's makers name Identity as its activation, what it is made of.  By one that gives vectors: their
@@ -227,14 +229,16 @@ class LLM:
         queries = [data_1] if isinstance(data_1, str) else list(data_1)
         texts = [data_2] if isinstance(data_2, str) else list(data_2)
         if len(queries) not in (1, len(texts)):
-            raise RequestError(f"[{_PLACE}] data_1 must be one text or {len(texts)} but has {len(queries)}")
+            raise RequestError(
+                f"[{_PLACE}] data_1 has {len(queries)} texts for {len(texts)} in data_2: give one, or as many"
+            )
         kept = truncate_prompt_tokens if truncate_prompt_tokens is not None else params.truncate_prompt_tokens
         queries *= len(texts) if len(queries) == 1 else 1
         scores = self._scores(list(zip(queries, texts, strict=True)), kept, is_raw=not params.is_activated)
         return [ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(score)) for score in scores]
 
     def _scores(self, pairs: Sequence[tuple[str, str]], kept: int | None, *, is_raw: bool) -> list[float]:
-        """Of each pair.  ``kept``: how many tokens; -1: as many as the context has."""
+        """Return the score of each pair.  ``kept``: tokens to keep; -1: as many as fit into the context."""
         truncate = True if kept == -1 else kept or False
         if not self._llm.scores_classes and self._gives_vectors:
             first, second = (self._llm.embed([pair[i] for pair in pairs], truncate=truncate) for i in (0, 1))
@@ -242,7 +246,7 @@ class LLM:
             return cosines
         rows = self._llm.classify(pairs, truncate=truncate, raw_scores=True)
         if rows.shape[1] != 1 and not is_judged(self._llm.labels):
-            raise UnsupportedError(f"[{_PLACE}] a model that scores must have one class but has {rows.shape[1]}")
+            raise UnsupportedError(f"[{_PLACE}] the model has {rows.shape[1]} classes: score needs a model with one")
         scores: list[float] = relevance(rows, self._llm.labels).tolist()
         return scores if is_raw or self._llm.shows_raw_scores else [1 / (1 + exp(-max(one, -700.0))) for one in scores]
 
@@ -251,11 +255,11 @@ class LLM:
         return self._llm.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """vLLM's defaults with what the model's file advises."""
+        """Return vLLM's defaults with the advice of the model's file."""
         return default_params(self._llm.advised_sampling)
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._llm.close()
 
     def __repr__(self) -> str:
@@ -276,4 +280,4 @@ class LLM:
 
 def _refuse_lora(given: object) -> None:
     if given is not None:
-        raise UnsupportedError(f"[{_PLACE}] lora_request must be left out, as it is not supported, but is set")
+        raise UnsupportedError(f"[{_PLACE}] lora_request is not supported: leave it out")

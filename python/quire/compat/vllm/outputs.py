@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass
 class Logprob:
-    """A token's log-probability, its place among the likeliest, and its text."""
+    """A token's log-probability, its rank, and its text."""
 
     logprob: float
     rank: int | None = None
@@ -47,7 +47,7 @@ class CompletionOutput:
     lora_request: None = None
 
     def finished(self) -> bool:
-        """Whether the answer is complete."""
+        """True once the answer is complete."""
         return self.finish_reason is not None
 
 
@@ -73,7 +73,7 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """Its length."""
+        """Its number of entries."""
         return len(self.embedding)
 
 
@@ -95,7 +95,7 @@ class ClassificationOutput:
 
     @property
     def num_classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return len(self.probs)
 
 
@@ -111,7 +111,7 @@ class ClassificationRequestOutput:
 
 @dataclass
 class ScoringOutput:
-    """How well a text answers another one."""
+    """A score: how well a text answers another one."""
 
     score: float
 
@@ -126,7 +126,7 @@ class ScoringRequestOutput:
 
 
 def request_output(number: int, prompt: str | None, result: GenerationResult, tokenizer: Tokenizer) -> RequestOutput:
-    """A result of the engine in vLLM's shape."""
+    """Convert a result of the engine to vLLM's shape."""
     before = result.prompt_logprobs
     return RequestOutput(
         request_id=str(number),
@@ -147,7 +147,7 @@ def _completion(choice: Choice, tokenizer: Tokenizer) -> CompletionOutput:
         token_ids=choice.token_ids,
         cumulative_logprob=None if tokens is None else sum(token.logprob for token in tokens),
         logprobs=shown,
-        # A token that ends any answer is no reason of its own.
+        # vLLM reports no stop reason for the usual end-of-text tokens.
         finish_reason="stop" if choice.finish_reason == "tool_calls" else choice.finish_reason,
         stop_reason=None if choice.stop_reason in tokenizer.eog_ids else choice.stop_reason,
     )

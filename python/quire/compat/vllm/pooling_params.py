@@ -1,4 +1,4 @@
-"""vLLM's parameters of a request for vectors or scores."""
+"""vLLM's parameters for requests for vectors or scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_HERE: Mapping[str, object] = {"step_tag_id": None, "returned_token_ids": No
 
 @dataclass
 class PoolingParams:
-    """``use_activation``: whether vectors are brought to length 1, and scores between 0 and 1; None: they are.
+    """``use_activation``: scale vectors to length 1 and map scores to 0..1; None: yes.
 
     ``normalize``, ``activation`` and ``softmax`` are its older names.  ``dimensions``: how much of a vector is kept.
     """
@@ -31,11 +31,10 @@ class PoolingParams:
 
     @property
     def is_activated(self) -> bool:
-        """The newest name that is set says it."""
+        """The value of the newest name that is set."""
         given = (self.use_activation, self.activation, self.softmax, self.normalize)
         return next((value for value in given if value is not None), True)
 
     def check(self, place: str, unused: Mapping[str, Any]) -> None:
-        """UnsupportedError for what a method does not honour: ``unused`` has such names with the values that they may
-        have."""
+        """Check that parameters without effect have a neutral value, listed in ``unused``.  UnsupportedError if not."""
         refuse_set(place, self.__dict__, {**_NOT_HERE, **unused})

@@ -26,7 +26,7 @@ Given: TypeAlias = "str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[st
 
 
 def prompts_of(given: Given | Sequence[Given]) -> list[str | list[int]]:
-    """The prompts as ``quire.LLM`` takes them."""
+    """Convert prompts to those of ``quire.LLM``."""
     items: list[Any] = [given] if isinstance(given, str | Mapping) else list(given)
     if items and all(isinstance(item, int) for item in items):
         items = [items]
@@ -40,11 +40,13 @@ def _one(item: Any) -> str | list[int]:
         return list(item)
     for name in item:
         if name not in ("prompt", "prompt_token_ids"):
-            raise UnsupportedError(f"[vllm.LLM] a prompt must have prompt or prompt_token_ids but has {name!r:.80}")
+            raise UnsupportedError(
+                f"[vllm.LLM] unsupported key {name!r:.80} in a prompt: give prompt or prompt_token_ids"
+            )
     ids = item.get("prompt_token_ids")
     if ids is not None:
         return list(ids)
     text = item.get("prompt")
     if not isinstance(text, str):
-        raise RequestError("[vllm.LLM] a prompt must have a text or token ids but has neither")
+        raise RequestError("[vllm.LLM] a prompt has neither prompt nor prompt_token_ids")
     return text

@@ -1,4 +1,4 @@
-"""vLLM's parameters of a request, which may be changed after they are made."""
+"""vLLM's mutable sampling parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["GuidedDecodingParams", "SamplingParams", "StructuredOutputsParams"]
 
 @dataclass
 class StructuredOutputsParams:
-    """The form of an answer; exactly one of the first five is set.  ``quire.StructuredOutputsParams`` says more."""
+    """The form of an answer; exactly one of the first five is set.  See ``quire.StructuredOutputsParams``."""
 
     json: str | Mapping[str, Any] | SchemaClass | None = None
     regex: str | None = None
@@ -36,7 +36,7 @@ class StructuredOutputsParams:
     structural_tag: str | None = None
 
     def form(self) -> Form:
-        """As the engine takes it.  UnsupportedError naming what it has not."""
+        """Convert to the engine's form.  UnsupportedError names what it does not support."""
         refuse_set("vllm.StructuredOutputsParams", self.__dict__, _NOT_HERE)
         schema = self.json.model_json_schema() if isinstance(self.json, SchemaClass) else self.json
         return Form(
@@ -55,14 +55,14 @@ _NOT_HERE: Mapping[str, object] = {"disable_additional_properties": False, "stru
 
 @dataclass
 class GuidedDecodingParams(StructuredOutputsParams):
-    """The older name.  ``backend`` has no effect: the engine has one."""
+    """The older name.  ``backend`` has no effect: the engine has a single one."""
 
     backend: str | None = None
 
 
 @dataclass
 class SamplingParams:
-    """How tokens are drawn, with vLLM's names and defaults: ``max_tokens`` is 16."""
+    """Sampling parameters with vLLM's names and defaults: ``max_tokens`` is 16."""
 
     n: int = 1
     best_of: int | None = None
@@ -96,17 +96,19 @@ class SamplingParams:
     output_kind: object | None = None
 
     def clone(self) -> SamplingParams:
-        """A copy that may be changed by itself."""
+        """Return a deep copy."""
         return copy.deepcopy(self)
 
     def quire(self, tokenizer: Tokenizer) -> sampling.SamplingParams:
-        """As the engine takes them.  UnsupportedError or RequestError naming what does not hold."""
+        """Convert to the engine's parameters.  UnsupportedError or RequestError names an unsupported or invalid one."""
         refuse_set("vllm.SamplingParams", self.__dict__, _REFUSED)
         if self.best_of not in (None, self.n):
-            raise UnsupportedError("[vllm.SamplingParams] best_of must be n or left out but is another number")
+            raise UnsupportedError(
+                f"[vllm.SamplingParams] best_of {self.best_of!r:.40} is not n, which is unsupported: leave it out"
+            )
         if self.structured_outputs is not None and self.guided_decoding is not None:
             raise RequestError(
-                "[vllm.SamplingParams] structured_outputs must come without guided_decoding but does not"
+                "[vllm.SamplingParams] both structured_outputs and guided_decoding are given: choose one"
             )
         form = self.structured_outputs or self.guided_decoding
         values = {name: getattr(self, name) for name in _SAME}
@@ -123,21 +125,23 @@ _SAME = (
     "seed", "include_stop_str_in_output", "ignore_eos", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
     "allowed_token_ids",
 )  # fmt: skip
-# What would change the answer and is not there.  Special tokens never show, and nothing stands between those that do.
+# Unsupported, as they would change the answer, unless they have these values.  Special tokens are never shown.
 _REFUSED: Mapping[str, object] = {
     "skip_special_tokens": True, "truncate_prompt_tokens": None, "extra_args": None, "detokenize": True,
 }  # fmt: skip
 
 
 def _single(tokenizer: Tokenizer, word: str) -> int:
-    """The token that a word is.  UnsupportedError where it is several."""
+    """Return the token of a word.  UnsupportedError if it is several."""
     ids = tokenizer.encode(word, add_special=False)
     if len(ids) != 1:
-        raise UnsupportedError(f"[vllm.SamplingParams] bad_words must be single tokens but {word!r:.40} is {len(ids)}")
+        raise UnsupportedError(
+            f"[vllm.SamplingParams] bad_words: {word!r:.40} is {len(ids)} tokens, only single tokens are supported"
+        )
     return ids[0]
 
 
 def default_params(advised: Mapping[str, object]) -> SamplingParams:
-    """vLLM's defaults with what the model's file advises."""
+    """Return vLLM's defaults with the advice of the model's file."""
     known = {entry.name for entry in fields(SamplingParams)}
     return SamplingParams(**{name: value for name, value in advised.items() if name in known})  # type: ignore[arg-type]
