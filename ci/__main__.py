@@ -16,14 +16,14 @@ def tasks() -> dict[str, str]:
     for path in sorted(FOLDER.iterdir()):
         if path.is_file() and os.access(path, os.X_OK):
             lines = path.read_text(encoding="utf-8").splitlines()
-            # The comment or docstring that a script begins with.
+            # The comment or docstring at the start of the script.
             head = " ".join(line.lstrip("# ").strip() for line in lines[1:6] if line.startswith(("#", '"""')))
             found[path.name] = re.split(r"(?<=[.:;]) ", head.strip('"'), maxsplit=1)[0].rstrip(":;")
     return found
 
 
 def main() -> None:
-    """See the module."""
+    """Run a task, or list them all."""
     names = tasks()
     task = sys.argv[1] if len(sys.argv) > 1 else "--list"
     if task == "--list":

@@ -2,8 +2,8 @@
 
     python ci/build_costs.py [--target T] [CMAKE OPTION ...]      # T: this and what it needs; default: all
 
-A clean build in build/costs, by one process at a time and without a cache.  Compilers and linkers are started by this
-file, which writes down what each used; so the figures do not depend on what else the machine does.
+A clean build in build/costs, one process at a time and without a cache.  This file starts the compilers and linkers and
+records the processor time of each, so other load on the machine does not change the figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "costs"
 LOG = FOLDER / "costs.jsonl"
 
-# The first that is found in a command's output names its part.
+# The first pattern that matches a command's output names its part.
 PARTS = (
     (r"(^|/)ggml-cpu\S*\.dir/", "ggml: the CPU's module"),
     (r"(^|/)ggml\S*\.dir/|libggml|quire-ggml", "ggml: the rest"),
@@ -39,7 +39,7 @@ PARTS = (
 
 @dataclass
 class Cost:
-    """Of one part."""
+    """The cost of one part."""
 
     n_commands: int = 0
     seconds: float = 0.0
@@ -48,7 +48,7 @@ class Cost:
 
 
 def launch(command: list[str]) -> int:
-    """Run a command, and add its processor time to the log."""
+    """Run a command and add its processor time to the log."""
     done = subprocess.run(command, check=False)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = command[command.index("-o") + 1] if "-o" in command else command[-1]
@@ -62,7 +62,7 @@ def part_of(made: str) -> str:
         found = re.search(pattern, made)
         if found:
             return name.format(next((group for group in found.groups() if group), ""))
-    return "linking our module"
+    return "linking the module"
 
 
 def build(target: str, options: list[str]) -> None:
@@ -104,11 +104,11 @@ def main() -> None:
         if seconds > cost.slowest_s:
             cost.slowest, cost.slowest_s = Path(made).name.removesuffix(".o"), seconds
     print(f"{' '.join(options) or 'without options'}; {platform.machine()}\n")
-    print("| part | commands | processor s | the slowest | s |\n|---|---:|---:|---|---:|")
+    print("| part | commands | processor s | slowest | s |\n|---|---:|---:|---|---:|")
     for name, cost in sorted(costs.items(), key=lambda item: -item[1].seconds):
         print(f"| {name} | {cost.n_commands} | {cost.seconds:.1f} | `{cost.slowest}` | {cost.slowest_s:.1f} |")
     n_commands, seconds = sum(cost.n_commands for cost in costs.values()), sum(cost.seconds for cost in costs.values())
-    print(f"| **together** | {n_commands} | {seconds:.0f} | | |")
+    print(f"| **total** | {n_commands} | {seconds:.0f} | | |")
 
 
 if __name__ == "__main__":

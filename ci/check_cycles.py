@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Finds circles of imports among the modules of python/quire, in types and in functions too.
+"""Find import cycles among the modules of python/quire, including imports for types and inside functions.
 
-Every import statement counts, wherever it stands: under `TYPE_CHECKING`, inside a function, in a stub.  A circle means
-that none of its files can be read, tested or moved without the others.  Exits with 1 and names each circle.
+Every import statement counts, also under `TYPE_CHECKING`, inside a function, or in a stub.  The files of a cycle cannot
+be read, tested or moved without each other.  Exits with 1 and lists each cycle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SOURCES = Path(__file__).resolve().parent.parent / "python"
 
 
 def find_modules(sources: Path) -> dict[str, Path]:
-    """The file of each module; a stub stands for a compiled module."""
+    """Return the file of each module; for a compiled module, its stub."""
     modules: dict[str, Path] = {}
     for file in sorted([*sources.rglob("*.pyi"), *sources.rglob("*.py")]):
         parts = file.relative_to(sources).with_suffix("").parts
@@ -24,7 +24,7 @@ def find_modules(sources: Path) -> dict[str, Path]:
 
 
 def imports_of(module: str, file: Path, modules: dict[str, Path]) -> set[str]:
-    """The modules of `modules` that one of them names in an import."""
+    """Return the modules that a module imports."""
     package = module.split(".") if file.stem == "__init__" else module.split(".")[:-1]
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
@@ -40,7 +40,7 @@ def imports_of(module: str, file: Path, modules: dict[str, Path]) -> set[str]:
 
 
 def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one module, by Tarjan's algorithm."""
+    """Return the strongly connected components of more than one module, by Tarjan's algorithm."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -80,7 +80,7 @@ def main() -> int:
     graph = read_graph(Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCES)
     circles = find_circles(graph)
     for circle in circles:
-        print("circle of imports:")
+        print("import cycle:")
         for module in circle:
             print(f"  {module} imports {', '.join(sorted(graph[module] & set(circle)))}")
     return 1 if circles else 0

@@ -2,9 +2,9 @@
 
     python ci/check_headers.py [ROOT]
 
-Flags of instruction sets are read from native/CMakeLists.txt.  Left out are headers that a source of the same name
-includes first, as every build compiles them so; those for another processor than this one; and those of the bindings,
-as pybind11 takes longer than all others together.
+Flags of instruction sets are read from native/CMakeLists.txt.  Skipped are headers that a source of the same name
+includes first, because every build compiles them by themselves; headers for other processors; and those of the
+bindings, because pybind11 takes longer than all others together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 COMPILER = os.environ.get("CXX", "g++")
 INCLUDES = ("native", "vendor/ggml/include", "native/tokenizer")
 SKIPPED = {"bindings"}
-# Folders of instruction sets by the processor that has them.
+# Folders of instruction sets to skip, by processor.
 FOREIGN = {"x86_64": re.compile(r"^neon"), "aarch64": re.compile(r"^avx")}
 OPTIONS = re.compile(r"set_source_files_properties\(\$\{(\w+)_sources\} PROPERTIES COMPILE_OPTIONS\s+\"([^\"]*)\"\)")
 FIRST_INCLUDE = re.compile(r'#include "([^"]+)"')
@@ -28,7 +28,7 @@ VARIABLE = re.compile(r"\bset\((\w+_options) ([^)]*)\)")
 
 
 def isa_flags(cmake: str) -> dict[str, list[str]]:
-    """The compiler flags of each folder below native/kernels/, as CMake sets them."""
+    """Return CMake's compiler flags for each folder below native/kernels/."""
     variables = {name: value.split() for name, value in VARIABLE.findall(cmake)}
     flags: dict[str, list[str]] = {}
     for folder, options in OPTIONS.findall(cmake):
@@ -58,7 +58,7 @@ def headers_of(native: Path) -> list[Path]:
 
 
 def errors_of(root: Path, header: Path, flags: list[str]) -> str:
-    """What the compiler says of a file that includes the header alone."""
+    """Compile a file that only includes the header; return the compiler's errors."""
     includes = [f"-I{root / folder}" for folder in INCLUDES]
     finished = subprocess.run(
         [COMPILER, "-std=c++20", "-fsyntax-only", *flags, *includes, "-x", "c++", "-"],
@@ -76,8 +76,8 @@ def main(arguments: list[str]) -> int:
         results = list(pool.map(lambda path: errors_of(root, path, by_folder.get(path.parent.name, [])), headers))
     failed = [(path, text) for path, text in zip(headers, results, strict=True) if text]
     for path, text in failed:
-        print(f"{path.relative_to(root)}: must compile by itself but does not\n{text}")
-    print(f"{len(headers)} headers, {len(failed)} that do not compile by themselves")
+        print(f"{path.relative_to(root)}: does not compile by itself\n{text}")
+    print(f"{len(headers)} headers, {len(failed)} of which do not compile by themselves")
     return 1 if failed or not headers else 0
 
 

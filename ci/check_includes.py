@@ -1,4 +1,4 @@
-"""Check the layers of native code by its #include lines, and the length of files.
+"""Check the layers of native code by its #include lines, and the length of all source files.
 
     python ci/check_includes.py [ROOT]
 
@@ -19,15 +19,15 @@ ALLOWED = {
     "gguf": {"core", "gguf"},
     "quant": {"core", "quant"},
     "kv": {"core", "kv"},
-    "kernels": {"kernels"},  # and KERNEL_HEADERS, but in no instruction set's folder
-    "cuda": {"cuda"},  # compiled into ggml's module for CUDA, but for the headers that the core shares with it
+    "kernels": {"kernels"},  # and KERNEL_HEADERS, except in folders of instruction sets
+    "cuda": {"cuda"},  # compiled into ggml's CUDA module, except headers shared with the core
     "graph": {"core", "gguf", "quant", "kv", "kernels", "cuda", "graph"},
     "engine": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine"},
     "testing": {"core", "kv", "graph", "engine", "testing"},
     "bindings": {"core", "gguf", "quant", "kv", "kernels", "graph", "engine", "testing", "bindings"},
     "tokenizer": {"tokenizer"},  # and TOKENIZER_HEADERS
 }
-# Folders of a layer, lowest first: each includes only itself and those before it.
+# Folders inside a layer, lowest first: each may include only itself and those before it.
 ROOMS = {
     "graph": ("trace", "stock", "cpu", "operations", "run"),
     "engine": ("sampling", "scheduling", "drafting", "decoding"),
@@ -59,9 +59,9 @@ PURE = {
         "sampling_params",
     },
 }
-# Headers of the standard library that a pure part has no use for: time, threads, files.
+# Standard headers that pure parts must not include: time, threads, files.
 IMPURE = {"chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "thread"}
-# Interfaces without a device behind them.
+# Interfaces that do not need a device.
 PURE_INTERFACES = {
     "core/block_tokens.h",
     "core/error.h",
@@ -80,7 +80,7 @@ KERNEL_HEADERS = (
 )
 TOKENIZER_HEADERS = ("core/large_pages.h",)
 LONG, TOO_LONG = 300, 500
-TOO_LONG_STUB = 800  # a list to look things up in
+TOO_LONG_STUB = 800  # stubs are for reference, not for reading in one go
 FORBIDDEN_STEMS = {"utils", "util", "common", "misc", "manager", "helper", "helpers"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -94,7 +94,7 @@ def includes_of(path: Path) -> list[tuple[int, str]]:
 
 
 class Tree:
-    """The headers and sources below native/, by their path from there."""
+    """The headers and sources below native/, by relative path."""
 
     def __init__(self, native: Path) -> None:
         self.files = {
@@ -104,12 +104,12 @@ class Tree:
         }
 
     def resolve(self, source: str, header: str) -> str | None:
-        """The file of ours that a line includes, None when it is somebody else's."""
+        """Return Quire's own file that a line includes, None for other files."""
         beside = (Path(source).parent / header).as_posix()
         return header if header in self.files else beside if beside in self.files else None
 
     def reached(self, source: str) -> dict[str, str]:
-        """Every header that a file includes, itself or through ours, and the file whose line it is."""
+        """Return every header that a file includes directly or indirectly, with the file that includes it."""
         found: dict[str, str] = {}
         left = [source]
         while left:
@@ -129,14 +129,18 @@ def layer_of(path: str) -> str:
 
 
 def room_of(path: str) -> int | None:
-    """The place of a file's folder among those of its layer, None when the layer has no order of folders."""
+    """Return the position of a file's folder in its layer, None if the layer has no order of folders."""
     parts = path.split("/")
     rooms = ROOMS.get(parts[0], ())
     return rooms.index(parts[1]) if len(parts) > 2 and parts[1] in rooms else None
 
 
 def is_excepted(path: str, header: str) -> bool:
-    """Choosing an instruction set may fail, a kernel itself may not; and what it includes is compiled for its set."""
+    """Return the extra headers a kernel file may include.
+
+    Code that chooses an instruction set may raise errors, kernels may not.  Whatever a kernel includes is compiled for
+    its instruction set.
+    """
     if layer_of(path) == "tokenizer":
         return header in TOKENIZER_HEADERS
     in_room = Path(path).parent.as_posix() in KERNEL_ROOMS
@@ -144,12 +148,12 @@ def is_excepted(path: str, header: str) -> bool:
 
 
 def check_lines(tree: Tree) -> list[str]:
-    """Each line by itself: which layer may name which."""
+    """Check each include line: which layer may include which."""
     errors = []
     for path, lines in tree.files.items():
         layer = layer_of(path)
         if layer not in ALLOWED:
-            errors.append(f"native/{path}: the folder must be one of {', '.join(ALLOWED)} but is {layer}")
+            errors.append(f"native/{path}: unknown layer {layer} (expected {', '.join(ALLOWED)})")
             continue
         room = room_of(path)
         if layer in ROOMS and room is None:
@@ -158,18 +162,18 @@ def check_lines(tree: Tree) -> list[str]:
             place = f"native/{path}:{number}"
             ours = tree.resolve(path, header)
             if ours and layer_of(ours) not in ALLOWED[layer] and not is_excepted(path, ours):
-                errors.append(f"{place}: {layer} must not know {layer_of(ours)} but includes {header}")
+                errors.append(f"{place}: {layer} includes {header}, but may not depend on {layer_of(ours)}")
             if ours and room is not None and layer_of(ours) == layer and (room_of(ours) or 0) > room:
-                errors.append(f"{place}: {ROOMS[layer][room]} lies below the folder of {header}")
+                errors.append(f"{place}: {ROOMS[layer][room]} is below the folder of {header}")
             if not ours and GGML_HEADER.match(header) and layer not in GGML_LAYERS and path not in GGML_FILES:
-                errors.append(f"{place}: ggml belongs to {', '.join(GGML_LAYERS)} but {layer} includes {header}")
+                errors.append(f"{place}: {layer} includes ggml's {header}: only {', '.join(GGML_LAYERS)} may")
             if not ours and PYTHON_HEADER.match(header) and layer != "bindings":
-                errors.append(f"{place}: Python belongs to bindings but {layer} includes {header}")
+                errors.append(f"{place}: {layer} includes Python's {header}: only bindings may")
     return errors
 
 
 def check_pure(tree: Tree) -> list[str]:
-    """Through all headers: what a pure part may reach."""
+    """Check what pure parts include through all headers."""
     errors = []
     for path in tree.files:
         if Path(path).stem not in PURE.get(layer_of(path), set()):
@@ -177,14 +181,14 @@ def check_pure(tree: Tree) -> list[str]:
         for header, source in tree.reached(path).items():
             ours = header in tree.files
             if ours and layer_of(header) not in {"kv", "engine"} and header not in PURE_INTERFACES:
-                errors.append(f"native/{path}: must be pure but reaches {header} through {source}")
+                errors.append(f"native/{path}: pure, but includes {header} through {source}")
             if not ours and (header in IMPURE or GGML_HEADER.match(header)):
-                errors.append(f"native/{path}: must be pure but reaches <{header}> through {source}")
+                errors.append(f"native/{path}: pure, but includes <{header}> through {source}")
     return errors
 
 
 def check_lengths(root: Path) -> tuple[list[str], list[str]]:
-    """Files too long to be read in one go (errors) and those that come near (warnings)."""
+    """Report files that are too long to read in one go (errors) or nearly so (warnings)."""
     errors, warnings = [], []
     sources = [path for folder in ("native", "python") for path in sorted((root / folder).rglob("*"))]
     for path in sources:
@@ -193,11 +197,11 @@ def check_lengths(root: Path) -> tuple[list[str], list[str]]:
         lines = path.read_text(encoding="utf-8").splitlines()
         place = path.relative_to(root).as_posix()
         if path.stem in FORBIDDEN_STEMS:
-            errors.append(f"{place}: a file must be named for what is in it")
+            errors.append(f"{place}: name the file after its contents")
         generated = bool(lines) and "do not edit" in lines[0]
         most = TOO_LONG_STUB if place.endswith(".pyi") else TOO_LONG
         if len(lines) > most and not generated:
-            errors.append(f"{place}: must have at most {most} lines but has {len(lines)}")
+            errors.append(f"{place}: {len(lines)} lines, the limit is {most}")
         elif len(lines) > LONG and not generated:
             warnings.append(f"{place}: {len(lines)} lines")
     return errors, warnings

@@ -1,4 +1,4 @@
-"""Check a built site: every local link and anchor leads somewhere, and no page loads anything from elsewhere.
+"""Check a built site: every local link and anchor exists, and no page loads anything from another site.
 
 python ci/check_site.py FOLDER
 """
@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# What a browser fetches by itself; links that a reader follows may lead elsewhere.
+# Resources that a browser loads by itself; links for readers may point elsewhere.
 LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"), ("object", "data")}
 
 
 class Page(HTMLParser):
-    """Names and links of one page."""
+    """The anchors and links of one page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong with the pages of a folder, a line each."""
+    """Return the errors in the pages of a folder, one line each."""
     pages = {path.resolve(): Page(path) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -46,7 +46,7 @@ def problems(site: Path) -> list[str]:
                 if link in page.loaded and parts.scheme != "data":
                     found.append(f"{name} loads {link}")
                 continue
-            if name.name == "404.html":  # whose links are those of a server's root
+            if name.name == "404.html":  # its links are relative to a server's root
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
@@ -61,11 +61,11 @@ def problems(site: Path) -> list[str]:
 
 
 def main() -> None:
-    """See the module."""
+    """Check the folder given as the argument."""
     site = Path(sys.argv[1])
     pages = list(site.rglob("*.html"))
     if not pages:
-        raise SystemExit(f"{site} must have pages but has none")
+        raise SystemExit(f"no pages in {site}")
     found = problems(site)
     if found:
         print("\n".join(found))

@@ -1,10 +1,10 @@
-"""Check that the stubs of the compiled modules say what the modules hold, and the reverse.
+"""Check that the stubs of the compiled modules match the modules.
 
     PYTHONPATH=python python ci/check_stubs.py          # after ci/build; without PYTHONPATH: the installed package
 
-Every public name of ``quire._native.*`` and ``quire._tokenizer.*`` stands in its .pyi and every name of a .pyi exists:
-classes, functions, methods, properties, constants, and the parameters' names and defaults where the module tells them.
-Stub classes and functions have docstrings.  Names that only types need (aliases, protocols) are the stubs' own.
+Every public name of ``quire._native.*`` and ``quire._tokenizer.*`` is in its .pyi, and every name of a .pyi exists:
+classes, functions, methods, properties, constants, and the names and defaults of parameters if the module exposes them.
+Stub classes and functions have docstrings.  Names only for types (aliases, protocols) may exist in stubs alone.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGES = ("_native", "_tokenizer")
-# Written by the compiler of the module, not by us.
+# Attributes that the module's compiler adds.
 GENERATED = re.compile(r"^(__\w+__|__\w+_cython__|_pybind11_\w+|_\w+)$")
 
-# A parameter as written in a signature: its name (with * or ** where it collects), and whether it has a default.
+# A parameter of a signature: its name (with * or **), and whether it has a default.
 Parameter = tuple[str, bool]
 
 
 @dataclass
 class StubScope:
-    """The names of a stub module or of one of its classes."""
+    """The names in a stub module or in one of its classes."""
 
     functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ def stub_parameters(node: ast.FunctionDef) -> list[Parameter]:
 
 
 def split_parameters(text: str) -> list[Parameter]:
-    """``a: list[int, str], *, b: float = 0.5`` by the commas outside of brackets and quotes."""
+    """Split ``a: list[int, str], *, b: float = 0.5`` at the commas outside of brackets and quotes."""
     parts, depth, quote, current = [], 0, "", ""
     for letter in text:
         if quote:
@@ -89,7 +89,7 @@ def split_parameters(text: str) -> list[Parameter]:
 
 
 def native_parameters(value: object, name: str) -> list[list[Parameter]]:
-    """Each overload's parameters as the module tells them; nothing when it does not."""
+    """Return each overload's parameters as the module exposes them; nothing if it does not."""
     text = value.__doc__ or ""
     signatures = re.findall(rf"^(?:\d+\. )?{re.escape(name)}\((.*)\) -> ", text, re.MULTILINE)
     if signatures:
@@ -106,7 +106,7 @@ def native_parameters(value: object, name: str) -> list[list[Parameter]]:
         starred |= p.kind in {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL}
         found.append((marks.get(p.kind, "") + p.name, p.default is not p.empty))
     found = [p for p in found if p[0] not in {"self", "cls"}]
-    # What Python says of any compiled constructor.
+    # Python's signature for any compiled constructor.
     return [] if found == [("*args", False), ("**kwargs", False)] else [found]
 
 
@@ -115,7 +115,7 @@ def unnamed(parameters: list[Parameter]) -> bool:
 
 
 class Checker:
-    """Collects what does not agree."""
+    """Collects the differences."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -175,7 +175,7 @@ class Checker:
 
 
 def _members(value: type, stub_bases: set[str]) -> set[str]:
-    """Public names of a class and of the bases that its stub does not name (those have stubs of their own)."""
+    """Return the public names of a class and of its bases, except bases with stubs of their own."""
     found: set[str] = set()
     for cls in value.__mro__:
         if cls is not value and (cls.__name__ in stub_bases or cls.__module__ in {"builtins", "pybind11_builtins"}):
@@ -189,10 +189,10 @@ def _is_data(member: object) -> bool:
 
 
 def _is_own(value: object, module: types.ModuleType) -> bool:
-    """Not an import of the module, which Cython leaves in its namespace."""
+    """Return False for the module's own imports, which Cython leaves in its namespace."""
     if isinstance(value, types.ModuleType):
         return False
-    # A compiled module inside a package may call itself by its last name only.
+    # A compiled module inside a package may only know its last name.
     return getattr(value, "__module__", None) in {module.__name__, module.__name__.rpartition(".")[2], None}
 
 

@@ -16,16 +16,19 @@ from pathlib import Path
 from release_wheels import DIST, ROOT, TOOLS, Machine
 
 WORK = ROOT / "build" / "device_wheel"
-INDEX_LIMIT_BYTES = 100_000_000  # of one file, where nobody has asked for more
-# Of the package, which has loaded them before it loads a module.
+INDEX_LIMIT_BYTES = 100_000_000  # limit of the index for one file, without a special request
+# Libraries that the package has loaded before it loads a module.
 OWN_LIBRARIES = ("libquire-ggml-base.so", "libquire-ggml.so")
 
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """``module``: of ``libggml-MODULE.so``.  ``option``: of CMake.  ``system``: patterns of libraries that come
-    with the driver or the toolkit, and never in a wheel.  ``requires``: packages of the index that have some of them,
-    in ``folders``, as seen from the module."""
+    """A kind of device.
+
+    ``module`` is the name in ``libggml-MODULE.so``, ``option`` the CMake option.  ``system`` has patterns of libraries
+    that come with the driver or toolkit and never go into a wheel.  ``requires`` are packages on the index that contain
+    some of them, in ``folders`` relative to the module.
+    """
 
     module: str
     option: str
@@ -51,7 +54,7 @@ KINDS = {
 
 
 def run(*command: str | Path, log: Path, **environment: str) -> str:
-    """What a command that must end well says; it goes to a file as well."""
+    """Run a command that must succeed; return its output, which is also logged to a file."""
     done = subprocess.run(
         [str(part) for part in command], env={**os.environ, **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, check=False,
@@ -63,23 +66,23 @@ def run(*command: str | Path, log: Path, **environment: str) -> str:
 
 
 def version_of_quire() -> str:
-    """The only place that has it is pyproject.toml."""
+    """Return the version from pyproject.toml."""
     match = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert match is not None
     return match[1]
 
 
 def commit_time() -> str:
-    """For archives, so that the same commit gives the same bytes."""
+    """Return the time for archives, so that the same commit gives the same bytes."""
     command = ["git", "log", "-1", "--format=%ct"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return os.environ.get("SOURCE_DATE_EPOCH", told or "315532800")
 
 
 def by_zig(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Settings and variables of a build by zig's compiler, for the C library of ci/release's wheels."""
+    """Return settings and variables to build with zig's compiler for the C library of ci/release's wheels."""
     compilers = Machine(platform.machine()).compilers()
-    # The folder of the system's headers has the system's C library, which is another one: those of Vulkan alone.
+    # Copy only Vulkan's headers, because the system's folder also has the headers of another C library.
     headers = folder / "headers"
     headers.mkdir(parents=True, exist_ok=True)
     for name in ("vulkan", "vk_video", "spirv"):
@@ -89,14 +92,14 @@ def by_zig(folder: Path) -> tuple[list[str], dict[str, str]]:
     folders = (Path("/usr/lib") / f"{platform.machine()}-linux-gnu", Path("/usr/lib64"), Path("/usr/lib"))
     loader = next((place / "libvulkan.so" for place in folders if (place / "libvulkan.so").exists()), None)
     if loader is None:
-        sys.exit("Vulkan's loader must be there to link to but is not (Debian: apt install libvulkan-dev)")
+        sys.exit("Vulkan's loader not found (Debian: apt install libvulkan-dev)")
     variables = {"CC": str(compilers / "cc"), "CXX": str(compilers / "c++"), "CCACHE_DISABLE": "1"}
     settings = {"Vulkan_INCLUDE_DIR": headers, "Vulkan_LIBRARY": loader, "CMAKE_CXX_FLAGS": f"-isystem {headers}"}
     return [f"-D{name}={value}" for name, value in settings.items()], variables
 
 
 def build(kind: DeviceKind, folder: Path, settings: list[str], variables: dict[str, str]) -> Path:
-    """The module, without symbols, paths of this machine, and folders to look for libraries in."""
+    """Build the module and strip its symbols, paths of this machine, and library search paths."""
     objects = folder / "objects"
     options = {
         kind.option: "ON",
@@ -114,7 +117,7 @@ def build(kind: DeviceKind, folder: Path, settings: list[str], variables: dict[s
 
 
 def write_tree(folder: Path, name: str, module: Path, version: str) -> None:
-    """What the wheel unpacks to: a package with the module alone, and metadata with the entry point that names it."""
+    """Write the wheel's contents: a package with only the module, and metadata with its entry point."""
     kind = KINDS[name]
     package = folder / f"quire_llm_{name}"
     package.mkdir(parents=True)
@@ -133,7 +136,7 @@ def write_tree(folder: Path, name: str, module: Path, version: str) -> None:
         "License-Expression: MIT",
         *(f"License-File: {target}" for target in licences),
         "Requires-Python: >=3.10",
-        # A module belongs to one build of ggml, as its note says.
+        # A module works with only one build of ggml, recorded in its note.
         f"Requires-Dist: quire-llm=={version}",
         *(f"Requires-Dist: {package}" for package in kind.requires),
     ]
@@ -146,7 +149,7 @@ def write_tree(folder: Path, name: str, module: Path, version: str) -> None:
 
 
 def pack(name: str, folder: Path, epoch: str) -> Path:
-    """The wheel of ``folder / "tree"``, named for the systems that have what the module needs."""
+    """Pack ``folder / "tree"`` into a wheel, with the platform tags that the module's libraries allow."""
     made, repaired = folder / "made", folder / "repaired"
     for place in (made, repaired):
         shutil.rmtree(place, ignore_errors=True)
@@ -161,7 +164,7 @@ def pack(name: str, folder: Path, epoch: str) -> Path:
 
 
 def main() -> None:
-    """See ci/device_wheel."""
+    """Build the wheel."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--zig", action="store_true")
@@ -169,30 +172,30 @@ def main() -> None:
     parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
     if options.zig and options.kind != "vulkan":
-        parser.error(f"--zig is for vulkan: {options.kind} has a compiler of its own")
+        parser.error(f"--zig only works for vulkan: {options.kind} has its own compiler")
     folder = WORK / options.kind
     folder.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     module = options.module
     if module is not None and (module.parent / "only-for-tests").exists():
-        sys.exit(f"{module} must have all programs but has those of the tests: ci/devices --whole --build")
+        sys.exit(f"{module} only has the shaders of the tests: rebuild it with ci/devices --whole --build")
     if module is None:
         settings, variables = by_zig(folder) if options.zig else ([], {})
         module = build(KINDS[options.kind], folder, [*settings, *(f"-D{one}" for one in options.define)], variables)
     note = re.search(rb"Quire\0\0\0(ggml [^\0]+)\0", module.read_bytes())
     if note is None:
-        sys.exit(f"{module} must be a module that was built with Quire but has no note of it")
+        sys.exit(f"{module} was not built with Quire: it has no note of its ggml build")
     shutil.rmtree(folder / "tree", ignore_errors=True)
     write_tree(folder / "tree", options.kind, module, version_of_quire())
     packed = folder / "tree" / f"quire_llm_{options.kind}" / f"libggml-{KINDS[options.kind].module}.so"
     folders = ":".join(("$ORIGIN", *KINDS[options.kind].folders))
-    if options.module is not None or KINDS[options.kind].folders:  # its build may have left folders of its own in it
+    if options.module is not None or KINDS[options.kind].folders:  # its build may have left search paths in it
         run(TOOLS / "patchelf", "--set-rpath", folders, packed, log=folder / "pack.log")
     wheel = pack(options.kind, folder, commit_time())
     size = wheel.stat().st_size
     print(f"{wheel.relative_to(ROOT)}: {note[1].decode()}, {size / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
     if size > INDEX_LIMIT_BYTES:
-        sys.exit(f"the index takes files of {INDEX_LIMIT_BYTES / 1e6:.0f} MB, and more only where that was asked for")
+        sys.exit(f"the wheel exceeds the index's limit of {INDEX_LIMIT_BYTES / 1e6:.0f} MB for a file")
 
 
 if __name__ == "__main__":

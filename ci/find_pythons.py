@@ -1,9 +1,9 @@
-"""Print a line for each Python of this machine that Quire can be built for, the oldest first: version and path.
+"""List the Pythons on this machine that Quire can be built for, oldest first: version and path.
 
     python ci/find_pythons.py [--ends] [--without X.Y]
 
-Pythons are looked for in PATH (python3.N, python3, python), in pyenv and in uv, one for each minor version.  A
-version that cannot build Quire (no headers, no venv, not CPython, free-threaded) is named on stderr with the reason.
+Searches PATH (python3.N, python3, python), pyenv and uv for one Python of each minor version.  Versions that cannot
+build Quire (no headers, no venv, not CPython, free-threaded) are named on stderr with the reason.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pathlib import Path
 _NAME = re.compile(r"python(3(\.\d+)?)?")
 _ROOT = Path(__file__).resolve().parent.parent
 
-# Run by the Python in question, which may be too old for any newer syntax.
+# Run by the Python in question, so no newer syntax.
 _QUESTIONS = """
 import json, os, platform, sys, sysconfig
 wants = []
 if platform.python_implementation() != "CPython":
-    wants.append("must be CPython but is " + platform.python_implementation())
+    wants.append("not CPython: " + platform.python_implementation())
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
-    wants.append("must have the GIL but is free-threaded")
+    wants.append("free-threaded")
 if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
-    wants.append("must have its headers but has no Python.h")
+    wants.append("no headers (Python.h)")
 try:
     import ensurepip, venv
 except ImportError as error:
-    wants.append("must make virtual environments but " + str(error))
+    wants.append("cannot make virtual environments: " + str(error))
 base = getattr(sys, "_base_executable", None) or sys.executable
 print(json.dumps([list(sys.version_info[:2]), base, wants, sys.version_info[3] == "final"]))
 """
@@ -42,7 +42,7 @@ print(json.dumps([list(sys.version_info[:2]), base, wants, sys.version_info[3] =
 
 @dataclass(frozen=True)
 class Python:
-    """A Python that runs; ``wants``: why Quire cannot be built for it."""
+    """A working Python; ``wants`` lists the reasons why Quire cannot be built for it."""
 
     version: tuple[int, int]
     path: str
@@ -51,11 +51,11 @@ class Python:
 
 
 def promised(pyproject: Path = _ROOT / "pyproject.toml") -> list[tuple[int, int]]:
-    """The versions that wheels are built for, the oldest first."""
+    """Return the versions that wheels are built for, oldest first."""
     line = re.search(r'^build = "(cp3\d+-\*.*)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
     if line is None:
         raise SystemExit(
-            f'{pyproject} must say for which versions wheels are built (build = "cp310-* ...") but does not'
+            f'no line build = "cp310-* ..." in {pyproject}: cannot tell for which versions wheels are built'
         )
     return sorted((3, int(minor)) for minor in re.findall(r"cp3(\d+)-", line[1]))
 
@@ -69,7 +69,7 @@ def _output(*command: str) -> str:
 
 
 def candidates(path: str) -> Iterator[str]:
-    """Paths that may be Pythons, those that a shell would find first."""
+    """Yield paths of possible Pythons, starting with those that a shell would find."""
     for folder in path.split(os.pathsep):
         if folder and Path(folder).is_dir():
             yield from sorted(str(file) for file in Path(folder).iterdir() if _NAME.fullmatch(file.name))
@@ -82,7 +82,7 @@ def candidates(path: str) -> Iterator[str]:
 
 
 def ask(path: str) -> Python | None:
-    """What a candidate says of itself; None where it does not run."""
+    """Ask a candidate about itself; None if it does not run."""
     answer = _output(path, "-I", "-c", _QUESTIONS)
     if not answer:
         return None
@@ -91,7 +91,7 @@ def ask(path: str) -> Python | None:
 
 
 def usable(found: Iterable[str], versions: list[tuple[int, int]]) -> list[Python]:
-    """One Python for each of the versions, the oldest first; what is older than all of them is not worth a word."""
+    """Return one Python for each version, oldest first.  Versions older than all of them are ignored silently."""
     chosen: dict[tuple[int, int], Python] = {}
     refused: dict[tuple[int, int], list[str]] = {}
     for path in dict.fromkeys(found):
@@ -100,9 +100,9 @@ def usable(found: Iterable[str], versions: list[tuple[int, int]]) -> list[Python
             continue
         wants = list(python.wants)
         if python.version not in versions:
-            wants.append("must be of a version that wheels are built for but is not")
+            wants.append("no wheels are built for this version")
         if not python.is_final:
-            wants.append("must be a release but is not")
+            wants.append("a pre-release")
         if wants:
             refused.setdefault(python.version, []).append(f"{python.path} {'; '.join(wants)}")
         else:
@@ -113,7 +113,7 @@ def usable(found: Iterable[str], versions: list[tuple[int, int]]) -> list[Python
 
 
 def main() -> None:
-    """See the module."""
+    """Print the list."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ends", action="store_true", help="only the oldest and the newest")
     parser.add_argument("--without", metavar="X.Y", help="leave this version out (after --ends)")

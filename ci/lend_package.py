@@ -2,7 +2,7 @@
 
     python ci/lend_package.py FOLDER
 
-The folder has nothing else, so that the other Python keeps its own packages.
+The folder contains nothing else, so the other Python keeps its own packages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lend(folder: Path) -> None:
 
 
 def entry_points() -> str:
-    """Those of the installed package; where it is not installed, as beside a checkout, those of pyproject.toml."""
+    """Return the entry points of the installed package, or those of pyproject.toml if it is not installed."""
     try:
         found = distribution("quire-llm").read_text("entry_points.txt")
     except PackageNotFoundError:

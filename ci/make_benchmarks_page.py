@@ -1,9 +1,9 @@
-"""Write docs/benchmarks.md and its charts from what the benchmarks measured.
+"""Write docs/benchmarks.md and its charts from the benchmarks' results.
 
-    python ci/make_benchmarks_page.py [--check]       # --check: fail where they are others
+    python ci/make_benchmarks_page.py [--check]       # --check: fail if they are out of date
 
-benchmarks/results/ has a file for each machine, in the form that benchmarks/compare_llama_cpp.py --json writes, with
-the day and the machine in words.
+benchmarks/results/ has one file per machine in the format of benchmarks/compare_llama_cpp.py --json, with the date and
+a description of the machine.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ WORK = {
     "prefill-512": "a prompt of 512 tokens",
     "prefill-4096": "a prompt of 4096 tokens",
     "decode": "an answer",
-    "decode-4k": "an answer after 4096 tokens",
-    "streams-8": "8 answers, each after 1024 tokens",
-    "shared-32": "32 answers after the same 1024 tokens",
+    "decode-4k": "generation after 4096 tokens",
+    "streams-8": "8 users, each after 1024 tokens",
+    "shared-32": "32 users after the same 1024 tokens",
 }
 PROGRAMS = {
     "llama_cpp": ("llama.cpp", "#9e9e9e"),
@@ -33,17 +33,17 @@ PROGRAMS = {
 }
 HEAD = """# Benchmarks
 
-Tokens a second of all streams together, medians, two threads. llama.cpp and Quire read the same files, in alternation
-on one machine; OpenVINO GenAI's figures are some days older. How each was taken, how uncertain it is, and what was
-measured on other machines is in `benchmarks/README.md` of the source. Each chart has a scale of its own. This page and
-its charts are written by `ci/make_benchmarks_page.py` from the files in `benchmarks/results`.
+The charts show tokens per second, summed over all streams: medians with two threads. llama.cpp and Quire ran the same
+files in alternation on one machine; the figures of OpenVINO GenAI are some days older. Each chart has its own scale.
+`benchmarks/README.md` in the source describes the methods, the uncertainty, and results on other machines.
+`ci/make_benchmarks_page.py` writes this page and its charts from `benchmarks/results`.
 """
 WIDTH, PANEL, LEFT, RIGHT, BAR = 860, 400, 70, 56, 12
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A program's speed with a type of weights."""
+    """A program's speed with one type of weights."""
 
     dtype: str
     program: str
@@ -61,7 +61,7 @@ def bars_of(results: list[dict[str, Any]], model: str, row: str) -> list[Bar]:
 
 
 def panel(x: float, y: float, title: str, bars: list[Bar]) -> tuple[list[str], float]:
-    """One kind of work, and how high it became."""
+    """Draw the bars of one kind of work; return them and their height."""
     top = y
     lines = [f'<text x="{x + LEFT:.0f}" y="{y + 12:.0f}" font-weight="600">{title}</text>']
     y += 22
@@ -83,7 +83,7 @@ def panel(x: float, y: float, title: str, bars: list[Bar]) -> tuple[list[str], f
 
 
 def chart(results: list[dict[str, Any]], model: str) -> str:
-    """All kinds of work, in two columns."""
+    """Draw all kinds of work in two columns."""
     lines, y = [], 44.0
     x = 16
     for program, color in PROGRAMS.values():
@@ -99,7 +99,7 @@ def chart(results: list[dict[str, Any]], model: str) -> str:
             lines += drawn
             heights.append(height)
         y += max(heights)
-    label = f"Tokens a second of {model}, by kind of work and type of weights"
+    label = f"Tokens per second of {model}, by kind of work and type of weights"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" role="img" aria-label="{label}" '
@@ -117,7 +117,7 @@ USERS = {"decode": "1 user", "streams-8": "8 users", "shared-32": "32 users"}
 
 
 def users_chart(results: list[dict[str, Any]], model: str, dtype: str) -> str:
-    """Quire beside llama.cpp by the number of users, for the README."""
+    """Draw Quire and llama.cpp by the number of users, for the README."""
     height, lines = 190, []
     found = {row: {bar.program: bar for bar in bars_of(results, model, row) if bar.dtype == dtype} for row in USERS}
     longest = max(bars["quire"].tokens_s for bars in found.values())
@@ -136,7 +136,7 @@ def users_chart(results: list[dict[str, Any]], model: str, dtype: str) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" '
-            f'aria-label="Tokens a second of {model}, {dtype}, by number of users" '
+            f'aria-label="Tokens per second of {model}, {dtype}, by number of users" '
             'font-family="system-ui, sans-serif" font-size="13">',
             "<style>text{fill:#222}</style>",
             f'<rect width="720" height="{height}" fill="#fff" rx="8"/>',
@@ -153,7 +153,7 @@ def users_chart(results: list[dict[str, Any]], model: str, dtype: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """What the files of the page are to be."""
+    """Return the contents of the page's files."""
     text, made = HEAD, {}
     for path in sorted(RESULTS.glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -164,12 +164,12 @@ def pages() -> dict[Path, str]:
         for model in dict.fromkeys(result["model"] for result in report["results"] if result["row"] in WORK):
             name = f"benchmarks_{path.stem}_{model}.svg"
             made[DOCS / "pictures" / name] = chart(report["results"], model)
-            text += f"\n### {model}\n\n![Tokens a second of {model}](pictures/{name})\n"
+            text += f"\n### {model}\n\n![Tokens per second of {model}](pictures/{name})\n"
     return {DOCS / "benchmarks.md": text, **made}
 
 
 def main() -> None:
-    """See the module."""
+    """Write the page and its charts, or check them."""
     made = pages()
     if "--check" not in sys.argv:
         for path, text in made.items():
@@ -177,9 +177,7 @@ def main() -> None:
         return
     other = [path.name for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if other:
-        raise SystemExit(
-            f"{', '.join(other)} must be what the results give but are not: run ci/make_benchmarks_page.py"
-        )
+        raise SystemExit(f"{', '.join(other)} out of date: run ci/make_benchmarks_page.py")
 
 
 if __name__ == "__main__":

@@ -24,26 +24,26 @@ first column names the program that a row comes from. All options are in [option
 [http.md](http.md).
 
 """
-# By kind: what the columns behind the first are called.
+# Titles of the columns after the first, by kind of table.
 COLUMNS = {
     "same": ("typed", "is"),
-    "asks": ("typed", "model", "it is asked"),
-    "note": ("typed", "goes on, and says"),
-    "refused": ("typed", "ends with exit code 2, and says"),
-    "prints": ("typed", "what holds of `out`, `err` and the exit code"),
-    "session": ("typed or sent", "what holds of the answer"),
-    "means": ("sent", "what the engine is asked"),
-    "off": ("sent", "answer 403, which says"),
+    "asks": ("typed", "model", "prompt"),
+    "note": ("typed", "runs, with the note"),
+    "refused": ("typed", "exits with 2 and says"),
+    "prints": ("typed", "condition on `out`, `err` and the exit code"),
+    "session": ("typed or sent", "condition on the answer"),
+    "means": ("sent", "condition on the engine's work"),
+    "off": ("sent", "status 403, which says"),
     "ignored": ("sent", "answered; `x-quire-ignored` names"),
-    "denied": ("sent", "answer 400, which names"),
-    "request": ("sent", "what holds of the answer"),
-    "script": ("program", "what holds after it"),
+    "denied": ("sent", "status 400, which names"),
+    "request": ("sent", "condition on the answer"),
+    "script": ("program", "condition afterwards"),
 }
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind: the origin, then the cells that the kind has (tests/compatibility/cases.toml)."""
+    """Rows of one kind: the origin, then the kind's cells (described in tests/compatibility/cases.toml)."""
 
     part: str
     title: str
@@ -54,8 +54,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Cases:
-    """The whole file.  ``values``: what $names stand for; ``beside``: fields that requests have by their paths;
-    ``programs``: how scripts of an origin begin."""
+    """The parsed file.
+
+    ``values`` are substituted for $names.  ``beside`` has the default fields of requests, by path.  ``programs`` has
+    the first lines of scripts, by origin.
+    """
 
     values: dict[str, str]
     beside: dict[str, str]
@@ -63,7 +66,7 @@ class Cases:
     tables: list[Table]
 
     def filled(self, text: str, more: dict[str, str] | None = None) -> str:
-        """A text with values in place of their names; KeyError for a name without one."""
+        """Substitute values for $names.  KeyError for an unknown name."""
         values = {**self.values, **(more or {})}
         while re.search(r"\$[a-z]+", text):
             text = re.sub(r"\$([a-z]+)", lambda found: values[found[1]], text)
@@ -71,7 +74,7 @@ class Cases:
 
 
 def cases() -> Cases:
-    """What the file has."""
+    """Read the file."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     given: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     tables = [Table(**{"about": "", **table}) for table in given.pop("table")]
@@ -79,7 +82,7 @@ def cases() -> Cases:
 
 
 def code(text: str) -> str:
-    """As code in a cell, line by line."""
+    """Format code in a table cell, line by line."""
     lines = text.strip("\n").rstrip().split("\n")
     return "<br>".join(_code_line(line) for line in lines if line.strip())
 
@@ -92,7 +95,7 @@ def _code_line(line: str) -> str:
 
 
 def cells(kind: str, row: list[str]) -> list[str]:
-    """What is shown of a row."""
+    """Return the cells of a row."""
     origin, first, *rest = row
     if kind in ("means", "off", "ignored", "denied", "request") or (kind == "session" and len(rest) == 2):
         body, *rest = rest
@@ -105,11 +108,14 @@ def cells(kind: str, row: list[str]) -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     given = cases()
-    parts, part = [HEAD, "Requests have these fields, unless a row names the same:\n\n| to | fields |\n|---|---|\n"], ""
+    parts, part = (
+        [HEAD, "Unless a row says otherwise, requests also have these fields:\n\n| to | fields |\n|---|---|\n"],
+        "",
+    )
     parts += [f"| {code(path)} | {code(body)} |\n" for path, body in given.beside.items()]
-    parts.append("\nNames in them stand for\n\n| name | value |\n|---|---|\n")
+    parts.append("\nNames with `$` stand for\n\n| name | value |\n|---|---|\n")
     parts += [f"| `${name}` | {code(text)} |\n" for name, text in given.values.items()]
     parts.append('| `$ids`, `$once` | the tokens of "Once upon"; those of "Once", without brackets |\n')
     parts.append("| `$long` | a message of 5000 words |\n\n")
@@ -122,7 +128,7 @@ def page() -> str:
             parts.append(f"{table.about}\n\n")
         if table.kind == "script":
             program = given.programs[table.rows[0][0]].strip()
-            parts.append(f"Each begins with\n\n```python\n{program}\n```\n\n")
+            parts.append(f"Each starts with\n\n```python\n{program}\n```\n\n")
         columns = ("from", *COLUMNS[table.kind])
         parts.append(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n")
         parts += [f"| {' | '.join(cells(table.kind, row))} |\n" for row in table.rows]

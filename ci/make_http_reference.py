@@ -14,22 +14,24 @@ from quire.server.routes.openapi import document
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "http.md"
 HEAD = """# Routes and fields
 
-Every route of `quire serve`, made of the table that the server itself works with. A running server has the same as
-`/docs` and, for programs, as `/openapi.json`. [The server](server.md) tells what the routes do. A field that is not
-listed is named in a header of the answer (`--strict` refuses it), and so is one without effect; a refused one ends with
-status 400. This page is written by `ci/make_http_reference.py`.
+This page lists every route of `quire serve` and the fields of its body. A running server shows the same at `/docs` and,
+for programs, at `/openapi.json`. [The server](server.md) explains what the routes do.
+
+Fields that are unknown or ignored are named in the header `x-quire-ignored` of the answer; `--strict` rejects unknown
+ones. An unsupported field gets status 400. `ci/make_http_reference.py` writes this page from the server's own table of
+routes.
 """
 DIALECTS = {
-    "openai": "OpenAI's and Quire's own",
-    "anthropic": "Anthropic's",
-    "llama.cpp": "llama.cpp's",
-    "ollama": "Ollama's",
+    "openai": "OpenAI and Quire's own",
+    "anthropic": "Anthropic",
+    "llama.cpp": "llama.cpp",
+    "ollama": "Ollama",
 }
 METHODS = ("get", "post", "delete")
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A schema in a few words."""
+    """Describe a schema in a few words."""
     if "$ref" in schema:
         return "object"
     if "anyOf" in schema:
@@ -51,13 +53,15 @@ def _number(value: float) -> str:
 
 
 def fields(component: dict[str, Any]) -> list[str]:
-    """The lines of a body's table."""
+    """Return the lines of a body's table."""
     required, refused = set(component.get("required", ())), set(component.get("x-refused", ()))
     lines = ["", "| field | type |", "|---|---|"]
     for name, schema in component.get("properties", {}).items():
         if name not in refused:
-            lines.append(f"| `{name}`{' (needed)' if name in required else ''} | {type_of(schema).replace('|', '/')} |")
-    for key, text in (("x-refused", "Refused"), ("x-without-effect", "Without effect")):
+            lines.append(
+                f"| `{name}`{' (required)' if name in required else ''} | {type_of(schema).replace('|', '/')} |"
+            )
+    for key, text in (("x-refused", "Unsupported"), ("x-without-effect", "Ignored")):
         if names := component.get(key):
             lines += ["", f"{text}: {', '.join(f'`{name}`' for name in names)}."]
     return lines
@@ -81,7 +85,7 @@ def main() -> None:
         lines += [f"## {title}", ""]
         plain = [(summary, paths) for (summary, body), paths in by_dialect.get(dialect, {}).items() if not body]
         if plain:
-            lines += ["| route without a body | what |", "|---|---|"]
+            lines += ["| route without a body | description |", "|---|---|"]
             lines += [f"| {', '.join(paths)} | {summary} |" for summary, paths in plain] + [""]
         for (summary, body), paths in by_dialect.get(dialect, {}).items():
             if not body:
@@ -94,7 +98,7 @@ def main() -> None:
             lines.append("")
     unknown = by_dialect.keys() - DIALECTS.keys()
     if unknown:
-        raise SystemExit(f"every dialect must have a title here but {sorted(unknown)} has none")
+        raise SystemExit(f"no title for dialects {sorted(unknown)}")
     text = "\n".join(lines).rstrip() + "\n"
     PAGE.write_text(text, encoding="utf-8")
 

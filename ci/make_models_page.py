@@ -1,4 +1,4 @@
-"""Write docs/models.md: all architectures, and how far their tiny models are from transformers.
+"""Write docs/models.md: all architectures, and how closely their tiny models match transformers.
 
     PYTHONPATH=python python ci/make_models_page.py                      # from the registry and the recorded figures
     PYTHONPATH=python python ci/make_models_page.py --measure [NAME ...] # measure tiny models first (default: all)

@@ -1,8 +1,8 @@
-"""Write docs/options.md: what becomes of other programs' options and variables, and which options the engine has.
+"""Write docs/options.md: the engine's options, and what Quire does with those of other programs.
 
     PYTHONPATH=python python ci/make_options_page.py [--missing HELP]
 
-``--missing`` reads the help text of a program instead, and names its options that the table does not have.
+``--missing`` reads another program's help text instead and lists its options that are missing in the table.
 """
 
 from __future__ import annotations
@@ -21,42 +21,43 @@ from quire.cli.main import COMMANDS, cli  # noqa: E402
 from quire.params.engine_options import EngineConfig, engine_options  # noqa: E402
 
 PAGE = ROOT / "docs" / "options.md"
-HEAD = """# Options of the engine, and those of other programs
+HEAD = """# Engine options, and options of other programs
 
-This page is written by `ci/make_options_page.py`.
+`ci/make_options_page.py` writes this page.
 
 ## The engine
 
-The same options by their names in Python (`LLM`, `AsyncLLM`, `EngineConfig`) and on the command line; some are for
-`quire serve` alone, as they are about several requests.
+The options by their names in Python (`LLM`, `AsyncLLM`, `EngineConfig`) and on the command line. Those marked *(serve)*
+concern several requests, so only `quire serve` has them.
 
-| Python | default | command line | what |
+| Python | default | command line | description |
 |---|---|---|---|
 """
 PROGRAM = """
 ## {program}
 
 {intro}
-*works*: it stands for our option. *note*: it is accepted, and a line on standard error tells why it has no effect.
-*refused*: the command ends with exit code 2 and tells what to do. The last column has the commands in which it works;
-the others say so and end with exit code 2, too.
+- *works*: the option is translated to the one in the fourth column. It works in the commands of the last column; the
+  others exit with 2 and name those commands.
+- *note*: the option is accepted without effect. A line on standard error says why.
+- *refused*: the command exits with 2 and says what to do instead.
 
-| option | variable | what becomes of it | | commands |
+| option | variable | | Quire's option, or the reason | commands |
 |---|---|---|---|---|
 """
 INTROS = {
-    "llama.cpp": "Names of `llama-cli`, `llama-server` and their kin, long and short. A short name of several letters"
-    " is never torn apart into others.",
-    "vLLM": "Names of `vllm serve`, with dashes or underscores.",
-    "Ollama": "Options of `ollama run`, `pull` and `show`, names of parameters, and variables.",
-    "others": "What users of transformers, MLX and other programs type.",
+    "llama.cpp": "Options of `llama-cli`, `llama-server` and related programs. A short option of several letters, such"
+    " as `-ngl`, is never read as several options.",
+    "vLLM": "Options of `vllm serve`, with dashes or underscores.",
+    "Ollama": "Options of `ollama run`, `pull` and `show`, parameters of Modelfiles, and environment variables.",
+    "others": "Options of transformers, MLX and other programs.",
 }
-# Those that open a model to run it: where a row has all of them, it says so.
+# Commands that run a model; a row that works in all of them says so in short.
 RUNNING = ("run", "chat", "serve", "embed", "rerank", "imatrix", "perplexity", "bench")
 
 
 def engine_rows() -> list[str]:
-    """The engine's options."""
+    """Return the rows of the engine's options."""
     rows, known = [], engine_options()
     for entry in fields(EngineConfig):
         option = known[entry.name]
@@ -69,7 +70,7 @@ def engine_rows() -> list[str]:
 
 @cache
 def commands_with() -> dict[str, tuple[str, ...]]:
-    """The commands that have an option, by its names."""
+    """Return the commands that have an option, by its names."""
     context = click.Context(cli)
     found: dict[str, tuple[str, ...]] = {}
     for name in COMMANDS:
@@ -81,7 +82,7 @@ def commands_with() -> dict[str, tuple[str, ...]]:
 
 
 def where(row: ForeignOption) -> str:
-    """The commands in which a row works; the others refuse it by name."""
+    """Return the commands in which a row works."""
     if row.verdict != "works":
         return ""
     found = commands_with()["--host" if row.how == "address" else row.target]
@@ -90,7 +91,7 @@ def where(row: ForeignOption) -> str:
 
 
 def foreign_row(row: ForeignOption) -> str:
-    """One row of a program."""
+    """Format one row of a program."""
     names = " ".join(f"`{name}`" for name in row.names)
     text = row.text
     if row.verdict == "works":
@@ -104,7 +105,7 @@ def foreign_row(row: ForeignOption) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD, "\n".join(engine_rows()), "\n"]
     for program, intro in INTROS.items():
         parts.append(PROGRAM.format(program=program, intro=intro))
@@ -113,7 +114,7 @@ def page() -> str:
 
 
 def missing(text: str) -> list[str]:
-    """Options that a help text shows and the table does not have."""
+    """Return the options in a help text that are missing in the table."""
     known = {name for row in ROWS for name in row.names} | {"-h", "--help"}
     found: set[str] = set()
     for line in text.splitlines():

@@ -2,8 +2,7 @@
 
     PYTHONPATH=python python ci/make_python_reference.py
 
-Read from the sources and stubs, so that native classes stand there like the others.  What stands above the mark is
-written by hand.
+Read from the sources and stubs, so that native classes are included.  The part above the mark is written by hand.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "quire"
 PAGE = ROOT / "docs" / "python.md"
 MARK = "<!-- Below this line ci/make_python_reference.py writes. -->\n"
-# Classes that other pages describe, or whose methods are for those who build engines: their docstring is enough.
+# Classes without their methods: other pages describe them, or the methods are only for building engines.
 BRIEF = {"BlockPool", "BlockTable", "DType"}
-# Sections of docstrings, by the words for them on the page.
+# Titles on the page for sections of docstrings.
 _SECTIONS = {"Args:": "Arguments", "Returns:": "Returns", "Raises:": "Errors"}
 
 
 def module_path(name: str) -> Path:
-    """The file of a module of the package: a stub of a native one, else its source."""
+    """Return the file of a module of the package: the stub of a native one, else its source."""
     base = PACKAGE.joinpath(*name.split("."))
     for path in (base.with_suffix(".pyi"), base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
@@ -33,7 +32,7 @@ def module_path(name: str) -> Path:
 
 
 def found(module: str, name: str) -> ast.ClassDef | list[ast.FunctionDef]:
-    """The definition of a name, followed through what modules import from each other; overloads are several."""
+    """Return the definitions of a name, several for overloads, following imports between modules."""
     tree = ast.parse(module_path(module).read_text(encoding="utf-8"))
     functions = []
     for node in tree.body:
@@ -50,7 +49,7 @@ def found(module: str, name: str) -> ast.ClassDef | list[ast.FunctionDef]:
 
 
 def imported(module: str, node: ast.ImportFrom) -> str:
-    """The module, without the package's name, that an import of another one means."""
+    """Return the module that an import in another module refers to, without the package's name."""
     if not node.level:
         return (node.module or "").removeprefix("quire.")
     is_package = module_path(module).name == "__init__.py"
@@ -60,7 +59,7 @@ def imported(module: str, node: ast.ImportFrom) -> str:
 
 
 def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, *, name: str | None = None, bound: bool = True) -> str:
-    """As code would call it, with types."""
+    """Return the signature as code would call it, with types."""
     given = function.args
     drop = bound and bool(given.args) and given.args[0].arg in ("self", "cls")
     arguments = ast.arguments(
@@ -74,7 +73,7 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, *, name: str | N
 
 
 def documented(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Its docstring with Markdown's code marks; sections of Google style (``Args:``) become lists."""
+    """Return the docstring as Markdown; sections in Google style (``Args:``) become lists."""
     rows: list[str] = []
     section = ""
     for line in (ast.get_docstring(node) or "").splitlines():
@@ -91,14 +90,14 @@ def documented(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> s
             rows[-1] += f" {text}"
         else:
             section = section if not text else ""
-            # Code stays indented, as Markdown wants it.
+            # Code stays indented, as in Markdown.
             rows.append(line if indent >= 8 else text)
     text = "\n".join(row if row[:1] == " " else _wrapped(row) for row in rows)
     return text.replace("``", "`").replace("::\n", ":\n")
 
 
 def _wrapped(row: str) -> str:
-    """Break a long row; what follows in an item of a list is indented."""
+    """Wrap a long line; continuation lines of a list item are indented."""
     indent = "  " if row.startswith("- ") else ""
     return textwrap.fill(
         row, 116, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, fix_sentence_endings=False
@@ -147,7 +146,7 @@ def _with_default(field: ast.AnnAssign) -> ast.AnnAssign:
 
 
 def entry(name: str, module: str) -> str:
-    """The section of a public name."""
+    """Return the section of a public name."""
     node = found(module, name)
     if isinstance(node, list):
         texts = [documented(one) for one in node if ast.get_docstring(one)]
@@ -158,7 +157,7 @@ def entry(name: str, module: str) -> str:
         base = found("engine.llm_base", "LLMBase")
         assert isinstance(base, ast.ClassDef)
         init = constructor(name, base)
-        # The verbs of AsyncLLM have the docstrings of LLM's.
+        # Methods of AsyncLLM share the docstrings of LLM's.
         rows = members(node, brief=name == "AsyncLLM") + members(base)
     else:
         rows = [] if name in BRIEF else members(node)
@@ -166,7 +165,7 @@ def entry(name: str, module: str) -> str:
 
 
 def reference() -> str:
-    """The part of the page that is generated."""
+    """Return the generated part of the page."""
     where = dict(_where())
     errors = [name for name in _all() if name not in where]
     rows = [entry(name, where[name]) for name in _all() if name in where and name != "__version__"]
@@ -194,7 +193,7 @@ def _all() -> list[str]:
 
 
 def page(text: str) -> str:
-    """The page with a new reference."""
+    """Return the page with a new reference."""
     return text.partition(MARK)[0] + MARK + reference()
 
 

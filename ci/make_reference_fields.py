@@ -2,9 +2,9 @@
 
     python ci/make_reference_fields.py
 
-It wants transformers and torch installed.  Run it under each version of transformers that Quire follows, the oldest
-first: names that only an older one knows stay in the table.  Facts alone are kept: for each configuration class the
-fields that its code reads, with their defaults, and those that it has and reads nowhere.
+Needs transformers and torch.  Run it under each version of transformers that Quire supports, oldest first: names that
+only an older version knows stay in the table.  For each configuration class, the table has the fields that its code
+reads, with their defaults, and the fields that it has but never reads.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import transformers
 
 PACKAGE = Path(__file__).resolve().parents[1] / "python" / "quire"
 OUT = PACKAGE / "checkpoints" / "reading" / "reference_fields.json"
-# What the base class makes of every configuration that rotates, and of those of every model.
+# Fields that the base class adds to every configuration with RoPE, and to every configuration.
 ROTATION = ("rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings")
 EVERYWHERE = (
     "tie_word_embeddings", "pruned_heads", "per_layer_config", "quantization_config", "num_labels", "id2label",
     "problem_type",
 )  # fmt: skip
-# Functions by which a model's module reads whether a token sees later ones.
+# Functions with which a model's module reads if a token attends to later ones.
 CAUSAL = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask", "is_causal")
-# Configurations of quantized checkpoints that Quire reads, with the names of their methods.
+# Configuration classes of quantized checkpoints that Quire reads, by method.
 METHODS = {
     "GPTQConfig": "GPTQ", "AwqConfig": "AWQ", "BitsAndBytesConfig": "BITS_AND_BYTES", "HqqConfig": "HQQ",
     "FineGrainedFP8Config": "FP8", "FbgemmFp8Config": "FBGEMM_FP8", "CompressedTensorsConfig": "COMPRESSED_TENSORS",
     "Mxfp4Config": "MXFP4",
 }  # fmt: skip
-# Parts of larger models that answer no text.
+# Parts of larger models that do not generate text.
 OTHER_PARTS = ("vision", "audio", "image", "video", "speech")
 
 
 class Names(ast.NodeVisitor):
-    """Names of fields that a module reads of a configuration: as attributes, which must be fields, and by name."""
+    """Return the fields that a module reads of a configuration: as attributes, and by name."""
 
     def __init__(self, *, is_configuration: bool) -> None:
         self.attributes: set[str] = set()
@@ -51,7 +51,7 @@ class Names(ast.NodeVisitor):
         self.owners = ("config", "self") if is_configuration else ("config",)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if not node.name.startswith("validate"):  # it raises, or changes nothing
+        if not node.name.startswith("validate"):  # validation raises or changes nothing
             self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -78,10 +78,9 @@ class Names(ast.NodeVisitor):
 
 @cache
 def names_read(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """By the modules of a model's folder: attributes, and names.
+    """Return the attributes and names read by the modules in a model's folder.
 
-    A name counts as read as well where a configuration makes an attribute of it for its model, as that of config.json
-    replaces it.
+    A name also counts as read if the configuration sets an attribute from it, because config.json can override that.
     """
     of_configuration, of_model = Names(is_configuration=True), Names(is_configuration=False)
     for path in folder.glob("*.py"):
@@ -96,7 +95,7 @@ def names_read(folder: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def checkpoint_classes() -> Iterator[str]:
-    """Classes of transformers that Quire converts, read from the sources."""
+    """Return the transformers classes that Quire converts, from the sources."""
     for path in sorted((PACKAGE / "models").glob("*.py")):
         for statement in ast.parse(path.read_text(encoding="utf-8")).body:
             if not isinstance(statement, ast.Assign) or ast.unparse(statement.targets[0]) != "HF":
@@ -106,7 +105,7 @@ def checkpoint_classes() -> Iterator[str]:
 
 
 def defaults_of(config: type[Any]) -> dict[str, object]:
-    """Fields of a configuration class, with the values that they have where config.json does not say."""
+    """Return the fields of a configuration class with their defaults."""
     if dataclasses.is_dataclass(config):
         return {
             each.name: each.default if each.default is not dataclasses.MISSING else None
@@ -121,24 +120,24 @@ def defaults_of(config: type[Any]) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """As JSON has it; None where it has no such value."""
+    """Convert a value to JSON; None if JSON has no such value."""
     if isinstance(value, tuple):
         return list(value)
     return value if isinstance(value, bool | int | float | str | list | dict) else None
 
 
 def settable(config: type[Any]) -> set[str]:
-    """Properties of its own that config.json sets as well."""
+    """Return properties of the class that config.json can set."""
     own = set(dir(config)) - set(dir(transformers.PretrainedConfig))
     found = {name for name in own if isinstance(inspect.getattr_static(config, name), property)}
     return {name for name in found if inspect.getattr_static(config, name).fset is not None and name[0] != "_"}
 
 
 def read_by(config: type[Any]) -> tuple[set[str], set[str]]:
-    """The fields that a configuration's class and its model read, and the other names of fields."""
+    """Return the fields that a configuration class and its model read, and the fields' other names."""
     folder = Path(inspect.getfile(config)).parent
     attributes, named = names_read(folder)
-    if dict(sections_of(config)):  # whose other names are those of its parts
+    if dict(sections_of(config)):  # its other names belong to its parts
         names = Names(is_configuration=True)
         names.visit(ast.parse(textwrap.dedent(inspect.getsource(config))))
         named = frozenset(names.named)
@@ -148,7 +147,7 @@ def read_by(config: type[Any]) -> tuple[set[str], set[str]]:
 
 
 def described(config: type[Any]) -> dict[str, object]:
-    """The facts that are kept of a configuration class."""
+    """Return the table's entry for a configuration class."""
     defaults = defaults_of(config)
     aliases: dict[str, str] = config.attribute_map
     read, named = read_by(config)
@@ -168,14 +167,14 @@ def described(config: type[Any]) -> dict[str, object]:
 
 
 def sections_of(config: type[Any]) -> Iterator[tuple[str, type[Any]]]:
-    """Fields that hold a configuration of their own, with its class."""
+    """Return the fields that hold a nested configuration, with its class."""
     for name, inner in config.sub_configs.items():
         if not name.startswith(OTHER_PARTS) and inner is not transformers.AutoConfig:
             yield name, inner
 
 
 def names_of_rotation() -> list[str]:
-    """The rotation parameters that any module reads."""
+    """Return the RoPE parameters that any module reads."""
     package = Path(transformers.__file__).parent
     found: set[str] = set()
     for path in [package / "modeling_rope_utils.py", *package.glob("models/*/*.py")]:
@@ -195,7 +194,7 @@ def names_of_rotation() -> list[str]:
 
 
 def quantizations() -> Iterator[tuple[str, list[str]]]:
-    """Fields of ``quantization_config`` by method."""
+    """Return the fields of ``quantization_config`` by method."""
     from transformers.utils import quantization_config as module
 
     for kind in vars(module).values():
@@ -213,7 +212,7 @@ def with_sections(config: type[Any]) -> Iterator[type[Any]]:
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new one, with names that only the old one knows."""
+    """Merge an entry with an older one, keeping names that only the older one has."""
     known = {*new["effect"], *new["none"]}
     effect = {name: value for name, value in old["effect"].items() if name not in known} | new["effect"]
     none = {name for name in old["none"] if name not in known} | set(new["none"])
@@ -226,7 +225,7 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(table: dict[str, Any]) -> str:
-    """As JSON with a line for each name."""
+    """Format as JSON with one line per name."""
     parts = []
     for part, values in sorted(table.items()):
         lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(values.items())]

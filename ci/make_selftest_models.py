@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write selftest/models.json: keys of tiny models, of which ``quire devices --check`` makes some at random.
+"""Write selftest/models.json: keys of tiny models, from which ``quire devices --check`` creates random models.
 
-Taken from tests/tiny, converted; run it with PYTHONPATH=python where one of those changed.
+The keys come from the converted models of tests/tiny.  Run it with PYTHONPATH=python when one of those changes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NAMES = (
     "llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "gpt-oss", "phi3", "gpt2", "bloom", "deepseek2", "glm4",
     "falcon", "mamba2", "bert", "lfm2", "qwen35", "rwkv7",
 )  # fmt: skip
-# Sizes that devices have operators for.
+# Sizes for which devices have operators.
 CHANGED = {"mamba2": {"mamba2.ssm.state_size": 128, "mamba2.ssm.inner_size": 96}}
 
 
 def described(name: str, path: Path) -> dict[str, object]:
-    """What a model asks of its file, but for the numbers of its weights."""
+    """Return what a model reads from its file, except the values of its weights."""
     from quire.gguf import GGUFReader
     from quire.models import load_model
     from quire.nn import Weights
@@ -57,7 +57,7 @@ def described(name: str, path: Path) -> dict[str, object]:
         value = reader.metadata[key]
         value = CHANGED.get(name, {}).get(key, value)
         keys[key] = [reader.metadata.type_of(key), value.tolist() if isinstance(value, np.ndarray) else value]
-    # Where two experts' scores are nearly equal, a device may choose the other one and be right; so all are used.
+    # Use all experts: if two scores are nearly equal, a device may rightly choose another expert than the CPU.
     for used, there in (("expert_used_count", "expert_count"), ("expert_group_used_count", "expert_group_count")):
         for key in [key for key in keys if key.endswith(f".{used}")]:
             keys[key] = keys[key.replace(used, there)]

@@ -1,6 +1,7 @@
-"""Make wheels of Linux from a source archive, check them, try them, and print a table: see ci/release.
+"""Build Linux wheels from a source archive, check and try them, and print a table: see ci/release.
 
-Objects that know no Python are compiled once for each machine (SKBUILD_BUILD_DIR): another Python takes the bindings.
+Objects that do not depend on Python are compiled once per machine (SKBUILD_BUILD_DIR); other Pythons only compile the
+bindings.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ WORK = ROOT / "build" / "release"
 DIST = ROOT / "dist"
 TOOLS = Path(sys.executable).parent
 OTHER_BYTES = "OTHER BYTES the second time"
-GLIBC = "2.28"  # what manylinux_2_28 has: Debian 10, RHEL 8
-# Tests of the processor's instructions, of Python's interface, and of the libraries' places.  All operations run once
-# for each machine, as all Pythons have the same objects.  An emulated machine, at a tenth of the speed and without
-# child processes, runs graphs and tokenizers.  Wheels lack quire._native.testing, so tests of single kernels skip.
+GLIBC = "2.28"  # manylinux_2_28: Debian 10, RHEL 8
+# Tests of instruction sets, of Python's C API, and of library locations.  All operations are tested once per machine,
+# because all Pythons share the same objects.  Under emulation, at a tenth of the speed and without child processes,
+# only graphs and tokenizers are tested.  Wheels lack quire._native.testing, so tests of single kernels are skipped.
 ALL_OPERATIONS = "tests/graph"
 TESTS = {
     True: [
@@ -52,7 +53,7 @@ TESTS = {
     ],
 }
 
-# Zig has names of its own for ARM's architectures and for what they may have besides.
+# Zig has its own names for ARM's architectures and their extensions.
 ARM_NAMES = r"""for argument; do
   shift
   case $argument in
@@ -74,7 +75,7 @@ def text_of(version: tuple[int, int]) -> str:
 
 @dataclass
 class Row:
-    """A line of the table."""
+    """A row of the table."""
 
     wheel: str
     size_bytes: int
@@ -86,12 +87,12 @@ class Row:
 
 
 class Failed(Exception):
-    """What a command said before it ended badly."""
+    """A command failed; the message is its output."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What wheels are made for."""
+    """A machine that wheels are built for."""
 
     name: str
 
@@ -104,12 +105,12 @@ class Machine:
         return WORK / self.name
 
     def compilers(self) -> Path:
-        """A folder with cc and c++ for this machine and the oldest C library."""
+        """Create a folder with cc and c++ for this machine and the oldest C library."""
         folder = self.folder / "bin"
         folder.mkdir(parents=True, exist_ok=True)
         zig = next(TOOLS.parent.glob("lib/python3*/site-packages/ziglang/zig"))
         for name in ("cc", "c++"):
-            # Zig checks for undefined behaviour, and tells debuggers everything, where nobody asks it not to.
+            # By default zig adds checks for undefined behaviour, and debugging information.
             options = f"-target {self.name}-linux-gnu.{GLIBC} -fno-sanitize=undefined -g0"
             renamed = ARM_NAMES if self.name == "aarch64" else ""
             text = f'#!/bin/sh\n{renamed}exec {zig} {name} {options} "$@"\n'
@@ -120,7 +121,7 @@ class Machine:
         return folder
 
     def settings(self) -> list[str]:
-        """Of CMake."""
+        """CMake options."""
         settings = {
             "QUIRE_PORTABLE": "ON",
             "QUIRE_TESTING": "OFF",
@@ -130,11 +131,14 @@ class Machine:
         if not self.is_here:
             settings |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.name}
         options = [f"--config-settings=cmake.define.{key}={value}" for key, value in settings.items()]
-        return [*options, "--config-settings=install.strip=false"]  # linked without symbols; strip knows one machine
+        return [
+            *options,
+            "--config-settings=install.strip=false",
+        ]  # it is linked without symbols; this machine's strip cannot process other machines' files
 
 
 def run(*command: str | Path, log: Path | None = None, **environment: str) -> None:
-    """A command that must end well; what it says goes to a file, which is shown where it does not."""
+    """Run a command that must succeed, with its output in a file that is shown on failure."""
     log = log or WORK / "log"
     with log.open("w") as file:
         done = subprocess.run(
@@ -149,8 +153,10 @@ def run(*command: str | Path, log: Path | None = None, **environment: str) -> No
 
 
 def bring_up_to_date(folder: Path, wanted: Path) -> None:
-    """Give a folder the files of another one.  What it has already keeps its time, by which objects are
-    made; the times in archives are all alike."""
+    """Copy the files of a folder to another one.
+
+    Unchanged files keep their time, which decides if objects are compiled again; all times in archives are the same.
+    """
     names = {path.relative_to(wanted) for path in wanted.rglob("*") if path.is_file()}
     for path in list(folder.rglob("*")):
         if path.is_file() and path.relative_to(folder) not in names:
@@ -163,7 +169,7 @@ def bring_up_to_date(folder: Path, wanted: Path) -> None:
 
 
 def source_archive(epoch: str) -> tuple[Path, str]:
-    """The source archive as a user unpacks it, and its name."""
+    """Create and unpack the source archive; return the folder and the archive's name."""
     fresh, unpacked = WORK / "sdist", WORK / "source"
     shutil.rmtree(fresh, ignore_errors=True)
     run(TOOLS / "python", "-m", "build", "--sdist", "--outdir", fresh, ROOT, SOURCE_DATE_EPOCH=epoch)
@@ -177,7 +183,7 @@ def source_archive(epoch: str) -> tuple[Path, str]:
 
 
 def environment_of(python: Python) -> Path:
-    """A virtual environment of a Python with what a build needs."""
+    """Create a virtual environment of a Python with the build requirements."""
     folder = WORK / "pythons" / text_of(python.version)
     if not (folder / "ready").exists():
         run(python.path, "-m", "venv", folder)
@@ -196,7 +202,7 @@ def environment_of(python: Python) -> Path:
 
 
 def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str) -> Path:
-    """A wheel that any Linux with the C library takes."""
+    """Build a wheel for every Linux with the C library."""
     made, compilers = work / "made", machine.compilers()
     shutil.rmtree(made, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
@@ -209,7 +215,7 @@ def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str
         "SKBUILD_BUILD_DIR": str(work / "objects"),
         "SOURCE_DATE_EPOCH": epoch,
         "PYTHONPATH": "",
-        "CCACHE_DISABLE": "1",  # which ggml's build would ask; a second build must compile
+        "CCACHE_DISABLE": "1",  # ggml's build would use ccache, but a second build must really compile
     }
     if not machine.is_here:
         variables["_PYTHON_HOST_PLATFORM"] = f"linux-{machine.name}"
@@ -218,18 +224,18 @@ def build(machine: Machine, python: Python, source: Path, work: Path, epoch: str
     run(*command, *machine.settings(), log=work / f"build-{version}.log", **variables)
     repaired = work / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
-    # auditwheel names the platforms of this machine alone, but finds those of others.
+    # auditwheel can only name platforms of this machine, but "auto" finds those of others.
     arguments = ["repair", "--plat", "auto", "-w", repaired, next(made.glob("*.whl"))]
     run(TOOLS / "auditwheel", *arguments, SOURCE_DATE_EPOCH=epoch)
     wheel = next(repaired.glob("*.whl"))
     found = re.search(rf"manylinux_2_(\d+)_{machine.name}\.whl$", wheel.name)
     if found is None or int(found[1]) > int(GLIBC.split(".")[1]):
-        raise Failed(f"[auditwheel] the wheel must need glibc {GLIBC} at most but is {wheel.name}")
+        raise Failed(f"[auditwheel] the wheel needs a newer glibc than {GLIBC}: {wheel.name}")
     return Path(shutil.copy2(wheel, DIST))
 
 
 def try_here(python: Python, wheel: Path, arguments: list[str]) -> tuple[str, str]:
-    """Install as a user does, without a compiler; an answer, and the tests."""
+    """Install the wheel as a user does, without a compiler; generate an answer and run the tests."""
     folder = WORK / "tried" / text_of(python.version)
     shutil.rmtree(folder, ignore_errors=True)
     run(python.path, "-m", "venv", folder)
@@ -245,13 +251,13 @@ def try_here(python: Python, wheel: Path, arguments: list[str]) -> tuple[str, st
     run(folder / "bin" / "quire", "run", "Tell me a story about a fox", "--seed", "3", "-n", "40", **bare)
     answered = f"{text_of(python.version)}: an answer in {time.monotonic() - start:.1f} s"
     log = WORK / f"tests-{wheel.name}.log"
-    here = {**bare, "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}  # programs that tests start; nothing of ours compiles
+    here = {**bare, "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}  # for programs that tests start; nothing is compiled
     run(folder / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", *arguments, log=log, **here)
     return answered, summary(log)
 
 
 def try_emulated(machine: Machine, wheel: Path, arguments: list[str]) -> tuple[str, str]:
-    """By the emulator, with a Python of Debian for that machine, where both are to be had."""
+    """Try the wheel in the emulator with Debian's Python for that machine, if both are available."""
     version = re.search(r"-cp3(\d+)-", wheel.name)
     log = WORK / f"tests-{wheel.name}.log"
     with log.open("w") as file:
@@ -271,7 +277,7 @@ def try_emulated(machine: Machine, wheel: Path, arguments: list[str]) -> tuple[s
 
 
 def summary(log: Path) -> str:
-    """How many tests passed, in pytest's words."""
+    """Return pytest's summary of the passed tests."""
     found = re.findall(r"(\d+ passed.*?) in [\d.]+s", log.read_text())
     return found[-1] if found else "?"
 
@@ -281,7 +287,7 @@ def digest(path: Path) -> str:
 
 
 def built_again(machine: Machine, python: Python, source: Path, epoch: str, wheel: Path) -> str:
-    """Whether a second build, in other folders, has the same bytes; the first wheel stays."""
+    """Build a wheel again in other folders and compare its bytes; the first wheel is kept."""
     first = Path(shutil.move(wheel, WORK / "first.whl"))
     again = WORK / "again" / source.name
     bring_up_to_date(again, source)
@@ -294,7 +300,7 @@ def built_again(machine: Machine, python: Python, source: Path, epoch: str, whee
 def make(
     machine: Machine, python: Python, source: Path, epoch: str, options: argparse.Namespace, *, is_first: bool
 ) -> Row:
-    """Build, check and try one wheel; `is_first`: of its machine."""
+    """Build, check and try one wheel; `is_first` for the first one of its machine."""
     start = time.monotonic()
     wheel = build(machine, python, source, machine.folder, epoch)
     row = Row(wheel.name, wheel.stat().st_size, time.monotonic() - start)
@@ -314,7 +320,7 @@ def make(
 
 
 def main() -> None:
-    """See ci/release."""
+    """Build, check and try all wheels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machine", action="append", choices=["x86_64", "aarch64"])
     parser.add_argument("--python", action="append", metavar="X.Y")
@@ -335,7 +341,7 @@ def main() -> None:
         for python in pythons
     ]
     print(f"\nsource: {archive}, {(DIST / archive).stat().st_size / 1e6:.1f} MB, time {epoch}")
-    print("| wheel | MB | built in s | tried | tests | |\n|---|---|---|---|---|---|")
+    print("| wheel | MB | build s | tried | tests | |\n|---|---|---|---|---|---|")
     for row in rows:
         size = f"{row.size_bytes / 1e6:.1f}"
         print(f"| {row.wheel} | {size} | {row.build_s:.0f} | {row.tried} | {row.tests} | {row.note} |")

@@ -38,7 +38,7 @@ def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, how: str) -> N
     code, text = checked(tmp_path, {"third.py": "from . import first\n"})
     assert code == 1
     assert text.splitlines() == [
-        "circle of imports:",
+        "import cycle:",
         "  package.first imports package.second",
         "  package.second imports package.third",
         "  package.third imports package.first",
@@ -56,4 +56,4 @@ def test_two_circles_are_both_named(tmp_path: Path) -> None:
     files = {f"{name}.py": f"from .{other} import x\n" for name, other in ("ab", "ba", "cd", "dc")}
     code, text = checked(tmp_path, files)
     assert code == 1
-    assert text.count("circle of imports:") == 2
+    assert text.count("import cycle:") == 2

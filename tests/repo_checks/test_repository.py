@@ -142,21 +142,21 @@ def test_native_layers() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "word"),
     [
-        ("core/dtype.h", '#include "kv/block_pool.h"', "core must not know kv"),
-        ("kernels/norm.cpp", '#include "core/dtype.h"', "kernels must not know core"),
-        ("kernels/avx2/norm.cpp", '#include "core/error.h"', "kernels must not know core"),
-        ("kernels/norm.cpp", "#include <ggml.h>", "ggml belongs to"),
-        ("engine/decoding/decoder.cpp", "#include <ggml-backend.h>", "ggml belongs to"),
-        ("kv/block_table.cpp", '#include "gguf.h"', "ggml belongs to"),
-        ("graph/trace/tracer.cpp", "#include <pybind11/stl.h>", "Python belongs to bindings"),
-        ("engine/scheduling/scheduler.cpp", "#include <chrono>", "must be pure"),
-        ("engine/sampling/sampler.h", '#include "core/device.h"', "must be pure"),
-        ("helper/x.cpp", "", "the folder must be one of"),
-        ("graph/stock/lowering.h", '#include "graph/run/executor.h"', "stock lies below"),
-        ("engine/sampling/sampler.cpp", '#include "engine/scheduling/scheduler.h"', "sampling lies below"),
+        ("core/dtype.h", '#include "kv/block_pool.h"', "core includes kv/block_pool.h"),
+        ("kernels/norm.cpp", '#include "core/dtype.h"', "kernels includes core/dtype.h"),
+        ("kernels/avx2/norm.cpp", '#include "core/error.h"', "kernels includes core/error.h"),
+        ("kernels/norm.cpp", "#include <ggml.h>", "ggml.h"),
+        ("engine/decoding/decoder.cpp", "#include <ggml-backend.h>", "ggml-backend.h"),
+        ("kv/block_table.cpp", '#include "gguf.h"', "gguf.h"),
+        ("graph/trace/tracer.cpp", "#include <pybind11/stl.h>", "pybind11/stl.h"),
+        ("engine/scheduling/scheduler.cpp", "#include <chrono>", "<chrono>"),
+        ("engine/sampling/sampler.h", '#include "core/device.h"', "core/device.h"),
+        ("helper/x.cpp", "", "helper"),
+        ("graph/stock/lowering.h", '#include "graph/run/executor.h"', "stock is below"),
+        ("engine/sampling/sampler.cpp", '#include "engine/scheduling/scheduler.h"', "sampling is below"),
         ("graph/tracer.h", "", "not in a folder of graph"),
-        ("graph/utils.h", "", "must be named for what is in it"),
-        ("graph/trace/tracer.h", "\n" * 501, "must have at most 500 lines"),
+        ("graph/utils.h", "", "graph/utils.h: name the file"),
+        ("graph/trace/tracer.h", "\n" * 501, "the limit is 500"),
     ],
 )
 def test_a_broken_layer_is_found(tmp_path: Path, path: str, text: str, word: str) -> None:
@@ -190,8 +190,8 @@ def test_a_header_that_needs_another_is_found(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "ci" / "check_headers.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "native/kernels/rows/part.h: must compile by itself" in done.stdout
-    assert "3 headers, 1 that do not compile" in done.stdout
+    assert "native/kernels/rows/part.h: " in done.stdout
+    assert "3 headers, 1 of which" in done.stdout
 
 
 def test_one_version() -> None:
