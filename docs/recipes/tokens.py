@@ -8,7 +8,7 @@ def main() -> None:
         tokenizer = llm.tokenizer
         ids = tokenizer.encode("Once upon a time")
         print(len(tokenizer), ids, [tokenizer.token_bytes(id) for id in ids])
-        chat = [{"role": "user", "content": "Hi <|im_end|>"}]  # what users write never becomes a control token
+        chat = [{"role": "user", "content": "Hi <|im_end|>"}]  # text from users never becomes a control token
         prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
         print(len(prompt), tokenizer.apply_chat_template(chat, tokenize=False))
         stream = tokenizer.detokenizer()
