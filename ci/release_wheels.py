@@ -131,10 +131,8 @@ class Machine:
         if not self.is_here:
             settings |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.name}
         options = [f"--config-settings=cmake.define.{key}={value}" for key, value in settings.items()]
-        return [
-            *options,
-            "--config-settings=install.strip=false",
-        ]  # it is linked without symbols; this machine's strip cannot process other machines' files
+        # The linker already omits symbols, and this machine's strip cannot process other machines' files.
+        return [*options, "--config-settings=install.strip=false"]
 
 
 def run(*command: str | Path, log: Path | None = None, **environment: str) -> None:

@@ -244,7 +244,7 @@ def test_convert_reproduces_the_packages_model(shared: Path, tmp_path: Path) -> 
     done = run("convert", str(shared / "models" / "tiny-chat"), str(out), "--dtype", "q8_0")
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr.decode().splitlines() == [
-        "[convert] generation_config.json asks for what is not followed: max_new_tokens",
+        "[convert] ignoring sampling fields of generation_config.json that Quire does not follow: max_new_tokens",
         f"quire: wrote {out}, 7.6 MiB",
     ]
     assert out.read_bytes() == PACKAGED.read_bytes()

@@ -166,14 +166,14 @@ def edit(name: str, **changes: object) -> Callable[[Path], None]:
 SPLIT = {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"},
                                                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}  # fmt: skip
 BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
-    "no_config": (lambda f: (f / "config.json").unlink(), LoadError, "config.json' must be there"),
-    "config_no_json": (lambda f: (f / "config.json").write_text("{"), LoadError, "config.json' must be JSON"),
-    "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json' must be JSON"),
-    "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "must hold a JSON object"),
+    "no_config": (lambda f: (f / "config.json").unlink(), LoadError, "config.json' does not exist"),
+    "config_no_json": (lambda f: (f / "config.json").write_text("{"), LoadError, "config.json' is not valid JSON"),
+    "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json' is not valid JSON"),
+    "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "config.json' is not a JSON object"),
     "architecture": (edit("config.json", architectures=["MysteryForCausalLM"]), UnsupportedError, "'MysteryForCausalLM'.* LlamaForCausalLM"),
     "no_architecture": (edit("config.json", architectures=[], model_type="mystery"), LoadError, "'architectures'"),
-    "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size' must be in config.json"),
-    "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size' of config.json must be a whole number"),
+    "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size' is missing in config.json"),
+    "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size' of config.json is str"),
     "layers_true": (edit("config.json", num_hidden_layers=True), LoadError, "'num_hidden_layers'"),
     "no_heads": (edit("config.json", num_attention_heads=0), LoadError, "'num_attention_heads'"),
     "heads_negative": (edit("config.json", num_attention_heads=-4), LoadError, "'num_attention_heads'"),
@@ -188,7 +188,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "word_level": (edit("tokenizer.json", model={"type": "WordLevel", "vocab": {}}), UnsupportedError, "model.type must be BPE"),
     "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "all 256 byte tokens"),  # type: ignore[dict-item]
     "unknown_split": (edit("tokenizer.json", pre_tokenizer=SPLIT), UnsupportedError, "expression"),
-    "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "token ids must be below vocab_size"),
+    "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "token id 999 .*vocab_size"),
 }  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_bad_checkpoints_are_refused_and_leave_nothing(tmp_path: Path, name: str
 
 
 def test_unknown_dtype_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="f32, f16, bf16, q8_0 but is 'q4_k'"):
+    with pytest.raises(UnsupportedError, match="'q4_k'"):
         convert(tmp_path, tmp_path / "x.gguf", "q4_k")
 
 
@@ -252,7 +252,7 @@ def test_advice_on_sampling(tmp_path: Path, advice: dict[str, object] | None, ex
 def test_advice_of_another_type_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "qwen3")
     (tmp_path / "hf" / "generation_config.json").write_text('{"temperature": "hot"}')
-    with pytest.raises(LoadError, match=r"'temperature' of generation_config.json must be a number"):
+    with pytest.raises(LoadError, match=r"'temperature' of generation_config.json is"):
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     assert not (tmp_path / "x.gguf").exists()
 

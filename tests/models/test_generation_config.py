@@ -37,7 +37,7 @@ def checkpoint(folder: Path, advice: dict[str, object] | None, **config: object)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> str:
-    return " ".join(record.message for record in caplog.records if "not followed" in record.message)
+    return " ".join(record.message for record in caplog.records if "ignoring sampling fields" in record.message)
 
 
 def advised(folder: Path) -> dict[str, object]:
@@ -56,7 +56,7 @@ ODD_VALUES: dict[str, object] = {
 def test_ignored_advice_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     folder = checkpoint(tmp_path / "hf", {"do_sample": True, name: ODD_VALUES.get(name, 7)})
     convert(folder, tmp_path / "x.gguf", "f32")
-    assert f"generation_config.json asks for what is not followed: {name}" in said(caplog)
+    assert said(caplog).endswith(f": {name}")
 
 
 def test_every_field_of_transformers_is_known_and_none_is_said_without_a_reason(
@@ -83,7 +83,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     finally:
         logging.getLogger("quire").removeHandler(handler)
     assert result.exit_code == 0
-    assert any(record.endswith("not followed: guidance_scale, no_repeat_ngram_size") for record in records)
+    assert any(record.endswith(": guidance_scale, no_repeat_ngram_size") for record in records)
 
 
 def test_supported_advice_is_followed(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_advice_passes_through_options_of_other_servers() -> None:
 def test_older_checkpoints_have_it_in_config_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = {"do_sample": False, "temperature": 0.25, "top_k": 50, "suppress_tokens": [3], "no_repeat_ngram_size": 2}
     assert advised(checkpoint(tmp_path / "hf", None, **old)) == {"bad_token_ids": (3,)}
-    assert said(caplog).endswith("config.json asks for what is not followed: no_repeat_ngram_size")
+    assert said(caplog).endswith(": no_repeat_ngram_size")
     drawn = advised(checkpoint(tmp_path / "drawn", None, **old | {"do_sample": True}))
     assert drawn == {"temperature": 0.25, "top_k": 50, "bad_token_ids": (3,)}
     assert advised(checkpoint(tmp_path / "both", {"top_p": 0.5}, **old)) == {"top_p": 0.5}
@@ -129,10 +129,10 @@ def test_older_checkpoints_have_it_in_config_json(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("advice", "text"),
     [
-        ({"suppress_tokens": 3}, "'suppress_tokens' of generation_config.json must be a list of ids"),
-        ({"suppress_tokens": [True]}, "'suppress_tokens' of generation_config.json must hold ids"),
-        ({"bad_words_ids": [3]}, "'bad_words_ids' of generation_config.json must be a list of lists"),
-        ({"typical_p": "x"}, "'typical_p' of generation_config.json must be a number"),
+        ({"suppress_tokens": 3}, "'suppress_tokens' of generation_config.json is int"),
+        ({"suppress_tokens": [True]}, r"'suppress_tokens' of generation_config.json is \[True\]"),
+        ({"bad_words_ids": [3]}, "'bad_words_ids' of generation_config.json"),
+        ({"typical_p": "x"}, "'typical_p' of generation_config.json is str"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be an id or a list of ids"),
     ],
 )

@@ -80,9 +80,7 @@ def test_products_follow_the_conversion_of_the_matrix(tmp_path: Path, case: Case
         before, file = values_of(base), GGUFReader(base.path)
         added = [products(adapter, base)]
         if case.needs_folder:
-            with pytest.raises(
-                UnsupportedError, match=r"^\[adapter\] .*(known for an adapter of PEFT|the model must have)"
-            ):
+            with pytest.raises(UnsupportedError, match=r"^\[adapter\] .*(open the checkpoint folder|in the model$)"):
                 products(adapter, file)
         else:
             added.append(products(adapter, file))

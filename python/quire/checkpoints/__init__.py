@@ -1,7 +1,7 @@
-"""Checkpoint folders of transformers and PEFT, and how they become GGUF files.
+"""Read checkpoint folders of transformers and PEFT, and convert them to GGUF.
 
-``reading/``     config.json and its like, read strictly, beside the fields that transformers knows.
-``mapping/``     the vocabulary in which model files say which keys and tensors of a checkpoint become which of a file.
-``formats/``     checkpoints that other programs quantized: one file per format.
-``conversion/``  the conversion itself, to a file or while a model is opened; adapters too.
+``reading/``     reads config.json and similar files strictly, and knows which fields transformers uses.
+``mapping/``     has what model files use to map a checkpoint's keys and tensors to those of a GGUF file.
+``formats/``     reads checkpoints that other programs quantized; one file per format.
+``conversion/``  converts checkpoints and adapters, to a file or while a model is being opened.
 """

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints to GGUF files, and PEFT's adapters as such."""
+"""Convert Hugging Face checkpoints and PEFT adapters to GGUF."""
 
 from .made_reader import MadeReader, Origin
 from .peft_reader import PeftFolder, PeftReader, opened_adapters

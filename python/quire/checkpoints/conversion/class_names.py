@@ -1,4 +1,4 @@
-"""Which of transformers' classes a checkpoint folder is read as, by its config.json."""
+"""Find the transformers class that a checkpoint is read as, from its config.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..reading.reference import classes_of
 
 __all__ = ["class_of"]
 
-# A model without its head, and before other heads were left out, has the tensors of these classes, or some of them.
+# Endings of class names for models without a head or with more heads, and the endings of the classes whose tensors they
+# share.
 _WITH_HEAD = {"Model": ("ForCausalLM", "ForConditionalGeneration"), "ForPreTraining": ("ForMaskedLM",)}
 _BEST = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "Model")
 
@@ -18,8 +19,8 @@ _BEST = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "Model")
 def class_of(values: Mapping[str, object]) -> tuple[str, bool]:
     """Return the class, and whether the checkpoint may lack its head.
 
-    The first one of ``architectures`` that Quire knows counts; without any, ``model_type`` tells.  Raises LoadError
-    where neither is there.  A class that nobody knows is returned as it is.
+    This is the first class in ``architectures`` that Quire knows.  If ``architectures`` is absent, ``model_type``
+    decides.  Raises LoadError if neither gives a class.  An unknown class is returned as it is.
     """
     listed = values.get("architectures")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
@@ -36,13 +37,13 @@ def class_of(values: Mapping[str, object]) -> tuple[str, bool]:
     if found := next(ranked, None):
         return found, True
     raise LoadError(
-        "[convert] config.json has no class in 'architectures', and its 'model_type' "
-        f"{values.get('model_type')!r} is not one of a known class"
+        "[convert] config.json has no class in 'architectures', and no known class has its 'model_type', "
+        f"{values.get('model_type')!r}"
     )
 
 
 def _with_heads(names: Sequence[str], ends: Sequence[str]) -> Iterator[str]:
-    """Classes with a head; ``ends`` says which ones come first."""
+    """Yield the names with a head in place of those without one, in the order of ``ends``."""
     for name in names:
         for end, others in _WITH_HEAD.items():
             if name.endswith(end):

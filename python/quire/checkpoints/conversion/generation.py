@@ -1,4 +1,4 @@
-"""A checkpoint's advice on sampling as GGUF keys; what of it is not followed is said."""
+"""Write a checkpoint's sampling defaults as GGUF keys, and warn of those that Quire does not follow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["write_sampling"]
 
 _LOG = logging.getLogger("quire")
-# Fields of generation_config.json that truncate, and the keys of a file for them.
+# Fields of generation_config.json that apply to sampling only, with their GGUF keys.
 _TRUNCATION = {name: PARAMETERS[name].gguf for name in ("temperature", "top_p", "min_p", "typical_p")}
-# Those that apply to greedy decoding, too.
+# Fields that also apply to greedy decoding.
 _ALWAYS = {"repetition_penalty": PARAMETERS["repetition_penalty"].gguf}
 _TOP_K, _NEVER = PARAMETERS["top_k"].gguf, PARAMETERS["bad_token_ids"].gguf
 _FOLLOWED = {*_TRUNCATION, *_ALWAYS, "top_k", "do_sample", "suppress_tokens", "bad_words_ids", "eos_token_id"}
-# Those that change the answer and are not followed, with the values that change nothing.
+# Fields that would change the answer but are not followed, with the values that have no effect.
 _NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {
     "max_length": (20,),
     "max_new_tokens": (),
@@ -54,8 +54,8 @@ _NOT_FOLLOWED: Mapping[str, tuple[object, ...]] = {
     "constraints": ([],),
     "force_words_ids": ([],),
 }
-# Those that change nothing here: where memory goes, what is handed out beside the answer, speculation (which draws from
-# the same distribution), weights of beams (one answer has none), padding, encoders, and who wrote the file.
+# Fields without effect here: memory use, outputs other than the answer, speculation (which samples from the same
+# distribution), beam weights (there are no beams), padding, encoders, and the program that wrote the file.
 _WITHOUT_EFFECT = {
     "early_stopping", "length_penalty", "use_mtp", "use_cache", "cache_implementation", "cache_config", "max_cache_len",
     "renormalize_logits", "remove_invalid_values", "output_attentions", "output_hidden_states", "output_scores",
@@ -69,10 +69,10 @@ _WITHOUT_EFFECT = {
 
 
 def write_sampling(writer: GGUFWriter, folder: Path) -> None:
-    """What ``generation_config.json`` says, or ``config.json`` without it; ``do_sample`` false is temperature 0.
+    """Write the sampling defaults of ``generation_config.json``, or of ``config.json`` if it is absent.
 
-    What would change the answer and is not followed is said in a warning that names it.  Raises LoadError for values
-    of another type.
+    ``do_sample`` false becomes temperature 0.  A warning names fields that would change the answer but are not
+    followed.  Raises LoadError for a value of the wrong type.
     """
     config, path = read_json(folder / "config.json"), folder / "generation_config.json"
     advice = Fields("generation_config.json", read_json(path)) if path.is_file() else _of_configuration(config)
@@ -94,21 +94,24 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     left = [name for name in advice.names() if advice.has(name) and not _is_followed(name, advice.value(name))]
     if left or not whole:
         names = ", ".join(sorted([*left, *([] if whole else ["bad_words_ids"])]))
-        _LOG.warning("[convert] %s asks for what is not followed: %s", advice.where, names)
+        _LOG.warning("[convert] ignoring sampling fields of %s that Quire does not follow: %s", advice.where, names)
 
 
 def _check_start(advice: Fields, config: Mapping[str, object]) -> None:
-    """What answers of an encoder-decoder model begin after is read of config.json (models/t5.py)."""
+    """Check the start token of an encoder-decoder model, which models/t5.py reads from config.json."""
     start = advice.value("decoder_start_token_id")
     known = config.get("decoder_start_token_id", config.get("pad_token_id", 0))
     if config.get("is_encoder_decoder") is True and start not in (None, known):
         raise UnsupportedError(
-            f"[convert] 'decoder_start_token_id' of {advice.where} must be that of config.json, {known}, but is {start}"
+            f"[convert] 'decoder_start_token_id' of {advice.where} is {start}: expected {known}, as in config.json"
         )
 
 
 def _of_configuration(config: Mapping[str, object]) -> Fields:
-    """Older checkpoints have it among the model's own fields, and as transformers reads those, greedy if not said."""
+    """Return the sampling fields of ``config.json``, where older checkpoints keep them.
+
+    As in transformers, decoding is greedy unless ``do_sample`` is true.
+    """
     known = (_FOLLOWED | set(_NOT_FOLLOWED)) - {"max_length"}
     if config.get("do_sample") is not True:
         known -= {*_TRUNCATION, "top_k", "do_sample"}
@@ -122,13 +125,16 @@ def _is_followed(name: str, value: object) -> bool:
 
 
 def _suppressed(advice: Fields, n_vocab: object) -> tuple[list[int], bool]:
-    """Tokens that are never drawn, and whether that is all of what must not come: words of several tokens may not."""
+    """Return the tokens that are never drawn, and whether these cover everything that the fields exclude.
+
+    They do not if an excluded word has several tokens.
+    """
     ends = advice.value("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     words = [[id] for id in _ids(advice, "suppress_tokens")]
     listed = advice.value("bad_words_ids") or []
     if not isinstance(listed, list) or not all(isinstance(word, list) for word in listed):
-        raise LoadError(f"[convert] 'bad_words_ids' of {advice.where} must be a list of lists of ids")
+        raise LoadError(f"[convert] 'bad_words_ids' of {advice.where} is not a list of lists of token ids")
     words += [_checked(advice, "bad_words_ids", word) for word in listed if word not in [[end] for end in ends]]
     found = {word[0] for word in words if len(word) == 1}
     if isinstance(n_vocab, int):
@@ -139,12 +145,14 @@ def _suppressed(advice: Fields, n_vocab: object) -> tuple[list[int], bool]:
 def _ids(advice: Fields, name: str) -> list[int]:
     values = advice.value(name)
     if values is not None and not isinstance(values, list):
-        raise LoadError(f"[convert] {name!r} of {advice.where} must be a list of ids but is {type(values).__name__}")
+        raise LoadError(
+            f"[convert] {name!r} of {advice.where} is {type(values).__name__}: expected a list of token ids"
+        )
     return _checked(advice, name, values or [])
 
 
 def _checked(advice: Fields, name: str, values: list[object]) -> list[int]:
     ids = [id for id in values if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < 2**31]
     if len(ids) != len(values):
-        raise LoadError(f"[convert] {name!r} of {advice.where} must hold ids but has {values!r:.80}")
+        raise LoadError(f"[convert] {name!r} of {advice.where} is {values!r:.80}: expected token ids")
     return ids

@@ -1,4 +1,4 @@
-"""Products of two thin matrices, taken through what conversion does to the matrix that they are added to."""
+"""Low-rank products, changed in the way that conversion changes the matrix they are added to."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What a change makes of matrices of one shape: ``W[rows][:, columns]``, transposed where ``turns``, and then each
-    row times its factor."""
+    """The effect of a change on matrices ``W`` of one shape.
+
+    The result is ``W[rows][:, columns]``, transposed if ``turns``, with each row then multiplied by its factor.
+    """
 
     rows: Order
     columns: Order
@@ -54,7 +56,7 @@ class Effect:
     factors: Array
 
     def of(self, product: Product) -> Product:
-        """What the change makes of the product."""
+        """Apply the change to a product."""
         chosen = Product(product.left[self.rows], product.right[:, self.columns])
         chosen = chosen.turned() if self.turns else chosen
         return Product(chosen.left * self.factors[:, None], chosen.right)
@@ -67,9 +69,9 @@ class Effect:
 
 
 def effect_of(change: Change, shape: tuple[int, int], config: Fields) -> Effect | None:
-    """What a change does to matrices of a shape; None for one that does more than an ``Effect`` says.
+    """Return the effect of a change on matrices of a shape; None if an ``Effect`` cannot express it.
 
-    It is tried on ones, on numbers of rows and of columns, and then on random numbers.
+    The change is tried on a matrix of ones, on matrices of row and column numbers, and on random numbers.
     """
     import numpy as np
 
@@ -103,7 +105,7 @@ def effect_of(change: Change, shape: tuple[int, int], config: Fields) -> Effect 
 
 
 def _does(effect: Effect, numbers: Array, expected: Array) -> bool:
-    """Whether an effect makes the one matrix of the other."""
+    """Return whether applying the effect to ``numbers`` gives ``expected``."""
     import numpy as np
 
     rows, columns = (effect.columns, effect.rows) if effect.turns else (effect.rows, effect.columns)

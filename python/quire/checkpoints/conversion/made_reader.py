@@ -1,4 +1,4 @@
-"""A model that is made while it is read, from a checkpoint or from another file."""
+"""A model file that is made while it is being read, from a checkpoint or from another file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _Self = TypeVar("_Self", bound="MadeReader")
 
 @dataclass(frozen=True)
 class Origin:
-    """How a checkpoint is converted: by its class in general, with what config.json says of the text model, and as the
-    tensors that are made of it."""
+    """How a checkpoint is converted: its class's mapping, the text model's configuration, and the resulting tensors."""
 
     mapping: Checkpoint
     config: Fields
@@ -31,13 +30,13 @@ class Origin:
 
 
 class MadeReader(GGUFReader):
-    """A file that is never written: a tensor is made when it is asked for.
+    """A model file whose tensors are never written but made on request.
 
-    Keys and names are in ``writer``'s file, which has no room for data and is removed at the end of ``with``.
+    Keys and names are in ``writer``'s file, which contains no data and is removed at the end of ``with``.
     """
 
     def __init__(self, writer: GGUFWriter) -> None:
-        """``writer``: with all keys and tensors announced."""
+        """``writer`` has all keys, and all tensors announced."""
         self._writer = writer
         super().__init__(writer.reserve())
 
@@ -45,7 +44,7 @@ class MadeReader(GGUFReader):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes the file; tensors that were taken stay."""
+        """Remove the file.  Tensors that were returned remain valid."""
         self._writer.abort()
 
     @property
@@ -54,16 +53,16 @@ class MadeReader(GGUFReader):
 
     @property
     def is_mapped(self) -> bool:
-        """False: what is made from a tensor is in memory alone."""
+        """False, as tensors that are made exist only in memory."""
         return False
 
     @property
     def origin(self) -> Origin | None:
-        """The checkpoint that it is made from; None for other sources."""
+        """The checkpoint that the model is made from; None for other sources."""
         return None
 
     def made(self, name: str, pieces: Iterable[npt.NDArray[np.generic]]) -> Tensor:
-        """The tensor of that name in memory of its own, filled with the storage of ``pieces``, one behind the other."""
+        """Return the tensor ``name`` in newly allocated memory, filled with the joined bytes of ``pieces``."""
         info = self.tensor_info(name)
         out = Tensor.empty(info.dtype, info.shape)
         storage = out.numpy().reshape(-1).view("u1")

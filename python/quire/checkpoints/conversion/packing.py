@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint stores in few bits: which types of files hold them, and their rows in those."""
+"""Keep a checkpoint's quantized matrices exactly, in a GGUF type that can represent them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Packed", "Packer"]
 
-# Matrices whose products can be multiplied by a number of their own: those that layers take with Weights.linear.
+# Matrices that layers read with Weights.linear, whose products can be multiplied by a factor.
 _SCALABLE = re.compile(r"blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(gate|up|down)(_shexp)?)\.weight")
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor whose sources go into the file as they are: ``rows`` of each, all in order where None."""
+    """A tensor that keeps the codes of its sources.  ``rows`` selects and orders the rows of each; None keeps all."""
 
     dtype: str
     matrices: tuple[StoredMatrix, ...]
@@ -33,17 +33,17 @@ class Packed:
 
     @property
     def factor(self) -> float:
-        """What products with it are multiplied by."""
+        """The factor that products with this tensor are multiplied by."""
         return self.matrices[0].factor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what each source gives."""
+        """The shape of each source's part."""
         shape = self.matrices[0].shape
         return shape if self.rows is None else (len(self.rows), shape[-1])
 
     def data(self) -> Iterator[npt.NDArray[np.uint8]]:
-        """The tensor as files hold it, a part at a time."""
+        """Yield the tensor's bytes as stored in a file, one part at a time."""
         for matrix in self.matrices:
             if self.rows is None:
                 yield from by_slabs(matrix, partial(matrix.packed, self.dtype))
@@ -52,7 +52,7 @@ class Packed:
 
 
 class Packer:
-    """Finds out what of a checkpoint is packed."""
+    """Decides which tensors keep their quantized form."""
 
     def __init__(self, checkpoint: StoredCheckpoint, config: Fields) -> None:
         self._checkpoint = checkpoint
@@ -60,7 +60,10 @@ class Packer:
         self._orders: dict[tuple[Change, tuple[int, ...]], Rows | None] = {}
 
     def packed(self, target: Target) -> Packed | None:
-        """None where no type of files holds all of the target's matrices, or where their numbers are changed."""
+        """Return the target in packed form.
+
+        None if no GGUF type represents all of its matrices exactly, or if conversion changes their values.
+        """
         matrices = [self._checkpoint.matrices.get(source) for source in target.sources]
         found = [matrix for matrix in matrices if matrix is not None]
         if not found or len(found) != len(matrices) or target.keep_f32:
@@ -79,9 +82,9 @@ class Packer:
         return Packed(types[0], tuple(found), rows) if types else None
 
     def _order(self, change: Change, shape: tuple[int, ...]) -> Rows | None:
-        """Which rows a change makes of a matrix; None for one that does more than to choose and order rows.
+        """Return the rows that a change selects, in order; None if it does more than select and order rows.
 
-        It is tried on numbers of rows and on numbers of columns.
+        The change is tried on matrices of row numbers and of column numbers.
         """
         key = (change, shape)
         if key not in self._orders:
@@ -93,7 +96,7 @@ def _order(change: Change, shape: tuple[int, ...], config: Fields) -> Rows | Non
     import numpy as np
 
     n_rows, n_columns = shape
-    if max(shape) >= 1 << 24:  # beyond, numbers of rows are no float32
+    if max(shape) >= 1 << 24:  # float32 cannot represent larger row numbers
         return None
     row, column = np.arange(n_rows, dtype=np.float32), np.arange(n_columns, dtype=np.float32)
     try:
@@ -108,5 +111,5 @@ def _order(change: Change, shape: tuple[int, ...], config: Fields) -> Rows | Non
 
 
 def _common(types: Sequence[tuple[str, ...]]) -> list[str]:
-    """Those that are in all, in the order of the first."""
+    """Return the types that all of ``types`` contain, in the order of the first."""
     return [one for one in types[0] if all(one in others for others in types)]

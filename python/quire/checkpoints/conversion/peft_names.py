@@ -1,4 +1,4 @@
-"""Where in a model's file the modules lie that an adapter of PEFT changes."""
+"""Find the matrices of a model file that belong to the modules of a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .made_reader import MadeReader
 __all__ = ["Place", "places_of"]
 
 _WEIGHT = ".weight"
-# The field that a key stands for, also where a function finds it for files.
+# Keys and the configuration fields that they stand for, even if a function computes the key's value.
 _SAME_EVERYWHERE = {"attention.head_count_kv": "num_key_value_heads"}
-# Fields with two names, of which a configuration has one.
+# Fields with two names, of which a configuration has only one.
 _OTHER_NAMES = {"n_head": "num_attention_heads"}
 _Table = Mapping[str, Source]
-_Found = dict[str, list[tuple[str, Source]]]  # by module: matrices of the file, and what they are made of
+_Found = dict[str, list[tuple[str, Source]]]  # by module: matrices of the file, with their sources
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A matrix of the file, the module that it is made of, and what is done to that; None: it is taken as it is."""
+    """A matrix of the file, the module it comes from, and the change between them (None if there is none)."""
 
     target: str
     module: str
@@ -41,13 +41,13 @@ class Place:
 
 
 def places_of(shapes: Mapping[str, tuple[int, int]], base: GGUFReader) -> list[Place]:
-    """Every matrix of ``base`` that modules with these shapes ``[out, in]`` become a part of.
+    """Return the matrices of ``base`` that contain modules with these shapes, ``[out, in]``.
 
-    Names go through the tables that checkpoints of the architecture are converted by.  Raises UnsupportedError for
-    modules that are no matrices of the file, and for what a product of thin matrices cannot follow.
+    Names are found with the tables that convert checkpoints of the architecture.  Raises UnsupportedError for a module
+    without a matrix in the file, and for a change that cannot be applied to a low-rank product.
     """
     found: list[list[Place]] = []
-    refusals: list[tuple[int, str]] = []  # modules without a place, and what is said then
+    refusals: list[tuple[int, str]] = []  # the number of modules without a place, and the error message
     for config, tables in _conversions(base):
         for table in tables:
             modules = _modules(table, shapes)
@@ -57,21 +57,24 @@ def places_of(shapes: Mapping[str, tuple[int, int]], base: GGUFReader) -> list[P
             found.append(_places(modules, shapes, config))
             break
     if not found:
-        _, text = min(refusals, default=(0, "[adapter] the model's architecture must have checkpoints but has none"))
+        _, text = min(refusals, default=(0, "[adapter] no checkpoint format is known for the model's architecture"))
         raise UnsupportedError(text)
     for others in found[1:]:
         if not all(mine.equals(theirs) for mine, theirs in zip(found[0], others, strict=True)):
             raise UnsupportedError(
-                "[adapter] the model must be a checkpoint's folder for an adapter of PEFT, as files of its architecture"
-                " come from checkpoints that differ in these matrices, but is a file"
+                "[adapter] the model is a file, and checkpoints of its architecture differ in the adapted matrices:"
+                " open the checkpoint folder instead to use a PEFT adapter"
             )
     return found[0]
 
 
 def _conversions(base: GGUFReader) -> Iterator[tuple[Fields, list[_Table]]]:
-    """How the model was converted, or may have been: configurations, and tables of names that may be the adapter's."""
+    """Yield the ways in which the model was or may have been converted.
+
+    Each is a configuration, and tables with the names that the adapter may use.
+    """
     if isinstance(base, MadeReader) and (origin := base.origin) is not None:
-        # What became of this very checkpoint, where a class does more than its table says.
+        # The conversion of this very checkpoint, as a class may do more than its table says.
         made = {target.name: Source(target.sources, target.change) for target in origin.targets if not target.stacked}
         yield origin.config, [*_tables(origin.mapping), made]
         return
@@ -80,7 +83,7 @@ def _conversions(base: GGUFReader) -> Iterator[tuple[Fields, list[_Table]]]:
 
 
 class _FieldsOfFile(Fields):
-    """As much of config.json as the keys of a file hold as it was; UnsupportedError naming what else is asked for."""
+    """The fields of config.json that a file's keys preserve; UnsupportedError naming any other that is read."""
 
     def __init__(self, mapping: Checkpoint, metadata: Metadata) -> None:
         arch, values = metadata.text("general.architecture"), dict[str, object]()
@@ -92,7 +95,7 @@ class _FieldsOfFile(Fields):
         self._known = {key.field for key in mapping.keys.values()}
 
     def has(self, name: str) -> bool:
-        """Whether the field is there; False as well for another name of one that is."""
+        """Return whether the field is there.  Also False if only its other name is there."""
         if super().has(name):
             return True
         if name not in self._known and not super().has(_OTHER_NAMES.get(name, name)):
@@ -107,13 +110,13 @@ class _FieldsOfFile(Fields):
 
 def _unknown(name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"[adapter] '{name}' of the checkpoint's config.json must be known for an adapter of PEFT but a GGUF file does"
-        " not tell it: open the checkpoint's folder instead"
+        f"[adapter] a PEFT adapter needs '{name}' of the checkpoint's config.json, which a GGUF file does not contain:"
+        " open the checkpoint folder instead"
     )
 
 
 def _tables(mapping: Checkpoint) -> list[_Table]:
-    """A table of names, and what checkpoints of the model without its head, or of a larger one, make of them."""
+    """Return the class's table of names, and its variants for checkpoints without a head and of larger models."""
     own = {target: Source.of(entry) for target, entry in mapping.tensors.items()}
     homes = dict.fromkeys((*mapping.homes, *HOMES))
     return [
@@ -124,7 +127,7 @@ def _tables(mapping: Checkpoint) -> list[_Table]:
 
 
 def _modules(table: _Table, modules: Collection[str]) -> _Found:
-    """Of each module that a table knows: what matrices of the file are made of it.  Experts are not looked for."""
+    """Return the file's matrices that are made from each module in the table.  Experts are left out."""
     numbers = {part for module in modules for part in module.split(".") if part.isascii() and part.isdecimal()}
     found: _Found = {}
     for target, source in table.items():
@@ -138,20 +141,20 @@ def _modules(table: _Table, modules: Collection[str]) -> _Found:
 
 
 def _refusal(found: _Found, modules: Collection[str], base: GGUFReader) -> tuple[int, str] | None:
-    """How many modules have no place in the file, and what is to be said of them."""
+    """Return the number of modules without a place in the file, and the error message; None if all have one."""
     left = sorted(set(modules) - set(found))
     if left:
         arch, names = base.metadata.text("general.architecture"), ", ".join(left[:5]) + (", ..." if left[5:] else "")
         return len(left), (
-            f"[adapter] every module must be one that architecture '{arch}' has a matrix of its own for (no embedding,"
-            f" norm or expert) but {len(left)} are not: {names}"
+            f"[adapter] {len(left)} of the adapter's modules have no matrix of their own in architecture '{arch}':"
+            f" {names} (embeddings, norms and experts are not supported)"
         )
     for module, matrices in found.items():
         for target, source in matrices:
             if target not in base:
-                return 0, f"[adapter] the model must have '{target}' as '{module}' is adapted but has not"
+                return 0, f"[adapter] '{target}', which '{module}' becomes, is missing in the model"
             if len(source.names) > 1:
-                return 0, f"[adapter] '{module}' must be a matrix by itself in files but '{target}' joins several"
+                return 0, f"[adapter] '{module}' is not a matrix of its own in files: '{target}' joins several modules"
     return None
 
 
@@ -167,20 +170,18 @@ def _places(found: _Found, shapes: Mapping[str, tuple[int, int]], config: Fields
                 effect = effects[key]
                 if effect is None:
                     raise UnsupportedError(
-                        f"[adapter] '{module}' must be a matrix whose rows and columns are only chosen and put in order"
-                        f" for '{target}' but more is done to it"
+                        f"[adapter] unsupported module '{module}': its conversion to '{target}' does more than select"
+                        " and order rows and columns"
                     )
             places.append(Place(target, module, effect))
     targets = [place.target for place in places]
     if len(set(targets)) != len(targets):
-        raise LoadError(
-            f"[adapter] one module must be adapted for each matrix but {sorted(targets)!s:.200} has several"
-        )
+        raise LoadError(f"[adapter] several modules are adapted for one matrix: {sorted(targets)!s:.200}")
     return places
 
 
 def _effect(change: Change, shape: tuple[int, int], config: Fields) -> Effect | None:
-    """Of layers that store their matrix as it is, or as ``[in, out]``."""
+    """Return the effect for a layer that stores its matrix as ``[out, in]`` or as ``[in, out]``."""
     for stored, turns in ((shape, False), (shape[::-1], True)):
         effect = effect_of(change, stored, config)
         if effect is not None and effect.turns == turns:

@@ -1,4 +1,4 @@
-"""Adapters of PEFT: a folder with ``adapter_config.json`` and ``adapter_model.safetensors``."""
+"""Read PEFT adapters: folders with ``adapter_config.json`` and ``adapter_model.safetensors``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["PeftFolder", "PeftReader", "opened_adapters"]
 
 _WEIGHTS, _PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 _HALVES = (".lora_A.weight", ".lora_B.weight")
-_PREFIX = "base_model.model."  # PEFT's own wrapping of the model
+_PREFIX = "base_model.model."  # from PEFT's wrapper of the model
 
 
 class PeftFolder:
-    """An adapter as it lies in its folder: configuration, and of each module ``B A`` without its factor.
+    """An adapter as stored in its folder: the configuration, and ``B A`` of each module without the factor.
 
-    Raises LoadError for what is absent or malformed, UnsupportedError for what Quire does not compute.
+    Raises LoadError for a missing or malformed file, UnsupportedError for an adapter that Quire cannot compute.
     """
 
     def __init__(self, folder: Path) -> None:
         if not (folder / CONFIG).is_file():
-            raise LoadError(f"[adapter] {folder} must be a GGUF file, or a folder with {CONFIG}, but has none")
+            raise LoadError(f"[adapter] {folder} is not an adapter: expected a GGUF file or a folder with {CONFIG}")
         if not (folder / _WEIGHTS).is_file():
             if (folder / _PICKLE).is_file():
                 raise UnsupportedError(
-                    f"[adapter] {folder} must have {_WEIGHTS} but has {_PICKLE}, a pickle, which could run any code:"
-                    " PEFT's save_pretrained writes the other"
+                    f"[adapter] {folder} has {_PICKLE}, a pickle that could run any code: expected {_WEIGHTS}, which"
+                    " PEFT's save_pretrained writes"
                 )
-            raise LoadError(f"[adapter] {folder} must have {_WEIGHTS} but has not")
+            raise LoadError(f"[adapter] {folder} has no {_WEIGHTS}")
         self.config = PeftConfig(folder)
         self._file = SafetensorsFile(folder / _WEIGHTS)
         self.size_bytes = (folder / _WEIGHTS).stat().st_size
@@ -50,19 +50,19 @@ class PeftFolder:
     def _modules(self) -> list[str]:
         names = list(self._file)
         if not names:
-            raise LoadError("[adapter] the file must hold tensors but has none")
+            raise LoadError("[adapter] the file has no tensors")
         for name in names:
             half = next((half for half in _HALVES if name.endswith(half)), None)
             if half is None or not name.startswith(_PREFIX):
                 raise UnsupportedError(
-                    f"[adapter] tensor '{name:.200}' must be {_PREFIX}MODULE{_HALVES[0]} or {_HALVES[1]} but is not"
+                    f"[adapter] unknown tensor '{name:.200}': expected {_PREFIX}MODULE{_HALVES[0]} or {_HALVES[1]}"
                 )
             other = name.removesuffix(half) + _HALVES[half == _HALVES[0]]
             if other not in self._file:
-                raise LoadError(f"[adapter] tensor '{name}' must have its other half but '{other}' is missing")
+                raise LoadError(f"[adapter] tensor '{other}' is missing, the other half of '{name}'")
             module = name.removeprefix(_PREFIX).removesuffix(half)
             if not self.config.targets(module):
-                raise LoadError(f"[adapter] '{module}' must be a module that {CONFIG} adapts but is not")
+                raise LoadError(f"[adapter] '{module}' is not a module that {CONFIG} adapts")
         return [name.removeprefix(_PREFIX).removesuffix(_HALVES[0]) for name in names if name.endswith(_HALVES[0])]
 
     def _product(self, module: str) -> Product:
@@ -70,27 +70,27 @@ class PeftFolder:
         rank = self.config.rank_of(module)
         if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank or not a[1] or not b[0]:
             raise LoadError(
-                f"[adapter] '{module}' must have lora_A [{rank}, in] and lora_B [out, {rank}] but has {list(a)} and"
-                f" {list(b)}"
+                f"[adapter] lora_A and lora_B of '{module}' have shapes {list(a)} and {list(b)}: expected"
+                f" [{rank}, in] and [out, {rank}]"
             )
         right, left = (self._values(f"{_PREFIX}{module}{half}") for half in _HALVES)
         return Product(left, right)
 
     def _values(self, name: str) -> Array:
-        """A half as float32, as which PEFT computes it, too."""
+        """Return one half in float32, in which PEFT computes too."""
         import numpy as np
 
         values = dequantize(self._file.tensor(name))
         if not np.isfinite(values).all():
-            raise LoadError(f"[adapter] the numbers of '{name}' must be finite but one is not")
+            raise LoadError(f"[adapter] '{name}' has a number that is not finite")
         return values
 
 
 class PeftReader(MadeReader):
-    """An adapter of PEFT, read as the GGUF file that goes with ``base``; see ``nn.Adapter``.
+    """A PEFT adapter, read as the GGUF adapter for ``base``; see ``nn.Adapter``.
 
-    Keys and names go to a file in the folder ``scratch``, which is removed at the end of ``with``.  Raises as
-    ``PeftFolder`` and ``places_of``.
+    Keys and names are written to a file in the folder ``scratch``, which is removed at the end of ``with``.  Raises
+    what ``PeftFolder`` and ``places_of`` raise.
     """
 
     def __init__(self, folder: Path, base: GGUFReader, scratch: Path) -> None:
@@ -99,7 +99,7 @@ class PeftReader(MadeReader):
         peft = PeftFolder(folder)
         config, products = peft.config, peft.products
         factors = {module: config.factor_of(module, product.rank) for module, product in products.items()}
-        # A file says one alpha for all of its pairs; factors that do not follow from that go into B.
+        # A GGUF adapter has one alpha for all pairs.  Factors that do not follow from it are multiplied into B.
         same = config.alpha != 0 and all(
             factors[module] == config.alpha / product.rank for module, product in products.items()
         )
@@ -110,9 +110,7 @@ class PeftReader(MadeReader):
                 product = place.effect.of(product.turned() if place.effect.turns else product)
             product = product if same else product.times(factors[place.module])
             if not np.isfinite(product.left).all():
-                raise LoadError(
-                    f"[adapter] the numbers of '{place.module}' times their factor must be finite but are not"
-                )
+                raise LoadError(f"[adapter] the numbers of '{place.module}' times their factor are not finite")
             self._products[place.target] = product
         writer = GGUFWriter(scratch / "adapter.gguf", base.metadata.text("general.architecture"))
         try:
@@ -130,7 +128,7 @@ class PeftReader(MadeReader):
             raise
 
     def tensor(self, name: str) -> Tensor:
-        """A half of a pair, in memory of its own."""
+        """Return one half of a pair, in newly allocated memory."""
         import numpy as np
 
         target, _, half = name.rpartition(".lora_")
@@ -142,16 +140,19 @@ class PeftReader(MadeReader):
 def opened_adapters(
     given: Sequence[tuple[str, float]], base: GGUFReader, load: LoadMode = "mmap"
 ) -> Iterator[list[Adapter]]:
-    """Adapters, GGUF files or folders of PEFT, with their scales, to be read while a model is loaded from ``base``.
+    """Open adapters with their scales, to be read while a model is loaded from ``base``.
 
-    Their tensors stay when the block ends.  Raises as ``GGUFReader`` and ``PeftReader``.
+    Each is a GGUF file or a PEFT folder.  Their tensors remain valid after the block.  Raises what ``GGUFReader`` and
+    ``PeftReader`` raise.
     """
     with ExitStack() as stack:
         adapters = []
         for path, scale in given:
             if not Path(path).is_dir():
                 if Path(path).name in (CONFIG, _WEIGHTS, _PICKLE):
-                    raise LoadError(f"[adapter] {path} must be a GGUF file, or PEFT's folder itself, but lies in one")
+                    raise LoadError(
+                        f"[adapter] {path} is a file in a PEFT folder: expected the folder itself, or a GGUF file"
+                    )
                 adapters.append(Adapter(GGUFReader(path, load), scale))
                 continue
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-")))

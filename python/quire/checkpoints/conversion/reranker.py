@@ -1,4 +1,4 @@
-"""Qwen3-Reranker, published as a causal model: the two rows of its head that count become a classifier's."""
+"""Convert Qwen3-Reranker, which is published as a causal model: two rows of its head become a classifier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK = 4  # the value of pooling_type
 
 
 def is_reranker(folder: Path, config: Fields) -> bool:
-    """Whether the folder, its configuration or its README says so, as llama.cpp's converter looks for it."""
+    """Return whether the folder's name, configuration or README says so, the places llama.cpp's converter checks."""
     if config.value("architectures") != ["Qwen3ForCausalLM"]:
         return False
     readme = folder / "README.md"
@@ -30,15 +30,15 @@ def is_reranker(folder: Path, config: Fields) -> bool:
 
 
 def reranker_entries() -> list[Entry]:
-    """The keys of a classifier that says yes or no."""
+    """Return the keys of a classifier with the labels yes and no."""
     return [("pooling_type", "u32", RANK), ("classifier.output_labels", "string[]", list(YES_OR_NO))]
 
 
 def reranker_head(folder: Path, head: Callable[[], Array]) -> Target:
-    """The classifier's matrix, of rows of the causal model's ``head``.  LoadError where it has no such words."""
+    """Return the classifier's matrix, two rows of ``head``.  Raises LoadError if the vocabulary lacks the labels."""
     tokenizer = Tokenizer.from_pretrained(folder)
     words = [tokenizer.encode(word, add_special=False) for word in YES_OR_NO]
     if any(len(ids) != 1 for ids in words):
-        raise LoadError(f"[convert] a reranker's vocabulary must have tokens for {' and '.join(YES_OR_NO)} but has not")
+        raise LoadError(f"[convert] the reranker's vocabulary has no tokens for {' and '.join(YES_OR_NO)}")
     rows = head()[[ids[0] for ids in words]]
     return Target("cls.output.weight", (), made=rows)

@@ -1,4 +1,4 @@
-"""Converting a checkpoint, tensor by tensor."""
+"""Convert a checkpoint, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ if TYPE_CHECKING:
 
     from ..mapping import Array
 
-DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # with GGUF's general.file_type
+DTYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}  # values of GGUF's general.file_type
 _LOG = logging.getLogger("quire")
-_QUANTIZATION = ("quantization_config", "compression_config")  # as config.json has it, and had it
-# What became of matrices that were quantized by another program.
+_QUANTIZATION = ("quantization_config", "compression_config")  # the name in config.json, and its former name
+# Describes how matrices that another program quantized were converted.
 QUANTIZATION_KEY = "quire.checkpoint.quantization"
-# Fields of config.json that transformers does not know either.
+# Lists the fields of config.json that were ignored because transformers does not know them either.
 IGNORED_KEY = "quire.checkpoint.ignored_fields"
-Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+Progress = Callable[[int, int, str], None]  # number of tensors done, number of all tensors, name
 _HALVES = {"f16", "bf16"}
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 
 
 @contextmanager
 def possible(what: str) -> Iterator[None]:
-    """What divides by a 0 of the configuration, or has no value at one of its numbers, is an error of ``what``."""
+    """Turn arithmetic errors caused by the configuration's numbers into a LoadError that names ``what``."""
     try:
         yield
     except QuireError:
         raise
     except (ArithmeticError, ValueError) as error:
-        raise LoadError(f"[convert] {what} must fit together but do not: {error}") from None
+        raise LoadError(f"[convert] {what} do not fit together: {error}") from None
 
 
 class _Conversion:
-    """One checkpoint on its way."""
+    """The conversion of one checkpoint."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
         self.values = with_old_quantization(flattened(read_json(source / "config.json")), source)
         head = head_class(self.values)
         name, self._may_lack_head = class_of(self.values) if head is None else (head, False)
-        # Heads are other programs' models, of which no table says what has no effect.
+        # Heads are not transformers' models, so that no table tells which fields have no effect.
         reference = reference_of(name) if head is None else None
         self.whole = Fields("config.json", self.values, reference=reference)
         self.mapping = checkpoint_of(name).chosen(self.whole)
@@ -98,7 +98,7 @@ class _Conversion:
         self.targets = [*self.factors, *targets]
 
     def _quantization(self) -> Fields | None:
-        """What the configuration says of quantization, as a whole or of the text model."""
+        """Return the quantization settings of the whole configuration, or else of the text model."""
         for config in (self.whole, self.config):
             for name in _QUANTIZATION:
                 if config.has(name):
@@ -106,7 +106,7 @@ class _Conversion:
         return None
 
     def _factors(self) -> Iterator[Target]:
-        """Numbers that products with packed matrices are multiplied by."""
+        """Yield tensors with the factors that products with packed matrices are multiplied by."""
         import numpy as np
 
         for name, packed in self.packed.items():
@@ -114,32 +114,32 @@ class _Conversion:
                 yield Target(f"{name.removesuffix('.weight')}.scale", (), made=np.array([packed.factor], np.float32))
 
     def _numbers(self) -> Iterator[Entry]:
-        """Keys whose numbers the checkpoint has as tensors of one number."""
+        """Yield keys with numbers that the checkpoint stores as tensors of one number."""
         n_layer = self.config.integer("num_hidden_layers") if self.mapping.numbers else 0
         for key, source in self.mapping.numbers.items():
             names = [source.replace("{i}", str(i)) for i in range(n_layer)]
             yield key, "f32[]", [float(self.checkpoint.values(name).item()) for name in names]
 
     def _with_head(self, targets: list[Target]) -> list[Target]:
-        """Without the head where it is the embedding's matrix; LoadError where it is neither stored nor tied."""
+        """Leave out the head if it is the embedding's matrix.  Raises LoadError if it is neither stored nor tied."""
         by_name = {target.name: target for target in targets}
         head = by_name.get(HEAD)
         if "output" not in self.mapping.tensors or self.mapping.is_head:
             return targets
         if head is None:
             if not self._may_lack_head and not self.mapping.is_tied(self.whole):
-                raise LoadError("[convert] the checkpoint must hold a head, or tie it to the embedding, but does not")
+                raise LoadError("[convert] the checkpoint has no head and does not tie it to the embedding")
             return targets
         if head.change is not None or not self.mapping.is_tied(self.whole):
             return targets
-        if EMBEDDING not in by_name:  # a saved copy of the tied pair, under the head's name
+        if EMBEDDING not in by_name:  # the tied matrix was saved under the head's name
             return [replace(target, name=EMBEDDING) if target is head else target for target in targets]
         if not self._equal(head.sources[0], by_name[EMBEDDING].sources[0]):
             return targets
         return [target for target in targets if target is not head]
 
     def _without_copies(self, targets: list[Target]) -> list[Target]:
-        """Without what layers that predict later tokens only repeat: the embedding and the head."""
+        """Leave out the copies of embedding and head in layers that predict later tokens."""
         by_name = {target.name: target for target in targets}
         embedding = by_name.get(EMBEDDING)
         of_model = {"embed_tokens": embedding, "shared_head_head": by_name.get(HEAD, embedding)}
@@ -152,7 +152,7 @@ class _Conversion:
         return [target for target in targets if not is_copy(target)]
 
     def _head_rows(self, targets: list[Target]) -> Array:
-        """The matrix of the output, which may be the embedding's."""
+        """Return the output matrix, which may be the embedding's."""
         by_name = {target.name: target for target in targets}
         (values,) = self.pieces(by_name.get(HEAD, by_name[EMBEDDING]))
         return values
@@ -166,7 +166,7 @@ class _Conversion:
         return all((mine[i : i + 1024] == theirs[i : i + 1024]).all() for i in range(0, len(mine), 1024))
 
     def shape(self, target: Target) -> tuple[int, ...]:
-        """Of the tensor that is written; a change is tried on zeros."""
+        """Return the shape of the tensor that is written.  A change is tried on zeros."""
         import numpy as np
 
         if target.made is not None:
@@ -176,20 +176,20 @@ class _Conversion:
             return target.packing.shape(target.name, shapes)
         if target.change is transposed and any(source in self.checkpoint.matrices for source in target.sources):
             raise UnsupportedError(
-                f"[convert] '{target.sources[0]}' must not be quantized, as layers of its kind store [in, out], but is"
+                f"[convert] unsupported quantized tensor '{target.sources[0]}': layers of its kind store [in, out]"
             )
         if target.change is not None:
             with possible(f"the configuration and '{target.sources[0]}' of {shapes[0]}"):
                 shapes = [target.change(np.zeros(shape, np.float32), self.config).shape for shape in shapes]
         if len({shape if target.stacked else shape[1:] for shape in shapes}) != 1:
             found = sorted(set(shapes))
-            raise LoadError(f"[convert] the tensors of '{target.name}' must have one shape but have {found}")
+            raise LoadError(f"[convert] the tensors of '{target.name}' have shapes {found}: expected one shape")
         if target.stacked:
             return (len(shapes), *shapes[0])
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
-        """The tensor as the file holds it, a part at a time."""
+        """Yield the tensor as stored in the file, one part at a time."""
         if target.packing is not None:
             blocks, exponents = (self.checkpoint.bytes_of(source) for source in target.sources)
             if blocks.ndim == 3:
@@ -213,8 +213,11 @@ class _Conversion:
             yield target.change(values, self.config) if target.change is not None else values
 
     def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
-        """Vectors and routers stay f32; rows that do not divide into blocks become f16; what is packed stays so, and
-        what a library makes numbers of 16 bits of is kept in those."""
+        """Return the dtype of a tensor: ``wanted``, with these exceptions.
+
+        Vectors and routers are f32.  Rows that do not divide into blocks become f16.  Packed tensors keep their type,
+        and a tensor that its quantization library dequantizes to 16 bits keeps that 16-bit type.
+        """
         if target.packing is not None:
             return DType(target.packing.dtype)
         if target.name in self.packed:
@@ -231,7 +234,7 @@ class _Conversion:
         return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
 
     def fate(self, dtypes: dict[str, DType], shapes: dict[str, tuple[int, ...]]) -> str:
-        """What becomes of the quantized matrices, and the memory that this takes; empty where there are none."""
+        """Describe how the quantized matrices are stored, and their size; empty if there are none."""
         if not self.checkpoint.matrices:
             return ""
         kept, other, n_bytes = Counter[str](), Counter[str](), 0
@@ -249,7 +252,7 @@ class _Conversion:
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:
-    """The first names, and the number of the others."""
+    """Join the first ``most`` names, followed by the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{name!s:.80}" for name in names[:most]) + more
 
@@ -259,17 +262,17 @@ def convert(
 ) -> None:
     """Write the checkpoint in ``folder`` as the GGUF file ``out``.
 
-    ``dtype`` is that of matrices: f32, f16, bf16 or q8_0; vectors are f32.  What another program quantized stays in few
-    bits where a type of files holds it exactly (docs/quantization.md).  One tensor is in memory at a time, and
-    ``out`` appears when complete.  Before data is written, the model that the file is for has found all its keys and
-    tensors in it.  Raises LoadError for a folder that is no sound checkpoint, UnsupportedError for an architecture, a
-    field, a tokenizer or a dtype that is not known, CapacityError when the disk is full.
+    ``dtype`` is the type of matrices: f32, f16, bf16 or q8_0.  Vectors are f32.  A matrix that another program
+    quantized stays quantized if a GGUF type represents it exactly (docs/quantization.md).  One tensor is in memory at a
+    time, and ``out`` appears only when it is complete.  Before any data is written, the architecture checks that the
+    file has all keys and tensors it needs.  Raises LoadError for a malformed checkpoint, UnsupportedError for an
+    unknown architecture, field, tokenizer or dtype, CapacityError if the disk is full.
     """
     if dtype not in DTYPES:
-        raise UnsupportedError(f"[convert] the dtype must be one of {', '.join(DTYPES)} but is '{dtype}'")
+        raise UnsupportedError(f"[convert] unknown dtype '{dtype}': expected {', '.join(DTYPES)}")
     todo = _Conversion(Path(folder))
     if todo.mapping.is_head:
-        raise UnsupportedError("[convert] the checkpoint must be of a model but is a head: it opens as a model's draft")
+        raise UnsupportedError("[convert] the checkpoint is a head, not a model: open it as the draft of a model")
     with GGUFWriter(out, todo.arch) as writer:
         dtypes = _announce(writer, todo, dtype)
         load_model(GGUFReader(writer.reserve()), predicts=True)
@@ -284,19 +287,19 @@ def convert(
 
 
 def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DType]:
-    """Everything that comes before the data; the dtype of each tensor."""
+    """Write everything that precedes the data, and return the dtype of each tensor."""
     _write_keys(writer, todo, dtype)
     dtypes, shapes = {}, {}
     for target in todo.targets:
         shape = shapes[target.name] = todo.shape(target)
         dtypes[target.name] = todo.dtype(target, shape, DType(dtype))
         writer.add_tensor(target.name, dtypes[target.name], shape)
-        if target.name == "token_types.weight":  # without the key llama.cpp opens no encoder
+        if target.name == "token_types.weight":  # llama.cpp does not open an encoder without this key
             writer.set("tokenizer.ggml.token_type_count", shape[0], "u32")
     if fate := todo.fate(dtypes, shapes):
         writer.set(QUANTIZATION_KEY, fate)
         _LOG.warning("[convert] %s", fate)
-    # Models are opened before there is other data, and want to know these.
+    # The model is opened before the other data is written, and needs these.
     for target in todo.factors:
         for data in todo.data(target, dtypes[target.name]):
             writer.write(target.name, data)
@@ -304,10 +307,10 @@ def _announce(writer: GGUFWriter, todo: _Conversion, dtype: str) -> dict[str, DT
 
 
 class CheckpointReader(MadeReader):
-    """A checkpoint folder, read as the file that ``convert`` would make of it; its data is never written.
+    """A checkpoint folder, read as the file that ``convert`` would write, without writing its data.
 
-    A tensor is converted when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has
-    no room for data and is removed at the end of ``with``.  Raises as ``convert``.
+    Tensors are converted on request.  Keys and names are written to a file in the folder ``scratch``, which contains no
+    data and is removed at the end of ``with``.  Raises what ``convert`` raises.
     """
 
     def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
@@ -323,16 +326,16 @@ class CheckpointReader(MadeReader):
 
     @property
     def identity(self) -> str:
-        """Empty: nobody can tell whether the checkpoint is the same another time."""
+        """Empty, as it cannot be checked whether the checkpoint is the same the next time."""
         return ""
 
     @property
     def origin(self) -> Origin:
-        """How it is converted."""
+        """How the checkpoint is converted."""
         return Origin(self._todo.mapping, self._todo.config, self._todo.targets)
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor: over the checkpoint's mapped file where that holds the same, else in memory of its own."""
+        """Return the tensor, from the checkpoint's mapped file if that has the same bytes, else newly allocated."""
         info, target = self.tensor_info(name), self._targets[name]
         if (
             len(target.sources) == 1

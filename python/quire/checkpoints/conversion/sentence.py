@@ -1,4 +1,4 @@
-"""What sentence-transformers says of a checkpoint: which vectors are an embedding, and what goes before a text.
+"""Read sentence-transformers' files: how token vectors become an embedding, and the prompts for texts.
 
 Source: sentence-transformers' modules (Reimers and Gurevych 2019) and the files that they save.
 """
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Sentences", "read_sentences"]
 
-# Values of GGUF's key by the modes of 1_Pooling/config.json.
+# Modes of 1_Pooling/config.json, with the values of GGUF's pooling_type.
 _MODES = {"mean": 1, "mean_tokens": 1, "cls": 2, "cls_token": 2, "lasttoken": 3}
 _MEAN = 1
-# Modules that leave a vector's direction as it is: embeddings are brought to length 1 on demand.
+# Modules that do not change a vector's direction.  Embeddings are normalized on request.
 _WITHOUT_EFFECT = ("Transformer", "Normalize", "Dropout")
-# Of torch's classes of activations, those that GGUF's key of ours names.
+# Torch's activation classes, with their names in Quire's GGUF key.
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh"}
-# What brings a cross-encoder's score into the range that it is shown in.
+# Activations that a cross-encoder's score may go through.
 _SCORE_ACTIVATIONS = {"Identity": "identity", "Sigmoid": "sigmoid"}
-_LENGTHS = "sentence_*_config.json"  # of the module Transformer: bert, roberta and others
+_LENGTHS = "sentence_*_config.json"  # the Transformer module's: bert, roberta and others
 
 
 @dataclass
 class Sentences:
-    """What the modules of a folder say, as GGUF has it; see docs/gguf.md for the keys."""
+    """The GGUF keys and tensors for a folder's modules; docs/gguf.md describes the keys."""
 
-    keys: list[Entry] = field(default_factory=list)  # below the architecture's name
-    own: list[Entry] = field(default_factory=list)  # whole names
-    targets: list[Target] = field(default_factory=list)  # matrices on the vectors
+    keys: list[Entry] = field(default_factory=list)  # without the architecture's prefix
+    own: list[Entry] = field(default_factory=list)  # with full names
+    targets: list[Target] = field(default_factory=list)  # matrices that embeddings are multiplied by
 
 
 def read_sentences(folder: Path, whole: Fields) -> Sentences:
-    """Of the modules of a folder, and of what its files and ``whole``, config.json, say of texts.
+    """Read the modules of a folder and its settings for texts.  ``whole`` is config.json.
 
-    LoadError for files that are malformed, UnsupportedError for a pooling, a module or a rule that is not known.
+    Raises LoadError for a malformed file, UnsupportedError for an unknown pooling, module or setting.
     """
     found, mode, n_dense = Sentences(), None, 0
     for kind, path in _modules(folder):
@@ -58,29 +58,30 @@ def read_sentences(folder: Path, whole: Fields) -> Sentences:
             n_dense += 1
         elif kind not in _WITHOUT_EFFECT:
             raise UnsupportedError(
-                f"[convert] modules.json must have Transformer, Pooling, Dense, Dropout and Normalize but has '{kind}'"
+                f"[convert] unknown module '{kind}' in modules.json: expected Transformer, Pooling, Dense, Dropout or"
+                " Normalize"
             )
         elif kind == "Transformer" and path not in ("", "."):
-            raise UnsupportedError(f"[convert] the transformer of modules.json must lie beside it but is in '{path}'")
+            raise UnsupportedError(f"[convert] the path of Transformer in modules.json is '{path}': expected ''")
     found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
     return found
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The last name of each module's class, and its folder."""
+    """Return each module's class name, without its package, and folder."""
     path = folder / "modules.json"
     if not path.is_file():
         return []
     try:
         modules = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"[convert] '{path}' must be JSON: {error}") from None
+        raise LoadError(f"[convert] '{path}' is not valid JSON: {error}") from None
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise LoadError(f"[convert] '{path}' must hold a list of modules")
+        raise LoadError(f"[convert] '{path}' is not a list of modules")
     found = [(str(module.get("type", "")).rpartition(".")[2], str(module.get("path", ""))) for module in modules]
     for _, below in found:
         if Path(below).is_absolute() or ".." in Path(below).parts:
-            raise LoadError(f"[convert] '{path}' must name folders below its own but names {below!r:.60}")
+            raise LoadError(f"[convert] '{path}' names the folder {below!r:.60}: expected one below its own")
     return found
 
 
@@ -93,31 +94,35 @@ def _pooling(config: Fields) -> int:
     if config.has("pooling_mode"):
         wanted = [config.text("pooling_mode", "")]
     if len(wanted) != 1 or wanted[0] not in _MODES:
-        raise UnsupportedError(f"[convert] the pooling must be one of mean, cls, lasttoken but is {wanted}")
+        raise UnsupportedError(f"[convert] unknown pooling {wanted}: expected mean, cls or lasttoken")
     if not config.flag("include_prompt", True):
-        raise UnsupportedError("[convert] 'include_prompt' of the pooling must be true but is false")
+        raise UnsupportedError("[convert] 'include_prompt' of the pooling is false: expected true")
     config.refuse_unread(("word_embedding_dimension", "embedding_dimension"))
     return _MODES[wanted[0]]
 
 
 def _add_dense(found: Sentences, place: Path, path: str, name: str, mode: int | None) -> None:
-    """A matrix, with what follows it; one that is not linear must follow the pooling of a single token."""
+    """Add a Dense module.  One with an activation is only supported after pooling that takes a single token."""
     config = Fields(f"{path}/config.json", read_json(place / "config.json"))
     kind = config.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if kind not in _ACTIVATIONS:
         words = " or ".join(_ACTIVATIONS)
-        raise UnsupportedError(f"[convert] 'activation_function' of '{path}' must be {words} but is '{kind}'")
+        raise UnsupportedError(f"[convert] 'activation_function' of '{path}' is '{kind}': expected {words}")
     if kind != "Identity" and mode in (None, _MEAN):
-        raise UnsupportedError(f"[convert] the vectors of '{path}' must be of one token for {kind} but are means")
+        raise UnsupportedError(
+            f"[convert] unsupported {kind} in '{path}' after mean pooling: expected cls or lasttoken pooling"
+        )
     if name not in ("dense_2", "dense_3"):
-        raise UnsupportedError("[convert] modules.json must have at most two of Dense but has more")
+        raise UnsupportedError("[convert] modules.json has more than two Dense modules: expected at most 2")
     n_in, n_out = config.integer("in_features", low=1), config.integer("out_features", low=1)
     if not (place / "model.safetensors").is_file():
-        raise LoadError(f"[convert] '{place}' must hold model.safetensors but does not")
+        raise LoadError(f"[convert] '{place}' has no model.safetensors")
     tensors = SafetensorsFile(place / "model.safetensors")
     wanted = {"linear.weight": (n_out, n_in), **({"linear.bias": (n_out,)} if config.flag("bias", True) else {})}
     if {tensor: tensors.shape(tensor) for tensor in tensors} != wanted:
-        raise LoadError(f"[convert] '{place}/model.safetensors' must hold {wanted} but does not")
+        raise LoadError(
+            f"[convert] the tensors of '{place}/model.safetensors' do not match its config.json: expected {wanted}"
+        )
     for tensor in wanted:
         values: Array = dequantize(tensors.tensor(tensor))
         found.targets.append(Target(tensor.replace("linear", name), (), made=values))
@@ -127,20 +132,20 @@ def _add_dense(found: Sentences, place: Path, path: str, name: str, mode: int | 
 
 
 def _lengths(folder: Path) -> Iterator[Entry]:
-    """How many tokens are read of a text."""
+    """Yield the largest number of tokens of a text."""
     if not (folder / "modules.json").is_file():
         return
     for path in sorted(folder.glob(_LENGTHS)):
         config = Fields(path.name, read_json(path))
         if config.flag("do_lower_case", False):
-            raise UnsupportedError(f"[convert] 'do_lower_case' of '{path.name}' must be false but is true")
+            raise UnsupportedError(f"[convert] 'do_lower_case' of '{path.name}' is true: expected false")
         if config.has("max_seq_length"):
             yield "quire.embedding.max_tokens", "u32", config.integer("max_seq_length", low=1)
         return
 
 
 def _prompts(folder: Path) -> Iterator[Entry]:
-    """What is put before texts, by name."""
+    """Yield the prompts that precede texts, by name."""
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return
@@ -153,12 +158,12 @@ def _prompts(folder: Path) -> Iterator[Entry]:
     if config.has("default_prompt_name"):
         default = config.text("default_prompt_name")
         if default not in names:
-            raise LoadError(f"[convert] 'default_prompt_name' must be one of the prompts but is '{default}'")
+            raise LoadError(f"[convert] 'default_prompt_name' is '{default}', which is not the name of a prompt")
         yield "quire.embedding.default_prompt", "string", default
 
 
 def _activation(folder: Path, whole: Fields) -> Iterator[Entry]:
-    """What a cross-encoder's score goes through; in which file it is named depends on the version."""
+    """Yield the activation of a cross-encoder's score.  The file that names it depends on the version."""
     named: dict[str, str] = {}
     path = folder / "config_sentence_transformers.json"
     places = [(Fields(path.name, read_json(path)), "activation_fn")] if path.is_file() else []
@@ -174,10 +179,10 @@ def _activation(folder: Path, whole: Fields) -> Iterator[Entry]:
         module, _, last = kind.rpartition(".")
         if last not in _SCORE_ACTIVATIONS or not f"{module}.".startswith("torch.nn."):
             raise UnsupportedError(
-                f"[convert] '{name}' of {fields.where} must be Identity or Sigmoid of torch.nn but is '{kind}'"
+                f"[convert] '{name}' of {fields.where} is '{kind}': expected Identity or Sigmoid of torch.nn"
             )
         named[fields.where] = _SCORE_ACTIVATIONS[last]
     if len(set(named.values())) > 1:
-        raise UnsupportedError(f"[convert] a cross-encoder must have one activation but has {named}")
+        raise UnsupportedError(f"[convert] the files name different activations of the cross-encoder: {named}")
     if named:
         yield "quire.score.activation", "string", next(iter(named.values()))

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer as GGUF keys."""
+"""Write a checkpoint's tokenizer as GGUF keys."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]", "end_ids": "u32[]"}
 
 
 def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
-    """Tokens, merges, special ids, chat templates.
+    """Write tokens, merges, special ids and chat templates.
 
-    Raises what ``Tokenizer.from_pretrained`` raises, and LoadError for ids that the model has no row for.
+    Raises what ``Tokenizer.from_pretrained`` raises, and LoadError for an id that the model has no row for.
     """
     vocabulary = read_pretrained(folder)
     n_tokens = len(vocabulary.texts)
     if n_tokens > n_vocab:
-        raise LoadError(f"[convert] token ids must be below vocab_size, {n_vocab}, but one is {n_tokens - 1}")
+        raise LoadError(f"[convert] token id {n_tokens - 1} is out of range: expected less than vocab_size {n_vocab}")
     for key, value in _filled(vocabulary, n_vocab - n_tokens).gguf_metadata().items():
         if isinstance(value, bool | str):
             writer.set(key, value)
@@ -40,7 +40,7 @@ def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
 
 
 def _filled(vocabulary: Vocabulary, n_missing: int) -> Vocabulary:
-    """With rows that no token has, in between and ``n_missing`` behind, as unused tokens with a text of their own."""
+    """Give rows without a token an unused token with a unique text, including ``n_missing`` rows at the end."""
     kinds = [*vocabulary.kinds, *[TokenKind.UNUSED] * n_missing]
     texts = [*vocabulary.texts, *[""] * n_missing]
     numbered = enumerate(zip(texts, kinds, strict=True))

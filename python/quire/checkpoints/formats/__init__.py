@@ -1,7 +1,7 @@
-"""Checkpoints that other programs quantized, by ``quant_method``: one file for each format.
+"""Read checkpoints that other programs quantized, by ``quant_method``; one file per format.
 
-A format reads its fields of ``quantization_config`` and gives a ``StoredMatrix`` for each matrix under the name of the
-tensor that it stands for (``folder.FORMATS``).  Architectures know nothing of that.
+A format reads its fields of ``quantization_config`` and returns a ``StoredMatrix`` for each matrix, under the name of
+the unquantized tensor (``folder.FORMATS``).  Architectures do not see the difference.
 """
 
 from .folder import StoredCheckpoint, by_slabs

@@ -1,7 +1,7 @@
-"""AWQ (Lin et al. 2023) as AutoAWQ stores it, in its form GEMM.
+"""Read AWQ (Lin et al. 2023) in AutoAWQ's GEMM version.
 
-Of a module: ``qweight`` [columns, rows * bits / 32], ``qzeros`` [groups, rows * bits / 32], ``scales`` [groups, rows].
-Of 8 codes in a word, those of even rows come first.
+A module has ``qweight`` [columns, rows * bits / 32], ``qzeros`` [groups, rows * bits / 32] and ``scales``
+[groups, rows].  A word has 8 codes, those of even rows first.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
     from .codes import Codes
 
 BITS = (4, 8)
-ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word of 4-bit codes row i lies
+ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # position of row i in a word of 4-bit codes
 WITHOUT_EFFECT = ("backend", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config", "desc_act", "sym",
                   "damp_percent", "true_sequential", "meta", "modules_in_block_to_quantize")  # fmt: skip
 
 
 def awq(config: Fields, tensors: SafetensorsFolder) -> Contents:
-    """The matrices of ``quant_method`` awq.  UnsupportedError for other bits, other forms, and no zero points."""
+    """Return the matrices of ``quant_method`` awq.
+
+    Raises UnsupportedError for other numbers of bits, other versions, and matrices without zero points.
+    """
     bits = config.integer("bits", 4)
     check_bits(config, bits, BITS)
     form = (config.text("version", "") or config.text("format", "gemm")).lower()
     config.read(("version", "format", *WITHOUT_EFFECT))
     if form != "gemm":
-        raise UnsupportedError(f"[convert] 'version' of {config.where} must be gemm but is '{form}'")
+        raise UnsupportedError(f"[convert] 'version' of {config.where} is '{form}': expected gemm")
     if not config.flag("zero_point", True):
-        raise UnsupportedError(f"[convert] 'zero_point' of {config.where} must be true but is not")
+        raise UnsupportedError(f"[convert] 'zero_point' of {config.where} is false: expected true")
     group_size = config.integer("group_size", 128, low=-1)
     found = Contents()
     for module in packed_modules(tensors):
@@ -52,7 +55,7 @@ def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int)
     n_rows = n_words * 32 // bits
     group = n_columns if group_size in (-1, 0) else group_size
     if n_columns % group:
-        raise LoadError(f"[convert] the {n_columns} columns of '{module}' must be groups of {group} but are not")
+        raise LoadError(f"[convert] the {n_columns} columns of '{module}' do not divide into groups of {group}")
     check_shape(tensors, scales, (n_columns // group, n_rows))
     stored(tensors, qzeros, "I32", "U32")
     check_shape(tensors, qzeros, (n_columns // group, n_words))
@@ -69,7 +72,7 @@ def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int)
 
 
 def _codes(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int) -> Codes:
-    """Rows ``[begin, end)`` of the matrix, which are columns of the tensor."""
+    """Return rows ``[begin, end)`` of the matrix, which are columns of the tensor."""
     import numpy as np
 
     n = 32 // bits

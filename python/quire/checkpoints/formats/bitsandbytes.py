@@ -1,9 +1,9 @@
-"""``bitsandbytes`` (Dettmers et al. 2022 and 2023): 4 bits with a table of values, and 8 bits by row.
+"""Read ``bitsandbytes`` (Dettmers et al. 2022 and 2023): 4 bits with a table of values, and 8 bits by row.
 
-Of a module in 4 bits: ``weight``, two numbers in a byte, the first one in its high bits, and beside it ``absmax`` for
-each block of neighbours, ``quant_map``, the values of codes, and ``quant_state.bitsandbytes__nf4`` (or fp4), JSON
-with the shape.  Where ``absmax`` is in 8 bits itself, ``nested_absmax`` and ``nested_quant_map`` belong to it.
-In 8 bits: ``weight``, and ``SCB`` with the largest magnitude of each row.
+A 4-bit module has ``weight`` with two codes per byte, the first in the high bits; ``absmax``, the largest magnitude of
+each block of consecutive numbers; ``quant_map``, the values of the codes; and ``quant_state.bitsandbytes__nf4`` (or
+fp4), JSON with the shape.  If ``absmax`` is itself in 8 bits, ``nested_absmax`` and ``nested_quant_map`` dequantize it.
+An 8-bit module has ``weight``, and ``SCB`` with the largest magnitude of each row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = ("nf4", "fp4")
 STORAGE = ("U8", "I8", "BF16", "F16", "F32")
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 STATE_FIELDS = ("quant_type", "blocksize", "dtype", "shape", "nested_blocksize", "nested_dtype", "nested_offset")
-# How activations are rounded and where weights lie; the types are those of each tensor's own state.
+# Fields about rounding of activations and placement of weights.  Types are read from each tensor's own state.
 WITHOUT_EFFECT = (
     "_load_in_4bit", "_load_in_8bit", "load_in_4bit", "load_in_8bit", "llm_int8_threshold", "llm_int8_skip_modules",
     "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype", "bnb_4bit_quant_type",
@@ -35,7 +35,7 @@ MOST_STATE_BYTES = 1 << 16
 
 
 def bitsandbytes(config: Fields, tensors: SafetensorsFolder) -> Contents:
-    """The matrices of ``quant_method`` bitsandbytes."""
+    """Return the matrices of ``quant_method`` bitsandbytes."""
     config.read(WITHOUT_EFFECT)
     found = Contents()
     for name in tensors:
@@ -51,7 +51,7 @@ def bitsandbytes(config: Fields, tensors: SafetensorsFolder) -> Contents:
 
 
 class RowMatrix(StoredMatrix):
-    """Whole numbers of 8 bits, times the row's largest magnitude, over 127."""
+    """8-bit integers, multiplied by the row's largest magnitude / 127."""
 
     def __init__(self, tensors: SafetensorsFolder, name: str, largest: str) -> None:
         super().__init__(name, stored(tensors, name, "I8", n_dims=2).shape, "f32")
@@ -59,7 +59,7 @@ class RowMatrix(StoredMatrix):
         check_shape(tensors, largest, (self.n_rows,), (self.n_rows, 1))
         form = f"{name}_format"
         if form in tensors and stored(tensors, form, "U8").any():
-            raise UnsupportedError(f"[convert] tensor '{form}' must be 0, rows, but is not")
+            raise UnsupportedError(f"[convert] tensor '{form}' is not 0: expected the layout by rows")
         self._tensors, self._largest = tensors, largest
 
     def values(self, begin: int, end: int) -> Floats:
@@ -72,23 +72,23 @@ class RowMatrix(StoredMatrix):
 
 
 class FourBitMatrix(StoredMatrix):
-    """Values of a table, times the largest magnitude of the block of neighbours that they lie in, across rows."""
+    """Values from a table, multiplied by the largest magnitude of their block.  A block may cross rows."""
 
     def __init__(self, tensors: SafetensorsFolder, name: str, parts: list[str]) -> None:
         self._tensors = tensors
         state = self._state(name, parts)
         dtype, shape = state.text("dtype"), state.items("shape")
         if dtype not in DTYPES:
-            raise UnsupportedError(f"[convert] 'dtype' of {state.where} must be one of {list(DTYPES)} but is '{dtype}'")
+            raise UnsupportedError(f"[convert] 'dtype' of {state.where} is '{dtype}': expected one of {list(DTYPES)}")
         if len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
-            raise LoadError(f"[convert] 'shape' of {state.where} must be two numbers above 0 but is {shape}")
+            raise LoadError(f"[convert] 'shape' of {state.where} is {shape}: expected two positive numbers")
         super().__init__(name, tuple(int(str(n)) for n in shape), DTYPES[dtype])
         stored(tensors, name, *STORAGE)
         self._block = state.integer("blocksize", low=1)
         n = math.prod(self.shape)
         n_bytes = tensors.array(name).nbytes
         if n_bytes != -(-n // 2):
-            raise LoadError(f"[convert] tensor '{name}' must have {-(-n // 2)} bytes but has {n_bytes}")
+            raise LoadError(f"[convert] tensor '{name}' has {n_bytes} bytes: expected {-(-n // 2)}")
         n_blocks = -(-n // self._block)
         check_shape(tensors, f"{name}.quant_map", (16,))
         check_shape(tensors, f"{name}.absmax", (n_blocks,))
@@ -104,24 +104,26 @@ class FourBitMatrix(StoredMatrix):
         self._largest(0, 1)
 
     def _state(self, name: str, parts: list[str]) -> Fields:
-        """The JSON object that lies in a tensor."""
+        """Return the JSON object that is stored in a tensor."""
         states = [part for part in parts if ".quant_state." in part]
         known = [f"{name}.quant_state.bitsandbytes__{kind}" for kind in KINDS]
         if len(states) != 1 or states[0] not in known:
-            raise LoadError(f"[convert] the checkpoint must hold one of tensors '{known[0]}' and '{known[1]}'")
+            raise LoadError(f"[convert] expected one of the tensors '{known[0]}' and '{known[1]}' in the checkpoint")
         data = stored(self._tensors, states[0], "U8").tobytes()
         if len(data) > MOST_STATE_BYTES:
-            raise LoadError(f"[convert] tensor '{states[0]}' must be at most {MOST_STATE_BYTES} bytes")
+            raise LoadError(
+                f"[convert] tensor '{states[0]}' has {len(data)} bytes: expected at most {MOST_STATE_BYTES}"
+            )
         try:
             value = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise LoadError(f"[convert] tensor '{states[0]}' must be JSON: {error}") from None
+            raise LoadError(f"[convert] tensor '{states[0]}' is not valid JSON: {error}") from None
         if not isinstance(value, dict):
-            raise LoadError(f"[convert] tensor '{states[0]}' must hold a JSON object")
+            raise LoadError(f"[convert] tensor '{states[0]}' is not a JSON object")
         return Fields(f"tensor '{states[0]}'", value)
 
     def _largest(self, begin: int, end: int) -> Floats:
-        """Of blocks ``[begin, end)``."""
+        """Return the largest magnitudes of blocks ``[begin, end)``."""
         import numpy as np
 
         if self._nested is None:

@@ -1,4 +1,4 @@
-"""Whole numbers with a scale, and perhaps a zero point, for each group of columns."""
+"""Matrices of integer codes with a scale, and optionally a zero point, for each group of columns."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     Codes = npt.NDArray[np.int16]
     Index = npt.NDArray[np.intp]
 
-BLOCK = 32  # columns with one scale, in files
-# Types of files: the least and the largest code that they hold with a scale alone.
+BLOCK = 32  # columns that share a scale in GGUF
+# GGUF types without zero points, with their smallest and largest code.
 SYMMETRIC = {"q4_0": (-8, 7), "q5_0": (-16, 15), "q8_0": (-128, 127)}
 
 
 class CodedMatrix(StoredMatrix):
     """``(code - zero) * scale``, rounded to ``dtype``.
 
-    Of rows ``[begin, end)``: ``codes`` gives ``[rows, columns]`` from ``lowest`` to ``highest``, ``scales`` and
-    ``zeros`` give ``[rows, groups]``.  ``groups`` gives the group of each column; without it groups are equally long
-    neighbours.
+    For rows ``[begin, end)``, ``codes`` returns ``[rows, columns]`` within ``bounds``, the smallest and the largest
+    code; ``scales`` and ``zeros`` return ``[rows, groups]``.  ``groups`` returns the group of each column; without it,
+    groups are consecutive columns of equal number.
 
-    Differences of codes and zero points are small whole numbers, so that a matrix with zero points mostly fits a type
-    without: 4 bits with zero points have differences from -15 to 15, which Q5_0 holds.
+    Differences of codes and zero points are small integers, so that a matrix with zero points usually fits a GGUF type
+    without them: 4-bit codes with zero points have differences from -15 to 15, which Q5_0 represents.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class CodedMatrix(StoredMatrix):
         self._groups = groups
         if groups is None and (n_groups < 1 or self.n_columns % n_groups):
             raise LoadError(
-                f"[convert] the {self.n_columns} columns of '{name}' must be {n_groups} equal groups but are not"
+                f"[convert] the {self.n_columns} columns of '{name}' do not divide into {n_groups} equal groups"
             )
 
     def _of_columns(self, per_group: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """``[rows, groups]`` as ``[rows, columns]``."""
+        """Expand ``[rows, groups]`` to ``[rows, columns]``."""
         import numpy as np
 
         if self._groups is not None:
@@ -85,7 +85,7 @@ class CodedMatrix(StoredMatrix):
 
     @cached_property
     def _block_groups(self) -> Index | None:
-        """The group of each block of 32 columns; None where blocks are of several."""
+        """The group of each block of 32 columns; None if a block has columns of several groups."""
         import numpy as np
 
         if self.n_columns % BLOCK:
@@ -148,7 +148,7 @@ class CodedMatrix(StoredMatrix):
 
 
 def _fits_f16(x: Floats) -> bool:
-    """Whether F16 holds each of them."""
+    """Return whether F16 represents every number exactly."""
     import numpy as np
 
     with np.errstate(over="ignore"):

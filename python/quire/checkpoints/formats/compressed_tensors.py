@@ -1,15 +1,15 @@
-"""``compressed-tensors``, as llm-compressor and vLLM store it.
+"""Read ``compressed-tensors``, the format of llm-compressor and vLLM.
 
-Of a module, by the ``format`` of its group:
+A module's tensors depend on the ``format`` of its group:
 
 - ``pack-quantized``: ``weight_packed`` [rows, columns * bits / 32], ``weight_shape``, ``weight_scale``
-  [rows, groups], with zero points ``weight_zero_point`` [rows * bits / 32, groups];
-- ``int-quantized``, ``float-quantized``, ``naive-quantized``: ``weight`` of 8 bits, ``weight_scale`` (one, one for
-  each row, group or block);
+  [rows, groups], and with zero points ``weight_zero_point`` [rows * bits / 32, groups];
+- ``int-quantized``, ``float-quantized``, ``naive-quantized``: 8-bit ``weight``, and ``weight_scale`` (one, or
+  one for each row, group or block);
 - ``nvfp4-pack-quantized``: ``weight_packed``, ``weight_scale``, ``weight_global_scale``;
 - ``mxfp4-pack-quantized``: ``weight_packed``, ``weight_scale``.
 
-Activations are not rounded here, so that what they would be scaled by is not used.
+Quire does not quantize activations, so their scales are not used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group")
 OF_ACTIVATIONS = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point",
                   "k_scale", "v_scale", "q_scale")  # fmt: skip
 WITHOUT_EFFECT = ("quantization_status", "global_compression_ratio", "version", "moe_sparsity_config")
-# Of how weights are stored; observers and the order in which columns were quantized tell how they were made.
+# Fields about how the weights were quantized, which do not change how they are read.
 SCHEME_WITHOUT_EFFECT = ("observer", "observer_kwargs", "dynamic", "zp_dtype", "scale_dtype", "actorder")
 
 
@@ -48,7 +48,7 @@ class _Scheme:
 
     where: str
     targets: tuple[str, ...]
-    expressions: tuple[Expression, ...]  # of those targets that are some
+    expressions: tuple[Expression, ...]  # those of the targets that are regular expressions
     bits: int
     is_float: bool
     strategy: str
@@ -58,12 +58,10 @@ class _Scheme:
 
     @classmethod
     def read(cls, where: str, group: Fields, match_time: MatchTime) -> _Scheme | None:
-        """None for a group without weights in few bits.  UnsupportedError for what is not known."""
+        """Read a group; None if its weights are not quantized.  Raises UnsupportedError for an unknown scheme."""
         group.read(("input_activations", "output_activations"))
         if (form := group.text("format", "dense")) not in FORMATS:
-            raise UnsupportedError(
-                f"[convert] 'format' of {group.where} must be one of {list(FORMATS)} but is '{form}'"
-            )
+            raise UnsupportedError(f"[convert] 'format' of {group.where} is '{form}': expected one of {list(FORMATS)}")
         targets = tuple(str(target) for target in group.items("targets"))
         if not group.has("weights"):
             return None
@@ -72,19 +70,19 @@ class _Scheme:
         kind, bits = weights.text("type", "int"), weights.integer("num_bits", 8)
         if (kind, bits) not in (("int", 4), ("int", 8), ("float", 8), ("float", 4), ("int", 2)):
             raise UnsupportedError(
-                f"[convert] 'type' and 'num_bits' of {weights.where} must be int of 2, 4 or 8 bits or float of 4 or 8 "
-                f"but are {kind} of {bits}"
+                f"[convert] 'type' and 'num_bits' of {weights.where} are {kind} and {bits}: expected int with 2, 4 or 8"
+                " bits, or float with 4 or 8"
             )
         size = weights.integer("group_size", -1, low=-1) if weights.has("group_size") else -1
         default = "group" if size > 0 else "channel" if weights.has("group_size") else "tensor"
         strategy = weights.text("strategy", default)
         if strategy not in STRATEGIES:
             raise UnsupportedError(
-                f"[convert] 'strategy' of {weights.where} must be one of {list(STRATEGIES)} but is '{strategy}'"
+                f"[convert] 'strategy' of {weights.where} is '{strategy}': expected one of {list(STRATEGIES)}"
             )
         is_symmetric = weights.flag("symmetric", True)
         if kind == "float" and not is_symmetric:
-            raise UnsupportedError(f"[convert] 'symmetric' of {weights.where} must be true for floats but is false")
+            raise UnsupportedError(f"[convert] 'symmetric' of {weights.where} is false: expected true for floats")
         expressions = tuple(
             Expression(target[3:], "[convert] 'targets'", match_time=match_time)
             for target in targets
@@ -93,7 +91,10 @@ class _Scheme:
         return cls(where, targets, expressions, bits, kind == "float", strategy, size, _block(weights), is_symmetric)
 
     def matches(self, module: str) -> bool:
-        """By name or expression; a class of modules, such as Linear, matches what no name does."""
+        """Return whether a target matches the module's name.
+
+        Targets that are classes, such as Linear, apply to modules that no name matches.
+        """
         return module in self.targets or any(expression.match(module) for expression in self.expressions)
 
 
@@ -104,13 +105,13 @@ def _block(weights: Fields) -> tuple[int, int] | None:
     sizes = given.split("x") if isinstance(given, str) else given
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(n).isdecimal() and int(n) for n in sizes):
         raise LoadError(
-            f"[convert] 'block_structure' of {weights.where} must be two numbers above 0 but is {given!r:.40}"
+            f"[convert] 'block_structure' of {weights.where} is {given!r:.40}: expected two positive numbers"
         )
     return int(sizes[0]), int(sizes[1])
 
 
 def compressed_tensors(config: Fields, tensors: SafetensorsFolder) -> Contents:
-    """The matrices of ``quant_method`` compressed-tensors.  UnsupportedError for formats that are not known."""
+    """Return the matrices of ``quant_method`` compressed-tensors.  Raises UnsupportedError for an unknown format."""
     schemes = _schemes(config)
     found = Contents()
     for name in tensors:
@@ -130,17 +131,17 @@ _PARTS = ("weight", "weight_packed", "weight_shape", "weight_scale", "weight_zer
 
 def _schemes(config: Fields) -> list[_Scheme]:
     config.read(WITHOUT_EFFECT)
-    # The cache has a type of its own (kv_dtype).
+    # Quire's cache has its own type (kv_dtype).
     config.read(("kv_cache_scheme",))
     if (form := config.text("format", "dense")) not in FORMATS:
-        raise UnsupportedError(f"[convert] 'format' of {config.where} must be one of {list(FORMATS)} but is '{form}'")
+        raise UnsupportedError(f"[convert] 'format' of {config.where} is '{form}': expected one of {list(FORMATS)}")
     if transforms := config.value("transform_config"):
         raise UnsupportedError(
-            f"[convert] 'transform_config' of {config.where} must be empty but is {transforms!r:.60}"
+            f"[convert] 'transform_config' of {config.where} is {transforms!r:.60}: expected it to be empty"
         )
     sparsity = config.inner("sparsity_config")
     if sparsity.text("format", "dense") != "dense":
-        raise UnsupportedError(f"[convert] 'sparsity_config' of {config.where} must be dense but is not")
+        raise UnsupportedError(f"[convert] 'sparsity_config' of {config.where} is not dense")
     sparsity.read(sparsity.names())
     groups = config.inner("config_groups")
     match_time = MatchTime()
@@ -153,12 +154,12 @@ def _scheme_of(schemes: list[_Scheme], module: str) -> _Scheme:
     others = [scheme for scheme in schemes if any(not _is_name(target) for target in scheme.targets)]
     chosen = named or others
     if not chosen:
-        raise LoadError(f"[convert] 'config_groups' must have a group for '{module}' but has none")
+        raise LoadError(f"[convert] no group of 'config_groups' is for '{module}'")
     return chosen[0]
 
 
 def _is_name(target: str) -> bool:
-    """Whether a target is of modules by their names, not of a class."""
+    """Return whether a target names modules, not a class of modules."""
     return target.startswith("re:") or "." in target or not target[:1].isupper()
 
 
@@ -167,18 +168,18 @@ def _matrix(tensors: SafetensorsFolder, module: str, scheme: _Scheme, *, is_pack
     packed = f"{module}.weight_packed"
     if is_packed and scheme.is_float:
         if scheme.bits != 4:
-            raise UnsupportedError(f"[convert] '{packed}' must be of 4 bits but '{scheme.where}' says {scheme.bits}")
+            raise UnsupportedError(f"[convert] '{scheme.where}' says {scheme.bits} bits for '{packed}': expected 4")
         if f"{module}.weight_global_scale" in tensors:
             return NVFP4Matrix(tensors, name, packed, scale, f"{module}.weight_global_scale")
         if scheme.group_size != MXFP4Matrix.group:
-            raise LoadError(f"[convert] the checkpoint must hold tensor '{module}.weight_global_scale' but does not")
+            raise LoadError(f"[convert] tensor '{module}.weight_global_scale' is missing in the checkpoint")
         return MXFP4Matrix(tensors, name, packed, scale)
     if not is_packed and scheme.is_float:
         return Float8Matrix(tensors, name, scale, _float_block(tensors, name, scheme), dtype_of(tensors, scale))
     if is_packed:
         return _packed_codes(tensors, module, scheme)
     if scheme.bits != 8:
-        raise LoadError(f"[convert] '{name}' must be packed, as '{scheme.where}' says {scheme.bits} bits, but is not")
+        raise LoadError(f"[convert] '{name}' is not packed: '{scheme.where}' says {scheme.bits} bits")
     shape = stored(tensors, name, "I8", n_dims=2).shape
     return _coded(
         tensors, module, scheme, (shape[0], shape[1]), partial(_bytes, tensors=tensors, name=name), is_packed=False
@@ -193,7 +194,7 @@ def _float_block(tensors: SafetensorsFolder, name: str, scheme: _Scheme) -> tupl
     if scheme.strategy == "group":
         return 1, scheme.group_size
     if scheme.block is None:
-        raise LoadError(f"[convert] 'block_structure' of '{scheme.where}' must be there but is not")
+        raise LoadError(f"[convert] 'block_structure' of '{scheme.where}' is missing")
     return scheme.block
 
 
@@ -215,7 +216,7 @@ def _packed_codes(tensors: SafetensorsFolder, module: str, scheme: _Scheme) -> C
 
 
 def _unpacked_rows(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, n: int) -> Codes:
-    """Codes count from the least of ``bits`` bits."""
+    """Return signed codes; the stored ones count from the smallest."""
     import numpy as np
 
     codes: Codes = unpacked(tensors.array(name)[begin:end], bits, n).astype(np.int16) - np.int16(1 << (bits - 1))
@@ -229,12 +230,12 @@ def _coded(
     scale, zero, (n_rows, n_columns) = f"{module}.weight_scale", f"{module}.weight_zero_point", shape
     if scheme.strategy not in ("tensor", "channel", "group"):
         raise UnsupportedError(
-            f"[convert] 'strategy' of '{scheme.where}' must be tensor, channel or group for integers "
-            f"but is '{scheme.strategy}'"
+            f"[convert] 'strategy' of '{scheme.where}' is '{scheme.strategy}': expected tensor, channel or group for "
+            "integers"
         )
     group = scheme.group_size if scheme.strategy == "group" else n_columns
     if group < 1 or n_columns % group:
-        raise LoadError(f"[convert] the {n_columns} columns of '{module}' must be groups of {group} but are not")
+        raise LoadError(f"[convert] the {n_columns} columns of '{module}' do not divide into groups of {group}")
     n_groups = n_columns // group
     is_one = scheme.strategy == "tensor"
     shapes: tuple[tuple[int, ...], ...] = ((), (1,), (1, 1)) if is_one else ((n_rows, n_groups),)
@@ -283,7 +284,7 @@ def _zeros(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, shape
 
 
 def _packed_zeros(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, n_rows: int) -> Codes:
-    """Packed along rows, which are the first dimension."""
+    """Return zero points, which are packed along the first dimension, the rows."""
     import numpy as np
 
     zeros: Codes = unpacked(tensors.array(name).T, bits, n_rows).astype(np.int16) - np.int16(1 << (bits - 1))

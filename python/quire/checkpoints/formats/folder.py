@@ -1,4 +1,4 @@
-"""A checkpoint folder under the names that tensors have where nothing is quantized."""
+"""A checkpoint folder, with quantized matrices under the names of the unquantized tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _mxfp4(config: Fields, tensors: SafetensorsFolder) -> Contents:
     return Contents()
 
 
-# By ``quant_method``.  The experts of gpt-oss in MXFP4 are tensors that its architecture names.
+# By ``quant_method``.  gpt-oss's architecture itself reads its MXFP4 experts.
 FORMATS: Mapping[str, Format] = {
     "awq": awq,
     "bitsandbytes": bitsandbytes,
@@ -43,7 +43,7 @@ FORMATS: Mapping[str, Format] = {
     "hqq": hqq,
     "mxfp4": _mxfp4,
 }
-# Modules that stay as they are, as formats call the list.
+# The formats' names for the list of modules that are not quantized.
 EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "skip_modules", "ignored_layers")
 _SLAB_VALUES = 1 << 20
 _WHOLE = ("I64", "I32", "I16", "I8", "U32", "U16", "U8", "BOOL")
@@ -51,13 +51,13 @@ _T = TypeVar("_T")
 
 
 class StoredCheckpoint(Collection[str]):
-    """The tensors of a folder; matrices in few bits are there under the names of those that they stand for."""
+    """The tensors of a folder.  Quantized matrices have the names of the unquantized tensors."""
 
     def __init__(self, folder: str | os.PathLike[str], quantization: Fields | None) -> None:
-        """``quantization``: the field ``quantization_config``, all of which is read.
+        """``quantization`` is the field ``quantization_config``; all of its fields are read.
 
-        Raises as ``SafetensorsFolder``, LoadError for tensors that do not fit each other, UnsupportedError for a
-        method, a form or a field that is not known.
+        Raises what ``SafetensorsFolder`` raises, LoadError for tensors that do not fit together, UnsupportedError for
+        an unknown method, format or field.
         """
         self._tensors = SafetensorsFolder(folder)
         self.method = "" if quantization is None else _method(quantization)
@@ -68,13 +68,13 @@ class StoredCheckpoint(Collection[str]):
             self.matrices, parts = contents.matrices, contents.parts
             for name in self.matrices:
                 if name in self._tensors and name not in parts:
-                    raise LoadError(f"[convert] tensor '{name}' must be there once but is there quantized as well")
+                    raise LoadError(f"[convert] tensor '{name}' is in the checkpoint twice: quantized and unquantized")
         self._stored_bytes = sum(self._tensors.n_bytes(name) for name in parts if name in self._tensors)
         self._names = dict.fromkeys([*(name for name in self._tensors if name not in parts), *self.matrices])
 
     @property
     def stored_bytes(self) -> int:
-        """What the quantized matrices take in the folder, with scales and all else that belongs to them."""
+        """Bytes of the quantized matrices in the folder, including their scales and other parts."""
         return self._stored_bytes
 
     def __iter__(self) -> Iterator[str]:
@@ -87,29 +87,31 @@ class StoredCheckpoint(Collection[str]):
         return name in self._names
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor that is not in few bits."""
+        """Return a tensor that is not quantized."""
         if name in self.matrices:
-            raise UnsupportedError(f"[convert] tensor '{name}' must not be quantized here but is, as {self.method}")
+            raise UnsupportedError(
+                f"[convert] tensor '{name}' is quantized with {self.method}: expected an unquantized tensor"
+            )
         return self._tensors[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Without reading the tensor."""
+        """Return a tensor's shape without reading its data."""
         return self.matrices[name].shape if name in self.matrices else self._tensors.shape(name)
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor of U8."""
+        """Return a tensor of type U8."""
         return self._tensors.bytes_of(name)
 
     def whole_numbers(self, name: str) -> npt.NDArray[np.int64]:
-        """A tensor of whole numbers, or of truth values, which are 0 and 1."""
+        """Return a tensor of integers, or of booleans as 0 and 1."""
         import numpy as np
 
         if (dtype := self._tensors.dtype(name)) not in _WHOLE:
-            raise LoadError(f"[convert] tensor '{name}' must hold whole numbers but is {dtype}")
+            raise LoadError(f"[convert] tensor '{name}' is {dtype}: expected integers")
         return self._tensors.array(name).astype(np.int64)
 
     def values(self, name: str) -> Floats:
-        """A tensor as float32, whatever it is stored in.  LoadError for quantized numbers that are not finite."""
+        """Return any tensor as float32.  Raises LoadError for quantized numbers that are not finite."""
         import numpy as np
 
         if name not in self.matrices:
@@ -123,12 +125,12 @@ class StoredCheckpoint(Collection[str]):
             return bool(np.isfinite(out[begin:end]).all())
 
         if not all(by_slabs(matrix, read)):
-            raise LoadError(f"[convert] the numbers of '{name}' must be finite but one is not")
+            raise LoadError(f"[convert] '{name}' has a number that is not finite")
         return out.reshape(matrix.shape)
 
 
 def by_slabs(matrix: StoredMatrix, read: Callable[[int, int], _T]) -> Iterator[_T]:
-    """What ``read`` gives of rows ``[begin, end)``, some at a time and in order, with all processors at work."""
+    """Yield ``read(begin, end)`` for consecutive ranges of rows, in order, computed on all processors."""
     from concurrent.futures import ThreadPoolExecutor
 
     most = max(1, _SLAB_VALUES // matrix.n_columns)
@@ -142,7 +144,7 @@ def by_slabs(matrix: StoredMatrix, read: Callable[[int, int], _T]) -> Iterator[_
 
 
 def _method(quantization: Fields) -> str:
-    """The name of the method, which bitsandbytes did not write at first."""
+    """Return the name of the method, which early versions of bitsandbytes did not write."""
     is_first = not quantization.has("quant_method") and any(
         quantization.value(name) is True for name in ("load_in_4bit", "load_in_8bit")
     )
@@ -152,7 +154,7 @@ def _method(quantization: Fields) -> str:
 def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> Contents:
     if method not in FORMATS:
         raise UnsupportedError(
-            f"[convert] 'quant_method' of {quantization.where} must be one of {', '.join(FORMATS)} but is '{method}'"
+            f"[convert] 'quant_method' of {quantization.where} is '{method}': expected one of {', '.join(FORMATS)}"
         )
     contents = FORMATS[method](quantization, tensors)
     match_time = MatchTime()
@@ -160,14 +162,14 @@ def _contents(quantization: Fields, method: str, tensors: SafetensorsFolder) -> 
     for name in contents.matrices:
         module = name.removesuffix(".weight")
         if (found := next((one for one in exceptions if one.names(module)), None)) is not None:
-            raise LoadError(f"[convert] '{module}' must not be quantized, as '{found.text}' says, but is")
+            raise LoadError(f"[convert] '{module}' is quantized although '{found.text}' excludes it")
     if not contents.matrices and method != "mxfp4":
-        raise LoadError(f"[convert] the checkpoint must hold matrices in {method} but has none")
+        raise LoadError(f"[convert] the checkpoint has no matrices quantized with {method}")
     return contents
 
 
 class _Exception:
-    """One of a list of exceptions: a module's name or the end of it, one it lies in, or an expression."""
+    """An entry of a list of exceptions: a module's name or the end of it, a parent module, or an expression."""
 
     def __init__(self, text: str, match_time: MatchTime) -> None:
         self.text = text

@@ -1,8 +1,8 @@
-"""GPTQ (Frantar et al. 2022) as AutoGPTQ and GPTQModel store it.
+"""Read GPTQ (Frantar et al. 2022) as stored by AutoGPTQ and GPTQModel.
 
-Of a module: ``qweight`` [columns * bits / 32, rows], codes of a row one below the other; ``qzeros``
-[groups, rows * bits / 32]; ``scales`` [groups, rows]; ``g_idx`` [columns], the group of each column, which is not in
-order where columns were quantized in the order of activations.
+A module has ``qweight`` [columns * bits / 32, rows], with the codes of a row along the first dimension; ``qzeros``
+[groups, rows * bits / 32]; ``scales`` [groups, rows]; and ``g_idx`` [columns], the group of each column.  Groups are
+not in order if columns were quantized in the order of their activations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .matrix import Floats
 
 BITS = (2, 3, 4, 8)
-# How a model was quantized, who did it, and how others run it.
+# Fields about how and by whom a model was quantized, and how other programs run it.
 WITHOUT_EFFECT = (
     "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "model_name_or_path",
     "model_file_base_name", "model_seqlen", "dataset", "tokenizer", "block_name_to_quantize",
@@ -39,20 +39,23 @@ WITHOUT_EFFECT = (
 
 
 def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
-    """The matrices of ``quant_method`` gptq.  UnsupportedError for bits and forms that are not known."""
+    """Return the matrices of ``quant_method`` gptq.
+
+    Raises UnsupportedError for unknown numbers of bits and unknown formats.
+    """
     bits = config.integer("bits")
     check_bits(config, bits, BITS)
     form = (config.text("checkpoint_format", "") or config.text("format", "gptq")).lower()
     config.read(("checkpoint_format", "format", *WITHOUT_EFFECT))
     if form not in ("gptq", "gptq_v2"):
-        raise UnsupportedError(
-            f"[convert] 'checkpoint_format' of {config.where} must be gptq or gptq_v2 but is '{form}'"
-        )
+        raise UnsupportedError(f"[convert] 'checkpoint_format' of {config.where} is '{form}': expected gptq or gptq_v2")
     for name, only in (("pack_dtype", "int32"), ("data_type", "int")):
         if (found_type := config.text(name, only)) != only:
-            raise UnsupportedError(f"[convert] '{name}' of {config.where} must be {only} but is '{found_type}'")
+            raise UnsupportedError(f"[convert] '{name}' of {config.where} is '{found_type}': expected {only}")
     if config.value("dynamic"):
-        raise UnsupportedError(f"[convert] 'dynamic' of {config.where} must be empty: modules must be quantized alike")
+        raise UnsupportedError(
+            f"[convert] 'dynamic' of {config.where} is set: expected all modules to be quantized alike"
+        )
     group_size = config.integer("group_size", 128, low=-1)
     found = Contents()
     for module in packed_modules(tensors):
@@ -60,20 +63,20 @@ def gptq(config: Fields, tensors: SafetensorsFolder) -> Contents:
             _matrix(tensors, module, bits, group_size, has_offset=form == "gptq"),
             *(f"{module}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")),
         )
-        # AutoGPTQ writes biases of layers that have none.
+        # AutoGPTQ writes biases of zeros for layers without biases.
         if (bias := f"{module}.bias") in tensors and not tensors.array(bias).any():
             found.parts.add(bias)
     return found
 
 
 def check_bits(config: Fields, bits: int, known: Sequence[int]) -> None:
-    """UnsupportedError for codes of other sizes than those that are known."""
+    """Raise UnsupportedError unless the number of bits is one of ``known``."""
     if bits not in known:
-        raise UnsupportedError(f"[convert] 'bits' of {config.where} must be one of {list(known)} but is {bits}")
+        raise UnsupportedError(f"[convert] 'bits' of {config.where} is {bits}: expected one of {list(known)}")
 
 
 def packed_modules(tensors: SafetensorsFolder) -> list[str]:
-    """The modules whose matrices are words of codes."""
+    """Return the modules whose matrices are packed into words."""
     return [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
 
 
@@ -82,7 +85,7 @@ def _matrix(tensors: SafetensorsFolder, module: str, bits: int, group_size: int,
     n_words, n_rows = stored(tensors, qweight, "I32", "U32", n_dims=2).shape
     n_columns = n_words * 32 // bits
     if n_words * 32 % bits:
-        raise LoadError(f"[convert] tensor '{qweight}' must hold whole numbers of {bits} bits but has {n_words} words")
+        raise LoadError(f"[convert] tensor '{qweight}' has {n_words} words, not a whole number of {bits}-bit codes")
     group = n_columns if group_size in (-1, 0) else group_size
     n_groups = -(-n_columns // group)
     check_shape(tensors, scales, (n_groups, n_rows))
@@ -108,7 +111,7 @@ def _codes(begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits:
 
 
 def columns_of_floats(begin: int, end: int, *, tensors: SafetensorsFolder, name: str) -> Floats:
-    """``[groups, rows]`` as ``[rows, groups]``."""
+    """Transpose ``[groups, rows]`` to ``[rows, groups]``."""
     of_rows: Floats = floats(tensors, name)[:, begin:end].T
     return of_rows
 
@@ -116,8 +119,10 @@ def columns_of_floats(begin: int, end: int, *, tensors: SafetensorsFolder, name:
 def _zeros(
     begin: int, end: int, *, tensors: SafetensorsFolder, name: str, bits: int, has_offset: bool, n_rows: int
 ) -> Codes:
-    """Version 1 stores one less.  Words are counted up as a whole: a code of all ones carries into its neighbour,
-    as the zero points that were 0 borrowed from it when they were stored."""
+    """Return the zero points.  Version 1 stores them minus 1.
+
+    The 1 is added to whole words, with carries into the next code, since storing a zero point of 0 borrowed from it.
+    """
     import numpy as np
 
     words: npt.NDArray[np.uint32] = tensors.array(name).view(np.uint32)
@@ -132,7 +137,10 @@ def _zeros(
 
 
 def group_index(tensors: SafetensorsFolder, name: str, n_columns: int, n_groups: int, group: int) -> Index:
-    """The group of each column, in order where the checkpoint does not say.  LoadError for groups that it has not."""
+    """Return the group of each column; consecutive groups if the checkpoint does not tell.
+
+    Raises LoadError for a group that does not exist.
+    """
     import numpy as np
 
     if name not in tensors:
@@ -141,7 +149,7 @@ def group_index(tensors: SafetensorsFolder, name: str, n_columns: int, n_groups:
     index = stored(tensors, name, "I32", "I64").astype(np.intp)
     if n_columns and not 0 <= int(index.min()) <= int(index.max()) < n_groups:
         raise LoadError(
-            f"[convert] tensor '{name}' must hold groups from 0 to {n_groups - 1} "
-            f"but has {int(index.min())} to {int(index.max())}"
+            f"[convert] tensor '{name}' has groups from {int(index.min())} to {int(index.max())}: "
+            f"expected 0 to {n_groups - 1}"
         )
     return index

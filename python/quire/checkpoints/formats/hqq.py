@@ -1,8 +1,9 @@
-"""HQQ (Badri and Shaji 2023).
+"""Read HQQ (Badri and Shaji 2023).
 
-Of a module: ``W_q``, codes of which the first of several parts has the highest bits of a byte; ``scale`` and ``zero``
-of groups, along rows (``axis`` 0) or columns (1) of the matrix that was cut into pieces of ``group_size``; ``shape``,
-``nbits``, ``packing`` and other settings, each a tensor.
+A module has ``W_q``, the packed codes; ``scale`` and ``zero`` of each group; and ``shape``, ``nbits``, ``packing`` and
+other settings, each a tensor.  The matrix is reshaped so that its groups of ``group_size`` numbers are rows (``axis``
+1) or columns (``axis`` 0).  The reshaped rows are split into as many parts as a byte has codes; the first part has the
+highest bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .matrix import Floats
 
 PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "2bit_u8": 2, "1bit_u8": 1}
-# How a module was quantized; the type that it is computed in is checked.
+# Settings that describe how a module was quantized.
 WITHOUT_EFFECT = ("offload_meta", "encoded_state_dict", "stores_quant_config", "channel_wise", "optimize",
                   "round_zero", "unpack_view_dtype", "nbits", "compute_dtype")  # fmt: skip
 FALSE = ("view_as_float", "quant_scale", "quant_zero")
@@ -32,7 +33,7 @@ COMPUTE_DTYPES = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float
 
 
 def hqq(config: Fields, tensors: SafetensorsFolder) -> Contents:
-    """The matrices of ``quant_method`` hqq; a module's own settings count."""
+    """Return the matrices of ``quant_method`` hqq.  Settings are read from each module."""
     config.read(("quant_config", "skip_modules"))
     found = Contents()
     for name in tensors:
@@ -50,13 +51,13 @@ class HqqMatrix(StoredMatrix):
         packing, axis = self._text("packing"), self._number("axis")
         if packing not in PACKINGS:
             raise UnsupportedError(
-                f"[convert] tensor '{module}.packing' must be one of {list(PACKINGS)} but is '{packing:.20}'"
+                f"[convert] tensor '{module}.packing' is '{packing:.20}': expected one of {list(PACKINGS)}"
             )
         if axis not in (0, 1):
-            raise LoadError(f"[convert] tensor '{module}.axis' must be 0 or 1 but is {axis}")
+            raise LoadError(f"[convert] tensor '{module}.axis' is {axis}: expected 0 or 1")
         for part in FALSE:
             if f"{module}.{part}" in tensors and self._number(part):
-                raise UnsupportedError(f"[convert] tensor '{module}.{part}' must be 0 but is not")
+                raise UnsupportedError(f"[convert] tensor '{module}.{part}' is not 0: expected 0")
         self._axis, self._bits = axis, PACKINGS[packing]
         check_shape(tensors, f"{module}.shape", (2,))
         shape = tuple(int(n) for n in stored(tensors, f"{module}.shape", "I64", "I32"))
@@ -64,18 +65,20 @@ class HqqMatrix(StoredMatrix):
         if f"{module}.compute_dtype" in tensors:
             text = self._text("compute_dtype")
             if text not in COMPUTE_DTYPES:
-                raise UnsupportedError(f"[convert] tensor '{module}.compute_dtype' must be a float but is '{text:.20}'")
+                raise UnsupportedError(
+                    f"[convert] tensor '{module}.compute_dtype' is '{text:.20}': expected a float type"
+                )
             computed = COMPUTE_DTYPES[text]
         super().__init__(f"{module}.weight", shape, computed)
         n, group = math.prod(shape), self._number("group_size") if f"{module}.group_size" in tensors else 0
         group = group or shape[1 if axis else 0]
         if min(shape) < 1 or group < 1 or n % group:
-            raise LoadError(f"[convert] the {n} numbers of '{module}' must be groups of {group} but are not")
-        # The matrix that is quantized: a group in a row (axis 1) or in a column (axis 0).
+            raise LoadError(f"[convert] the {n} numbers of '{module}' do not divide into groups of {group}")
+        # The shape of the quantized matrix, in which a group is a row (axis 1) or a column (axis 0).
         self._grid = (n // group, group) if axis else (group, n // group)
         per_byte = 8 // self._bits
         if self._grid[0] % per_byte:
-            raise LoadError(f"[convert] the groups of '{module}' must fill bytes of {per_byte} codes but do not")
+            raise LoadError(f"[convert] the groups of '{module}' do not fill bytes of {per_byte} codes")
         stored(tensors, f"{module}.W_q", "U8")
         check_shape(tensors, f"{module}.W_q", (self._grid[0] // per_byte, self._grid[1]))
         of_groups = (self._grid[0], 1) if axis else (1, self._grid[1])
@@ -91,7 +94,7 @@ class HqqMatrix(StoredMatrix):
         return stored(self._tensors, f"{self._module}.{part}", "U8").tobytes().decode("latin-1")
 
     def _codes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Rows of the grid: part i of the codes in bits from the top of a byte."""
+        """Return rows of the grid.  The rows of the first part are in the highest bits."""
         import numpy as np
 
         packed, per_byte = self._tensors.bytes_of(f"{self._module}.W_q"), 8 // self._bits
@@ -104,7 +107,7 @@ class HqqMatrix(StoredMatrix):
     def values(self, begin: int, end: int) -> Floats:
         import numpy as np
 
-        # The numbers of rows [begin, end) lie in whole rows of the grid, of which the others are cut off.
+        # Read the whole grid rows that contain rows [begin, end), and cut off the other numbers.
         first, last = begin * self.n_columns, end * self.n_columns
         top, bottom = first // self._grid[1], -(-last // self._grid[1])
         part = slice(top, bottom) if self._axis else slice(None)

@@ -1,4 +1,4 @@
-"""A matrix as a checkpoint of another program keeps it."""
+"""A quantized matrix of a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 
 class StoredMatrix(ABC):
-    """A matrix ``[..., rows, columns]`` in few bits, read some rows at a time (those of all matrices counted on).
+    """A quantized matrix ``[..., rows, columns]``, read a few rows at a time.  Rows are numbered across all matrices.
 
-    - ``values`` are the numbers that the format's own library makes of it.
-    - ``exact_types`` are types of files that hold the same numbers, the smallest first; ``packed`` makes such rows.
+    - ``values`` returns the numbers to which the format's own library dequantizes it.
+    - ``exact_types`` returns the GGUF types that represent these numbers exactly, smallest first; ``packed`` returns
+      rows in such a type.
     """
 
-    # What numbers of a packed type are multiplied by to be those of the matrix: products are, where it is not 1.
+    # Numbers in a packed type times this factor are those of the matrix.  If it is not 1, products are multiplied by
+    # it.
     factor: float = 1.0
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        """``dtype``: what the library's numbers are rounded to; ``"f32"`` where they take the model's own type."""
+        """``dtype`` is the type to which the library rounds; ``"f32"`` if it uses the model's own type."""
         self.name = name
         self.shape = shape
         self.dtype = dtype
@@ -46,24 +48,24 @@ class StoredMatrix(ABC):
         return self.shape[-1]
 
     def exact_types(self) -> tuple[str, ...]:
-        """Types that hold every number of the matrix, before the library rounds it, divided by ``factor``."""
+        """Return the types that exactly represent every number / ``factor``, before the library's rounding."""
         return ()
 
     @abstractmethod
     def values(self, begin: int, end: int) -> Floats:
-        """Rows ``[end - begin, columns]`` as the library dequantizes them."""
+        """Return rows ``[end - begin, columns]`` as the library dequantizes them."""
 
     def packed(self, dtype: str, begin: int, end: int) -> Bytes:
-        """Rows in one of ``exact_types``, as files have them: ``[end - begin, bytes of a row]``."""
-        raise InternalError(f"[convert] '{self.name}' must be of an exact type to be packed but is of none")
+        """Return rows in one of ``exact_types``, as stored in files: ``[end - begin, bytes of a row]``."""
+        raise InternalError(f"[convert] '{self.name}' has no exact type and cannot be packed")
 
 
 @dataclass
 class Contents:
-    """What of a checkpoint's tensors is stored in few bits.
+    """The quantized part of a checkpoint.
 
-    ``matrices``: by the name that the tensor has in the unquantized checkpoint.  ``parts``: the tensors that they are
-    made of, and those that change nothing here.
+    ``matrices`` has the name of the unquantized tensor as key.  ``parts`` are the tensors that the matrices are made
+    of, and those without effect.
     """
 
     matrices: dict[str, StoredMatrix] = field(default_factory=dict)
@@ -74,5 +76,5 @@ class Contents:
         self.parts.update(parts)
 
 
-# Reads the fields of ``quantization_config`` and finds the matrices.
+# Reads the fields of ``quantization_config`` and returns the matrices.
 Format = Callable[["Fields", "SafetensorsFolder"], Contents]

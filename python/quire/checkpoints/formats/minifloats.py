@@ -1,4 +1,4 @@
-"""Matrices of numbers of 8 and 4 bits with a scale for a block: FP8, NVFP4, MXFP4."""
+"""Matrices of 8-bit and 4-bit floats with a scale per block: FP8, NVFP4, MXFP4."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FLOAT8 = ("F8_E4M3", "F8_E5M2")
 
 
 class Float8Matrix(StoredMatrix):
-    """Numbers of 8 bits, times the scale of their block of rows and columns.
+    """8-bit floats, multiplied by the scale of their block of rows and columns.
 
-    ``scale`` is one number, or ``[..., rows / block, columns / block]`` with blocks of ``block`` rows and columns, the
-    last of which may be cut.  In ``f16`` and ``bf16`` the scale is rounded before the product, as by libraries that
-    compute in those.
+    ``scale`` is one number, or ``[..., rows / block, columns / block]`` with blocks of ``block`` rows and columns, of
+    which the last may be smaller.  With dtype ``f16`` or ``bf16``, the scale is rounded before the multiplication, as
+    libraries that compute in these types do.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Float8Matrix(StoredMatrix):
         shape = tensors.shape(name)
         stored(tensors, name, *FLOAT8)
         if len(shape) < 2:
-            raise LoadError(f"[convert] tensor '{name}' must be a matrix but is {list(shape)}")
+            raise LoadError(f"[convert] tensor '{name}' has shape {list(shape)}: expected a matrix")
         super().__init__(name, shape, dtype)
         self._tensors, self._scale_name = tensors, scale
         if block is None:
-            # One number, or one for each matrix of several.
+            # One number, or one per matrix if there are several.
             check_shape(tensors, scale, (), (1,), (1, 1), *[(*shape[:-2], *(1,) * n) for n in (1, 2) if len(shape) > 2])
             block = (shape[-2], shape[-1])
         else:
@@ -67,14 +67,14 @@ class Float8Matrix(StoredMatrix):
 
 
 def floats_or_powers(tensors: SafetensorsFolder, name: str) -> Floats:
-    """Scales; bytes are exponents."""
+    """Return scales.  Bytes are exponents."""
     if tensors.dtype(name) == "U8":
         return powers(tensors.bytes_of(name))
     return floats(tensors, name)
 
 
 class Float4Matrix(StoredMatrix):
-    """Numbers of 4 bits, two neighbours in a byte, the first one in its low bits."""
+    """4-bit floats, two neighbours per byte, the first in the low bits."""
 
     group: int
 
@@ -84,7 +84,7 @@ class Float4Matrix(StoredMatrix):
         self._tensors, self._packed, self._scale = tensors, packed, scale
         if self.n_columns % self.group:
             raise LoadError(
-                f"[convert] '{name}' must have columns in groups of {self.group} but has {self.n_columns} columns"
+                f"[convert] the {self.n_columns} columns of '{name}' do not divide into groups of {self.group}"
             )
         check_shape(tensors, scale, (shape[0], self.n_columns // self.group))
 
@@ -93,7 +93,7 @@ class Float4Matrix(StoredMatrix):
 
     @abstractmethod
     def _scales(self, begin: int, end: int) -> Floats:
-        """Of groups, ``[end - begin, groups]``."""
+        """Return the scales of groups, ``[end - begin, groups]``."""
 
     def values(self, begin: int, end: int) -> Floats:
         import numpy as np
@@ -105,9 +105,9 @@ class Float4Matrix(StoredMatrix):
 
 
 class NVFP4Matrix(Float4Matrix):
-    """16 columns with a scale of 8 bits (E4M3), all of which are divided by one number.
+    """Groups of 16 columns with an E4M3 scale each.  All scales are divided by one number.
 
-    In a file NVFP4 has no number for all: products are multiplied by ``factor``, one over that number in float32.
+    GGUF's NVFP4 has no such number.  Instead, products are multiplied by ``factor``, its float32 reciprocal.
     """
 
     group = 16
@@ -118,7 +118,7 @@ class NVFP4Matrix(Float4Matrix):
         check_shape(tensors, divisor, (), (1,))
         self._divisor = float(floats(tensors, divisor).reshape(-1)[0])
         if not 2.0**-126 <= self._divisor < math.inf:
-            raise LoadError(f"[convert] tensor '{divisor}' must be a normal number above 0 but is {self._divisor}")
+            raise LoadError(f"[convert] tensor '{divisor}' is {self._divisor}: expected a positive normal number")
 
     @property
     def factor(self) -> float:  # type: ignore[override]
@@ -134,7 +134,7 @@ class NVFP4Matrix(Float4Matrix):
 
     @cached_property
     def _has_scales_of_files(self) -> bool:
-        """Neither signs nor what is no number, which files have no codes for."""
+        """True if GGUF can represent all scales: none is negative or NaN."""
         scales = self._tensors.array(self._scale)
         return bool((scales < 127).all())
 
@@ -144,7 +144,7 @@ class NVFP4Matrix(Float4Matrix):
     def packed(self, dtype: str, begin: int, end: int) -> Bytes:
         import numpy as np
 
-        # In files number i and number i + 8 of 16 share a byte, and 4 scales come before 64 numbers.
+        # In GGUF, numbers i and i + 8 of each 16 share a byte, and 4 scales precede 64 numbers.
         pairs = self._bytes(begin, end).reshape(end - begin, -1, 4, 8)
         low, high = pairs[..., :4], pairs[..., 4:]
         codes = np.empty_like(pairs)
@@ -156,7 +156,7 @@ class NVFP4Matrix(Float4Matrix):
 
 
 class MXFP4Matrix(Float4Matrix):
-    """32 columns with an exponent."""
+    """Groups of 32 columns with an exponent each."""
 
     group = 32
 
@@ -171,7 +171,7 @@ class MXFP4Matrix(Float4Matrix):
         return powers(self._exponents(begin, end))
 
     def exact_types(self) -> tuple[str, ...]:
-        # 2^-127 is no normal number of float32, and 255 none at all.
+        # 2^-127 is not a normal float32, and 255 stands for NaN.
         exponents = self._exponents(0, self.n_rows)
         return ("mxfp4",) if bool(((exponents > 1) & (exponents < 255)).all()) else ()
 

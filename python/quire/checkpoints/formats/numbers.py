@@ -1,4 +1,4 @@
-"""Numbers of few bits, and rounding as libraries do it."""
+"""Decode small number formats, and round as libraries do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     Storage = npt.NDArray[Any]
 
-# The types of safetensors that hold numbers with a fraction, and ours of 16 and 32 bits among them.
+# Floating-point types of safetensors, with Quire's names.
 DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
 def rounded(x: Floats, dtype: str) -> Floats:
-    """The numbers of ``f16`` or ``bf16`` nearest to ``x`` (ties to even), in float32; ``x`` itself for ``f32``."""
+    """Round ``x`` to ``f16`` or ``bf16``, ties to even; the result is float32.  ``f32`` leaves ``x`` unchanged."""
     import numpy as np
 
     if dtype == "f32":
@@ -37,7 +37,7 @@ def rounded(x: Floats, dtype: str) -> Floats:
 
 @cache
 def float8_values(exponent_bits: int) -> Floats:
-    """What each byte stands for: E4M3 without infinities, and E5M2 (OCP 8-bit Floating Point, 2023)."""
+    """Return the value of each byte: E4M3 without infinities, or E5M2 (OCP 8-bit Floating Point, 2023)."""
     import numpy as np
 
     fraction_bits = 7 - exponent_bits
@@ -54,7 +54,7 @@ def float8_values(exponent_bits: int) -> Floats:
 
 @cache
 def float4_values() -> Floats:
-    """What 4 bits stand for (E2M1, OCP Microscaling Formats, 2023)."""
+    """Return the value of each 4-bit code (E2M1, OCP Microscaling Formats, 2023)."""
     import numpy as np
 
     values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -62,7 +62,7 @@ def float4_values() -> Floats:
 
 
 def powers(exponents: npt.NDArray[np.uint8]) -> Floats:
-    """2^(e - 127) of a byte (E8M0); 255 is not a number."""
+    """Return 2^(e - 127) for each byte e (E8M0); 255 is NaN."""
     import numpy as np
 
     values: Floats = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
@@ -71,7 +71,7 @@ def powers(exponents: npt.NDArray[np.uint8]) -> Floats:
 
 
 def floats(tensors: SafetensorsFolder, name: str) -> Floats:
-    """A tensor of any type with a fraction, as float32; LoadError for others."""
+    """Return a tensor of any floating-point type as float32.  Raises LoadError for other types."""
     import numpy as np
 
     dtype, array = tensors.dtype(name), tensors.array(name)
@@ -85,45 +85,50 @@ def floats(tensors: SafetensorsFolder, name: str) -> Floats:
     elif dtype.startswith("F8_"):
         values = float8_values(4 if dtype == "F8_E4M3" else 5)[array]
     else:
-        raise LoadError(f"[convert] tensor '{name}' must hold numbers with a fraction but is {dtype}")
+        raise LoadError(f"[convert] tensor '{name}' is {dtype}: expected a floating-point type")
     return values
 
 
 def dtype_of(tensors: SafetensorsFolder, name: str) -> str:
-    """``f32``, ``f16`` or ``bf16``; LoadError for a tensor of another type."""
+    """Return ``f32``, ``f16`` or ``bf16``.  Raises LoadError for a tensor of another type."""
     dtype = tensors.dtype(name)
     if dtype not in DTYPES:
-        raise LoadError(f"[convert] tensor '{name}' must be F32, F16 or BF16 but is {dtype}")
+        raise LoadError(f"[convert] tensor '{name}' is {dtype}: expected F32, F16 or BF16")
     return DTYPES[dtype]
 
 
 def stored(tensors: SafetensorsFolder, name: str, *dtypes: str, n_dims: int | None = None) -> Storage:
-    """A tensor over the mapped file; LoadError where its type is none of ``dtypes``, and with
-    ``n_dims`` where it has other dimensions or is empty."""
+    """Return a tensor in the mapped file.
+
+    Raises LoadError if its type is not one of ``dtypes``.  With ``n_dims``, also raises LoadError if it has another
+    number of dimensions or is empty.
+    """
     dtype = tensors.dtype(name)
     if dtype not in dtypes:
-        raise LoadError(f"[convert] tensor '{name}' must be {' or '.join(dtypes)} but is {dtype}")
+        raise LoadError(f"[convert] tensor '{name}' is {dtype}: expected {' or '.join(dtypes)}")
     array = tensors.array(name)
     if n_dims is not None and (array.ndim != n_dims or not array.size):
-        raise LoadError(f"[convert] tensor '{name}' must be full of {n_dims} dimensions but is {list(array.shape)}")
+        raise LoadError(
+            f"[convert] tensor '{name}' has shape {list(array.shape)}: expected {n_dims} dimensions, none of them 0"
+        )
     return array
 
 
 def check_shape(tensors: SafetensorsFolder, name: str, *shapes: tuple[int, ...]) -> None:
-    """LoadError where a tensor is of none of the shapes."""
+    """Raise LoadError unless a tensor has one of the shapes."""
     if tensors.shape(name) not in shapes:
         words = " or ".join(str(list(shape)) for shape in shapes)
-        raise LoadError(f"[convert] tensor '{name}' must be {words} but is {list(tensors.shape(name))}")
+        raise LoadError(f"[convert] tensor '{name}' has shape {list(tensors.shape(name))}: expected {words}")
 
 
 def unpacked(words: Storage, bits: int, n: int) -> npt.NDArray[np.uint8]:
-    """The first ``n`` codes of each row of 32-bit words: one stream of bits, the lowest first."""
+    """Return the first ``n`` codes of each row of 32-bit words, which are one stream of bits, lowest first."""
     import numpy as np
 
     words = np.ascontiguousarray(words).view(np.uint32)
     codes: npt.NDArray[np.uint8]
     if 32 % bits == 0:
-        # Byte by byte, which takes the memory of the codes alone.
+        # One code position at a time, which needs no memory besides the codes.
         codes = np.empty((*words.shape, 32 // bits), np.uint8)
         for i in range(32 // bits):
             codes[..., i] = (words >> np.uint32(i * bits)) & np.uint32((1 << bits) - 1)

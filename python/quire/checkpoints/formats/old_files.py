@@ -1,4 +1,4 @@
-"""The files of AutoGPTQ and AutoAWQ that described a checkpoint before config.json did."""
+"""Read the files in which AutoGPTQ and AutoAWQ described a checkpoint before config.json did."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..reading import read_json
 __all__ = ["OLD_FILES", "with_old_quantization"]
 
 OLD_FILES: Mapping[str, str] = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
-_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}  # AutoAWQ's, and those of quantization_config
+_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}  # AutoAWQ's names, and those of quantization_config
 
 
 def with_old_quantization(values: Mapping[str, object], folder: Path) -> Mapping[str, object]:
-    """Return config.json with the ``quantization_config`` that an old file holds; as it is where it has its own.
+    """Return config.json with the ``quantization_config`` of an old file, unless it has its own.
 
-    Raises LoadError for a file that is no JSON object.
+    Raises LoadError for an old file that is not a JSON object.
     """
     name = next((name for name in OLD_FILES if (folder / name).is_file()), None)
     if name is None or any(field in values for field in ("quantization_config", "compression_config")):

@@ -1,4 +1,4 @@
-"""The JSON files of checkpoint folders, and the fields of them that transformers reads."""
+"""Read the JSON files of checkpoint folders, and know which of their fields transformers reads."""
 
 from .fields import Fields, checkpoint_dtype, read_json
 from .reference import reference_of

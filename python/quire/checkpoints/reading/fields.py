@@ -1,4 +1,4 @@
-"""The JSON files of a checkpoint folder, read strictly."""
+"""Read the JSON files of a checkpoint folder strictly."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ _MAX_BYTES = 256 << 20
 
 
 def read_json(path: Path, place: str = "convert") -> Mapping[str, object]:
-    """A JSON object.  LoadError, whose text begins with ``place``, for a file that is absent, too large or another."""
+    """Read a JSON object.
+
+    Raises LoadError, whose message begins with ``place``, if the file is missing, too large or not a JSON object.
+    """
     if not path.is_file():
-        raise LoadError(f"[{place}] '{path}' must be there but is not")
+        raise LoadError(f"[{place}] '{path}' does not exist")
     if path.stat().st_size > _MAX_BYTES:
-        raise LoadError(f"[{place}] '{path}' must be at most {_MAX_BYTES} bytes")
+        raise LoadError(f"[{place}] '{path}' is larger than {_MAX_BYTES} bytes")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"[{place}] '{path}' must be JSON: {error}") from None
+        raise LoadError(f"[{place}] '{path}' is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise LoadError(f"[{place}] '{path}' must hold a JSON object")
+        raise LoadError(f"[{place}] '{path}' is not a JSON object")
     return value
 
 
 class Fields:
-    """Typed access to a JSON object; what is absent or of another type is a LoadError that names it.
+    """Typed access to a JSON object.  A missing field or one of the wrong type raises a LoadError that names it.
 
-    It remembers which fields were read, so that ``refuse_unread`` can refuse the others by name.  A field that is null
-    counts as absent; where null has a meaning of its own, ask ``is_null`` first.  ``place`` begins the errors' texts.
+    It remembers which fields were read, so that ``refuse_unread`` can reject the others by name.  A null field counts
+    as absent; call ``is_null`` first if null has a meaning of its own.  Error messages begin with ``place``.
 
-    ``reference``: whose fields these are.  Those that nobody reads and that it does not know either are ignored, and
-    ``refuse_unread`` returns their names.  Without one, every field must be read.
+    ``reference`` describes the fields that transformers knows.  An unread field that it does not know is ignored, and
+    ``refuse_unread`` returns its name.  Without a reference, every field must be read.
     """
 
     def __init__(
@@ -51,19 +54,19 @@ class Fields:
         self._inner: dict[str, Fields] = {}
 
     def names(self) -> list[str]:
-        """Every field.  Asking is not reading."""
+        """Return the names of all fields.  They do not count as read."""
         return list(self._values)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         return self._values.get(name) is not None
 
     def is_null(self, name: str) -> bool:
-        """Whether the field is there and null."""
+        """Return whether the field is present and null."""
         return name in self._values and self._values[name] is None
 
     def value(self, name: str) -> object:
-        """The field as it is; None where it is absent."""
+        """Return the field's value of any type; None if it is absent."""
         self._read.add(name)
         return self._values.get(name)
 
@@ -71,18 +74,18 @@ class Fields:
         value = self.value(name)
         if value is None:
             if default is None:
-                raise LoadError(f"[{self._place}] '{name}' must be in {self.where} but is not")
+                raise LoadError(f"[{self._place}] '{name}' is missing in {self.where}")
             return default
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {words} but is {type(value).__name__}")
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} is {type(value).__name__}: expected {words}")
         return value
 
     def integer(self, name: str, default: int | None = None, *, low: int = 0) -> int:
-        """A whole number from ``low`` to 2^31 - 1."""
+        """Return an integer from ``low`` to 2^31 - 1."""
         value = self._get(name, (int,), default, "a whole number")
         assert isinstance(value, int)
         if not low <= value < 2**31:
-            raise LoadError(f"[{self._place}] '{name}' of {self.where} must be {low} to 2^31 - 1 but is {value}")
+            raise LoadError(f"[{self._place}] '{name}' of {self.where} is {value}: expected {low} to 2^31 - 1")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -94,19 +97,22 @@ class Fields:
         return str(self._get(name, (str,), default, "a string"))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Null counts as absent only where both say no; transformers takes it for no, whatever the default is."""
+        """Return a boolean.
+
+        Null counts as absent only if the default is not true, since transformers takes null for false.
+        """
         if default and self.is_null(name):
-            raise UnsupportedError(f"[{self._place}] '{name}' of {self.where} must be true or false but is null")
+            raise UnsupportedError(f"[{self._place}] '{name}' of {self.where} is null: expected true or false")
         return bool(self._get(name, (bool,), default, "a boolean"))
 
     def items(self, name: str) -> list[object]:
-        """An array; empty when absent."""
+        """Return an array; empty if absent."""
         value = self._get(name, (list,), [], "an array")
         assert isinstance(value, list)
         return value
 
     def inner(self, name: str) -> Fields:
-        """A nested object, whose fields must be read as well; empty when absent."""
+        """Return a nested object, whose fields must be read too; empty if absent."""
         value = self._get(name, (dict,), {}, "an object")
         assert isinstance(value, dict)
         if name not in self._inner:
@@ -115,12 +121,12 @@ class Fields:
         return self._inner[name]
 
     def filled(self, defaults: Mapping[str, object]) -> Fields:
-        """These, with values of fields that are absent."""
+        """Set defaults for absent fields, and return these fields."""
         self._values = {**defaults, **self._values}
         return self
 
     def read(self, names: Iterable[str]) -> None:
-        """Count fields as read: their values have no effect."""
+        """Count fields without effect as read."""
         self._read.update(names)
 
     def was_read(self, name: str) -> bool:
@@ -144,7 +150,7 @@ class Fields:
         return self._reference is not None and self._reference.is_default(name, self._values.get(name))
 
     def unread(self, without_effect: Iterable[str] = ()) -> list[str]:
-        """Names of unread fields that are set to something, except those that the patterns list as without effect."""
+        """Return unread fields with a value other than the default, except those that match ``without_effect``."""
         patterns = list(without_effect)
         return [
             name
@@ -156,10 +162,10 @@ class Fields:
         ]
 
     def refuse_unread(self, without_effect: Iterable[str] = ()) -> list[str]:
-        """Names of fields that the reference does not know either.
+        """Return the names of unread fields that the reference does not know either.
 
-        Raises UnsupportedError for an unread field that may change an answer: it differs from the reference's default,
-        and no pattern of ``without_effect`` lists it.
+        Raises UnsupportedError for an unread field that may change an answer: its value is not the reference's default,
+        and it matches no pattern of ``without_effect``.
         """
         patterns, unknown = list(without_effect), []
         for name in self.unread(patterns):
@@ -173,7 +179,7 @@ class Fields:
 
 
 def checkpoint_dtype(folder: Path) -> str:
-    """What the checkpoint says it is stored as, so that nothing is lost; f32 where it does not say."""
+    """Return the type that the checkpoint says it is stored in; f32 if it does not say."""
     config = Fields("config.json", read_json(folder / "config.json"))
     stored = config.text("dtype", config.text("torch_dtype", "float32"))
     return {"float16": "f16", "bfloat16": "bf16"}.get(stored, "f32")

@@ -1,4 +1,4 @@
-"""What is known of Qwen3-Reranker (Zhang et al. 2025), which answers yes or no, beyond its weights.
+"""The prompt template and labels of Qwen3-Reranker (Zhang et al. 2025), which answers yes or no.
 
 Sources: its model card, for the template; llama.cpp's converter, for the names in GGUF.
 """
@@ -18,5 +18,5 @@ TEMPLATE = (
 
 
 def is_qwen3_reranker(*names: str) -> bool:
-    """Whether one of the names by which a model goes is that of such a reranker."""
+    """Return whether one of a model's names is that of a Qwen3-Reranker."""
     return any("qwen3-reranker" in re.sub(r"[\s_]+", "-", name.lower()) for name in names)

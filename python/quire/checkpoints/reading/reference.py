@@ -1,6 +1,6 @@
-"""Which fields of config.json transformers knows, and which of those it reads, by class.
+"""The fields of config.json that each transformers class knows and reads.
 
-``reference_fields.json`` holds the facts, written by ``ci/make_reference_fields.py``: names and defaults.
+``ci/make_reference_fields.py`` writes the names and defaults to ``reference_fields.json``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["Reference", "classes_of", "reference_of"]
 _FILE = Path(__file__).with_name("reference_fields.json")
 _ROTATION = ("rope_parameters", "rope_scaling")
 _QUANTIZATION = ("quantization_config", "compression_config")
-# Fields that quantizers' own libraries write and transformers' classes do not name.
+# Fields that quantizers' own libraries write, but that transformers' classes do not have.
 _OF_QUANTIZERS = ("adapter", "rotation")
-# Parameters of rotation that configurations have and no code reads.
+# Rotary parameters that configurations have but no code reads.
 _UNREAD_ROTATION = ("mrope_interleaved",)
 
 
@@ -31,16 +31,16 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Reference:
-    """The fields of one of transformers' configurations.
+    """The fields of one of transformers' configuration classes.
 
-    ``effect``: those that its code reads, with their defaults; ``none``: those that it has and never reads.
-    ``knows_all``: whether other fields are unknown to it.  Otherwise other code than transformers' may know more, and
-    ``effect`` has what is known of it: for a model's own code, the fields of all of transformers' classes.
+    ``effect`` has the fields that its code reads, with their defaults; ``none`` those that it has but never reads.
+    ``knows_all`` tells that there are no others.  It is False for code outside transformers, which may read more; for a
+    model's own code, ``effect`` then has the fields of all transformers classes.
     """
 
     effect: Mapping[str, object]
     none: frozenset[str]
-    sections: Mapping[str, str]  # fields that hold a configuration, with its class
+    sections: Mapping[str, str]  # fields with a nested configuration, and its class
     knows_all: bool
 
     def knows(self, name: str) -> bool:
@@ -48,11 +48,11 @@ class Reference:
         return not self.knows_all or name in self.effect
 
     def is_without_effect(self, name: str) -> bool:
-        """Return whether transformers has the field but no code reads it."""
+        """Return whether transformers has the field but never reads it."""
         return name in self.none
 
     def default(self, name: str) -> object:
-        """The default of a field; None if it has none or it is not known."""
+        """Return the default of a field; None if it has none or if it is not known."""
         return self.effect.get(name) if self.knows_all else None
 
     def is_default(self, name: str, value: object) -> bool:
@@ -65,7 +65,7 @@ class Reference:
         return name in self.effect
 
     def section(self, name: str, values: Mapping[str, object]) -> Reference | None:
-        """The fields of an object below ``name``; None where all of them are to be known."""
+        """Return the reference for the nested object ``name``; None if every field of it must be read."""
         if name in _ROTATION or self is _rotation():
             return _rotation()
         if name in _QUANTIZATION:
@@ -76,13 +76,13 @@ class Reference:
 
 @cache
 def reference_of(class_name: str) -> Reference:
-    """The known configuration fields of a class, whether or not it is one of transformers' own."""
+    """Return the known configuration fields of a class, which need not be one of transformers'."""
     config = _table()["classes"].get(class_name)
     return _of_config(config) if config is not None else _of_all()
 
 
 def classes_of(model_type: str) -> list[str]:
-    """Return the classes whose configurations have a ``model_type``, of those that Quire converts."""
+    """Return those of the classes Quire converts whose configurations have this ``model_type``."""
     config = _by_model_type().get(model_type)
     return [] if config is None else [name for name, found in _table()["classes"].items() if found == config]
 
