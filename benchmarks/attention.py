@@ -1,7 +1,7 @@
-"""The attention kernels by themselves: decoding at long contexts, prompts, shared prefixes.
+"""Measure the attention kernels alone: decoding at long contexts, prompts, shared prefixes.
 
-Times are of one layer, in the process of this script, with the pools spread over more memory than the caches hold; the
-share is of the time that the bytes of K and V alone take at the bandwidth measured here.
+Times are of one layer, with pools that together exceed the processor's caches.  ``limit`` is the time to read the bytes
+of K and V at the bandwidth that the script measures.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from quire.params.engine_options import CacheDType
 BLOCK = 32
 POOL_BYTES = 400e6
 LARGE_PAGE = 2 << 20
-CODED = {"q8_0": BLOCK, "q5_1": 24, "q4_0": 18}  # bytes of a block and head for each dimension, of q8_0 without scales
+CODED = {"q8_0": BLOCK, "q5_1": 24, "q4_0": 18}  # bytes per block, head and dimension; q8_0 without scales
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sequences of ``n_kv`` tokens of which the last ``n_rows`` are new; the first ``n_shared`` are the same blocks."""
+    """Sequences of ``n_kv`` tokens; the last ``n_rows`` are new, and the first ``n_shared`` are in shared blocks."""
 
     name: str
     n_head: int
@@ -54,7 +54,7 @@ CASES = [
 
 
 def aligned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """A copy in large pages, as the engine's pools are."""
+    """Return a copy in large pages, like the engine's pools."""
     pages = mmap.mmap(-1, array.nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -66,7 +66,7 @@ def aligned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def pool_of(kv_type: str, head_blocks: tuple[int, int], dim: int, are_keys: bool) -> npt.NDArray[np.generic]:
-    """Zeros."""
+    """Return a pool of zeros."""
     if kv_type not in CODED:
         return np.zeros((*head_blocks, *((dim, BLOCK) if are_keys else (BLOCK, dim))), np.float16)
     scale_bytes = 4 * BLOCK if kv_type == "q8_0" else 0
@@ -74,7 +74,7 @@ def pool_of(kv_type: str, head_blocks: tuple[int, int], dim: int, are_keys: bool
 
 
 class Layers:
-    """Pools of as many layers as fill the memory, so that none is in a cache when its turn comes."""
+    """Pools of so many layers that none is in the processor's caches when its turn comes."""
 
     def __init__(self, case: Case, kv_type: str) -> None:
         self.case = case
@@ -90,7 +90,7 @@ class Layers:
         n_layer = 1 if case.n_rows > 1 else max(1, int(POOL_BYTES / (k.nbytes + v.nbytes)))
         self.layers = [(aligned(k), aligned(v)) for _ in range(n_layer)]
         self.q = rng.normal(size=(case.n_sequences * case.n_rows, case.n_head, case.head_dim)).astype(np.float32)
-        # What must be read of K and V, each shared block once.
+        # The bytes of K and V that must be read, with each shared block counted once.
         self.read_bytes = (k.nbytes + v.nbytes) / n_blocks * (n_blocks - 1)
 
     def _pools(
@@ -125,7 +125,7 @@ class Layers:
         )
 
     def pass_over(self, used: kernels.KernelSet, n_workers: int) -> Callable[[], float]:
-        """A function that attends once with every layer, and gives the multiplications and additions of a layer."""
+        """Return a function that runs attention once per layer and returns a layer's multiplications and additions."""
         case, dim = self.case, self.v_head_dim
         steps = range(case.n_rows, case.n_kv + 1, case.n_rows) if case.n_rows > 1 else [case.n_kv]
         batches = [self.batch(n_kv) for n_kv in steps]
@@ -143,7 +143,7 @@ class Layers:
 
 
 def bandwidth(memory: list[npt.NDArray[np.int64]]) -> float:
-    """Bytes a second that a thread for each array reads, all at a time, by looking for the largest number."""
+    """Return the bytes per second that one thread per array reads, all at once, in a search for the maximum."""
     threads = [threading.Thread(target=array.max) for array in memory]
     begin = time.perf_counter()
     for thread in threads:
@@ -154,7 +154,7 @@ def bandwidth(memory: list[npt.NDArray[np.int64]]) -> float:
 
 
 class Timed:
-    """A case with one type of cache, and the seconds that a layer took each time."""
+    """A case with one type of cache, and the seconds per layer of each round."""
 
     def __init__(self, case: Case, kv_type: str, used: kernels.KernelSet, n_workers: int) -> None:
         self.layers = Layers(case, kv_type)
@@ -173,14 +173,14 @@ class Timed:
 
 
 def main() -> None:
-    """Print a line for every case."""
+    """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--kv-dtype", choices=get_args(CacheDType), metavar="TYPE", default="f16")
-    parser.add_argument("--beside", choices=get_args(CacheDType), metavar="TYPE", help="in alternation with this type")
+    parser.add_argument("--beside", choices=get_args(CacheDType), metavar="TYPE", help="alternate with this type")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--isa", choices=kernels.supported_isas(), default=kernels.supported_isas()[-1])
-    parser.add_argument("-k", "--only", default="", help="cases whose name contains this")
+    parser.add_argument("-k", "--only", default="", help="run only cases whose name contains this")
     options = parser.parse_args()
     print(f"{options.isa}, {options.kv_dtype} cache, {options.threads} threads")
     head = f"{'':45} {'us/layer':>9} {'GFLOP/s':>8} {'GB/s':>6} {'limit':>6} {'time/limit':>10}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What decoding keeps of its speed while another process keeps one core busy: llama.cpp and Quire on the same file.
+"""Measure how much decoding slows down while another process keeps one core busy: llama.cpp and Quire on the same file.
 
     busy_core.py FILE [--peer PEER] [--threads 2] [--cpu N] [--tokens 64] [--rounds 5] [--wait SECONDS]
 
-The other process computes without an end, on core ``--cpu`` (Linux), or where the system puts it.  It and ``--threads``
-threads share as many cores equally at best: with two, two thirds of the speed are the fair share.  Rounds alternate
-between quiet and busy, and between the programs; every figure is of a fresh process with its weights in memory.  PEER:
-the folder with llama-bench.
+The other process computes endlessly, on core ``--cpu`` (Linux) or on any core.  At best, it and the ``--threads``
+threads share the same number of cores equally: with two threads, the fair share is two thirds of the speed.  Rounds
+alternate between quiet and busy and between the programs.  Each figure is from a fresh process with its weights in
+memory.  PEER is the folder of llama-bench.
 """
 
 from __future__ import annotations
@@ -47,10 +47,16 @@ def main() -> None:
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for a quiet machine, each round")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait at most so long for a quiet machine before each round",
+    )
     options = parser.parse_args()
     if options.cpu is not None and options.cpu not in os.sched_getaffinity(0):
-        parser.error(f"--cpu must be one of {sorted(os.sched_getaffinity(0))} but is {options.cpu}")
+        parser.error(f"--cpu is {options.cpu}: expected one of {sorted(os.sched_getaffinity(0))}")
     work, file, threads = Work(0, options.tokens), options.file, options.threads
     ours = ["--threads", str(threads), "--repeat", "3"]
     programs: dict[str, Callable[[], float]] = {}
@@ -66,7 +72,7 @@ def main() -> None:
             quiet.append(speed())
             with busy_core(options.cpu):
                 busy.append(speed())
-    print(f"{file.name}, {threads} threads, tokens a second, medians of {options.rounds}")
+    print(f"{file.name}, {threads} threads, tokens per second, medians of {options.rounds}")
     for name, (quiet, busy) in speeds.items():
         kept = statistics.median(b / q for q, b in zip(quiet, busy, strict=True))
         line = f"{statistics.median(quiet):7.1f} quiet {statistics.median(busy):7.1f} beside a busy process"

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Quire beside llama.cpp, and OpenVINO GenAI if asked for: the same files and work, in alternation.
+"""Compare the speed of Quire, llama.cpp and optionally OpenVINO GenAI on the same files and work, in alternation.
 
     compare_llama_cpp.py PEER [--models qwen3-0.6b,llama-3.2-1b] [--types Q4_K_M,Q4_0,Q8_0,F16,BF16] [--rows ROW,...]
        [--rounds 5] [--threads 2] [--isa NAME] [--peer-repack both] [--openvino [PYTHON]] [--wait 120]
        [--shared ../shared] [--folder build/bench-models] [--json OUT [--add]]
 
-PEER is the folder with llama-bench, llama-batched-bench and llama-quantize (build/bin of ``build_peer.sh``).  Files
-are made in ``--folder`` with ``make_model.py`` of the shared data, and llama-quantize, unless they are there.  Every
-figure is of a fresh process with its weights in memory, not mapped; of one process those of a prompt and of the answer
-after it.  Medians of all rounds are printed (tokens/s), with the ratio to the peer's (* where its target is met), the
-target, and the share of the speed that the machine's limits allow; those are measured in every round as well.  Peers
-that GCC built may fail with repacked weights: ``both`` tries both in the first round and keeps the faster.
-``--openvino`` takes an interpreter that has openvino-genai, this one by default.
+PEER is the folder of llama-bench, llama-batched-bench and llama-quantize (build/bin of ``build_peer.sh``).  Missing
+files are made in ``--folder`` with ``make_model.py`` of the shared data and llama-quantize.  Each run is a fresh
+process with its weights read into memory, not mapped; one run measures a prompt and the answer after it.  The script
+prints medians of all rounds (tokens/s), the ratio to llama.cpp (* if it meets the target), the target, and the share of
+the speed that the machine's limits allow; the limits are measured in every round too.  A llama.cpp built by GCC may
+fail with repacked weights: ``both`` tries both in the first round and keeps the faster.  ``--openvino`` names a Python
+with openvino-genai; the default is this one.
 
-Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours; a part, minutes:
-with ``--add``, the rounds are added to those that OUT holds, of the same programs, so that the whole can be measured in
-parts; each line says of how many rounds it is.
+Rows: prefill-512 prefill-4096 decode decode-4k streams-8 shared-32 package.  All of them take hours, a part minutes.
+To measure in parts, ``--add`` adds the rounds to those in OUT, which must be of the same programs.  Each line has its
+number of rounds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def output_of(command: list[str]) -> str:
 
 
 def peer_speeds(folder: Path, file: Path, work: Work, threads: int, repack: bool) -> Speeds:
-    """Of llama.cpp."""
+    """Measure llama.cpp."""
     model = ["-m", str(file), "-t", str(threads), "-lm", "none"]
     if work.n_streams == 1 and not (work.n_context and work.n_generate):
         command = [str(folder / "llama-bench"), *model, "-r", "1", "-o", "json", "--repack", str(int(repack))]
@@ -64,7 +64,7 @@ def peer_speeds(folder: Path, file: Path, work: Work, threads: int, repack: bool
 
 
 def child_speeds(python: str, script: str, file: Path, work: Work, extra: list[str]) -> Speeds:
-    """Of a program that one of our scripts runs."""
+    """Measure a program with one of our scripts."""
     command = [python, str(HERE / script), str(file), "--prompt", str(work.n_context)]
     command += ["--generate", str(work.n_generate), "--streams", str(work.n_streams), *extra]
     result = next(json.loads(line) for line in reversed(output_of(command).splitlines()) if line.startswith("{"))
@@ -72,7 +72,7 @@ def child_speeds(python: str, script: str, file: Path, work: Work, extra: list[s
 
 
 class Comparison:
-    """What is measured, by which programs, and what the machine was like meanwhile."""
+    """The cases, the programs that run them, and the state of the machine meanwhile."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -82,7 +82,7 @@ class Comparison:
         self.peaks: dict[Kind, list[float]] = {"int8": [], "bf16": [], "f32": []}
 
     def peak(self, dtype: str) -> float:
-        """Operations a second of the best instructions for a file of this type."""
+        """Return the operations per second of the best instructions for a file of this type."""
         kind: Kind = "bf16" if dtype in ("F16", "BF16") else "int8"
         if not self.machine.instruction(kind):
             kind = "f32"
@@ -106,7 +106,7 @@ class Comparison:
         return found[case.repack]
 
     def round_of(self, cases: list[Case]) -> None:
-        """One run of each program: the work of the last case, of which the others are parts."""
+        """Run each program once with the work of the last case; the other cases are parts of it."""
         case, options = cases[-1], self.options
         work = WORK[case.row]
         self.loads.append(wait_until_quiet(options.wait))
@@ -121,12 +121,12 @@ class Comparison:
             self.add(cases, "openvino", lambda: run(options.openvino, "speed_of_openvino.py", extra=extra))
         for each in cases:
             best, each.limit = Costs.of(each.file).best_speed(WORK[each.row], self.bandwidths[-1], peak)
-            if best and each.quire and each.row != "package":  # whose weights stay in the caches
+            if best and each.quire and each.row != "package":  # its weights stay in the processor's caches
                 each.shares.append(each.quire[-1] / best)
 
     @staticmethod
     def add(cases: list[Case], program: str, measure: Callable[[], Speeds]) -> None:
-        """One more figure of a program, if it runs: hours of others' figures are not lost for one that does not."""
+        """Add a figure of a program.  If it fails, that is noted, so that hours of other measurements are not lost."""
         if program in cases[-1].failed:
             return
         try:
@@ -139,7 +139,7 @@ class Comparison:
                 getattr(case, program).append(speeds.of(WORK[case.row]))
 
     def add_earlier(self, cases: list[Case], report: dict[str, Any]) -> list[Case]:
-        """The cases, with the rounds of an earlier report; what only that one has, too."""
+        """Add the rounds of an earlier report to the cases, including cases that only the report has."""
         earlier = [Case.of_report(result) for result in report["results"]]
         for case in cases:
             for other in earlier:
@@ -176,7 +176,7 @@ class Comparison:
 
 
 def make_file(options: argparse.Namespace, model: str, dtype: str) -> Path:
-    """The model's file of this type, made if it is not there."""
+    """Return the model's file of this type, and make it if it is missing."""
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     file: Path = folder / f"{model}-{dtype}.gguf"
@@ -211,7 +211,7 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
 
 
 def runs_of(cases: list[Case]) -> list[list[Case]]:
-    """Cases that one run of a program is enough for: the reading of a prompt, and the answer after it."""
+    """Group cases that a single run measures: a prompt and the answer after it."""
     runs: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         work = WORK[case.row]
@@ -225,7 +225,7 @@ def some_of(known: tuple[str, ...]) -> object:
     def parse(text: str) -> list[str]:
         chosen = text.split(",")
         if unknown := [each for each in chosen if each not in known]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} must be of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}: expected some of {', '.join(known)}")
         return chosen
 
     return parse
@@ -238,24 +238,26 @@ def options_of_command_line() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=some_of(known), default=list(known))  # type: ignore[arg-type]
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--isa", help="for Quire, a lower one of `quire devices`")
+    parser.add_argument("--isa", help="instruction set for Quire, one that `quire devices` lists")
     parser.add_argument("--peer-repack", choices=["both", "on", "off"], default="both")
     parser.add_argument("--openvino", nargs="?", const=sys.executable, metavar="PYTHON")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="for a quiet machine, each time")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait at most so long for a quiet machine"
+    )
     parser.add_argument("--shared", type=Path, default=HERE.parent.parent / "shared")
     parser.add_argument("--folder", type=Path, default=HERE.parent / "build" / "bench-models")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--add", action="store_true", help="to the rounds that --json's file holds")
+    parser.add_argument("--add", action="store_true", help="add the rounds to those in --json's file")
     options = parser.parse_args()
     if options.add and not options.json:
-        parser.error("--add must have --json, whose rounds it adds to")
+        parser.error("--add needs --json, to whose rounds it adds")
     if options.openvino and subprocess.run([options.openvino, "-c", "import openvino_genai"], check=False).returncode:
-        parser.error(f"openvino-genai must be installed for {options.openvino}")
+        parser.error(f"openvino-genai is not installed for {options.openvino}")
     return options
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Hours of figures are not lost with one that is being written."""
+    """Replace a file at once, so that an interrupted write does not lose hours of figures."""
     part = file.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.rename(file)

@@ -1,9 +1,9 @@
-"""Quire beside llama.cpp on files of make_shape.py (any GGUF file): prompts, answers and 8 streams, in alternation.
+"""Compare Quire and llama.cpp on files of make_shape.py (or others): prompts, answers, 8 streams, in alternation.
 
     python benchmarks/compare_shapes.py PEER FILE ... [--rows prompt-512,answer,streams-8] [--rounds 3] [--threads 2]
 
-PEER is the folder with llama-bench and llama-batched-bench (build/bin of ``build_peer.sh``).  Prints a line for each
-file and row: medians of all rounds in tokens a second, the ratio, and the operations that Quire leaves to ggml.
+PEER is the folder of llama-bench and llama-batched-bench (build/bin of ``build_peer.sh``).  The script prints a line
+per file and row: medians of all rounds in tokens per second, the ratio, and the operations that Quire leaves to ggml.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS = {
 
 
 def stock_operations(file: Path) -> str:
-    """What ggml's operators compute in Quire's program."""
+    """Return the operations that ggml's operators compute in Quire's program."""
     model = load_model(GGUFReader(file))
     executor = Executor(model.trace(1024), find_device("cpu"), n_blocks=2, n_states=2, threads=1, repack="no")
     return ", ".join(sorted(set(executor.stock_operations)))

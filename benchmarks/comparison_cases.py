@@ -1,4 +1,4 @@
-"""The lines of the table of `compare_llama_cpp.py`: what is asked of which file, and what was found so far."""
+"""The lines of `compare_llama_cpp.py`'s table: the work for each file, and the results so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORK = {
     "shared-32": Work(1024, 16, 32, shared=True),
     "package": Work(0, 512),
 }
-# Ratios to llama.cpp for TYPES, of every model or of one.
+# Target ratios to llama.cpp, in the order of TYPES, for all models or for one.
 TARGETS = {
     "prefill-512": (5.0, 5.0, 5.0, 10.0, 10.0),
     "prefill-4096": (8.0, 8.0, 8.0, 10.0, 10.0),
@@ -37,7 +37,7 @@ PACKAGE_TARGET = 2.0
 
 @dataclass
 class Case:
-    """One line of the table."""
+    """A line of the table."""
 
     row: str
     model: str
@@ -47,15 +47,15 @@ class Case:
     llama_cpp: list[float] = field(default_factory=list)
     quire: list[float] = field(default_factory=list)
     openvino: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)  # of what the limits allow
+    shares: list[float] = field(default_factory=list)  # relative to the speed that the limits allow
     limit: str = ""
     repack: bool = True
     notes: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)  # programs
+    failed: list[str] = field(default_factory=list)  # programs that failed
 
     @classmethod
     def of_report(cls, result: dict[str, Any]) -> Case:
-        """As it was written; what failed may be tried again."""
+        """Read a case from a report.  Programs that failed may be tried again."""
         known = {name: result[name] for name in cls.__dataclass_fields__}
         return cls(**known | {"file": Path(result["file"]), "failed": [], "notes": []})
 
@@ -64,11 +64,11 @@ class Case:
         return self.row, self.model, self.dtype
 
     def place(self) -> tuple[int, int, int]:
-        """In the table."""
+        """Return the sort key of the line."""
         return MODELS.index(self.model), TYPES.index(self.dtype), list(WORK).index(self.row)
 
     def add_rounds(self, earlier: Case) -> None:
-        """Those of the same work, before its own."""
+        """Put the rounds of an earlier case of the same work before this case's own."""
         if earlier.key == self.key:
             for name in ("llama_cpp", "quire", "openvino", "shares"):
                 setattr(self, name, getattr(earlier, name) + getattr(self, name))

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Embeddings beside llama.cpp: the same file, texts and interface, in alternation.
+"""Compare embeddings of Quire and llama.cpp: the same file, texts and interface, in alternation.
 
     embeddings_llama_cpp.py [--peer PEER] [--shapes bge-small,bge-m3] [--types f16,q8_0,f32] [--layers N] [--rounds 5]
        [--threads 2] [--texts 32] [--tokens 128] [--folder build/bench-models]
 
-PEER is the folder with llama-server (build/bin of ``build_peer.sh``); without it Quire is measured alone.  Files are
-made with ``make_shape.py`` unless they are there.  Either server gets the same batches of token ids by its route
-``/embedding``, which both have, one batch at a time; of each round the fastest of three batches counts.  Medians of all
-rounds are printed (texts/s), with the ratio to the peer's (* from 2.5 on) and the least likeness of two vectors of the
-same text, which tells whether both have computed the same.
+PEER is the folder of llama-server (build/bin of ``build_peer.sh``); without it only Quire is measured.  Missing files
+are made with ``make_shape.py``.  Both servers get the same batches of token ids at their route ``/embedding``, one
+batch at a time; the fastest of three batches counts in each round.  The script prints medians of all rounds (texts/s),
+the ratio to llama.cpp (* from 2.5 on) and the smallest cosine similarity of the two vectors of a text, which shows
+whether both compute the same.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[httpx.Client]:
-    """A server, from its first answer on until the block ends."""
+    """Run a server until the block ends, and wait for its first answer."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0, trust_env=False) as client:
             end = time.monotonic() + START_S
             while not healthy(client):
                 if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError(f"{command[0]} must answer within {START_S} s but does not")
+                    raise RuntimeError(f"{command[0]} does not answer within {START_S} s")
                 time.sleep(0.2)
             yield client
     finally:
@@ -75,7 +75,7 @@ def quire(file: Path, options: argparse.Namespace, port: int) -> list[str]:
 
 
 def peer(file: Path, options: argparse.Namespace, port: int) -> list[str]:
-    """With a batch that holds all texts at once, as Quire packs them."""
+    """Return llama-server's command, with a batch size for all texts at once, as in Quire."""
     n_all = str(max(512, options.texts * options.tokens))
     sizes = ["-c", n_all, "-b", n_all, "-ub", n_all, "-np", str(options.texts), "-t", str(options.threads)]
     return [
@@ -103,7 +103,7 @@ def made(shape: str, kind: str, options: argparse.Namespace) -> Path:
 
 
 def vectors_of(client: httpx.Client, texts: list[list[int]]) -> tuple[Array, float]:
-    """The vectors and how long they took."""
+    """Return the vectors and the seconds they took."""
     begin = time.perf_counter()
     response = client.post("/embedding", json={"content": texts})
     took = time.perf_counter() - begin
@@ -113,11 +113,11 @@ def vectors_of(client: httpx.Client, texts: list[list[int]]) -> tuple[Array, flo
 
 
 def measured(clients: dict[str, httpx.Client], options: argparse.Namespace) -> tuple[dict[str, list[float]], float]:
-    """Texts a second of each round, and how alike the vectors of both are."""
+    """Return the texts per second of each round, and the similarity of both servers' vectors."""
     random = np.random.default_rng(0)
     speeds: dict[str, list[float]] = {name: [] for name in clients}
     likeness = 1.0
-    for turn in range(options.rounds + 1):  # the first one warms up
+    for turn in range(options.rounds + 1):  # the first round warms up
         batches = [random.integers(5, 256, (options.texts, options.tokens)).tolist() for _ in range(N_BATCHES)]
         found: dict[str, Array] = {}
         for name in sorted(clients, reverse=bool(turn % 2)):
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--shapes", default="bge-small,bge-m3")
     parser.add_argument("--types", default="f16,q8_0,f32")
-    parser.add_argument("--layers", type=int, help="fewer than the published model has")
+    parser.add_argument("--layers", type=int, help="number of layers, if fewer than in the published model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--texts", type=int, default=32)

@@ -2,11 +2,12 @@
 
     python benchmarks/fuzz_gguf_keys.py SOURCE BUILD [NAME ...]
 
-SOURCE is a checkout of llama.cpp, whose names of keys are taken, BUILD the folder of its libraries (``build/bin``).
-Every key is set to values of several types, and left out, in the tiny files of tests/tiny, in the form of
-llama_cpp_variants.py where plain ones mean something else to llama.cpp.  Where Quire opens such a file, its logits (of
-an encoder, its vectors) must be llama.cpp's, unless KNOWN says why not; where it refuses one, nothing was ignored.
-Prints each difference and a line of counts per file; exits with 1 where there was one.
+SOURCE is a checkout of llama.cpp, which gives the names of keys; BUILD is the folder of its libraries (``build/bin``).
+In the tiny files of tests/tiny, each key is set to values of several types and also removed.  If llama.cpp interprets a
+plain file differently, the variant of llama_cpp_variants.py is used.  If Quire opens such a file, its logits (an
+encoder's vectors) must equal llama.cpp's, unless KNOWN explains the difference.  If Quire rejects a file, it has not
+ignored the key, which is fine.  The script prints each difference and a line of counts per file, and exits with 1 if
+there are differences.
 """
 
 from __future__ import annotations
@@ -35,46 +36,46 @@ from test_models import Runner  # noqa: E402
 
 Change = tuple[object, str]
 
-# Keys of which Quire makes something else than llama.cpp, and why.
-NO_WINDOWS = "transformers' windows, of which llama.cpp reads none here"
-NOT_NORMALIZED = "norm_topk_prob; transformers; llama.cpp does not read it here"
-PUBLISHED = "transformers'; llama.cpp has that of the published models"
+# Keys that Quire interprets differently from llama.cpp, with the reason.
+NO_WINDOWS = "transformers has windows here, llama.cpp does not read them"
+NOT_NORMALIZED = "norm_topk_prob, as in transformers; llama.cpp does not read it here"
+PUBLISHED = "as in transformers; llama.cpp uses the published models' value"
 WHOLE_ENDS = "llama.cpp rounds the ends of YaRN's ramp, transformers does not here"
 KNOWN = {
     **{f"{arch}.attention.sliding_window": NO_WINDOWS for arch in ("llama", "mistral3", "phi3", "starcoder2")},
-    "exaone4.attention.sliding_window": "llama.cpp reads windows where there are 64 layers",
+    "exaone4.attention.sliding_window": "llama.cpp reads windows only with 64 layers",
     **{
         f"{arch}.expert_weights_norm": NOT_NORMALIZED
         for arch in ("qwen2moe", "qwen3moe", "qwen3vlmoe", "qwen35moe", "qwen3next", "olmoe", "lfm2moe", "mimo2")
     },
-    **{f"{arch}.expert_weights_scale": "routed_scaling_factor; transformers" for arch in ("lfm2moe", "mimo2")},
-    "*.rope.scaling.yarn_beta_fast": "YaRN's own parameters, which llama.cpp reads for two architectures; transformers",
+    **{f"{arch}.expert_weights_scale": "routed_scaling_factor, as in transformers" for arch in ("lfm2moe", "mimo2")},
+    "*.rope.scaling.yarn_beta_fast": "YaRN's parameters, as in transformers; llama.cpp reads them for 2 models",
     "*.rope.scaling.yarn_beta_slow": "see yarn_beta_fast",
     "*.rope.scaling.yarn_log_multiplier": "see yarn_beta_fast",
     "*.rope.scaling.yarn_attn_factor": "attention_factor; transformers",
-    "*.pooling_type": "vectors of tokens are compared, which llama.cpp pools",
+    "*.pooling_type": "token vectors are compared, which llama.cpp pools",
     "qwen2vl.attention.layer_norm_rms_epsilon": "llama.cpp does not read it here, and adds 0",
     **{
-        f"{arch}.attention.layer_norm_rms_epsilon": "llama.cpp adds it in unit vectors of the delta rule too"
+        f"{arch}.attention.layer_norm_rms_epsilon": "llama.cpp also adds it to unit vectors of the delta rule"
         for arch in ("qwen35", "qwen35moe", "qwen3next")
     },
-    "mamba.attention.layer_norm_rms_epsilon": "Falcon Mamba's own norms have a key of ours, ssm.dt_b_c_rms_epsilon",
+    "mamba.attention.layer_norm_rms_epsilon": "Falcon Mamba's additional norms have Quire's key ssm.dt_b_c_rms_epsilon",
     **{
-        f"{arch}.attention.layer_norm_rms_epsilon": "norms of latent rows have a key of ours, latent_norm_rms_epsilon"
+        f"{arch}.attention.layer_norm_rms_epsilon": "norms of latent rows have Quire's key latent_norm_rms_epsilon"
         for arch in ("deepseek2", "deepseek32", "glm-dsa", "minicpm3", "mistral4")
     },
-    "minicpm.logit_scale": "without it llama.cpp divides by 256 / width instead of width / 256",
+    "minicpm.logit_scale": "if absent, llama.cpp divides by 256 / width instead of width / 256",
     "llama4.attention.temperature_length": PUBLISHED,
-    "afmoe.attention.sliding_window_pattern": "layers with windows turn; to llama.cpp all but every fourth do",
+    "afmoe.attention.sliding_window_pattern": "layers with windows have RoPE; in llama.cpp all but every fourth do",
     "gpt-oss.rope.freq_base": WHOLE_ENDS,
     "gpt-oss.rope.scaling.original_context_length": WHOLE_ENDS,
-    "gpt-oss.rope.scaling.type": "llama.cpp scales layers with a window where it is none",
+    "gpt-oss.rope.scaling.type": "llama.cpp scales windowed layers if it is none",
 }
-# llama.cpp looks GELU up in a table of half precision; more than twice of TOLERANCE where a key makes scores larger.
+# llama.cpp looks GELU up in a half-precision table.  Keys that increase scores need more than twice TOLERANCE.
 BY_TABLE = {"modern-bert.rope.scaling.attn_factor": 1e-2, "gemma4.final_logit_softcapping": 1e-2}
 
 
-# Mistral's files are llama's with a window, which llama.cpp does not read.
+# Mistral's files are Llama's with a window, which llama.cpp does not read.
 FILES = [name for name in NAMES if name not in ("mistral", "llama-linear")] + [
     "llama-linear",
     "llama-yarn",
@@ -83,13 +84,13 @@ FILES = [name for name in NAMES if name not in ("mistral", "llama-linear")] + [
 
 
 def key_names(source: Path) -> list[str]:
-    """Below an architecture's name, as llama.cpp lists them."""
+    """Return llama.cpp's key names without the architecture's prefix."""
     text = (source / "src" / "llama-arch.cpp").read_text(encoding="utf-8")
     return sorted(set(re.findall(r'"%s\.([a-z0-9_.]+)"', text)))
 
 
 def values_of(name: str, n_layer: int) -> Iterator[Change]:
-    """Values of the types that a key may have."""
+    """Yield values of the types that a key may have."""
     if name == "rope.scaling.type":
         yield from (("none", "string"), ("linear", "string"), ("yarn", "string"), ("longrope", "string"))
     yield from ((number, "u32") for number in (0, 1, 2, 3, 8))
@@ -106,7 +107,7 @@ def known(key: str) -> bool:
 
 
 def fuzz(name: str, names: list[str], peer: Peer, work: Path) -> Counter[str]:
-    # llama.cpp knows some models by the name of their folder.
+    # llama.cpp recognizes some models by the name of their folder.
     folder, plain = Path(tempfile.mkdtemp(prefix="x", dir=work)), work / f"{name}.gguf"
     write_variant(folder, name)
     convert(folder, plain, "f32")
@@ -114,7 +115,7 @@ def fuzz(name: str, names: list[str], peer: Peer, work: Path) -> Counter[str]:
     arch = metadata.text("general.architecture")
     counts: Counter[str] = Counter()
     outcome = _outcome(plain, peer)
-    if outcome != "equal":  # nothing can be said of changes
+    if outcome != "equal":  # then changes cannot be compared
         print(f"{name}: the file itself: {outcome}", flush=True)
         return Counter({f"the file itself: {outcome}": 1})
     for key in names:
@@ -137,7 +138,7 @@ def fuzz(name: str, names: list[str], peer: Peer, work: Path) -> Counter[str]:
 
 
 def _is_unknown(path: Path) -> bool:
-    """Whether the model has no such key, of whatever value."""
+    """Return whether the model has no such key."""
     try:
         load_model(GGUFReader(path))
     except UnsupportedError as error:
@@ -152,16 +153,16 @@ def _outcome(path: Path, peer: Peer, tolerance: float = TOLERANCE) -> str:
         load_model(GGUFReader(path))
     except QuireError:
         return "refused"
-    except Exception as error:  # anything else is a fault of ours
+    except Exception as error:  # any other error is a bug
         print(repr(error))
         return "crashed"
     theirs = peer.numbers(path)
     if theirs is None or not np.isfinite(theirs).all() or not theirs.any():
         return "no claim"
     try:
-        runner = Runner(path, "stock", threads=1)  # as the peer's operators
+        runner = Runner(path, "stock", threads=1)  # ggml's operators, as in llama.cpp
         if runner.n_ctx < len(IDS):
-            return "refused"  # traces are for contexts up to that
+            return "refused"  # traces are for contexts up to this length
         ours = runner.answer(IDS).reshape(-1)
     except QuireError:
         return "refused"

@@ -1,9 +1,9 @@
-"""Where the host's time of a step on a device goes: perf's samples of the decoder's thread by phase, in us a step.
+"""Measure the host's time in a step on a device, by phase, in us per step, from perf's samples of the decoder's thread.
 
     python benchmarks/host_part.py [--streams N] [--tokens N] [--rounds N]
 
-The device is the counting one of the tests, which runs each graph once and then leaves its results as they are.  Needs
-Linux's perf, a C++ compiler, and native modules with their symbols (ci/build).
+The device is the tests' counting device, which runs each graph once and then returns the same results.  The script
+needs Linux's perf, a C++ compiler, and native modules with symbols (ci/build).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
-RATE = 20000  # samples a second
-PHASES = {  # by the function that a sample lies in; the first one that fits
+RATE = 20000  # samples per second
+PHASES = {  # patterns of the sampled function; the first match counts
     "plan of the scheduler": r"Scheduler::(plan|run_running|chunk|add_item|make_room|admit)"
     r"|SequenceCache::(prepare|has_)|BlockTable::(reserve|ensure|blocks_needed)|PolicyRanks|Budget",
     "arrays of the batch": r"fill_batch|StepRunner::run|wants_of|n_likeliest",
@@ -36,7 +36,7 @@ PHASES = {  # by the function that a sample lies in; the first one that fits
 
 
 def work(streams: int, tokens: int, rounds: int) -> None:
-    """The process that is watched."""
+    """Do the work, in the process that perf watches."""
     from counting_device import counting_device
     from quire import LLM, SamplingParams
     from quire.engine.loading.loader import packaged_model

@@ -1,4 +1,4 @@
-"""Requests as large as they may be, and larger: path, body, and the status that each must get."""
+"""Requests of the maximum size and larger: path, body, and the expected status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOMY = 0.93
 
 
 def repeated(item: str, weight: int) -> list[str]:
-    """As many as are taken, with room for what is around them."""
+    """Return as many items as the server accepts, with room for the rest of the body."""
     return [item] * int(VALUES * ROOMY / weight)
 
 
@@ -27,7 +27,7 @@ def keyed(weight: int) -> str:
 
 
 def body(**fields: str) -> bytes:
-    """Fields whose values are JSON already."""
+    """Return a body of fields whose values are JSON text."""
     return ("{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}").encode()
 
 
@@ -52,7 +52,7 @@ TOOL = '[{"type":"function","function":{"name":"f","parameters":%s}}]'
 
 
 def texts() -> Iterator[tuple[str, str, bytes, int]]:
-    """One text that is as long as a body."""
+    """Yield requests with one text that fills the body."""
     for name, text in TEXTS.items():
         yield f"chat of {name}", "/v1/chat/completions", chat(text), 400
         yield f"completion of {name}", "/v1/completions", body(prompt=text), 400
@@ -80,7 +80,7 @@ def texts() -> Iterator[tuple[str, str, bytes, int]]:
 
 
 def counts() -> Iterator[tuple[str, str, bytes, int]]:
-    """As many values as are taken."""
+    """Yield requests with as many values as the server accepts."""
     ids, lists, objects, words = listed("123", 1), listed("[]", 9), listed("{}", 9), listed('"ab"', 3)
     yield "ids", "/v1/completions", body(prompt=ids), 400
     yield "ids to text", "/detokenize", body(tokens=ids), 0
@@ -109,7 +109,7 @@ def counts() -> Iterator[tuple[str, str, bytes, int]]:
 
 
 def excesses() -> Iterator[tuple[str, str, bytes, int]]:
-    """More than is taken."""
+    """Yield requests with more than the server accepts."""
     for name, item in (("objects", "{}"), ("lists", "[]"), ("words", '"a"'), ("numbers", "1"), ("depth", '[{"a":[]}]')):
         many = "[" + ",".join([item] * ((LIMIT - 200) // (len(item) + 1))) + "]"
         yield f"too many {name}", "/v1/chat/completions", body(messages=many), 400
@@ -124,7 +124,7 @@ def excesses() -> Iterator[tuple[str, str, bytes, int]]:
 
 
 def answers() -> Iterator[tuple[str, str, bytes, int]]:
-    """Small bodies with large answers."""
+    """Yield small requests with large answers."""
     most: dict[str, Any] = {"max_tokens": 60, "n": 16, "ignore_eos": True, "temperature": 1.0}
     chat_body = {"messages": HELLO, "logprobs": True, "top_logprobs": 20, **most}
     yield "log-probabilities", "/v1/chat/completions", json.dumps(chat_body).encode(), 200

@@ -1,10 +1,11 @@
-"""Clients that leave: how soon the server notices, and how soon the cache has its blocks back.
+"""Measure how soon the server notices that a client disconnected, and how soon its cache blocks are free.
 
     python benchmarks/leaving_clients.py [--model FILE] [--rounds N] [--threads N]
 
-A client is cut, by FIN or RST, while its request waits in the queue, while its prompt is read, or while its answer is
-written, as a stream or as a whole.  "noticed": until the server counts a cancellation; "blocks": until no block of the
-cache is held (in the queue: until nothing waits).  What is polled is /metrics and /v1/status, every millisecond.
+A client disconnects, by FIN or RST, while its request is queued, while its prompt is read, or while its answer is
+generated, streamed or not.  "noticed" is the time until the server counts a cancellation; "blocks" the time until no
+block of the cache is in use (in the queue: until nothing waits).  The script polls /metrics and /v1/status every
+millisecond.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ def measure(port: int, rounds: int) -> None:
 
 
 def one_round(client: httpx.Client, port: int, phase: str, how: str, n_ctx: int, number: int) -> tuple[float, float]:
-    """Milliseconds until a client that leaves is noticed, and until its blocks are back."""
-    # As many choices as fill the batch of one for a while.
+    """Return the milliseconds until a disconnect is noticed, and until the blocks are free."""
+    # Enough choices to keep a batch of one busy for a while.
     other = send(port, {**LONG_ANSWER, "n": 8}) if phase == "queue" else None
     n_others = 0
     if other is not None:
         until(lambda: queue(client)["running"] > 0)
     body = dict(LONG_ANSWER)
-    if phase == "prompt":  # no block of it is in the cache yet
+    if phase == "prompt":  # none of its blocks is in the cache
         body["prompt"] = [(7 * i + number) % 200 + 30 for i in range(n_ctx - 64)]
     n_before = cancellations(client)
     leaving = send(port, {**body, "stream": how.endswith("stream")}) if phase != "queue" else None

@@ -1,9 +1,9 @@
-// What this machine can do at most: bytes read from memory, and multiplications
-// and additions a second.
+// The limits of this machine: bytes read from memory per second, and
+// multiplications and additions per second.
 //
-// Compiled for the machine that it runs on by limits.py, and called through
-// ctypes.  The loops are in assembler where a compiler might find that nothing
-// uses their results.
+// limits.py compiles this file for the machine it runs on, and calls it through
+// ctypes.  Loops are in assembler if a compiler might remove them because their
+// results are unused.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Work on every thread, from a common start to the end of the last one.
+// Runs work on every thread, from a common start to the end of the last one.
 double seconds_of(int n_threads, const std::function<void(int)> &work) {
     const Clock::time_point begin = Clock::now();
     std::vector<std::thread> others;
@@ -37,8 +37,8 @@ double seconds_of(int n_threads, const std::function<void(int)> &work) {
 
 typedef uint64_t Line __attribute__((vector_size(64)));
 
-// Several places at a time keep more lines under way than one; which number is
-// best depends on the prefetchers.
+// Reading at several places at a time keeps more cache lines in flight; the best
+// number depends on the prefetchers.
 template <int N> uint64_t read_streams(const uint8_t *data, size_t size_bytes) {
     constexpr int prefetch_lines = 64;
     const size_t step = size_bytes / N / 256 * 256;
@@ -60,7 +60,7 @@ volatile uint64_t sink;
 
 struct Peak {
     const char *instruction;
-    double operations; // of one repeat
+    double operations; // per repeat
     void (*run)(int64_t n);
 };
 
@@ -72,7 +72,7 @@ struct Peak {
 #define LOW_REGISTERS                                                                                                  \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",         \
         "xmm13", "xmm14", "xmm15"
-// Zeros need no setting up and take as long as other numbers.
+// Zeros need no setup and take as long as other numbers.
 #define CLEAR_512(i) "vpxord %%zmm" i ", %%zmm" i ", %%zmm" i "\n"
 #define CLEAR_256(i) "vpxor %%ymm" i ", %%ymm" i ", %%ymm" i "\n"
 #define LOOP(clear, body, ...)                                                                                         \
@@ -124,7 +124,7 @@ constexpr Peak int8_vector{"", 0, nullptr}, bf16_vector{"", 0, nullptr}, f32_vec
 #endif
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__)
-// Eight tiles of 16 rows and 64 bytes.
+// Eight tiles of 16 rows of 64 bytes.
 struct TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -150,7 +150,7 @@ void bf16_tiles(int64_t n) { TILE_LOOP("tdpbf16ps"); }
 constexpr Peak int8_tile{"AMX int8", 4 * 16 * 16 * 64 * 2, int8_tiles};
 constexpr Peak bf16_tile{"AMX bf16", 4 * 16 * 16 * 32 * 2, bf16_tiles};
 
-// The system gives a process the tiles' state only when it is asked.
+// The system enables the tiles' state for a process only on request.
 bool has_tiles() {
     constexpr long request_permission = 0x1023, tile_data = 18;
     static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
@@ -169,8 +169,8 @@ const Peak &peak_of(int kind) { return kind == 0 ? int8_best() : kind == 1 ? bf1
 
 extern "C" {
 
-// Pages that are there, huge where the system has them; null when there is no
-// memory.
+// Returns pages that are allocated and, if the system has them, huge; null if
+// there is not enough memory.
 uint8_t *quire_pages(size_t size_bytes) {
     void *memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
@@ -183,7 +183,7 @@ uint8_t *quire_pages(size_t size_bytes) {
 
 void quire_free_pages(uint8_t *memory, size_t size_bytes) { munmap(memory, size_bytes); }
 
-// Bytes a second that the threads read together, each its own part, in
+// Returns the bytes per second that all threads read, each its own part, at
 // `n_streams` (1, 2, 4 or 8) places at a time.
 double quire_read_speed(const uint8_t *memory, size_t size_bytes, int n_threads, int n_streams) {
     const size_t part = size_bytes / static_cast<size_t>(n_threads) / 4096 * 4096;
@@ -197,12 +197,12 @@ double quire_read_speed(const uint8_t *memory, size_t size_bytes, int n_threads,
     return static_cast<double>(part) * n_threads / seconds;
 }
 
-// The instructions that are measured for int8 (0), bf16 (1) and f32 (2); empty
-// where the machine has none.
+// Returns the instructions that are measured for int8 (0), bf16 (1) and f32 (2);
+// empty if the machine has none.
 const char *quire_peak_name(int kind) { return peak_of(kind).instruction; }
 
-// Multiplications and additions a second of all threads together, measured for
-// so many seconds.
+// Returns the multiplications plus additions per second of all threads, measured
+// for the given number of seconds.
 double quire_peak_speed(int kind, int n_threads, double seconds) {
     const Peak &peak = peak_of(kind);
     if (peak.run == nullptr) return 0;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What this machine can do at most: the denominators of the other benchmarks.
+"""Measure this machine's limits, to which the other benchmarks relate their figures.
 
     limits.py [--threads 2] [--rounds 5]
 
-Read bandwidth: the best of one to eight places that every thread reads at a time, of memory that no cache holds.
-Peaks: dot products of 8-bit integers, products of bfloat16 and of single precision in registers or tiles, by the best
-instructions that cpuid shows: AMX where there is some.  limits.cpp is compiled for this machine on the first use, by
-``$CXX`` or g++ or clang++.
+The read bandwidth is the best result of every thread reading at one to eight places at a time, from memory larger than
+all caches.  Peaks are of dot products of 8-bit integers, and of products of bfloat16 and of single precision, in
+registers or tiles, with the best instructions that cpuid shows, including AMX.  On first use, limits.cpp is compiled
+for this machine by ``$CXX``, g++ or clang++.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _compiled() -> ctypes.CDLL:
     known = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
     compiler = next((c for c in known if c and shutil.which(shlex.split(c)[0])), None)
     if compiler is None:
-        raise SystemExit("limits.py: a C++ compiler must be there ($CXX, g++, clang++) to measure limits")
+        raise SystemExit("limits.py: no C++ compiler ($CXX, g++, clang++), which is needed to measure limits")
     with tempfile.TemporaryDirectory(prefix="quire-limits-") as folder:
         library = Path(folder) / "limits.so"
         flags = ["-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
@@ -58,9 +58,9 @@ def _compiled() -> ctypes.CDLL:
 
 
 class Machine:
-    """Measures the limits of this machine with ``threads`` threads, again at every call: they vary with the neighbours.
+    """Measures this machine's limits with ``threads`` threads, anew at every call, as they vary with others' load.
 
-    ``memory_bytes`` are kept as long as this lives; they must be several times what the last cache holds.
+    ``memory_bytes``, several times the size of the last cache, stay allocated for the lifetime of the object.
     """
 
     def __init__(self, threads: int, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -73,29 +73,29 @@ class Machine:
         weakref.finalize(self, self._library.quire_free_pages, self._memory, memory_bytes)
 
     def read_bandwidth(self) -> float:
-        """Bytes a second that all threads read together."""
+        """Measure the bytes per second that all threads together read."""
         return max(
             float(self._library.quire_read_speed(self._memory, self._size, self.threads, n_streams))
             for n_streams in STREAMS
         )
 
     def instruction(self, kind: Kind) -> str:
-        """What :meth:`peak` measures, such as ``"AMX int8"``; empty where this machine has nothing for ``kind``."""
+        """Return what :meth:`peak` measures, such as ``"AMX int8"``; empty if this machine has nothing for ``kind``."""
         return str(self._library.quire_peak_name(KINDS.index(kind)).decode())
 
     def peak(self, kind: Kind, seconds: float = 0.1) -> float:
-        """Operations a second of all threads together, multiplications and additions counted each; 0: not measured."""
+        """Measure the operations per second of all threads (multiplications plus additions); 0 if not measured."""
         return float(self._library.quire_peak_speed(KINDS.index(kind), self.threads, seconds))
 
 
 def _busy_seconds() -> float:
-    """Of all cores together, since the system began: user, nice, system; what a hypervisor took counts, too."""
+    """Return the seconds that all cores were busy since boot: user, nice, system, and stolen by a hypervisor."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split()[1:9]]
     return (sum(fields[:3]) + sum(fields[5:])) / os.sysconf("SC_CLK_TCK")
 
 
 def other_load(seconds: float = 0.5) -> float:
-    """How many cores other processes used in the next ``seconds``, on Linux; 0 elsewhere."""
+    """Measure how many cores other processes use during ``seconds``, on Linux; 0 elsewhere."""
     if not Path("/proc/stat").exists():
         return 0.0
     begin, busy, own = time.monotonic(), _busy_seconds(), sum(os.times()[:4])
@@ -105,7 +105,7 @@ def other_load(seconds: float = 0.5) -> float:
 
 
 def wait_until_quiet(seconds: float) -> float:
-    """Until others leave the machine alone, or so long; their load, which is part of a report."""
+    """Wait until the machine is quiet, at most ``seconds``; return the other processes' load, for the report."""
     deadline = time.monotonic() + seconds
     while (load := other_load()) > QUIET_CORES and time.monotonic() < deadline:
         pass
@@ -113,7 +113,7 @@ def wait_until_quiet(seconds: float) -> float:
 
 
 def warning_of_load(loads: list[float]) -> str:
-    """A sentence on whether the machine was quiet when each of ``loads`` was measured."""
+    """Return a sentence that says whether the machine was quiet when ``loads`` were measured."""
     if max(loads) <= QUIET_CORES:
         return f"The machine was quiet: other processes took at most {max(loads):.2f} cores."
     n_busy = sum(load > QUIET_CORES for load in loads)
@@ -135,7 +135,7 @@ def main() -> None:
     print(f"{'read bandwidth':16} {statistics.median(speeds) / 1e9:9.1f} GB/s")
     for kind in KINDS:
         if not machine.instruction(kind):
-            print(f"{kind:16} nothing of this machine is known here")
+            print(f"{kind:16} cannot be measured on this machine")
             continue
         peak = statistics.median(machine.peak(kind) for _ in range(options.rounds))
         print(f"{kind:16} {peak / 1e9:9.0f} G operations/s ({machine.instruction(kind)})")

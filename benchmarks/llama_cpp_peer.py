@@ -1,4 +1,4 @@
-"""llama.cpp's logits of small files, for comparisons on the same file."""
+"""Get llama.cpp's logits for small files, to compare on the same file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class Peer:
-    """llama.cpp, given one path after the other.
+    """A process of llama.cpp that is given one path after the other.
 
-    ``source`` is a checkout of llama.cpp, ``build`` the folder of its libraries (``build/bin``), ``work`` one for what
-    is compiled.  Of each prompt, logits of all its tokens are computed, and of ``n_new`` greedy tokens but the last;
-    of encoders, with 0, vectors.
+    ``source`` is a checkout of llama.cpp, ``build`` the folder of its libraries (``build/bin``), ``work`` a folder for
+    the compiled program.  For each prompt it computes the logits of all prompt tokens and of ``n_new`` greedy tokens
+    except the last; with 0, an encoder's vectors.
     """
 
     def __init__(self, source: Path, build: Path, work: Path, prompts: Sequence[Sequence[int]], n_new: int = 1) -> None:
@@ -42,19 +42,19 @@ class Peer:
         )
 
     def numbers(self, path: Path) -> npt.NDArray[np.float32] | None:
-        """All rows of all prompts, flat; None where it does not open the file, or ends."""
+        """Return all rows of all prompts, flat; None if llama.cpp cannot open the file or exits."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
         status, _, answered = self.process.stdout.readline().strip().partition(" ")
         if answered != str(path):
-            raise RuntimeError(f"the answer must be on {path} but is on {answered}")
+            raise RuntimeError(f"the answer is about {answered}: expected {path}")
         return np.fromfile(f"{path}.logits", np.float32) if status == "0" else None
 
     @staticmethod
     def complaint(path: Path) -> str:
-        """The last line that says why a file did not open."""
+        """Return the last line of the log about a file that did not open."""
         lines = Path(f"{path}.log").read_text(encoding="utf-8", errors="replace").splitlines()
         wanted = [line for line in lines if any(word in line for word in ("error", "assert", "ASSERT", "failed"))]
         return (wanted or lines or ["it says nothing"])[0]

@@ -1,16 +1,17 @@
-// Logits and greedy tokens of llama.cpp for small files: reads paths from
-// standard input, writes PATH.logits.
+// Writes llama.cpp's logits and greedy tokens for small files: reads paths from
+// standard input and writes PATH.logits.
 //
 //     llama_logits N_NEW PROMPTS
 //
-// PROMPTS holds a prompt of token ids a line.  Of each, the logits of all its
-// tokens are written and those of N_NEW greedy tokens but the last, each of
-// N_VOCAB floats.  An encoder's vectors are written instead: of all tokens, or,
-// where it scores a text, the scores.  Where a decoder answers an encoder, the
-// first 64 tokens of a prompt are encoded, and the others begin the answer.
-// Compiled by llama_cpp_peer.py against
-// the peer's headers and libraries.  Each file has a process of its own, since
-// an assertion of llama.cpp ends it; what it says is in PATH.log.
+// PROMPTS has one prompt of token ids per line.  For each, the file gets the
+// logits, N_VOCAB floats each, of all prompt tokens and of N_NEW greedy tokens
+// except the last.  For an encoder it gets the vectors of all tokens, or the
+// scores if the encoder scores texts.  For an encoder-decoder, the first 64
+// tokens of a prompt are encoded and the others begin the answer.
+//
+// llama_cpp_peer.py compiles this file against llama.cpp's headers and
+// libraries.  Each model file is read in its own process, since an assertion of
+// llama.cpp would end it; its output is in PATH.log.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -31,9 +32,9 @@ namespace {
 
 using Tokens = std::vector<llama_token>;
 
-// As long as that of most tiny models, some of which rotate by it.
+// The context length of most tiny models; some use it in their rotation.
 constexpr int kContext = 256;
-constexpr int kSource = 64; // tokens of a prompt that are encoded
+constexpr int kSource = 64; // number of prompt tokens that are encoded
 
 void write_floats(std::ofstream &out, const float *values, int n) {
   out.write(reinterpret_cast<const char *>(values),
@@ -134,7 +135,7 @@ int write_all(const std::string &path, const std::vector<Tokens> &prompts,
     return 1;
   std::ofstream out(path + ".logits", std::ios::binary);
   const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-  // Only encoders without a decoder keep nothing, but T5's and llama's.
+  // Encoders without a decoder keep nothing, except T5's and llama's.
   const bool is_encoder =
       n_new == 0 || llama_get_memory(context) == nullptr ||
       (llama_model_has_encoder(model) && !llama_model_has_decoder(model));
@@ -171,8 +172,8 @@ int main(int argc, char **argv) {
   for (std::string path; std::getline(std::cin, path);) {
     const pid_t child = fork();
     if (child == 0) {
-      // What it inherits is its parent's: a debugger that an assertion starts
-      // would read and write there.
+      // Do not use the parent's descriptors: a debugger started by an assertion
+      // would read and write them.
       const int log =
           open((path + ".log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       dup2(nowhere, 0);

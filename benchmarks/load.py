@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How long a model takes to load, and the memory it takes at most, with and without the cache of packed weights.
+"""Measure the time and peak memory of loading a model, with and without the cache of packed weights.
 
     load.py FILE.gguf ... [--threads 2] [--rounds 5] [--json OUT]
 
-Each figure is of a fresh process with the file in the page cache: seconds until the model is open, from there to its
-first token, and the peak of its memory (VmHWM) beyond what Python with Quire takes, as a share of the file.  Rows:
+Each figure is from a fresh process with the file in the page cache: seconds until the model is open, seconds from there
+to its first token, and peak memory (VmHWM) beyond that of Python with Quire, relative to the file's size.  Rows:
 weights packed at load; the first start with a cache, which also writes it; the next start, which maps it; the next
-start of a file under another name, which is hashed.  Rounds alternate between the rows; medians are printed.
+start with the file under another name, which must be hashed.  Rounds alternate between the rows; the script prints
+medians.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ print(json.dumps({"open_s": opened, "first_token_s": first, "peak_bytes": peak})
 
 
 def measure(model: Path, load: str, cache: str, threads: int) -> dict[str, float]:
-    model.read_bytes()  # in the page cache
+    model.read_bytes()  # read it into the page cache
     command = [sys.executable, "-c", CHILD, str(model), str(threads), load, cache]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert isinstance(found, dict)

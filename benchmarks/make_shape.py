@@ -1,11 +1,11 @@
-"""Write a GGUF file of a published shape with random weights: speed depends on shapes and types, not on values.
+"""Write a GGUF file of a published shape with random weights, since speed depends on shapes and types, not on values.
 
     python benchmarks/make_shape.py SHAPE OUT.gguf [--type q4_k] [--experts mxfp4] [--layers N] [--vocab FILE]
 
-SHAPE is a config.json, or the name of one in benchmarks/shapes.  transformers says, without making any weights, which
-tensors such a checkpoint has; Quire's conversion says what they become.  Matrices get the type that is asked for, or
-the nearest whose blocks fit their rows; the embedding and the head q6_k or q8_0; vectors and routers stay f32.
-Without --vocab, a GGUF file with as many tokens as the shape has, tokens are bytes and the rest is unused.
+SHAPE is a config.json, or the name of one in benchmarks/shapes.  transformers lists the tensors of such a checkpoint
+without creating weights, and Quire's conversion decides what they become.  Matrices have the given type, or the nearest
+one whose blocks fit their rows; embedding and head are q6_k or q8_0; vectors and routers stay f32.  --vocab is a GGUF
+file with as many tokens as the shape; without it, tokens are bytes and the rest is unused.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 from tiny_checkpoints import tokenizer_json  # noqa: E402
 
 Array = npt.NDArray[np.float32]
-PIECE = 1 << 22  # numbers of a matrix that are drawn; the rest repeats them
+PIECE = 1 << 22  # random numbers per matrix; the rest repeats them
 LAYER_LISTS = ("layer_types", "mlp_layer_types")
 SMALLER = {"q4_k": "q4_0", "q6_k": "q8_0", "q5_k": "q5_0"}  # blocks of 32 instead of 256
 
 
 def shared_layers(kinds: list[str], n: int) -> int:
-    """How many of the last layers share K and V, at most ``n``, so that those before them are of every kind."""
+    """Return how many of the last layers share K and V: at most ``n``, and the layers before must be of every kind."""
     while set(kinds[: len(kinds) - n]) != set(kinds):
         n -= 1
     return n
@@ -58,7 +58,7 @@ def config_of(shape: str, layers: int | None) -> dict[str, object]:
 
 
 def shapes_of(config: dict[str, object]) -> dict[str, list[int]]:
-    """The tensors that transformers would save."""
+    """Return the tensors that transformers would save."""
     (kind,) = config["architectures"]  # type: ignore[misc]
     with torch.device("meta"):
         model = getattr(transformers, str(kind))._from_config(transformers.AutoConfig.for_model(**config))
@@ -68,7 +68,7 @@ def shapes_of(config: dict[str, object]) -> dict[str, list[int]]:
 
 
 def write_folder(folder: Path, config: dict[str, object]) -> None:
-    """A checkpoint whose weights are holes of its file."""
+    """Write a checkpoint whose weights are a hole in a sparse file."""
     (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "bfloat16"}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "add_bos_token": False}))
@@ -94,7 +94,7 @@ def dtype_of(name: str, shape: tuple[int, ...], options: argparse.Namespace) -> 
 
 
 def vector_of(name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Values with which no state grows and no norm vanishes."""
+    """Return values with which no state grows and no norm becomes 0."""
     values = random.standard_normal(shape).astype(np.float32)
     if name.endswith("ssm_a"):
         return -np.exp(0.5 * values)
@@ -108,7 +108,7 @@ def vector_of(name: str, shape: tuple[int, ...], random: np.random.Generator) ->
 
 
 def pieces_of(shape: tuple[int, ...], dtype: DType, random: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
-    """A matrix row by row, whose rows repeat after a while."""
+    """Yield a matrix in pieces of rows, which repeat after a while."""
     columns, n_rows = shape[-1], int(np.prod(shape[:-1]))
     drawn = min(n_rows, max(1, PIECE // columns))
     values = random.standard_normal((drawn, columns)).astype(np.float32) * columns**-0.5
@@ -159,9 +159,9 @@ def main() -> None:
     parser.add_argument("shape")
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", default="q4_k")
-    parser.add_argument("--experts", help="another type for stacked experts")
+    parser.add_argument("--experts", help="type of stacked experts, if another")
     parser.add_argument("--vocab", type=Path)
-    parser.add_argument("--layers", type=int, help="fewer than the published model has")
+    parser.add_argument("--layers", type=int, help="number of layers, if fewer than in the published model")
     options = parser.parse_args()
     write(options.out, options)
 

@@ -1,4 +1,4 @@
-"""What a model's tokens cost at the least: bytes that must be read, multiplications and additions that must be made."""
+"""Compute the least cost of a model's tokens: bytes that must be read, multiplications and additions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from quire import GGUFReader
 
 __all__ = ["Costs", "Speeds", "Work"]
 
-KV_BYTES = 2  # of an entry of an f16 cache
+KV_BYTES = 2  # per number in an f16 cache
 
 
 @dataclass(frozen=True)
 class Work:
-    """``n_streams`` sequences after ``n_context`` tokens; ``n_generate`` 0: the reading of those tokens themselves."""
+    """``n_streams`` sequences that generate after ``n_context`` tokens.
+
+    ``n_generate`` 0 means reading these tokens.
+    """
 
     n_context: int
     n_generate: int
@@ -24,7 +27,7 @@ class Work:
 
 
 class Speeds(NamedTuple):
-    """Tokens a second of all streams together: of contexts and of answers, as far as they were measured."""
+    """Tokens per second of all streams together, for contexts and for answers; None if not measured."""
 
     reading: float | None = None
     writing: float | None = None
@@ -37,7 +40,7 @@ class Speeds(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one dense model: bytes of all matrices that a step reads, their elements, and the shape of its attention."""
+    """The costs of a dense model: bytes and elements of all matrices that a step reads, and its attention's shape."""
 
     weight_bytes: int
     n_elements: int
@@ -68,13 +71,13 @@ class Costs:
         )
 
     def bytes_of_step(self, work: Work) -> float:
-        """Weights once, and the keys and values of every context, a shared one once."""
+        """Return the bytes of all weights, and of the keys and values of each context; a shared context counts once."""
         contexts = 1 if work.shared else work.n_streams
         n_seen = work.n_context * contexts + work.n_generate / 2 * work.n_streams
         return self.weight_bytes + n_seen * 2 * self.n_layer * self.n_kv_head * self.head_dim * KV_BYTES
 
     def operations_of_reading(self, n_tokens: int) -> float:
-        """Of a whole prompt, with causal attention, and logits for its last token."""
+        """Return the operations for a whole prompt, with causal attention and logits for its last token."""
         products = 2.0 * (self.n_elements - self.n_head_elements) * n_tokens + 2.0 * self.n_head_elements
         return products + 2.0 * self.n_layer * self.n_head * self.head_dim * float(n_tokens) ** 2
 
@@ -84,7 +87,7 @@ class Costs:
         return work.n_streams * (products + 4.0 * self.n_layer * self.n_head * self.head_dim * n_seen)
 
     def best_speed(self, work: Work, bytes_per_s: float, operations_per_s: float) -> tuple[float, str]:
-        """Tokens a second that this machine's limits allow, and which of them it is: ``"bandwidth"`` or ``"peak"``."""
+        """Return the tokens per second that this machine allows, and the limit: ``"bandwidth"`` or ``"peak"``."""
         if not work.n_generate:
             if not operations_per_s:
                 return 0.0, "peak"

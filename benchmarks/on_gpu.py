@@ -1,12 +1,12 @@
-"""Everything to be measured on a machine with a GPU, in one call: parity, then llama.cpp and Quire on the same files.
+"""Run all measurements on a machine with a GPU in one call: parity, then llama.cpp and Quire on the same files.
 
     python benchmarks/on_gpu.py PEER OUT [--device gpu] [--quick] [--types Q4_K_M,BF16]
-    python benchmarks/on_gpu.py PEER OUT --dry-run          # tiny shapes on the CPU: that the script works
+    python benchmarks/on_gpu.py PEER OUT --dry-run          # tiny shapes on the CPU, to test the script
 
 PEER has llama-bench, llama-batched-bench and llama-server, built with the same ggml for the same kind of device.  Files
-of two published shapes (Qwen3 0.6B and 8B) are made in OUT with random weights, without torch.  What each step prints
-goes to a file of its own, and ``report.json`` and ``report.md`` are written anew after each, so that what was measured
-is there when time is up.  A step that fails is noted, and the others go on.
+of two published shapes (Qwen3 0.6B and 8B) are made in OUT with random weights, without torch.  Each step writes its
+output to its own file.  ``report.json`` and ``report.md`` are rewritten after each step, so that results remain if time
+runs out.  A failed step is noted, and the others still run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quire.gguf import GGUFWriter
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a model of the qwen3 architecture."""
+    """The shape of a model of the qwen3 architecture."""
 
     name: str
     n_layer: int
@@ -41,7 +41,7 @@ class Shape:
     n_kv_head: int
     head_dim: int
     n_vocab: int
-    has_head: bool  # a matrix of its own for logits
+    has_head: bool  # the head is not the embedding's matrix
 
 
 SHAPES = (
@@ -49,8 +49,12 @@ SHAPES = (
     Shape("qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, True),
 )
 TINY = (Shape("tiny", 2, 256, 512, 4, 2, 64, 512, True),)
-TYPES = {"Q4_K_M": ("q4_k", "q6_k"), "Q8_0": ("q8_0", "q8_0"), "BF16": ("bf16", "bf16")}  # of most, of the head
-PIECE = 1 << 20  # numbers that are drawn; the rest of a matrix repeats them
+TYPES = {
+    "Q4_K_M": ("q4_k", "q6_k"),
+    "Q8_0": ("q8_0", "q8_0"),
+    "BF16": ("bf16", "bf16"),
+}  # type of most matrices, type of the head
+PIECE = 1 << 20  # random numbers per matrix; the rest repeats them
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,12 @@ QUICK = Sizes((512,), (1, 32), 128, 2)
 DRY = Sizes((64,), (1, 2), 8, 1)
 
 
-# Where the scale of a block lies: bytes of a block, and of those the first one of the scale, a half.
+# Bytes of a block, and the offset of its scale, a half-precision number.
 SCALES = {"q4_k": (144, 0), "q6_k": (210, 208), "q8_0": (34, 0)}
 
 
 def varied(stored: npt.NDArray[Any], dtype: str, seed: int) -> npt.NDArray[Any]:
-    """Other rows of the same numbers: equal rows of the head would have equal logits, which no model has."""
+    """Vary repeated rows, since equal rows of the head would have equal logits, unlike in real models."""
     if dtype == "bf16":
         return np.roll(stored, 1 + seed, axis=-1)
     size, at = SCALES[dtype]
@@ -84,7 +88,7 @@ def varied(stored: npt.NDArray[Any], dtype: str, seed: int) -> npt.NDArray[Any]:
 
 
 def make_file(shape: Shape, mix: str, out: Path) -> None:
-    """A GGUF file of that shape; written once."""
+    """Write a GGUF file of a shape, unless it exists."""
     if out.is_file():
         return
     most, of_head = TYPES[mix]
@@ -135,7 +139,7 @@ def make_file(shape: Shape, mix: str, out: Path) -> None:
 
 
 class Report:
-    """What was measured, written after each step."""
+    """The results, written after each step."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.steps, self.rows = out, list[dict[str, Any]](), list[dict[str, Any]]()
@@ -168,7 +172,7 @@ class Report:
         (self.out / "report.md").write_text("\n".join(lines) + "\n")
 
     def run(self, name: str, command: list[str], timeout_s: float) -> str:
-        """What a program prints; RuntimeError with its last words where it fails."""
+        """Run a program and return its output.  Raises RuntimeError with the end of its errors if it fails."""
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         (self.out / f"{name}.txt").write_text(f"{command}\n{done.stdout}\n{done.stderr}")
         if done.returncode != 0:
@@ -194,7 +198,7 @@ class Machine:
 
 
 def batched(report: Report, machine: Machine, file: Path, n_prompt: int) -> None:
-    """llama-batched-bench: prompts of all streams, then their answers."""
+    """Run llama-batched-bench: prompts of all streams, then their answers."""
     sizes = machine.sizes
     n_ctx = max(sizes.streams) * (n_prompt + sizes.answer)
     text = report.run(
@@ -213,7 +217,7 @@ def batched(report: Report, machine: Machine, file: Path, n_prompt: int) -> None
 
 
 def single(report: Report, machine: Machine, file: Path) -> None:
-    """llama-bench: one stream at an empty cache."""
+    """Run llama-bench: one stream with an empty cache."""
     command = [
         str(machine.peer / "llama-bench"),
         "-m",
@@ -231,7 +235,7 @@ def single(report: Report, machine: Machine, file: Path) -> None:
 
 
 def ours(report: Report, machine: Machine, file: Path, n_prompt: int, n_depth: int) -> None:
-    """``quire bench``: the same tests."""
+    """Run ``quire bench`` with the same tests."""
     sizes = machine.sizes
     streams = sizes.streams if n_prompt or n_depth else (1,)
     command = [sys.executable, "-m", "quire", "bench", "-m", str(file), "--device", machine.device, "-p", str(n_prompt)]
@@ -243,7 +247,7 @@ def ours(report: Report, machine: Machine, file: Path, n_prompt: int, n_depth: i
 
 
 def served(report: Report, machine: Machine, file: Path, n_vocab: int) -> None:
-    """Both servers with as many clients as the most streams."""
+    """Run both servers, with as many clients as the largest number of streams."""
     n_prompt, n_clients = machine.sizes.prompts[0], machine.sizes.streams[-1]
     command = [sys.executable, str(Path(__file__).with_name("serve_beside_llama_server.py")), str(machine.peer)]
     command += [str(file), "--device", machine.device, "--clients", str(n_clients), "--prompt", str(n_prompt)]
@@ -255,7 +259,7 @@ def served(report: Report, machine: Machine, file: Path, n_vocab: int) -> None:
 
 
 def parity(report: Report, machine: Machine) -> None:
-    if machine.device == "cpu":  # what others are compared with
+    if machine.device == "cpu":  # others are compared with the CPU
         report.run("devices", [sys.executable, "-m", "quire", "devices"], machine.timeout_s)
         return
     report.run("parity", [sys.executable, "-m", "quire", "devices", "--check"], machine.timeout_s)
@@ -267,11 +271,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
-    parser.add_argument("--shapes", default=",".join(shape.name for shape in SHAPES), help="of the files [all]")
-    parser.add_argument("--types", default=",".join(TYPES), help="of the weights [all]")
-    parser.add_argument("--prompts", help="tokens of each, such as 512,4096")
+    parser.add_argument("--shapes", default=",".join(shape.name for shape in SHAPES), help="shapes of the files [all]")
+    parser.add_argument("--types", default=",".join(TYPES), help="types of the weights [all]")
+    parser.add_argument("--prompts", help="prompt lengths in tokens, such as 512,4096")
     parser.add_argument("--streams", help="such as 1,32")
-    parser.add_argument("--no-parity", action="store_true", help="where it was shown before")
+    parser.add_argument("--no-parity", action="store_true", help="skip the parity check")
     parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -287,7 +291,7 @@ def main() -> None:
     mixes = options.types.split(",")
     shapes = TINY if options.dry_run else [shape for shape in SHAPES if shape.name in options.shapes.split(",")]
     files = {options.out / f"{shape.name}-{mix}.gguf": (shape, mix) for shape in shapes for mix in mixes}
-    # The machine's time is short: files are made while the device is compared with the CPU.
+    # To save time on the machine, files are made while the device is compared with the CPU.
     with ThreadPoolExecutor(1) as pool:
         made = {file: pool.submit(make_file, shape, mix, file) for file, (shape, mix) in files.items()}
         if not options.no_parity:

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Perplexity of the trained models, with our own kernels on every instruction set beside ggml's stock operators.
+"""Compare the trained models' perplexity with Quire's kernels, on every instruction set, with that of ggml's operators.
 
     perplexity.py [CHECKPOINT|FILE.gguf ...] [--shared ../shared] [--types f16,bf16,q8_0,...] [--tokens 16384]
         [--context 512] [--threads 2] [--json OUT]
 
-Without arguments: the models in SHARED/models, and the package's.  A file is measured as it is; a checkpoint is
-converted to single precision once, and each type is made from that by our own quantizer, for all matrices alike.  The
-text is held out: what the generator of their training text writes with the seed and the switch of the validation set.
-Perplexity is exp of the mean negative log-likelihood of every token of a context but the first, of contexts without
-overlap, added up in double precision.  Exit code 1 where ours moves it by 0.1 % or more from stock.
+Without arguments, it measures the models in SHARED/models and the package's.  A file is measured as it is.  A
+checkpoint is converted to single precision once, and all of its matrices are quantized to each type from that.  The
+text is held
+out: the generator of the training text writes it with the seed and the switch of the validation set.  Perplexity is exp
+of the mean negative log-likelihood of all tokens of a context except the first, over contexts without overlap, summed
+in double precision.  The exit code is 1 if Quire's kernels change it by 0.1 % or more.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ TYPES = (
     "iq4_xs", "mxfp4",
 )  # fmt: skip
 LIMIT = 0.001
-SEED = 9001  # of the validation set
+SEED = 9001  # the validation set's
 
 
 def held_out_text(training: Path, n_bytes: int) -> list[str]:
-    """Documents of the validation set, from the generator in the folder ``training``."""
+    """Return documents of the validation set, from the generator in the folder ``training``."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "val.jsonl"
         command = [sys.executable, "corpus.py", str(out), str(n_bytes), str(SEED), "val"]
@@ -48,7 +49,7 @@ def held_out_text(training: Path, n_bytes: int) -> list[str]:
 
 
 def contexts(model: LLM, documents: Sequence[str], n_tokens: int, context: int) -> list[list[int]]:
-    """The documents' tokens, each document ended by the end of text, in rows of ``context``."""
+    """Return the documents' tokens, with an end of text after each document, in rows of ``context``."""
     ids: list[int] = []
     for document in documents:
         ids += [*model.tokenizer.encode(document, parse_special=True), 0]
@@ -68,7 +69,7 @@ def perplexity(model: LLM, rows: Sequence[Sequence[int]]) -> float:
 
 
 def write_quantized(source: Path, target: Path, dtype: str) -> None:
-    """``source`` with its matrices as ``dtype``; ShapeError where rows are no whole blocks of it."""
+    """Write ``source`` with its matrices as ``dtype``.  Raises ShapeError if rows are not whole blocks of it."""
     reader = GGUFReader(source)
     matrices = {info.name for info in reader.tensors if len(info.shape) == 2}
     with GGUFWriter(target, reader.metadata.text("general.architecture")) as writer:
@@ -84,7 +85,7 @@ def write_quantized(source: Path, target: Path, dtype: str) -> None:
 
 
 def measure(file: Path, rows: Sequence[Sequence[int]], threads: int, isas: Sequence[str]) -> dict[str, float]:
-    """Perplexity by ``stock`` and by instruction set; where determinism costs something, with and without it."""
+    """Return the perplexity with ``stock`` and each instruction set; if determinism costs time, with and without it."""
     options: dict[str, Any] = {"threads": threads, "n_ctx": len(rows[0]) + 1}
     found = {}
     with LLM(file, kernels="stock", **options) as model:
@@ -99,12 +100,12 @@ def measure(file: Path, rows: Sequence[Sequence[int]], threads: int, isas: Seque
 
 
 def moved(found: dict[str, float]) -> dict[str, float]:
-    """By how much of stock's each instruction set's perplexity differs."""
+    """Return each instruction set's difference from ``stock``, relative to it."""
     return {isa: value / found["stock"] - 1 for isa, value in found.items() if isa != "stock"}
 
 
 def measure_file(file: Path, options: argparse.Namespace, documents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """As ``compare``, of a file as it is."""
+    """Do what ``compare`` does for a file as it is."""
     with LLM(file, threads=options.threads) as model:
         rows = contexts(model, documents, options.tokens, options.context)
     found = measure(file, rows, options.threads, supported_isas())
@@ -122,7 +123,7 @@ def compare(checkpoint: Path, options: argparse.Namespace, documents: Sequence[s
         with LLM(exact, threads=options.threads) as model:
             rows = contexts(model, documents, options.tokens, options.context)
         print(f"{checkpoint.name}, {len(rows)} x {options.context} tokens\n{'':8} {'stock':>10}", end="")
-        free = ["free"] if KernelSet(isas[-1]).determinism_costs else []  # of the last, without determinism
+        free = ["free"] if KernelSet(isas[-1]).determinism_costs else []  # the last instruction set without determinism
         print("".join(f" {isa:>12}" for isa in [*isas, *free]))
         for dtype in options.types:
             file = Path(scratch) / f"{dtype}-.gguf"

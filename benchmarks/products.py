@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Matrix products by themselves: every weight type, one row to many, as shares of what this machine can do.
+"""Measure matrix products alone: every weight type, from one row to many, relative to this machine's limits.
 
     products.py [--types q4_k,bf16] [--rows 1,4,8,32,512] [--shape 4096x4096] [--threads 2] [--rounds 5] [--isa NAME]
         [--torch]
 
-Few rows (up to 16) are multiplied with a matrix of as many output rows as no cache holds; their share is of the read
-bandwidth, and is what reading the file's own bytes at that bandwidth would take.  More rows are multiplied with
-``--shape``; their share is of the peak of the instructions that multiply them: int8 for quantized weights, bfloat16 for
-F16 and BF16 where that is multiplied, else single precision.  Limits are measured before and after each type
-(limits.py), as they vary with the neighbours.  ``--torch`` adds PyTorch's bfloat16 linear, where that is installed.
+Few rows (up to 16) are multiplied by a matrix larger than all caches; their share is the time to read the file's bytes
+at the measured bandwidth, relative to the product's time.  More rows are multiplied by a matrix of ``--shape``; their
+share is of the peak of the instructions used: int8 for quantized weights, bfloat16 for F16 and BF16 if it is used, else
+single precision.  Limits are measured before and after each type (limits.py), as other machines' load changes them.
+``--torch`` adds PyTorch's bfloat16 linear, if it is installed.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ STORAGE = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes and operations a second, medians of what was measured around a type."""
+    """Bytes and operations per second: medians of the measurements around a type."""
 
     bandwidth: float
     peak: float
 
 
 def weights_of(dtype: str, n_out: int, n_in: int) -> Tensor:
-    """Some quantized rows, again and again."""
+    """Return a matrix of a few quantized rows that repeat."""
     importance = np.ones(n_in, np.float32) if needs_importance(dtype) else None
     few = quantize(np.random.default_rng(0).standard_normal((64, n_in)).astype(np.float32), dtype, importance)
     storage = few.numpy().view(np.uint8).reshape(64, -1)
@@ -78,7 +78,7 @@ def weights_of(dtype: str, n_out: int, n_in: int) -> Tensor:
 
 
 def seconds_of(multiply: Callable[[], object], rounds: int) -> float:
-    """The median; short products are repeated within a round."""
+    """Return the median time; short products are repeated within a round."""
     begin = time.perf_counter()
     multiply()
     repeats = max(1, int(0.005 / (time.perf_counter() - begin)))
@@ -102,7 +102,7 @@ def peak_kind(dtype: str, kernels: KernelSet) -> Kind:
 
 
 class Table:
-    """One line for a type: for each number of rows the time or speed, and the share of the limit."""
+    """Prints a line per type: for each number of rows the speed, and the share of the limit."""
 
     def __init__(self, rows: list[int], shape: tuple[int, int]) -> None:
         self.rows = rows
@@ -120,7 +120,7 @@ class Table:
 
 
 def speed_of(multiply: Callable[[], object], n_rows: int, size: tuple[int, int, int], rounds: int) -> float:
-    """Bytes of the weights a second, of few rows; operations a second, of many."""
+    """Return the weights' bytes per second for few rows, operations per second for many."""
     n_out, n_in, size_bytes = size
     work = size_bytes if n_rows <= FEW_ROWS else 2 * n_rows * n_out * n_in
     return work / seconds_of(multiply, rounds)

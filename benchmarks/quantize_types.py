@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Every type of `quire quantize` beside llama-quantize on one model: bytes, processor time, memory, and perplexity.
+"""Compare each type of `quire quantize` and llama-quantize on one model: bytes, CPU time, memory, and perplexity.
 
     quantize_types.py PROGRAMS MODEL.gguf --imatrix FILE [--text FILE] [--types Q4_0,...] [--context 512]
         [--threads 1] [--json OUT]
 
 PROGRAMS is the folder of llama.cpp's programs, MODEL a file of F32, F16 or BF16.  Both quantize it with the same
-importance matrix, one after the other.  Time is what the process spent in user mode, as a busy machine does not
-lengthen that; of Quire without what Python takes to start and import (0.7 s, whatever the model), which is in the
-memory, though.  With --text, llama-perplexity and `quire perplexity` measure the file that was made, both with exact
-caches; Quire by its own kernels and by ggml's operators.  Exit code 1 where bytes differ, or perplexity by more than
-0.1 %.
+importance matrix, one after the other.  Time is user-mode time, which other processes do not lengthen.  Quire's
+excludes the start and imports of Python (0.7 s for any model); its memory includes them.  With --text, llama-perplexity
+and `quire perplexity` measure the resulting file, both with exact caches, and Quire with its own kernels and with
+ggml's operators.  The exit code is 1 if bytes differ, or if perplexity differs by more than 0.1 %.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def number(output: str, pattern: str) -> float:
 
 
 def perplexities(programs: Path, file: Path, options: argparse.Namespace) -> tuple[float, float, float]:
-    """llama.cpp's, and ours by our own kernels and by ggml's operators."""
+    """Return the perplexity of llama.cpp, of Quire's own kernels, and of Quire with ggml's operators."""
     common = ["-m", str(file), "-f", str(options.text), "-c", str(options.context), "-t", str(options.threads)]
     theirs = run([str(programs / "llama-perplexity"), *common, "-fa", "off", "-ctk", "f32", "-ctv", "f32"])
     ours = [sys.executable, "-m", "quire", "perplexity", *common, "--kv-dtype", "f32", "--json", "--kernels"]
@@ -106,7 +105,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict[str, 
 
 
 def line_of(row: dict[str, float | str | bool]) -> str:
-    """A row of a table in Markdown."""
+    """Return a row of a Markdown table."""
     cells = [
         str(row["type"]), f"{float(row['bytes']) / 1e6:.1f}", "yes" if row["is_equal"] else "NO",
         f"{float(row['peer_user_s']):.2f}", f"{float(row['user_s']):.2f}",

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Recipes by measurement beside llama.cpp's mixes, at equal size, by divergence on a text that neither has seen.
+"""Compare recipes by measurement with llama.cpp's mixes of equal size, by divergence on a text that neither has seen.
 
     recipes.py MODEL.gguf --calibration FILE --held-out FILE [--mixes Q3_K_S,...] [--chunks 4] [--rounds 0]
         [--imatrix FILE] [--costs FILE.json] [--picture FILE.png] [--threads 1]
 
-The mixes are quantized with the same importance matrix as the recipes, and without one (our files are llama.cpp's byte
-for byte: tests/quantization).  Divergence is that of a model in float32 whose matrices are what the types make of them.
-``Q4_0:pure`` is a mix without exceptions (--pure).  The picture has the recipes' curve in blue and the mixes', guided
-by importance, in red with dots.
-``--costs`` keeps the trials for the next run.
+The mixes are quantized with the same importance matrix as the recipes, and also without one (Quire's files are
+identical to llama.cpp's: tests/quantization).  Divergence is measured in float32, with each matrix quantized and
+dequantized again.  ``Q4_0:pure`` is a mix without exceptions (--pure).  The picture shows the recipes' curve in blue,
+and the mixes with the importance matrix in red with dots.  ``--costs`` saves the trials for the next run.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MIXES = "IQ2_M,Q2_K,IQ3_XXS,Q3_K_S,IQ3_M,Q3_K_M,IQ4_XS,Q4_K_S,Q4_K_M,Q5_K_S,Q5_K
 
 
 def divergence_of(trial: Trial, types: dict[str, str], importance: Importance | None) -> float:
-    """Of the held-out text."""
+    """Return the divergence on the held-out text."""
     empty = Importance()
     for name, dtype in types.items():
         trial.set(name, trial.values(name, dtype, importance or empty))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Operations with a state by themselves: plain loops, each instruction set, and ggml's graph with plain loops.
+"""Measure operations with a state alone: portable code, each instruction set, and portable code in ggml's graph.
 
     recurrent.py [--rounds 5] [--rows 1,512] [--streams 1,8] [--only NAME]
 
 Sizes are those of published models.  A step is run with the operation and without it (its inputs are read, and one of
-them is the result); the difference is the operation's.  Figures are microseconds of one thread.
+them is the result); the difference is the time of the operation.  Figures are microseconds with one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ N_VOCAB = 64
 
 @dataclass(frozen=True)
 class Case:
-    """An operation of a model: its inputs, its state and how it is recorded."""
+    """An operation of a model: its inputs, its state, and a function that records it."""
 
     name: str
     shapes: list[tuple[int, ...]]
@@ -67,14 +67,14 @@ def cases() -> list[Case]:
 
 
 class Bench:
-    """A trace of one operation, or of its inputs alone."""
+    """A trace of one operation, or of its inputs only."""
 
     def __init__(self, case: Case, way: tuple[str, str], rows: int, streams: int, *, is_empty: bool) -> None:
         random = np.random.default_rng(1)
         self.keep: list[object] = []
 
         def weight(*shape: int) -> Weight:
-            # Negative numbers are decays, and of small magnitude no state grows.
+            # Negative, because some inputs are decays; small, so that no state grows.
             values = random.uniform(-0.1, -0.01, shape).astype(np.float32)
             self.keep.append(values)
             return Weight("weight", Tensor.from_numpy(values))
@@ -118,7 +118,7 @@ class Bench:
 
 
 def microseconds(case: Case, way: tuple[str, str], rows: int, streams: int, rounds: int) -> float:
-    """Of a step, what the operation takes."""
+    """Return the microseconds per step that the operation takes."""
     full = Bench(case, way, rows, streams, is_empty=False)
     empty = Bench(case, way, rows, streams, is_empty=True)
     full.seconds(), empty.seconds()
@@ -127,14 +127,14 @@ def microseconds(case: Case, way: tuple[str, str], rows: int, streams: int, roun
 
 
 def least(bench: Bench, repeats: int) -> float:
-    """Other processes only ever add to it."""
+    """Return the shortest time, as other processes can only lengthen it."""
     return min(bench.seconds() for _ in range(repeats))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="operations whose names contain it")
+    parser.add_argument("--only", default="", help="run only operations whose names contain this")
     parser.add_argument("--rows", default="1,512")
     parser.add_argument("--streams", default="1,8")
     options = parser.parse_args()

@@ -57,7 +57,7 @@ Array = npt.NDArray[np.float32]
 
 N_PROMPTS, N_TOKENS, N_NEW = 8, 200, 16
 N_ENCODED = 64  # tokens of an encoder's prompt, which is one step, and of those that a decoder answers
-GAP = 1e-3  # of the largest logit
+GAP = 1e-3  # relative to the largest logit
 # For logits in F32.  llama.cpp looks GELU up in a half-precision table, which costs up to 1e-3.
 TOLERANCE = 3e-3
 

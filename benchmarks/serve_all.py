@@ -1,9 +1,9 @@
-"""All figures of the server, one script after the other, as one table in Markdown.
+"""Run all benchmarks of the server, one script after the other, and print one Markdown table.
 
     python benchmarks/serve_all.py [--quick] [NAME ...]
 
-NAME: some of overhead, overload, prefix, chaos, load.  They take about 1, 1, 1, 5 and 3 minutes; ``--quick`` shortens
-them to see that they work.  A script that finds something wrong ends with its reason, and the others still run.
+NAME is one of overhead, overload, prefix, chaos, load.  They take about 1, 1, 1, 5 and 3 minutes; ``--quick`` shortens
+them, to test that they work.  A script that finds an error exits with the reason, and the others still run.
 """
 
 from __future__ import annotations

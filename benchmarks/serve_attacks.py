@@ -1,10 +1,10 @@
-"""What hostile requests do to others: heads without an end, bodies as large as may be, one key that takes all it can.
+"""Measure how hostile requests affect others: endless headers, the largest bodies, a key that takes all it can.
 
     python benchmarks/serve_attacks.py [--seconds 10]
 
-Beside each attack a probe asks for ``/health``, one request at a time over a blocking socket, and a stream runs: the
-longest of the probe's times and of the stream's gaps are the attack's figures.  The shares of keys are measured with
-short completions of a second key, beside as many long texts of the first as it can have under way.  The server, the
+During each attack a probe requests ``/health``, one request at a time over a blocking socket, and a stream runs.  The
+attack's figures are the longest time of the probe and the longest gap of the stream.  Fairness between keys is measured
+with short completions of a second key, while the first has as many long texts in flight as it may.  The server, the
 attack and the probe share the machine.
 """
 
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 
 
 def post(port: int, path: str, body: bytes, key: str = KEYS[0]) -> tuple[int, float]:
-    """Status (0: the connection broke) and seconds of one request."""
+    """Return the status (0: the connection broke) and the seconds of one request."""
     started = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -53,7 +53,7 @@ def post(port: int, path: str, body: bytes, key: str = KEYS[0]) -> tuple[int, fl
 
 @dataclass
 class Watch:
-    """What others see: times of ``/health``, and gaps of a stream."""
+    """The measurements of other clients: times of ``/health``, and gaps of a stream."""
 
     port: int
     health_s: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ def watched(port: int) -> Iterator[Watch]:
 
 
 def send_head(port: int, seconds: float) -> None:
-    """A header without an end, 55 MiB in ten seconds; over and over, where it is refused."""
+    """Send an endless header, 55 MiB in ten seconds, again and again if it is refused."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 20.0) as connection:
@@ -161,7 +161,7 @@ def bodies(server: Running) -> list[Figure]:
         worker = "" if server.children() == before else "; the worker was replaced"
         shown = seen(watch, f"; {status or 'reset'} after {total_s * 1e3:.0f} ms{worker}")
         figures.append(Figure(f"{name}: longest health, longest gap", shown, ""))
-    requests = [*counts(), *excesses()]  # made before, as this process is the probe as well
+    requests = [*counts(), *excesses()]  # made in advance, as this process is also the probe
     with watched(server.port) as watch:
         for _, path, body, _ in requests:
             post(server.port, path, body)
@@ -169,7 +169,7 @@ def bodies(server: Running) -> list[Figure]:
 
 
 def shares(server: Running, seconds: float, n_bytes: int) -> Figure:
-    """Short completions of one key beside long texts of another."""
+    """Measure short completions of one key while another key sends long texts."""
     text = json.dumps({"content": "some words of a text " * (n_bytes // 21)}).encode()
     short = json.dumps({"prompt": "Once", "max_tokens": 4}).encode()
     until = time.monotonic() + seconds

@@ -1,11 +1,11 @@
-"""Requests at the same time to llama-server and to ``quire serve`` with the same file: tokens a second of each.
+"""Compare the tokens per second of llama-server and ``quire serve`` with the same file and many clients.
 
     python benchmarks/serve_beside_llama_server.py PEER FILE [--device gpu] [--clients 32] [--prompt 512] [--answer 128]
 
-PEER is the folder with llama-server.  Every request has a prompt of its own, of random tokens, so that none is found in
-a cache.  Answers are greedy and as long as asked for.  The first round does not count, but with ``--cold``.  Prints one
-JSON object: the speeds of all rounds, and the time to the first token and to the last one (medians); what each server
-did goes to standard error as soon as it is known.
+PEER is the folder of llama-server.  Each request has a different prompt of random tokens, so that none is found in a
+cache.  Answers are greedy and have the requested length.  The first round counts only with ``--cold``.  The script
+prints one JSON object with the speeds of all rounds and the median times to the first and last token.  Results of each
+server are written to standard error as soon as they are known.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--vocabulary", type=int, default=500, help="prompts are of tokens below this")
-    parser.add_argument("--cold", action="store_true", help="the first round counts: where rounds are long")
+    parser.add_argument("--vocabulary", type=int, default=500, help="prompts have token ids below this")
+    parser.add_argument("--cold", action="store_true", help="count the first round too, if rounds are long")
     return parser.parse_args()
 
 
 @contextlib.contextmanager
 def llama_server(options: argparse.Namespace) -> Iterator[int]:
-    """Its port, until the block ends."""
+    """Run llama-server until the block ends; yield its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -56,12 +56,12 @@ def llama_server(options: argparse.Namespace) -> Iterator[int]:
     try:
         for _ in range(600):
             if process.poll() is not None:
-                raise SystemExit(f"llama-server ended with {process.returncode}")
+                raise SystemExit(f"llama-server exited with {process.returncode}")
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
                 break
             time.sleep(0.1)
         else:
-            raise SystemExit("llama-server must be ready within a minute but is not")
+            raise SystemExit("llama-server is not ready after a minute")
         yield port
     finally:
         process.terminate()
@@ -78,7 +78,7 @@ def quire_server(options: argparse.Namespace) -> Iterator[int]:
 
 
 async def one_round(port: int, options: argparse.Namespace, source: random.Random) -> tuple[float, list[Answer]]:
-    """Seconds until all requests are answered."""
+    """Return the seconds until all requests are answered, and the answers."""
     bodies: list[dict[str, Any]] = [
         {
             "prompt": [source.randrange(options.vocabulary) for _ in range(options.prompt)],
@@ -94,7 +94,7 @@ async def one_round(port: int, options: argparse.Namespace, source: random.Rando
     seconds = time.perf_counter() - started
     for answer in answers:
         if answer.status != 200:
-            raise SystemExit(f"a request must be answered but got {answer.status}: {answer.body[:300]!r}")
+            raise SystemExit(f"a request failed with status {answer.status}: {answer.body[:300]!r}")
     return seconds, answers
 
 

@@ -1,11 +1,9 @@
-"""A worker that is killed, stopped, or made to throw, again and again under load: how soon is it there again, and does
-anything hang?
+"""Kill, stop and crash the worker repeatedly under load; measure how soon it is back and whether anything hangs.
 
     python benchmarks/serve_chaos.py [--rounds 20]
 
-Killed: SIGKILL.  Stopped: SIGSTOP, which only a watch of its signs of life notices.  Thrown: an exception where it
-takes its messages, by a signal that throwing_server.py has for it.
-Twenty rounds of each take about five minutes.
+Killed: SIGKILL.  Stopped: SIGSTOP, which the server notices only by missing heartbeats.  Thrown: an exception where the
+worker receives messages, caused by a signal (throwing_server.py).  Twenty rounds of each take about five minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from pathlib import Path
 from serving import Answer, Figure, Running, ask, loop_run, running, shown
 
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "made to throw": signal.SIGUSR1}
-# A worker that ends sooner than two seconds after it was ready is thought to end always, and replaced less quickly.
+# A worker that exits within two seconds after it was ready is assumed to fail always, and is restarted more slowly.
 SETTLED_S = 2.5
 LONGEST_S = 15.0
 
@@ -41,7 +39,7 @@ def health(port: int) -> int:
 
 
 async def client(port: int, name: int, answers: list[Answer], stop: asyncio.Event) -> None:
-    """Different prompts each time, as a request that was there at two ends is refused."""
+    """Send requests with a different prompt each, since a request that was in flight in two crashes is refused."""
     n = 0
     while not stop.is_set():
         n += 1
@@ -53,7 +51,7 @@ async def client(port: int, name: int, answers: list[Answer], stop: asyncio.Even
 
 
 async def fault(server: Running, signum: int) -> tuple[float, float]:
-    """Seconds until health tells, and until it is well again."""
+    """Return the seconds until /health reports the fault, and until it reports recovery."""
     await asyncio.sleep(SETTLED_S)
     (worker,) = server.children()
     started = time.monotonic()
@@ -61,12 +59,12 @@ async def fault(server: Running, signum: int) -> tuple[float, float]:
         os.kill(worker, signum)
     while await asyncio.to_thread(health, server.port) == 200 and server.children() == [worker]:
         if time.monotonic() - started > 30:
-            raise SystemExit("health does not tell")
+            raise SystemExit("/health does not report the fault")
         await asyncio.sleep(0.005)
     told_s = time.monotonic() - started
     while await asyncio.to_thread(health, server.port) != 200:
         if time.monotonic() - started > 60:
-            raise SystemExit("the worker does not come back")
+            raise SystemExit("the worker is not restarted")
         await asyncio.sleep(0.005)
     return told_s, time.monotonic() - started
 
@@ -94,7 +92,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         if longest > LONGEST_S:
             raise SystemExit(f"a request hung for {longest:.1f} s")
         value = f"{shown(told, 's', most=True)}; {shown(well, 's', most=True)}; {longest:.1f} s of {len(answers)}"
-        what = f"worker {name} {options.rounds} times under load: told, well again (p50, p99, most); longest request"
+        what = f"worker {name} {options.rounds} times under load: reported, recovered (p50, p99, most); longest request"
         figures.append(Figure(what, value, f"nothing over {LONGEST_S:.0f} s"))
     return figures
 

@@ -1,13 +1,13 @@
-"""Forms of answers that take long to compile: what do they cost those who ask for something else?
+"""Measure how forms of answers that take long to compile delay other requests.
 
     python benchmarks/serve_forms.py [--model FILE] [--server ...]
 
-Four attacks, each against a fresh server whose plain requests are probed meanwhile, one after another:
+Each of four attacks runs against a fresh server, while a probe sends plain requests one after another:
 
-  endless     24 schemas of 6000 properties at once, each another one; all are refused
-  again       the same 24 once more, and then one of them alone
-  large       16 schemas of 1000 properties at once (32 KiB each, allowed), beside 4 plain streams
-  two keys    the 24 schemas by one key, a schema of 1000 properties by another one
+  endless     24 different schemas of 6000 properties at once; all are refused
+  again       the same 24 again, and then one of them alone
+  large       16 schemas of 1000 properties at once (32 KiB each, allowed), next to 4 plain streams
+  two keys    the 24 schemas from one key, a schema of 1000 properties from another
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KEYS = ("key-of-the-attacker", "key-of-somebody-else")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
-    parser.add_argument("--server", nargs="*", default=[], help="further options of the server")
+    parser.add_argument("--server", nargs="*", default=[], help="more options of the server")
     return parser.parse_args()
 
 
 def schema_body(n: int, number: int) -> dict[str, Any]:
-    """A completion held to a schema of ``n`` properties, which differs from those of other numbers."""
+    """Return a completion constrained to a schema of ``n`` properties, different for each ``number``."""
     names = {f"property_{number}_{i:05d}": {"type": "integer"} for i in range(n)}
     form = {"type": "object", "properties": names, "additionalProperties": False}
     schema = {"name": "form", "schema": form}
@@ -46,7 +46,7 @@ def plain_body(n_tokens: int = 5) -> dict[str, Any]:
 
 
 async def probes(port: int, until: asyncio.Future[Any], key: str | None = None) -> list[float]:
-    """How long plain completions of five tokens take, one after another, until something else has ended."""
+    """Return the times of plain completions of five tokens, sent one after another until ``until`` is done."""
     seconds = []
     while not until.done() or not seconds:
         answer = await ask(port, PATH, plain_body(), key=key)
@@ -61,7 +61,7 @@ async def together(port: int, n: int, numbers: Sequence[int], key: str | None = 
 
 
 def outcome(answers: Sequence[Answer]) -> str:
-    """How many answers had which status."""
+    """Return the number of answers with each status."""
     found = [answer.status for answer in answers]
     return ", ".join(f"{found.count(status)} x {status}" for status in sorted(set(found)))
 
@@ -121,7 +121,7 @@ async def two_keys(port: int) -> list[Figure]:
 
 
 def _done() -> asyncio.Future[None]:
-    """Something that ends in half a second."""
+    """Return a future that is done after half a second."""
     return asyncio.ensure_future(asyncio.sleep(0.5))
 
 

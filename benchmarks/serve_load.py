@@ -1,10 +1,11 @@
-"""Many mixed clients for minutes, with cancellations, bad requests and disconnects: complete answers are those of the
-request alone, all blocks come back, and memory afterwards is that of before.
+"""Load the server with many mixed clients for minutes, with cancellations, bad requests and disconnects.
+
+Complete answers must equal those of the request alone, all blocks must be free afterwards, and memory must not grow.
 
     python benchmarks/serve_load.py [--clients 200] [--seconds 120]
 
-The clients are spread over processes, so that what is timed is the server rather than their event loop; all share the
-machine.  Memory is read before, after a few seconds of the same that are not counted, and after, when all is quiet.
+The clients are spread over several processes, so that their event loops do not distort the times; all share the
+machine.  Memory is read after a short warm-up with the same load, and at the end, when the server is idle.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def arguments() -> argparse.Namespace:
 
 
 def requests() -> list[dict[str, Any]]:
-    """Requests of which each has one right answer: greedy, or with a seed."""
+    """Return requests with only one right answer: greedy, or with a seed."""
     made: list[dict[str, Any]] = []
     for i, subject in enumerate(SUBJECTS):
         for seed in range(3):
@@ -56,7 +57,7 @@ def requests() -> list[dict[str, Any]]:
 
 
 def text_of(answer: Answer) -> str:
-    """The text of a stream."""
+    """Return the text of a stream."""
     blocks = answer.body.decode("utf-8", "replace").split("data: ")
     parts = [json.loads(block[: block.rindex("}") + 1]) for block in blocks if '"choices"' in block]
     return "".join(choice["text"] for part in parts for choice in part["choices"])
@@ -64,7 +65,7 @@ def text_of(answer: Answer) -> str:
 
 @dataclass
 class Outcome:
-    """What came of some clients' requests.  ``n_odd``: neither a right answer, nor a refusal that was due."""
+    """The results of some clients' requests.  ``odd`` are neither right answers nor expected refusals."""
 
     firsts_s: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
@@ -80,12 +81,12 @@ class Outcome:
 
 
 async def learn(port: int) -> list[str]:
-    """The answer to each request alone."""
+    """Return the answer to each request when it runs alone."""
     return [text_of(await ask(port, "/v1/completions", body)) for body in requests()]
 
 
 class Load:
-    """What the clients do, and what came of it."""
+    """The clients' actions and their results."""
 
     def __init__(self, port: int, expected: list[str]) -> None:
         self.port = port
@@ -161,9 +162,9 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     before_mb, after_mb = (", ".join(f"{n / 1e6:.1f}" for n in values) for values in (before, after))
     return [
         Figure(f"{options.clients} mixed clients, {options.seconds:.0f} s: complete answers, all as alone; left early; "
-               "bad; refused as too many",
-               f"{outcome.n_complete}; {outcome.n_left}; {outcome.n_bad}; {outcome.n_full}", "no wrong one"),
-        Figure("tokens a second of complete answers", f"{outcome.n_tokens / elapsed_s:.0f}"),
+               "bad; refused because of load",
+               f"{outcome.n_complete}; {outcome.n_left}; {outcome.n_bad}; {outcome.n_full}", "none wrong"),
+        Figure("tokens per second of complete answers", f"{outcome.n_tokens / elapsed_s:.0f}"),
         Figure("first token: p50, p99", shown(outcome.firsts_s, "s")),
         Figure("between pieces: p50, p99", shown(outcome.gaps_s, "ms")),
         Figure("blocks free afterwards", f"{blocks['free']} of {blocks['blocks']}", "all"),

@@ -1,12 +1,12 @@
-"""What the listener costs: the same streams over HTTP and in process; time to ready, and memory at rest.
+"""Measure the listener's cost: the same streams over HTTP and in process, the time until ready, and memory when idle.
 
     python benchmarks/serve_overhead.py [--model FILE] [--streams 32] [--tokens 256] [--rounds 3]
 
-Both run the same number of requests at a time with the same engine options, in alternation; tokens a second are those
-of all streams, from the first request to the last token.  Ready: from the command's start until it says its address.
-Memory: the proportional set size (PSS) of the processes, which counts what they share once; also without a model (a
-folder of models of which none is open: the listener alone), and the worker without the weights and the cache: what it
-took before it opened the model.
+Both run the same number of requests at a time with the same engine options, in alternation.  Tokens per second are
+summed over all streams, from the first request to the last token.  "Ready" is the time from the command's start until
+it prints its address.  Memory is the proportional set size (PSS) of the processes, which counts shared pages once.  It
+is also measured for the listener alone (with a folder of models, none of them open), and for the worker before it opens
+a model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire import AsyncLLM, SamplingParams
 from serving import Figure, ask, loop_run, running
 
 PROMPT = "Once upon a time there was a"
-# The worker's imports, and no model.
+# The worker's imports, without a model.
 BARE_WORKER = """
 import gc, sys
 import jinja2, quire.server.worker.process
@@ -91,7 +91,7 @@ def throughput(options: argparse.Namespace) -> Figure:
         pairs.append((http, loop_run(inside(options))))
     a, b = (statistics.median(values) for values in zip(*pairs, strict=True))
     share = statistics.median(http / within for http, within in pairs)
-    what = f"{options.streams} streams of {options.tokens} tokens, over HTTP and in process: tokens a second, share"
+    what = f"{options.streams} streams of {options.tokens} tokens, over HTTP and in process: tokens per second, share"
     return Figure(what, f"{a:.0f}, {b:.0f}: {share:.0%} (medians of {options.rounds} pairs)", "at least 90 %")
 
 
@@ -110,7 +110,7 @@ def at_rest(options: argparse.Namespace) -> list[Figure]:
     return [
         Figure("from the command to ready: median, most", f"{statistics.median(ready):.2f}, {max(ready):.2f} s",
                "0.8 s"),
-        Figure("memory (PSS) of listener and worker apart from the model", f"{listener:.0f} and {bare:.0f} MB",
+        Figure("memory (PSS) of listener and worker, without the model", f"{listener:.0f} and {bare:.0f} MB",
                "70 MB"),
         Figure("with the model, weights and cache included", f"{listener:.0f} and {worker:.0f} MB"),
         Figure("the server without a model: the listener alone", f"{alone:.0f} MB"),

@@ -1,12 +1,12 @@
-"""Five times as many requests as the server can answer: how soon is the rest refused, and what is still done?
+"""Send five times as many requests as the server can answer; measure how soon the rest is refused and the throughput.
 
     python benchmarks/serve_overload.py [--seconds 20] [--factor 5]
 
-The peak is measured first, by as many clients as run at a time.  Then requests come at ``factor`` times that rate,
-whether or not earlier ones were answered.  Refusals are timed twice: by the process that makes the load, whose own
-event loop waits for a processor too, and by a probe, a process that asks for one thing at a time over a blocking
-socket.  The server, the load and the probe share the machine, so answers are long: with short ones of a small model
-the clients of hundreds of requests a second would take the cores from it.
+First the peak rate is measured, with as many clients as the server runs at a time.  Then requests are sent at
+``factor`` times that rate, whether or not earlier ones were answered.  Refusals are timed twice: by the process that
+makes the load, whose own event loop also waits for a core, and by a probe, a process that sends one request at a time
+over a blocking socket.  The server, the load and the probe share the machine.  Answers are long, since with short
+answers of a small model the clients of hundreds of requests per second would take the cores from the server.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from serving import Figure, ask, ask_blocking, loop_run, running, shown
 
 N_CLIENTS = 40
 PROBE_EVERY_S = 0.01
-FIRST_S = 3.0  # until then the batch and the queue fill
+FIRST_S = 3.0  # time for the batch and the queue to fill
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--factor", type=float, default=5.0)
-    parser.add_argument("--tokens", type=int, default=512, help="of an answer, half of it to once and a half")
-    parser.add_argument("--server", nargs="*", default=[], help="further options of the server")
+    parser.add_argument(
+        "--tokens", type=int, default=512, help="mean tokens of an answer; actual lengths are 0.5 to 1.5 times that"
+    )
+    parser.add_argument("--server", nargs="*", default=[], help="more options of the server")
     return parser.parse_args()
 
 
 def n_tokens(i: int, options: argparse.Namespace) -> int:
-    """Of different lengths, as answers of the same length end together and leave the batch empty together."""
+    """Return different lengths, since answers of one length would all end together and leave the batch empty."""
     return int(options.tokens * random.Random(i).uniform(0.5, 1.5))
 
 
@@ -50,7 +52,7 @@ def body(i: int, options: argparse.Namespace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: its tokens, what came of it, how long it took, and when that was."""
+    """A request: its tokens, its result, its duration, and when it ended."""
 
     n_tokens: int
     status: int
@@ -59,7 +61,7 @@ class Asked:
 
 
 async def peak(port: int, options: argparse.Namespace) -> list[Asked]:
-    """With the batch full, and no more."""
+    """Run exactly as many requests as fill the batch."""
     started = time.monotonic()
     numbers = count()
     asked = []
@@ -75,7 +77,7 @@ async def peak(port: int, options: argparse.Namespace) -> list[Asked]:
 
 
 async def overload(port: int, options: argparse.Namespace, per_second: float) -> list[Asked]:
-    """So many requests a second, whatever comes of them."""
+    """Send requests at a fixed rate, whatever their results."""
     started = time.monotonic()
     asked = []
 
@@ -93,7 +95,7 @@ async def overload(port: int, options: argparse.Namespace, per_second: float) ->
 
 
 def per_second(asked: list[Asked], options: argparse.Namespace) -> tuple[float, float]:
-    """Answers and their tokens a second, between the first answers and the end."""
+    """Return the answers and their tokens per second, between the first answers and the end."""
     within = [one for one in asked if one.status == 200 and FIRST_S < one.ended_s < options.seconds]
     return tuple(
         sum(values) / (options.seconds - FIRST_S) for values in ([1] * len(within), [one.n_tokens for one in within])
@@ -109,7 +111,7 @@ def make_load(port: int, options: argparse.Namespace, rate: float) -> list[Asked
 
 
 def probe(port: int, options: argparse.Namespace) -> list[tuple[int, float]]:
-    """The same, one request at a time, after the queue had time to fill; it leaves what is not refused."""
+    """Send the same requests one at a time once the queue is full, and disconnect if a request is not refused."""
     time.sleep(FIRST_S)
     found = []
     until = time.monotonic() + options.seconds - FIRST_S - 1.0
@@ -132,14 +134,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     refused = [one.total_s for one in asked if one.status == 429]
     seen = [s for status, s in probed if status == 429]
     n_odd = sum(one.status not in (200, 429) for one in asked)
-    what = f"{options.factor:g} times too many requests ({answers_a_second * options.factor:.0f} a second)"
+    what = f"{options.factor:g} times too many requests ({answers_a_second * options.factor:.0f} per second)"
     return [
-        Figure(f"{what}: tokens a second of answers, and of what was the peak",
+        Figure(f"{what}: tokens per second of answers, and at the peak",
                f"{tokens:.0f}, {peak_tokens:.0f}: {tokens / peak_tokens:.0%}", "at least 90 %"),
         Figure(f"refused, timed by a probe ({len(seen)} of {len(probed)}): p50, p99, most",
                shown(seen, "ms", most=True), "50 ms"),
         Figure(f"refused, timed by the load ({len(refused)} of {len(asked)}): p50, p99", shown(refused, "ms")),
-        Figure("neither answered nor refused; anonymous memory grown by", f"{n_odd}; {grown / 1e6:+.1f} MB", "0"),
+        Figure("neither answered nor refused; growth of anonymous memory", f"{n_odd}; {grown / 1e6:+.1f} MB", "0"),
     ]  # fmt: skip
 
 

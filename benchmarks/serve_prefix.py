@@ -1,9 +1,9 @@
-"""Many clients with one long system prompt: what the cache saves.
+"""Measure what the prefix cache saves for many clients with the same long system prompt.
 
     python benchmarks/serve_prefix.py [--clients 32] [--tokens 1000] [--model FILE]
 
-The system prompt is made of words until it has as many tokens as asked for by the model's own tokenizer.  Without a
-cache: each request has a ``cache_salt`` of its own, so that nothing is shared.  With it: one request went before.
+The system prompt consists of words, as many as make the requested number of tokens.  "nothing shared" means that each
+request has its own ``cache_salt``; otherwise one request was sent before, which filled the cache.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 from serving import Answer, Figure, ask, get, loop_run, post, running, shown
 
 WORDS = ("story", "river", "king", "garden", "winter", "letter")
-USER_TOKENS = 64  # for the question, the answer and the template's marks
+USER_TOKENS = 64  # for question, answer and template
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=1000, help="of the system prompt, at least")
+    parser.add_argument("--tokens", type=int, default=1000, help="minimum length of the system prompt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model")
     return parser.parse_args()
 
 
 def system_prompt(port: int, n_tokens: int) -> tuple[str, int]:
-    """Words, and how many tokens they are."""
+    """Return the words and their number of tokens."""
     rng = random.Random(1)
     words: list[str] = []
     n = 0
@@ -55,13 +55,13 @@ async def round_of(port: int, options: argparse.Namespace, system: str, salt: st
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     model = ["--model", options.model] if options.model else []
-    # So many blocks that all the clients' prompts have room at the same time, shared or not.
+    # Enough blocks for all the clients' prompts at the same time, shared or not.
     n_blocks = (options.clients + 1) * ((options.tokens + USER_TOKENS) // 32 + 2) * 2
     with running([*model, "--cache-blocks", str(n_blocks)]) as server:
         n_ctx = get(server.port, "/props")["default_generation_settings"]["n_ctx"]
         wanted = min(options.tokens, n_ctx - 2 * USER_TOKENS)
         system, n_tokens = system_prompt(server.port, wanted)
-        short = "" if wanted == options.tokens else f" (the model's context, {n_ctx}, has room for no more)"
+        short = "" if wanted == options.tokens else f" (the model's context, {n_ctx}, does not allow more)"
         loop_run(round_of(server.port, options, system, "warm"))
         rows: dict[str, list[Answer]] = {"alone": [], "shared": []}
         for i in range(options.rounds):
@@ -71,11 +71,11 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     for name, answers in rows.items():
         odd = [answer for answer in answers if answer.status != 200 or not answer.first_s]
         if odd:
-            raise SystemExit(f"an answer has status {odd[0].status} and ends with {bytes(odd[0].body[-200:])!r}")
+            raise SystemExit(f"unexpected status {odd[0].status}: {bytes(odd[0].body[-200:])!r}")
         cached = sum(answer.usage["prompt_tokens_details"]["cached_tokens"] for answer in answers)
         prompt = sum(answer.usage["prompt_tokens"] for answer in answers)
         if name == "shared" and cached < len(answers) * (n_tokens - 64):
-            raise SystemExit(f"of the prompts' {prompt} tokens only {cached} were cached")
+            raise SystemExit(f"only {cached} of the {prompt} prompt tokens were cached")
         how = "nothing shared" if name == "alone" else "one system prompt in the cache"
         value = f"{cached} of {prompt} prompt tokens cached; first token {shown([a.first_s for a in answers], 'ms')}"
         figures.append(

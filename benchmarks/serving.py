@@ -1,6 +1,6 @@
-"""What the benchmarks of the server share: a server of its own, and a client that costs next to nothing.
+"""Code shared by the server's benchmarks: a server process, and a client that costs almost nothing.
 
-The client reads what comes and looks at its end only, so that what is measured is the server.
+The client reads data but examines only its end, so that the server is measured rather than the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass
 class Running:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -34,12 +34,12 @@ class Running:
     log: Path
 
     def children(self) -> list[int]:
-        """Its worker processes."""
+        """Return the ids of its worker processes."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in path.read_text().split()]
 
     def memory_bytes(self, name: str) -> list[int]:
-        """``VmRSS``, ``RssAnon`` or ``Pss`` of the listener and its workers."""
+        """Return ``VmRSS``, ``RssAnon`` or ``Pss`` of the listener and its workers."""
         found = []
         for pid in (self.process.pid, *self.children()):
             text = Path(f"/proc/{pid}/{'smaps_rollup' if name == 'Pss' else 'status'}").read_text()
@@ -50,7 +50,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(arguments: Sequence[str] = (), program: Sequence[str] = ("-m", "quire", "serve")) -> Iterator[Running]:
-    """A server with these options until the block ends; SIGTERM ends it."""
+    """Run a server with these options until the block ends, then stop it with SIGTERM."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         started = time.monotonic()
@@ -60,7 +60,7 @@ def running(arguments: Sequence[str] = (), program: Sequence[str] = ("-m", "quir
         try:
             while (found := re.search(r"on http://\S+:(\d+)", log.read_text())) is None:
                 if process.poll() is not None:
-                    raise SystemExit(f"the server ended: {log.read_text()}")
+                    raise SystemExit(f"the server exited: {log.read_text()}")
                 time.sleep(0.002)
             yield Running(process, int(found[1]), time.monotonic() - started, log)
             process.send_signal(signal.SIGTERM)
@@ -73,7 +73,7 @@ def running(arguments: Sequence[str] = (), program: Sequence[str] = ("-m", "quir
 
 @dataclass
 class Answer:
-    """What came of a request.  Times in seconds since it was sent; ``text``: the body as it came."""
+    """The result of a request.  Times are in seconds since it was sent; ``body`` is as received."""
 
     status: int = 0
     first_s: float = 0.0
@@ -83,7 +83,7 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The usage of a stream's last event."""
+        """Return the usage from a stream's last event."""
         for block in reversed(self.body.split(b"\n\n")):
             at = block.find(b'"usage":{')
             if at >= 0:
@@ -95,7 +95,7 @@ class Answer:
 async def ask(
     port: int, path: str, body: dict[str, Any], leave_after_s: float | None = None, key: str | None = None
 ) -> Answer:
-    """One request on a connection of its own; the client leaves after ``leave_after_s`` where that is given."""
+    """Send one request on its own connection; if given, disconnect after ``leave_after_s``."""
     data = json.dumps(body).encode()
     answer = Answer()
     started = time.monotonic()
@@ -127,10 +127,10 @@ async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) ->
     header = await reader.readuntil(b"\r\n\r\n")
     answer.status = int(header[9:12])
     last = 0.0
-    # Chunks are not taken apart: their heads do not get into the way of what is looked for.
+    # Chunks are not decoded, since their headers do not interfere with the search.
     while part := await reader.read(1 << 16):
         now = time.monotonic()
-        # The first event of a chat has no text.
+        # The first event of a chat has no text and does not count.
         if part.count(b'"content":"') > part.count(b'"content":""') or b'"text":"' in part:
             if not answer.first_s:
                 answer.first_s = now - started
@@ -141,9 +141,9 @@ async def _read(reader: asyncio.StreamReader, answer: Answer, started: float) ->
 
 
 def ask_blocking(port: int, path: str, body: dict[str, Any]) -> tuple[int, float]:
-    """Status and seconds until the head of one reply, connecting included, without an event loop that could be late.
+    """Return the status and the seconds until a reply's header, including the connection, without an event loop.
 
-    The client leaves then, so that of a stream nothing further is computed.
+    The client then disconnects, so that nothing more of a stream is computed.
     """
     data = json.dumps(body).encode()
     request = _head(path, len(data)) + data
@@ -156,13 +156,13 @@ def ask_blocking(port: int, path: str, body: dict[str, Any]) -> tuple[int, float
 
 
 def get(port: int, path: str) -> Any:
-    """What a route answers."""
+    """Return a route's reply."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as response:
         return json.load(response)
 
 
 def post(port: int, path: str, body: dict[str, Any]) -> Any:
-    """What a route answers to a body."""
+    """Return a route's reply to a body."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
     )
@@ -171,7 +171,7 @@ def post(port: int, path: str, body: dict[str, Any]) -> Any:
 
 
 def loop_run(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop, which a server has anyway and which costs a client least."""
+    """Run on uvloop, which the server needs anyway and which costs the client least."""
     import uvloop
 
     return uvloop.run(main)
@@ -179,24 +179,24 @@ def loop_run(main: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table: what, how much, and what is asked for."""
+    """A line of the table: name, value, and target."""
 
     what: str
     value: str
     wanted: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.value}" + (f" (asked for: {self.wanted})" if self.wanted else "")
+        return f"{self.what}: {self.value}" + (f" (target: {self.wanted})" if self.wanted else "")
 
 
 def shown(seconds: Sequence[float], unit: str, most: bool = False) -> str:
-    """The median, the 99th percentile and perhaps the maximum, in ``ms`` or ``s``."""
+    """Format the median, the 99th percentile and optionally the maximum, in ``ms`` or ``s``."""
     scale, digits = (1e3, 1) if unit == "ms" else (1.0, 2)
     values = [quantile(seconds, 0.5), quantile(seconds, 0.99), *([max(seconds, default=0.0)] if most else [])]
     return ", ".join(f"{value * scale:.{digits}f}" for value in values) + f" {unit}"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the values are."""
+    """Return the value below which ``share`` of the values are."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else float("nan")

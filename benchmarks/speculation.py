@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
-"""Speculation: what rows cost, and answers with drafts beside those without, in alternation.
+"""Measure speculation: the cost of rows, and answers with and without drafts, in alternation.
 
     speculation.py [FILE.gguf] [--draft FOLDER] [--parts rows,rates,models,forms,peer] [--peer BIN] [--threads 2]
         [--rounds 5] [--streams 1,8,32] [--rates 0,0.3,...] [--json OUT.json]
 
-FILE is a model of a published shape (make_shape.py, make_model.py); goals are for qwen3-0.6b as Q4_K_M.
+FILE is a model of a published shape (make_shape.py, make_model.py); goals are for qwen3-0.6b as Q4_K_M.  Parts:
 
-rows: a step of 1 to 16 rows of one sequence, over one of one row.  Goal: 4 rows at most 1.4, 8 at most 1.9.
-rates: FILE with a drafter that is made to be right at each rate, over the same streams without.  Goals: one stream at
-0.6, 0.7, 0.8, 0.9 at least 1.5, 1.8, 2.1, 2.7; 8 streams at 0.8 at least 1.2; never below 0.97.  ``allowed`` is what
-the best fixed depth would give by the cost of rows that was measured; at least 0.85 of it is the goal.
+rows: the time of a step with 1 to 16 rows of one sequence, relative to one row.  Goal: at most 1.4 with 4, 1.9 with 8.
+rates: FILE with a drafter that is right at a given rate, relative to no drafts.  Goals: one stream at 0.6, 0.7, 0.8 and
+0.9 at least 1.5, 1.8, 2.1 and 2.7; 8 streams at 0.8 at least 1.2; never below 0.97.  ``allowed`` is the ratio of the
+best fixed depth, computed from the measured cost of rows; the goal is at least 0.85 of it.
 models: the package's model with the draft model (FOLDER, tiny-draft) and with lookup: free texts, copying, tool calls.
-forms: answers of the package's model, and of FILE, to a fixed schema: masks alone, forced text, and with lookup.  Goal:
-2.
-peer: what llama.cpp's rows cost (llama-bench in BIN), and what they allow its speculation at each rate at most.
+forms: answers of the package's model and of FILE to a fixed schema: only masks, forced text, and with lookup.  Goal: 2.
+peer: the cost of llama.cpp's rows (llama-bench in BIN), and the most that its speculation can gain at each rate.
 
-Ratios are medians over rounds of pairs of neighbours in time; what was accepted is in the report.  With the default
-rounds and a quiet machine of two cores, all parts take about ten minutes.
+Ratios are medians over rounds of measurements that follow each other; the report has the accepted tokens.  With the
+default rounds, all parts take about ten minutes on a quiet machine with two cores.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from quire.engine.loading.opened_model import OpenedModel
 PARTS = ("rows", "rates", "models", "forms", "peer")
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 N_PROMPT = 32
-TOKENS = {1: 64, 8: 48, 32: 32}  # of an answer, by streams
-ROW_STEPS = 40  # of each number of rows, so that the first ones do not count for much
+TOKENS = {1: 64, 8: 48, 32: 32}  # per answer, by number of streams
+ROW_STEPS = 40  # for each number of rows; enough that the first steps hardly count
 GOALS = {(1, 0.6): 1.5, (1, 0.7): 1.8, (1, 0.8): 2.1, (1, 0.9): 2.7, (8, 0.8): 1.2}
-SALTS = (str(i).encode() for i in itertools.count())  # nothing of a round is found in the next
+SALTS = (str(i).encode() for i in itertools.count())  # so that no round finds the cache of another
 
 WEATHER = {
     "type": "function",
@@ -83,7 +82,7 @@ SCHEMA: dict[str, object] = {
 
 @dataclass
 class Measured:
-    """Of one way of answering: seconds of each round, and what was drafted."""
+    """The measurements of one way of answering: seconds of each round, and drafted tokens."""
 
     seconds: list[float] = field(default_factory=list)
     n_tokens: int = 0
@@ -92,7 +91,7 @@ class Measured:
     n_rounds: int = 0
 
     def report(self, base: Measured) -> dict[str, object]:
-        """Beside another way.  Tokens may differ in number where forms end early, so speeds are compared."""
+        """Compare with another way, by speed, as the number of tokens may differ if forms end early."""
         speeds = [self.n_tokens / self.n_rounds / s for s in self.seconds]
         others = [base.n_tokens / base.n_rounds / s for s in base.seconds]
         ratios = [a / b for a, b in zip(speeds, others, strict=True)]
@@ -106,9 +105,9 @@ class Measured:
 
 
 def alternate(ways: dict[str, Callable[[], tuple[float, int, int, int]]], rounds: int) -> dict[str, Measured]:
-    """Each way in turn, ``rounds`` times after one that does not count.
+    """Run each way in turn, ``rounds`` times after a first round that does not count.
 
-    A way gives seconds, tokens, and those drafted and accepted.
+    A way returns seconds, tokens, drafted tokens and accepted tokens.
     """
     found = {name: Measured() for name in ways}
     for i in range(rounds + 1):
@@ -129,7 +128,7 @@ def alternate(ways: dict[str, Callable[[], tuple[float, int, int, int]]], rounds
 
 
 class Streams:
-    """A decoder over an opened model's executor, with a drafter that has read the answers."""
+    """A decoder on an opened model's executor, with a drafter that knows the answers."""
 
     def __init__(self, opened: OpenedModel, drafters: Sequence[Drafter], draft_max: int = 16, draft_min: int = 0):
         vocab = VocabInfo(opened.n_vocab, [], [b"x"] * opened.n_vocab)
@@ -142,7 +141,7 @@ class Streams:
         self.decoder = Decoder(opened.executor, vocab, config, list(drafters))
 
     def answers(self, prompts: Sequence[Sequence[int]], n_tokens: int) -> tuple[float, list[list[int]], int, int]:
-        """Seconds from when every answer has its first token, the answers, and tokens drafted and accepted."""
+        """Return the seconds since every answer had its first token, the answers, and drafted and accepted tokens."""
         params = NativeParams()
         params.temperature, params.max_tokens, params.ignore_eos = 0.0, n_tokens, True
         salt = next(SALTS)
@@ -165,7 +164,7 @@ class Streams:
         assert begin is not None
         seconds = time.perf_counter() - begin
         n_all = sum(map(len, found.values()))
-        # As if all tokens but the first of each stream had been timed.
+        # Scale to all tokens except the first of each stream.
         seconds *= (n_all - len(ids)) / max(1, n_all - n_before)
         return seconds, [found[id_] for id_ in ids], n_drafted, n_accepted
 
@@ -180,14 +179,14 @@ def timed(streams: Streams, prompts: Sequence[Sequence[int]], n_tokens: int) -> 
 
 
 def opened_alone(file: Path, threads: int) -> OpenedModel:
-    """A model whose own decoder has ended, so that others may use its executor one after another."""
+    """Open a model and end its own decoder, so that others may use its executor one after another."""
     opened = open_model(file, EngineConfig(n_ctx=1024, threads=threads, max_sequences=32, load="copy"))
     opened.decoder.close()
     return opened
 
 
 def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
-    """Seconds of a step of n rows of one sequence: every draft is right, and always as long as it may be."""
+    """Return the seconds of a step with n rows of one sequence, with drafts of full length that are always right."""
     prompts = prompts_for(1, opened.n_vocab)
     n_tokens = ROW_STEPS * max(ROWS) + 1
     script = Streams(opened, []).answers(prompts, n_tokens)[1][0]
@@ -198,11 +197,11 @@ def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
             streams = Streams(opened, drafters if n > 1 else [], max(1, n - 1), n - 1 if n > 1 else 0)
             steps = streams.decoder.n_steps
             seconds, _, n_drafted, n_accepted = streams.answers(prompts, ROW_STEPS * n + 1)
-            n_steps = streams.decoder.n_steps - steps - 1  # but for the prompt's
+            n_steps = streams.decoder.n_steps - steps - 1  # without the prompt's step
             streams.decoder.close()
             if i:
                 costs[n].append(seconds / max(1, n_steps))
-            # Bits may depend on the number of rows; then a step is as long, only its draft was wrong.
+            # Bits may depend on the number of rows.  A draft may then be wrong, but its step takes as long.
             assert n == 1 or n_drafted > 0, (n, n_drafted, n_accepted)
     ratios = {n: [a / b for a, b in zip(found, costs[1], strict=True)] for n, found in costs.items()}
     return {
@@ -213,7 +212,7 @@ def rows(opened: OpenedModel, rounds: int) -> dict[str, object]:
 
 
 def allowed(ratio: dict[int, float], rate: float) -> float:
-    """The best of all fixed depths, by the cost of rows (between the measured ones, straight lines)."""
+    """Return the best ratio of all fixed depths, from the cost of rows, interpolated linearly."""
     known = sorted(ratio.items())
 
     def cost(n: int) -> float:
@@ -332,7 +331,7 @@ def forms(options: argparse.Namespace, file: Path | None) -> list[dict[str, obje
 
 
 def peer(options: argparse.Namespace) -> dict[str, object]:
-    """Tokens a second of llama-bench for prompts of n tokens are those of a step of n rows that verifies a draft."""
+    """Measure llama.cpp's rows: a prompt of n tokens in llama-bench costs as much as a step that verifies n rows."""
     sizes = ",".join(map(str, ROWS))
     command = [
         str(options.peer / "llama-bench"), "-m", str(options.file), "-p", sizes, "-n", "0", "-t", str(options.threads),
@@ -358,7 +357,7 @@ def report(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
     ratio: dict[int, float] | None = None
     if "rows" in options.parts or "rates" in options.parts:
         if options.file is None:
-            raise SystemExit("rows and rates need FILE")
+            raise SystemExit("the parts rows and rates need FILE")
         opened = opened_alone(options.file, options.threads)
         if "rows" in options.parts:
             found = rows(opened, options.rounds)
@@ -389,7 +388,7 @@ def main() -> None:
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
-        parser.error(f"parts must be among {', '.join(PARTS)} but one is {unknown[0]}")
+        parser.error(f"unknown part {unknown[0]}: expected {', '.join(PARTS)}")
     found: dict[str, object] = {}
     for name, value in report(options):
         found[name] = value

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What speed_of_quire.py measures, of OpenVINO GenAI; needs ``openvino-genai``, and nothing of Quire.
+"""Measure OpenVINO GenAI as speed_of_quire.py measures Quire; needs ``openvino-genai``, but not Quire.
 
     speed_of_openvino.py FILE.gguf [--prompt N] [--generate N] [--streams N] [--threads N] [--n-vocab N]
 
-Its pipeline reads GGUF files and converts them while it loads, which is not timed.  Prompts differ, so that its cache
-of prefixes finds nothing.  Times are those of its own ``perf_metrics``: to the first token, and for a token of an
-answer (a step's time divided by its streams).
+Its pipeline converts GGUF files while it loads them, which is not timed.  Prompts differ, so that its prefix cache
+finds nothing.  Times are from its ``perf_metrics``: until the first token, and per token of an answer (a step's time
+divided by its streams).
 """
 
 from __future__ import annotations

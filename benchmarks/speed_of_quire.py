@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How fast Quire reads a prompt, and writes answers: one case in a process of its own, for compare_llama_cpp.py.
+"""Measure how fast Quire reads a prompt and generates answers: one case per process, for compare_llama_cpp.py.
 
     speed_of_quire.py FILE [--prompt N] [--generate N] [--streams N] [--shared] [--threads N] [--isa NAME]
 
-Prints a JSON object of tokens a second: ``reading`` a prompt of N tokens (one stream), ``writing`` N tokens to each of
-so many streams after N tokens of context, all streams together; null where there are none.  ``--shared``: one context
-for all streams.  Weights are read into memory first, and the cache is only as large as the work; all of it is done a
-first time without being timed, so that the cache's memory has been touched, as a peer's that clears its own.
-Times are the decoder's: a stream's from its first token to its last.
+The script prints a JSON object of tokens per second: ``reading`` a prompt (one stream), and ``writing`` answers after a
+context, summed over all streams; null if not measured.  ``--shared`` uses one context for all streams.  Weights are
+read into memory first, and the cache is only as large as needed.  All work is done once without timing, so that the
+cache's memory has been touched, as in llama.cpp, which clears it.  Times are the decoder's, from a stream's first token
+to its last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def generate(llm: LLM, prompts: list[list[int]], n_tokens: int) -> list[Generati
 
 
 def contexts(llm: LLM, options: argparse.Namespace) -> list[list[int]]:
-    """Random tokens for each stream, other ones each time; one after whole blocks, so that only it is not cached."""
+    """Return different random tokens for each stream and call: whole blocks and one token, the only one not cached."""
 
     def draw(n_tokens: int) -> list[int]:
         return [random.randrange(llm.n_vocab) for _ in range(n_tokens)]
@@ -46,7 +46,7 @@ def reading_speed(results: list[GenerationResult]) -> float:
 
 
 def speeds(llm: LLM, options: argparse.Namespace) -> tuple[float | None, float | None]:
-    """Of reading and of writing, as far as there is any."""
+    """Return the speed of reading and of writing; None for what is not measured."""
     reading, prompts = None, contexts(llm, options)
     if options.prompt:
         first = [generate(llm, [prompt[:-1]], 1) for prompt in prompts]
@@ -59,14 +59,14 @@ def speeds(llm: LLM, options: argparse.Namespace) -> tuple[float | None, float |
 
 
 def keeps_states(file: str) -> bool:
-    """Whether layers do, copies of which need room of the cache as well."""
+    """Return whether layers keep states, whose copies need room in the cache too."""
     return any(spec.states for spec in load_model(GGUFReader(file)).cache)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
-    parser.add_argument("--prompt", type=int, default=0, help="a multiple of the block, 32")
+    parser.add_argument("--prompt", type=int, default=0, help="a multiple of 32, the size of a block")
     parser.add_argument("--generate", type=int, default=0)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--shared", action="store_true")
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
     if options.prompt % BLOCK_TOKENS:
-        parser.error(f"--prompt must be a multiple of {BLOCK_TOKENS}")
+        parser.error(f"--prompt is not a multiple of {BLOCK_TOKENS}")
     n_ctx = options.prompt + options.generate + 2 * BLOCK_TOKENS
     contexts_at_once = 1 if options.shared else options.streams
     own = options.streams * (-(-options.generate // BLOCK_TOKENS) + 3)

@@ -1,11 +1,10 @@
-"""How soon Quire is there: importing it, ``quire --help``, ``quire info``, the first token of the package's model.
+"""Measure start-up times: importing Quire, ``quire --help``, ``quire info``, the first token of the package's model.
 
     python benchmarks/startup.py [--runs 9] [--json]
 
-Each figure is of a fresh process, from its start; the median of the runs, after one that warms the system's page cache
-and does not count.  "processor" is the time of the processor in the program, of all threads: on a machine that others
-use, too, it says more than the time that passed.  "python" is what the interpreter takes to do nothing: part of every
-other figure.
+Each figure is the median over fresh processes, from their start; a first run, which warms the system's page cache, does
+not count.  "processor" is the CPU time of all threads, which says more than the elapsed time if others use the machine.
+"python" is the time of the interpreter alone, which is part of all other figures.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ QUIRE = ("-m", "quire")
 
 @dataclass(frozen=True)
 class Case:
-    """A process, timed to its end or to the first byte that it writes, and the issue's limit for it."""
+    """A process, timed until its exit or its first byte of output, with its limit."""
 
     name: str
     arguments: tuple[str, ...]
@@ -57,7 +56,7 @@ CASES = (
 
 
 def timed(case: Case) -> tuple[float, float]:
-    """Seconds of one process that passed, and that it had of the processor."""
+    """Return the elapsed seconds and the CPU seconds of one process."""
     command = [sys.executable, *case.arguments]
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0) as process:
@@ -67,7 +66,7 @@ def timed(case: Case) -> tuple[float, float]:
             seconds = time.perf_counter() - begin
             process.kill()
             if not first:
-                raise SystemExit(f"{case.name}: nothing was written")
+                raise SystemExit(f"{case.name}: no output")
         else:
             process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)

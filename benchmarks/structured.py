@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Answers of a fixed form: whether they hold, and what they cost.
+"""Check that answers have the required form, and measure what forms cost.
 
     structured.py validity [MODEL ...] [--shared ../shared] [--schemas 300] [--tokens 300] [--threads 2]
     structured.py masks VOCABULARY.gguf [--schemas 60] [--tokens 200]
     structured.py throughput [MODEL ...] [--streams 8] [--tokens 64] [--rounds 5] [--threads 2]
     structured.py hostile VOCABULARY.gguf
 
-validity: answers at temperature 1 to schemas over every keyword (structured_schemas.py, fixed seeds), judged by
-the ``jsonschema`` package.  Without MODEL: the models in SHARED/models, the package's, and one with random weights.
-Answers that reach the limit of tokens are counted by themselves.  Exit code 1 where a complete answer is invalid.
+validity: the ``jsonschema`` package checks answers at temperature 1 to schemas with every keyword
+(structured_schemas.py, fixed seeds).  Without MODEL: the models in SHARED/models, the package's, and one with random
+weights.  Answers that reach the token limit are counted separately.  The exit code is 1 if a complete answer is
+invalid.
 
-masks: seconds per mask and per drawn token in walks through the same schemas, one thread, beside no model; and per
-compilation.  throughput: tokens a second of all streams together, free, held to a schema which allows nothing to end
-before the limit, and as many of each at once, in alternation (without MODEL, the package's).  hostile: what forms that
-mean harm (structured_bombs.py) cost until they are accepted or refused; exit code 1 where one takes more than
-a second.
+masks: microseconds per mask, per sampled token and per compilation, in walks through the same schemas, with one thread
+and no model.  throughput: tokens per second of all streams together: free, constrained to a schema that cannot end
+before the limit, and both at once, in alternation (without MODEL, the package's).  hostile: the time until malicious
+forms (structured_bombs.py) are accepted or refused; the exit code is 1 if one takes more than a second.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def throughput(arguments: argparse.Namespace) -> None:
                     answers = model.generate(prompts[: len(params)], params)
                     seconds = time.perf_counter() - begin
                     assert all(len(answer.token_ids) == n_tokens for answer in answers)
-                    if i:  # the first round makes the vocabulary's tree
+                    if i:  # the first round builds the vocabulary's tree
                         found[name].append(len(params) * n_tokens / seconds)
         medians = {name: statistics.median(values) for name, values in found.items()}
         for name, values in found.items():

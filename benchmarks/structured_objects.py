@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How many JSON objects have exactly the keys of their schema: 10 schemas, 10 seeds, 4 ways to ask.
+"""Count JSON objects that have exactly the keys of their schema: 10 schemas, 10 seeds, 4 ways to ask.
 
     structured_objects.py [MODEL] [--seeds 10] [--tokens 128] [--threads 2]
 
-Ways: ``response_format``, a class with a schema, a strict tool, and a required tool.  Counts per way: ``exact``,
-``extra`` (keys that no schema lists), ``cut`` (the answer reached the limit of tokens), ``broken`` (no JSON) and ``no
-call`` (the model answered in words).  Without MODEL, the package's model answers.
+The ways are ``response_format``, a class with a schema, a strict tool, and a required tool.  For each way the script
+counts ``exact`` answers, ``extra`` (keys that are not in the schema), ``cut`` (at the token limit), ``broken`` (not
+JSON) and ``no call`` (text instead of a call).  Without MODEL, the package's model answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``quire serve`` whose worker throws an exception where it takes messages when it gets SIGUSR1; for serve_chaos.py.
+"""Run ``quire serve`` with a worker that raises an exception when it gets SIGUSR1; for serve_chaos.py.
 
-The same file is the server and, with the number of a socket, its worker.
+This file is the server and, if given the number of a socket, also its worker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 
 def throw(*_: object) -> None:
-    raise RuntimeError("thrown as a signal asked")
+    raise RuntimeError("raised because of a signal")
 
 
 if __name__ == "__main__":

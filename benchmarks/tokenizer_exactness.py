@@ -1,9 +1,9 @@
-"""Ids of random texts against Hugging Face `tokenizers`: the tests' comparison in great number.
+"""Compare ids of random texts with Hugging Face `tokenizers`: the tests' comparison with many more texts.
 
     python benchmarks/tokenizer_exactness.py ../shared/vocab [--texts 100000] [--only gpt-2 ...]
 
-Mixed scripts, joiners, control characters, long runs, and, as bytes, texts with broken UTF-8 (decoded again, as the
-oracle takes text only).  Stops at the first difference.
+The texts have mixed scripts, joiners, control characters and long runs.  Invalid UTF-8 is given as bytes, and compared
+by decoding, as the oracle accepts only text.  The script stops at the first difference.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ CHUNK = 1000
 
 
 def pair(folder: Path, name: str) -> tuple[Tokenizer, tokenizers.Tokenizer]:
-    """Quire's tokenizer and the oracle."""
+    """Return Quire's tokenizer and the oracle."""
     make = FAMILIES[name]
-    if name in ("gemma4", "whitespace"):  # which no published vocabulary here has
+    if name in ("gemma4", "whitespace"):  # no vocabulary file here has these
         splits = "lines" if name == "gemma4" else "spaces"
         return of(splits, model=name, **{"normalizer.lowercase": splits == "spaces"}), oracle_of(splits)
     if name == "rwkv":
@@ -62,16 +62,16 @@ def pair(folder: Path, name: str) -> tuple[Tokenizer, tokenizers.Tokenizer]:
 
 def is_comparable(name: str, text: str) -> bool:
     if name == "bert-bge":
-        return "\u061d" not in text  # a mark of Unicode 14 that the oracle's tables do not have
-    # Metaspace puts no second space before a space; SentencePiece does.
+        return "\u061d" not in text  # a character of Unicode 14 that is missing in the oracle's tables
+    # Before a space, SentencePiece adds another space, and Metaspace does not.
     return name != "unigram" or not text.startswith((" ", SPACE))
 
 
 def compare(name: str, folder: Path, n: int) -> int:
-    """The number of texts that were equal."""
+    """Return the number of texts, all of which have equal ids."""
     tokenizer, oracle = pair(folder, name)
     keeps_text = name not in ("bert-bge", "unigram", "whitespace")
-    # StarCoder's has no tokens for bytes that UTF-8 does not use.
+    # StarCoder's vocabulary lacks tokens for bytes that UTF-8 does not use.
     keeps_bytes = keeps_text and {bytes([byte]) for byte in range(256)} <= set(tokenizer.all_token_bytes())
     shown = " " if FAMILIES[name] is rebuilt_scored or name == "gemma4" else SPACE  # these show U+2581 as a space
     rng = random.Random(name)
@@ -82,15 +82,15 @@ def compare(name: str, folder: Path, n: int) -> int:
         for text, want in zip(texts, oracle.encode_batch_fast(asked, add_special_tokens=False), strict=True):
             ids = tokenizer.encode(text, add_special=False)
             if ids != (want.ids if text else []):
-                raise SystemExit(f"{name}: {text!a} gives {ids} but the oracle {want.ids}")
+                raise SystemExit(f"{name}: {text!a} has ids {ids}, in the oracle {want.ids}")
             if keeps_text and tokenizer.decode(ids) != text.replace(SPACE, shown):
-                raise SystemExit(f"{name}: {text!a} comes back as {tokenizer.decode(ids)!a}")
+                raise SystemExit(f"{name}: {text!a} is decoded as {tokenizer.decode(ids)!a}")
             if keeps_bytes and text:
                 broken = bytearray(text.encode())
                 broken[rng.randrange(len(broken))] = rng.randrange(256)
                 back = tokenizer.decode_bytes(tokenizer.encode(bytes(broken), add_special=False))
                 if back != bytes(broken).replace(SPACE.encode(), shown.encode()):
-                    raise SystemExit(f"{name}: {bytes(broken)!r} comes back as {back!r}")
+                    raise SystemExit(f"{name}: {bytes(broken)!r} is decoded as {back!r}")
         done += len(texts)
     return done
 

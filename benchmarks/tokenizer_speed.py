@@ -1,10 +1,10 @@
-"""Speed of tokenizers: Quire, Hugging Face `tokenizers` in one thread and, if its library is given, llama.cpp.
+"""Measure the speed of tokenizers: Quire, Hugging Face `tokenizers` in one thread and optionally llama.cpp.
 
     python benchmarks/tokenizer_speed.py ../shared/vocab [--peer FOLDER_OF_LIBLLAMA] [--only throughput ...]
 
-Parts: `throughput` on 1 MB of mixed text, in alternation, the best of the runs; `load`, a vocabulary from its file to
-the first id (the median); `linear`, the processor's time for 4 MiB over that for 2 MiB, of mixed text and pathological
-runs; `threads`, `encode_batch` over threads.
+Parts: `throughput` on 1 MB of mixed text, in alternation, the best of the runs; `load`, the median time from a
+vocabulary's file to the first id; `linear`, the CPU time for 4 MiB relative to 2 MiB, of mixed text and pathological
+runs; `threads`, `encode_batch` by number of threads.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RUNS = {
 
 
 def mixed(n_bytes: int, seed: int = 1) -> str:
-    """Prose, code and other scripts of this repository and the line above, in stretches of up to 2000 characters."""
+    """Return a mix of this repository's prose and code with other scripts, in stretches of up to 2000 characters."""
     prose = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     code = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "python").rglob("*.py")))
     rng = random.Random(seed)
@@ -78,7 +78,7 @@ def oracle_of(tokenizer: Tokenizer, name: str) -> tokenizers.Tokenizer:
 
 
 class ModelParameters(ctypes.Structure):
-    """llama_model_params of llama.h as the library of release 0.3.36 has it."""
+    """llama_model_params of llama.h in release 0.3.36."""
 
     _fields_ = [
         ("devices", ctypes.c_void_p), ("overrides", ctypes.c_void_p), ("integers", ctypes.c_int32 * 5),
@@ -88,7 +88,7 @@ class ModelParameters(ctypes.Structure):
 
 
 class Peer:
-    """llama.cpp's tokenizer by its library."""
+    """llama.cpp's tokenizer, called through its library."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self.library = library = ctypes.CDLL(str(folder / "libllama.so"))
@@ -107,7 +107,7 @@ class Peer:
         self.vocabulary = ctypes.c_void_p(library.llama_model_get_vocab(model))
 
     def encode(self, data: bytes) -> int:
-        """The number of ids."""
+        """Return the number of ids."""
         ids = (ctypes.c_int32 * (len(data) + 16))()
         return int(
             self.library.llama_tokenize(
