@@ -83,7 +83,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
-    arguments += ["-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
+    arguments += ["--mmproj", "m.gguf", "-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
     arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU", "--n-cpu-ffn", "1", "--fit", "off", "--fit-target", "512"]
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
     engine = opened(monkeypatch, *arguments)[2]
@@ -94,7 +94,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"load": "copy", "packed_cache": "folder", "device": "cpu", "deterministic": True}
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
-    expected |= {"draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
+    expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
     # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu.
     others = {"memory_bytes", "taps", "adapters", "n_gpu_layers"}
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - others
