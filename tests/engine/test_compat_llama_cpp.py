@@ -25,7 +25,7 @@ def opened() -> Iterator[Llama]:
         yield llm
 
 
-def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
+def test_answers_equal_those_of_the_engine(opened: Llama, llm: LLM) -> None:
     asked = [{"role": "user", "content": "What is the capital of France?"}]
     answer = opened.create_chat_completion(asked, temperature=0.0, max_tokens=16)
     assert answer["choices"][0]["message"]["content"] == llm.chat(asked, temperature=0.0, max_tokens=16).text  # type: ignore[index]
@@ -42,7 +42,7 @@ def test_answers_are_the_engines(opened: Llama, llm: LLM) -> None:
         ({"type_k": 10}, "type_k"), ({"type_k": 1, "type_v": 20}, "type_v"),
     ],
 )  # fmt: skip
-def test_what_would_change_the_answer_is_refused(options: dict[str, Any], text: str) -> None:
+def test_unsupported_options_that_change_answers_are_rejected(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"\[llama_cpp\.Llama\] {text}"):
         Llama(packaged_model(), **options)
 
@@ -83,7 +83,7 @@ def test_models_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         Llama.from_pretrained("org/a", "*.gguf")
 
 
-def test_unused_it_costs_nothing() -> None:
+def test_importing_quire_does_not_import_it() -> None:
     program = (
         "import sys, quire; quire.LLM; quire.AsyncLLM; import quire.server.app\n"
         "assert not [n for n in sys.modules if n.startswith('quire.compat')]"
@@ -91,7 +91,7 @@ def test_unused_it_costs_nothing() -> None:
     subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
 
 
-def test_adapters_are_the_engines() -> None:
+def test_adapters_are_those_of_the_engine() -> None:
     from quire.compat.llama_cpp.options import engine_options
 
     assert "adapters" not in engine_options({"lora_path": None, "lora_scale": 0.5})

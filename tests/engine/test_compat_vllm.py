@@ -27,7 +27,7 @@ def opened() -> Iterator[vllm.LLM]:
     llm.close()
 
 
-def test_answers_are_the_engines(opened: vllm.LLM, llm: LLM) -> None:
+def test_answers_equal_those_of_the_engine(opened: vllm.LLM, llm: LLM) -> None:
     params = vllm.SamplingParams(temperature=0.0, max_tokens=12, logprobs=1)
     (found,) = opened.generate("Once upon a time", params)
     (expected,) = llm.generate("Once upon a time", temperature=0.0, max_tokens=12)
@@ -44,12 +44,12 @@ def test_answers_are_the_engines(opened: vllm.LLM, llm: LLM) -> None:
         ({"temperature": -1.0}, "temperature"),
     ],
 )  # fmt: skip
-def test_what_is_not_honoured_is_refused(opened: vllm.LLM, wrong: dict[str, Any], text: str) -> None:
+def test_unsupported_sampling_params_are_rejected(opened: vllm.LLM, wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(QuireError, match=text):
         opened.generate("x", vllm.SamplingParams(**wrong))
 
 
-def test_options_that_are_not_there(opened: vllm.LLM) -> None:
+def test_unsupported_options_are_rejected(opened: vllm.LLM) -> None:
     for options, text in (
         ({"enable_lora": True}, "enable_lora"), ({"hf_overrides": {"a": 1}}, "hf_overrides"),
         ({"quantization": "awq"}, "quantization"), ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),

@@ -1,4 +1,4 @@
-"""What continuous batching must not change, on the package's own model: every request is its own oracle, run alone."""
+"""Continuous batching changes no answer of the packaged model: each request, run alone, is its own oracle."""
 
 from __future__ import annotations
 

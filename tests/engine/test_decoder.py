@@ -107,7 +107,7 @@ def test_idle_costs_nothing(client: Client) -> None:
 # Refusals
 
 
-def test_refused_at_submission(client: Client) -> None:
+def test_bad_requests_are_rejected_at_submission(client: Client) -> None:
     refused: list[tuple[type[Exception], str, list[int], SamplingParams]] = [
         (RequestError, "at least one token", [], params()),
         (RequestError, "0 to 63 but number 2 is 64", [1, 2, 64], params()),
@@ -126,7 +126,7 @@ def test_refused_at_submission(client: Client) -> None:
     assert client.decoder.stats().n_requests == 0
 
 
-def test_what_the_pool_can_never_hold_is_refused_by_both_sizes() -> None:
+def test_requests_larger_than_the_pool_are_rejected_with_both_sizes() -> None:
     with Client(n_blocks=9) as client:
         with pytest.raises(CapacityError, match=r"8 blocks of 4 tokens but may reach 34 tokens"):
             client.submit(prompt(10), params(max_tokens=24))
@@ -584,7 +584,7 @@ def test_a_paused_request_gives_its_place_to_the_next() -> None:
         client.expect_all_free()
 
 
-def test_what_gives_way_to_another_key_answers_as_if_alone() -> None:
+def test_preemption_by_another_key_changes_no_answer() -> None:
     with Client(step_s=0.002, max_sequences=1, n_ctx=512, config={"policy": "dynamic"}) as client:
         long = client.submit(prompt(30), params(max_tokens=300), key="a", priority=100)
         other = client.submit(prompt(7, seed=1), key="b")

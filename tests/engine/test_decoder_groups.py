@@ -112,7 +112,7 @@ def test_the_ends_of_messages_are_found() -> None:
 
 
 def test_messages_end_where_generations_would() -> None:
-    """Of a chat that nobody marked: after its first message, and after the last two."""
+    """An unmarked chat keeps states after its first message and after the last two."""
     layers = Layers(((0, 0),), has_state=True)
     chat = [*prompt(10), EOG, *prompt(9, seed=1), EOG, *prompt(11, seed=2), EOG, *prompt(6, seed=3), EOG, *prompt(9)]
     with Client(**layers.options()) as client:

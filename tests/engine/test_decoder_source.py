@@ -142,7 +142,7 @@ def test_drafts_change_no_answer() -> None:
         c.expect_all_free()
 
 
-def test_what_cannot_be_asked_of_such_a_model_is_refused() -> None:
+def test_unsupported_requests_are_rejected() -> None:
     with client(max_rows=400) as c:
         with pytest.raises(UnsupportedError, match="prompt_logprobs"):
             c.submit(prompt(4), params(prompt_logprobs=1))

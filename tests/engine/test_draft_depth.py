@@ -26,7 +26,7 @@ def expected_tokens(rate: float, depth: int) -> float:
 
 
 def best_speedup(rate: float, cost: Cost, n: int, most: int = 16) -> float:
-    """Of all fixed depths, the same for every sequence, over none."""
+    """Return the best speedup over no drafts, among fixed depths that are equal for all sequences."""
     speeds = [expected_tokens(rate, depth) / cost(n * (1 + depth)) for depth in range(most + 1)]
     return max(speeds) / speeds[0]
 
@@ -159,6 +159,6 @@ def test_steps_of_prompts_tell_what_rows_cost_at_least() -> None:
     assert cost.seconds(36) == pytest.approx(5.5)  # halfway: nothing better is known
     assert cost.seconds(64) == pytest.approx(9.0)
     cost.took(64, 12.0)
-    assert cost.seconds(64) == pytest.approx(12.0)  # of drafted rows all have logits
+    assert cost.seconds(64) == pytest.approx(12.0)  # all drafted rows have logits
     cost.took(64, 3.0, all_have_logits=False)
     assert cost.seconds(64) == pytest.approx(12.0)

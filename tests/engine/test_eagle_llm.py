@@ -56,9 +56,7 @@ def comparable(result: GenerationResult) -> object:
 # Biases, norms of heads, and recurrent states, which are taken back.
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen35"])
 @pytest.mark.parametrize("options", [{}, {"n_blocks": 14, "max_sequences": 6}])
-def test_the_bits_are_those_without(
-    pairs: Callable[[str], tuple[Path, Path]], name: str, options: dict[str, Any]
-) -> None:
+def test_a_head_changes_no_bit(pairs: Callable[[str], tuple[Path, Path]], name: str, options: dict[str, Any]) -> None:
     model, head = pairs(name)
     asked = (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3))
     with opened(model) as plain:
@@ -69,7 +67,7 @@ def test_the_bits_are_those_without(
         assert [each.name for each in stats.drafters] == ["grammar", "lookup", "eagle"]
         eagle = stats.drafters[2]
         assert eagle.n_accepted_tokens > 0.2 * eagle.n_drafted_tokens > 50  # it does not know every token
-        assert sum(each > 0 for each in eagle.accepted_at) > 1  # what follows from its own features is right, too
+        assert sum(each > 0 for each in eagle.accepted_at) > 1  # drafts from its own features are right too
         assert [comparable(result) for result in llm.generate(PROMPTS, asked[1])] == expected[1]
         assert llm.stats().drafters[2].failure == ""
 
@@ -97,7 +95,7 @@ def test_prefixes_forms_and_depth_by_cost(pairs: Callable[[str], tuple[Path, Pat
         opened(model, draft=head, speculation="eagle", draft_min=2) as deep,
     ):
         for speculating in (llm, deep):
-            for prompt in (text, text + "One", text + "Two"):  # of which most is found
+            for prompt in (text, text + "One", text + "Two"):  # most of each is cached
                 (expected,), (found,) = plain.generate(prompt, **GREEDY), speculating.generate(prompt, **GREEDY)
                 assert comparable(found) == comparable(expected)
                 assert (found.n_cached_tokens > 0) == (prompt != text)
@@ -129,7 +127,7 @@ def test_files_and_packed_types(pairs: Callable[[str], tuple[Path, Path]], tmp_p
     assert len(set(counts[:2])) == len(set(counts[2:6])) == 1
 
 
-def test_another_vocabulary_is_refused(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+def test_another_vocabulary_is_rejected(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
     model, head = pairs("llama")
     words = json.loads((model.with_suffix("") / "tokenizer.json").read_text())
     tokens = words["model"]["vocab"]
@@ -143,7 +141,7 @@ def test_another_vocabulary_is_refused(pairs: Callable[[str], tuple[Path, Path]]
         opened(model, draft=file)
 
 
-def test_what_does_not_go_together_is_refused(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+def test_contradictory_options_are_rejected(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
     model, head = pairs("llama")
     older = write_head(
         tmp_path / "older",
@@ -166,7 +164,7 @@ def test_what_does_not_go_together_is_refused(pairs: Callable[[str], tuple[Path,
     assert EngineConfig(draft=str(head), speculation="eagle").speculation == "eagle"
 
 
-def test_it_is_for_the_cpu_alone(pairs: Callable[[str], tuple[Path, Path]]) -> None:
+def test_heads_are_rejected_on_devices(pairs: Callable[[str], tuple[Path, Path]]) -> None:
     class Gpu:
         kind, name = "cuda", "CUDA0"
 
@@ -181,7 +179,7 @@ def test_it_is_for_the_cpu_alone(pairs: Callable[[str], tuple[Path, Path]]) -> N
         pass
 
 
-def test_a_head_goes_before_a_layer_of_the_file(tmp_path: Path) -> None:
+def test_a_head_takes_precedence_over_a_predictor(tmp_path: Path) -> None:
     """Both read features, of which a model leaves one kind."""
     from predictor_models import write_predicting
 

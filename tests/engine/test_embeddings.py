@@ -53,7 +53,7 @@ def test_logits_are_made_of_the_last_state(llm: LLM, head: npt.NDArray[np.float3
     assert cosine(head @ hidden, logits) > 0.9999
 
 
-def test_the_mean_is_of_all_prefixes(llm: LLM) -> None:
+def test_the_mean_covers_all_tokens(llm: LLM) -> None:
     ids = llm.tokenizer.encode(STORY)
     last = llm.embed([ids[: i + 1] for i in range(len(ids))], pooling="last", normalize=False)
     (mean,) = llm.embed(ids, pooling="mean", normalize=False)
@@ -61,7 +61,7 @@ def test_the_mean_is_of_all_prefixes(llm: LLM) -> None:
 
 
 @pytest.mark.slow
-def test_prompts_of_more_than_a_step(llm: LLM) -> None:
+def test_prompts_longer_than_a_step(llm: LLM) -> None:
     ids = llm.tokenizer.encode(LONG)
     assert len(ids) > llm.sizes.max_step_tokens
     for pooling in ("last", "mean"):
@@ -84,7 +84,7 @@ def test_vectors_have_length_one_unless_told_otherwise(llm: LLM) -> None:
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=1e-6)
     raw = llm.embed([STORY, LONG], normalize=False)
     assert vectors == pytest.approx(raw / np.linalg.norm(raw, axis=1, keepdims=True), abs=1e-6)
-    # What the file does not say is the last token's.
+    # Without a pooling in the file, the last token's is used.
     assert raw == pytest.approx(llm.embed([STORY, LONG], pooling="last", normalize=False), abs=1e-6)
 
 
@@ -107,7 +107,7 @@ def test_answers_beside_embeddings_are_those_without(llm: LLM) -> None:
     assert llm.stats().n_free_blocks == llm.stats().n_usable_blocks
 
 
-def test_what_does_not_hold(llm: LLM) -> None:
+def test_bad_arguments_are_rejected(llm: LLM) -> None:
     with pytest.raises(RequestError, match="pooling 'none'"):
         llm.embed(STORY, pooling="none")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="no prompts"):

@@ -107,7 +107,7 @@ def test_many_threads_many_cancellations(engine):
     assert (stats.n_requests, stats.n_free_blocks) == (0, stats.n_usable_blocks)
 
 
-def test_who_cannot_be_reached_is_cancelled(engine):
+def test_requests_whose_receiver_is_gone_are_cancelled(engine):
     reached = threading.Event()
 
     def gone(items: Sequence[Event | Failure]) -> None:
@@ -148,7 +148,7 @@ def test_a_broken_decoder_fails_every_request():
     engine.close()
 
 
-def test_closing_ends_what_is_under_way():
+def test_closing_ends_requests_in_flight():
     engine = make_engine(step_s=0.01)
     inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
     engine.submit(EngineRequest([1], SamplingParams(max_tokens=200, temperature=0.0)), inbox.put)

@@ -42,7 +42,7 @@ def test_every_option_is_described() -> None:
     assert [name for name in engine_options() if f" {name}: " not in documented] == []
 
 
-def test_a_device_that_is_not_there_is_the_cpu_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_gpu_auto_means_the_cpu_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     from quire import devices
 
     if any(device.kind != "cpu" for device in devices()):
@@ -52,7 +52,7 @@ def test_a_device_that_is_not_there_is_the_cpu_and_said_once(caplog: pytest.LogC
     assert [text.startswith("[device] no GPU found") for text in caplog.messages] == [True]
 
 
-def test_a_context_beyond_training_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_context_beyond_training_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "quire"):
         for n_ctx in (64, 4096):
             open_model(None, EngineConfig(threads=1, n_ctx=n_ctx, n_blocks=200)).decoder.close()

@@ -1,4 +1,4 @@
-"""What fits on a device: predictions are what is taken, and a card too small is slower, never an error."""
+"""The fit on a device: predicted memory equals used memory, and a small device is slower, never an error."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def counting() -> CountingDevice:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_what_is_measured_is_what_is_taken(name: str, counting: CountingDevice) -> None:
-    """Of a model that is all on the device, and of one that is half there."""
+def test_measured_memory_equals_used_memory(name: str, counting: CountingDevice) -> None:
+    """Both for a model that is all on the device and for one that is half there."""
     model = tiny_model(name)
     trace, n_layer = model.trace(), model.config.n_layer
     has_state = any(spec.states for spec in model.cache)
@@ -62,8 +62,8 @@ ARCHITECTURES = (
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_card_too_small_has_what_fits(name: str, tmp_path: Path, counting: CountingDevice) -> None:
-    """Of dense models, experts, states, an encoder: as much as predicted, and no more than there is."""
+def test_a_small_device_gets_the_layers_that_fit(name: str, tmp_path: Path, counting: CountingDevice) -> None:
+    """Dense models, experts, states and an encoder use as much memory as predicted, and no more than there is."""
     write_checkpoint(tmp_path / name, name)
     path = tmp_path / f"{name}.gguf"
     convert(tmp_path / name, path, "f32")
@@ -85,8 +85,8 @@ def test_a_card_too_small_has_what_fits(name: str, tmp_path: Path, counting: Cou
         del opened
 
 
-def test_a_checkpoint_is_made_for_the_device(tmp_path: Path, counting: CountingDevice) -> None:
-    """Of its shapes is known what fits before a tensor is made; then as of a file."""
+def test_a_checkpoint_is_converted_for_its_device(tmp_path: Path, counting: CountingDevice) -> None:
+    """The shapes alone give the fit before a tensor is converted; the result equals that of a file."""
     write_checkpoint(tmp_path / "m", "qwen3")
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
     params = SamplingParams(max_tokens=6, temperature=0.0)
@@ -118,7 +118,9 @@ def fit_of_package(**given: object) -> Fit:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.4, 0.0])
-def test_answers_are_the_cpus(share: float, counting: CountingDevice, caplog: pytest.LogCaptureFixture) -> None:
+def test_answers_equal_those_of_the_cpu(
+    share: float, counting: CountingDevice, caplog: pytest.LogCaptureFixture
+) -> None:
     use = fit_of_package().uses[0]
     least = use.model_bytes - use.cache_bytes * 7 // 8  # one context of 8
     with LLM(threads=1, **SIZES) as on_cpu:  # type: ignore[arg-type]
@@ -167,7 +169,7 @@ def test_the_cache_shrinks_before_layers_go(counting: CountingDevice) -> None:
     assert least.sizes.n_ctx >= 128
 
 
-def test_what_the_options_fix_stays(counting: CountingDevice) -> None:
+def test_explicit_options_are_kept(counting: CountingDevice) -> None:
     whole = fit_of_package()
     with counting.memory(whole.uses[0].model_bytes // 2):
         assert fit_of_package(n_gpu_layers=2).n_gpu_layers == 2
@@ -216,7 +218,7 @@ def test_a_device_that_passed_its_check_is_the_default(
         assert llm.config.device == "Counting0"
 
 
-def test_info_tells_what_fits(counting: CountingDevice) -> None:
+def test_info_shows_the_fit(counting: CountingDevice) -> None:
     whole = fit_of_package(n_ctx=512, max_step_tokens=None, max_sequences=None)
     arguments = [str(packaged_model()), "--fit", "--device", "Counting0", "--fit-target", "0", "-c", "512"]
     use = whole.uses[0]

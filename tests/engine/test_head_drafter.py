@@ -76,7 +76,7 @@ def test_a_prefix_that_is_found_has_no_features_and_waits_for_some() -> None:
 
 
 def test_texts_longer_than_what_is_kept_begin_later() -> None:
-    """Of features, 512 rows of a sequence at most wait to be read."""
+    """At most 512 rows of features per sequence wait to be read."""
     text, sampling = prompt(900), params(max_tokens=60, ignore_eos=False)
     with opened(n_ctx=1200, n_blocks=600, drafters=[head(n_ctx=1200)]) as client:
         ids = [client.submit(text[i:], sampling) for i in range(4)]
@@ -98,7 +98,7 @@ def test_texts_longer_than_what_is_kept_begin_later() -> None:
         ({}, {"n_blocks": 23}),
         ({}, {"layers": [(7, 0)]}),
         ({}, {"max_rows": 16, "max_logit_rows": 8, "max_sequences": 8}),
-        ({"layers": [(0, 0), (9, 0)], "n_state": 6}, {}),  # of which the head knows too little
+        ({"layers": [(0, 0), (9, 0)], "n_state": 6}, {}),  # the head sees too little of the state
     ],
     ids=["plenty", "small-cache", "window", "small-steps", "state"],
 )
@@ -142,7 +142,7 @@ def test_greedy_drafts_are_right_while_sequences_are_preempted_and_cancelled() -
         client.expect_all_free()
 
 
-def test_a_request_without_it_is_not_followed() -> None:
+def test_a_request_can_opt_out_of_the_head() -> None:
     with opened(config={"speculation": "off"}) as client:
         off = client.submit(prompt(12), params(max_tokens=30, ignore_eos=False))
         on = client.submit(prompt(12), params(max_tokens=30, ignore_eos=False), speculation="mtp")

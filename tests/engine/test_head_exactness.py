@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, di
 
 
 async def answers(llm: AsyncLLM, *, n_cancelled: int) -> list[object]:
-    """Of all requests; others are cancelled when they have said something."""
+    """Return the answers to all requests, beside others that are cancelled after their first tokens."""
 
     async def begin(text: str) -> None:
         async for _ in llm.stream(text, SamplingParams(max_tokens=100, ignore_eos=True)):
@@ -86,7 +86,7 @@ def plain(models: dict[str, tuple[Path, dict[str, Any]]]) -> dict[str, list[obje
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("kind", ["eagle", "mtp"])
 @pytest.mark.parametrize("n_at_once", [1, 8, 32])
-def test_200_answers_are_those_without(
+def test_200_answers_equal_those_without_a_head(
     models: dict[str, tuple[Path, dict[str, Any]]],
     plain: dict[str, Sequence[object]],
     n_at_once: int,

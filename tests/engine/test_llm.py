@@ -80,7 +80,7 @@ def test_checkpoint_folder_equals_transformers(tmp_path, name):
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "stock"])
-def test_what_leaves_a_window_is_given_back_and_changes_no_answer(tmp_path, kernels):
+def test_blocks_outside_a_window_are_freed_without_changing_answers(tmp_path, kernels):
     """Gemma 3 with windows of 8 tokens.  Oracle: the logits of all tokens at once, without a cache."""
     write_checkpoint(tmp_path / "gemma3", "gemma3")
     prompt = list(range(5, 45))
@@ -331,7 +331,7 @@ def test_chat_content_never_becomes_control_tokens(llm):
         (["a", [1, 2.5]], "token id"),
     ],
 )
-def test_bad_prompts_are_refused(llm, prompt, words):
+def test_bad_prompts_are_rejected(llm, prompt, words):
     if prompt == []:
         assert llm.generate([], GREEDY) == []
         prompt = [[]]
@@ -340,7 +340,7 @@ def test_bad_prompts_are_refused(llm, prompt, words):
     wait_until_idle(llm)
 
 
-def test_ids_beyond_the_vocabulary_are_refused(llm):
+def test_ids_outside_the_vocabulary_are_rejected(llm):
     with pytest.raises(RequestError, match="stop_token_ids"):
         llm.generate(PROMPTS, [GREEDY] * 5 + [SamplingParams(max_tokens=4, stop_token_ids=[4096])])
     with pytest.raises(RequestError, match="entries for 6 prompts"):
@@ -350,7 +350,7 @@ def test_ids_beyond_the_vocabulary_are_refused(llm):
     wait_until_idle(llm)
 
 
-def test_no_max_tokens_goes_on_to_the_end_of_the_context():
+def test_without_max_tokens_answers_fill_the_context():
     with LLM(threads=1, n_ctx=64) as model:
         result = model.generate(PROMPTS[0], SamplingParams(temperature=0.0, ignore_eos=True))[0]
     assert result.finish_reason == "length"
@@ -400,7 +400,7 @@ def test_closing_gives_memory_back():
     assert rss_bytes() - before < 16 << 20
 
 
-def test_after_closing():
+def test_using_a_closed_model_raises():
     model = LLM(threads=1, n_ctx=512)
     stream = model.stream(PROMPTS[0], SamplingParams(max_tokens=450, temperature=0.0, ignore_eos=True))
     next(stream)
@@ -412,7 +412,7 @@ def test_after_closing():
             call()
 
 
-def test_a_model_that_nobody_holds_is_closed():
+def test_an_unreferenced_model_is_closed():
     n_threads = threading.active_count()
     model = LLM(threads=1, n_ctx=64)
     assert threading.active_count() == n_threads + 1
@@ -421,7 +421,7 @@ def test_a_model_that_nobody_holds_is_closed():
     assert threading.active_count() == n_threads
 
 
-def test_files_that_are_no_models(tmp_path):
+def test_files_that_are_not_models_are_rejected(tmp_path):
     with pytest.raises(LoadError):
         LLM(tmp_path / "absent.gguf")
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
@@ -463,7 +463,7 @@ def test_files_that_are_no_models(tmp_path):
         ("deterministic", "yes"),
     ],
 )
-def test_bad_options_are_refused_by_name(name, value):
+def test_bad_options_are_rejected_by_name(name, value):
     with pytest.raises(RequestError, match=rf"^\[engine\] {name} "):
         EngineConfig(**{name: value})
 
@@ -503,7 +503,7 @@ def test_both_front_ends_share_a_model() -> None:
 
         async def ask(shared: AsyncLLM) -> None:
             answer = await shared.chat(messages, GREEDY)
-            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # of the other's cache
+            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # from the other's cache
             deltas = [delta async for delta in shared.chat_stream(messages, GREEDY)]
             assert "".join(delta.text for delta in deltas) == whole.text
             assert deltas[-1].n_prompt_tokens == whole.n_prompt_tokens
@@ -599,7 +599,7 @@ def test_models_of_one_process_may_differ_in_their_kernels() -> None:
     assert len(kernels.supported_isas()) == 1 or any(found != alone[0] for found in alone)
 
 
-def test_the_cache_is_bf16_where_that_is_multiplied() -> None:
+def test_the_cache_is_bf16_on_processors_that_multiply_it() -> None:
     for isa in kernels.supported_isas():
         with LLM(threads=1, n_ctx=64, isa=isa) as model:
             assert model.kv_dtype == ("bf16" if isa in ("avx512bf16", "avx512amx") else "f16")

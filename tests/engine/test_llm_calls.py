@@ -34,7 +34,7 @@ def llm() -> Iterator[LLM]:
 # Prompts
 
 
-def test_arrays_are_ids(llm: LLM) -> None:
+def test_arrays_are_token_ids(llm: LLM) -> None:
     ids = llm.tokenizer.encode(PROMPT)
     expected = llm.generate(ids, max_tokens=3, temperature=0)[0].token_ids
     for given in (np.array(ids), np.array(ids, dtype=np.uint16), [np.int32(id) for id in ids], tuple(ids), range(3)):
@@ -58,7 +58,7 @@ def test_arrays_are_ids(llm: LLM) -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_prompt_is_named(llm: LLM, given: Any, words: str) -> None:
+def test_an_item_that_is_no_prompt_is_named(llm: LLM, given: Any, words: str) -> None:
     for call in (llm.generate, llm.embed):
         with pytest.raises(RequestError, match=words):
             call(given)
@@ -101,7 +101,7 @@ def test_too_many_and_wrong_values_are_named() -> None:
             LLM(**{name: value})  # type: ignore[arg-type]
 
 
-def test_llama_cpps_numbers_mean_what_they_mean_there() -> None:
+def test_special_numbers_of_llama_cpp_keep_their_meaning() -> None:
     with LLM(n_ctx=0, threads=-1, n_gpu_layers=-1) as llm:
         assert (llm.config.n_ctx, llm.config.threads, llm.config.n_gpu_layers) == (None, 0, None)
 
@@ -119,7 +119,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_name_opens_what_it_stands_for(home: Path) -> None:
+def test_names_open_their_models(home: Path) -> None:
     Registry().add("poet", Preset(str(packaged_model()), "Be kind.", {"ctx-size": 96}, {"max_tokens": 3}))
     for name in ("poet", "poet:latest"):
         with LLM(name, threads=1) as llm:
@@ -132,7 +132,7 @@ def test_a_name_opens_what_it_stands_for(home: Path) -> None:
         assert llm.n_ctx == 64
 
 
-def test_the_modules_of_others_open_names(home: Path) -> None:
+def test_compat_modules_open_names(home: Path) -> None:
     from quire.compat import llama_cpp, vllm
 
     Registry().add("poet", Preset(str(packaged_model())))
@@ -185,13 +185,13 @@ def test_a_name_of_the_hub_is_downloaded_once(
         ("m-q8.gguf", r"m-q8_0\.gguf"),
     ],
 )
-def test_a_name_that_nobody_knows_says_how(home: Path, name: str, words: str) -> None:
+def test_an_unknown_name_lists_alternatives(home: Path, name: str, words: str) -> None:
     (home / "m-q8_0.gguf").symlink_to(packaged_model())
     with pytest.raises(LoadError, match=words):
         LLM(name)
 
 
-def test_offline_says_how(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_errors_say_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(LoadError, match=r"quire pull Qwen/Qwen3-0\.6B-GGUF"):
         LLM("qwen3:0.6b")
@@ -199,7 +199,7 @@ def test_offline_says_how(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         LLM(Path("org/name"))  # a path is never a name
 
 
-def test_folders_say_what_they_lack(home: Path) -> None:
+def test_errors_name_files_missing_from_a_folder(home: Path) -> None:
     (home / "empty").mkdir()
     with pytest.raises(LoadError, match=r"config\.json"):
         LLM("empty")
@@ -263,10 +263,10 @@ def test_a_model_does_not_hang_in_a_forked_child(llm: LLM) -> None:
     assert llm.generate(PROMPT, max_tokens=1)[0].token_ids  # the parent goes on
 
 
-# What the model does not use
+# Options that the model does not use
 
 
-def test_what_the_template_does_not_use_is_logged_once(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_template_values_are_logged_once(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
     message = [{"role": "user", "content": "Who are you?"}]
     expected = llm.chat(message, max_tokens=3).token_ids
     for _ in range(2):
@@ -276,7 +276,7 @@ def test_what_the_template_does_not_use_is_logged_once(llm: LLM, caplog: pytest.
     assert [sum(name in text for text in said) for name in ("lacking", "reasoning_budget")] == [1, 1]
 
 
-def test_another_template_takes_the_models_place() -> None:
+def test_the_chat_template_can_be_replaced() -> None:
     with LLM(threads=1, n_ctx=64) as llm:
         llm.use_chat_template("{{ messages[0]['content'] }}{{ mood }}")
         assert llm.template_variables == {"mood"}
@@ -329,7 +329,7 @@ def test_answers_are_parsed(llm: LLM) -> None:
     assert asyncio.run(together()).name == "Rome"
 
 
-def test_pydantics_classes_are_parsed(llm: LLM) -> None:
+def test_answers_are_parsed_to_pydantic_classes(llm: LLM) -> None:
     pydantic = pytest.importorskip("pydantic")
     made = pydantic.create_model("Place", name=(str, ...), __config__=pydantic.ConfigDict(extra="forbid"))
     found = llm.chat([{"role": "user", "content": "Name a city."}], response_format=made, max_tokens=200, temperature=0)
@@ -348,7 +348,7 @@ def test_usage_counts_all_answers(llm: LLM) -> None:
 # Arrays that are quantized
 
 
-def test_quantize_says_what_it_is_for() -> None:
+def test_quantize_explains_its_errors() -> None:
     values = np.zeros(256, np.float32)
     assert quire.quantize(values, "q4_k").dtype == quire.quantize([0.0] * 256, "Q4_K").dtype == "q4_k"
     for given, dtype, words in (

@@ -44,7 +44,7 @@ def test_the_keywords_are_the_fields() -> None:
     [
         ({}, {}, LLAMA_CPP),
         ({"temperature": 0.6, "top_k": 20}, {}, {**LLAMA_CPP, "temperature": 0.6, "top_k": 20}),
-        # What is off by itself is advice all the same.
+        # Values that switch a stage off count as advice too.
         ({"temperature": 1.0, "top_k": 0}, {}, {**LLAMA_CPP, "temperature": 1.0, "top_k": 0}),
         ({"temperature": 0.6}, {"temperature": 0.1}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}),
         ({"repetition_penalty": 1.5}, {}, {**LLAMA_CPP, "repetition_penalty": 1.5}),
@@ -54,14 +54,16 @@ def test_the_keywords_are_the_fields() -> None:
         ({}, {"samplers": ["top_k"]}, {"top_k": 40}),
     ],
 )
-def test_what_a_chat_is_sampled_by(advised: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_defaults_advice_and_keywords_of_a_chat(
+    advised: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert chat_defaults(advised, given) == expected
     params = SamplingParams(**{**expected, **given})
     assert RequestKeywords(given).sampling_params(None, advised) == params
     assert dict(CHAT_DEFAULTS) == LLAMA_CPP
 
 
-def test_parameters_as_a_whole_are_taken_as_they_are() -> None:
+def test_whole_params_are_used_as_given() -> None:
     whole = SamplingParams(max_tokens=3)
     assert RequestKeywords({}).sampling_params(whole, {"temperature": 0.5}) == whole
     assert RequestKeywords({"top_k": 7}).sampling_params(whole, {"temperature": 0.5}) == SamplingParams(
@@ -184,7 +186,7 @@ def test_a_bare_schema_or_a_class_is_a_form(llm: LLM, form: Callable[[], Any]) -
 
 
 @pytest.mark.parametrize("wrong", [{}, {"type": "xml"}, {"city": "Paris"}, 3, "text"])
-def test_what_is_no_form_is_refused(llm: LLM, wrong: Any) -> None:
+def test_an_invalid_form_is_rejected(llm: LLM, wrong: Any) -> None:
     from quire.errors import QuireError
 
     with pytest.raises(QuireError, match=r"\[response_format\]"):

@@ -1,4 +1,4 @@
-"""Sizes by the memory at hand.
+"""Sizes for the available memory.
 
 Oracles: the rules of ``EngineConfig`` worked out by hand for models of round sizes; files as proc(5) and the kernel's
 documents of control groups describe them.
@@ -27,7 +27,7 @@ def sizes(available: int, needs: ModelNeeds = MODEL, **given: Any) -> Sizes:
     return choose_sizes(needs, EngineConfig(**given), available)
 
 
-def test_with_much_memory_the_model_has_all_that_it_can_use() -> None:
+def test_with_much_memory_sizes_reach_the_models_limits() -> None:
     # 32 sequences of 1024 tokens are 1024 blocks, as many as the context of its training.
     assert sizes(1000 * GIB) == Sizes(n_ctx=32768, n_blocks=1025, max_sequences=32, max_step_tokens=512)
     small = replace(MODEL, n_ctx_train=512)
@@ -71,10 +71,10 @@ def test_recurrent_states_have_a_quarter_at_most() -> None:
 GEMMA = replace(
     MODEL, block_bytes=26 * 32 * 1024, limited=(GroupNeeds(22 * 32 * 1024, 512),), n_ctx_train=32768, token_bytes=1024
 )
-GEMMA_ROWS = 4 * 32768 + 22 * 512  # of one layer and token, that a context needs
+GEMMA_ROWS = 4 * 32768 + 22 * 512  # rows of one layer that a context needs
 
 
-def test_windows_need_only_what_they_reach() -> None:
+def test_windows_need_only_their_reach() -> None:
     one = sizes(1000 * GIB, GEMMA, n_ctx=32768, max_sequences=1)
     assert (one.n_ctx, one.n_blocks) == (32768, 1025)
     assert GEMMA_ROWS * 1024 <= one.cache_bytes <= 1.1 * GEMMA_ROWS * 1024
@@ -91,7 +91,7 @@ def test_windows_need_only_what_they_reach() -> None:
     assert sizes(1000 * GIB, replace(GEMMA, paged=False)).cache_bytes == 0
 
 
-def test_what_is_given_is_kept() -> None:
+def test_explicit_sizes_are_kept() -> None:
     given = {"n_ctx": 1000, "n_blocks": 77, "max_sequences": 5, "max_step_tokens": 700}
     assert sizes(3 * GIB, **given) == Sizes(**given)
     assert sizes(3 * GIB, n_blocks=11).n_ctx == 320
@@ -111,7 +111,7 @@ def test_what_is_given_is_kept() -> None:
         (2 * GIB, {"n_blocks": 257}, "n_blocks 257 needs"),
     ],
 )
-def test_what_does_not_fit_is_refused(available: int, given: dict[str, int], words: str) -> None:
+def test_sizes_that_do_not_fit_are_rejected(available: int, given: dict[str, int], words: str) -> None:
     with pytest.raises(CapacityError, match=words):
         sizes(available, **given)
 
@@ -169,7 +169,7 @@ def test_control_groups_of_version_1_allow_less(tmp_path: Path) -> None:
     assert available_bytes(root) == 8000 * 1024
 
 
-def test_this_machine_tells() -> None:
+def test_available_memory_of_this_machine() -> None:
     left = available_bytes()
     if left is None:
         pytest.skip("this system does not tell how much memory is left")

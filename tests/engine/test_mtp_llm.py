@@ -75,7 +75,7 @@ def comparable(result: GenerationResult) -> object:
 # Full attention, latent attention, and recurrent states, which are taken back.
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek2-v3", "qwen35"])
 @pytest.mark.parametrize("options", [{}, {"n_blocks": 14, "max_sequences": 6}, {"max_sequences": 1}])
-def test_the_bits_are_those_without(agreeing: Callable[[str], Path], name: str, options: dict[str, Any]) -> None:
+def test_a_predictor_changes_no_bit(agreeing: Callable[[str], Path], name: str, options: dict[str, Any]) -> None:
     asked = (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3))
     with opened(agreeing(name)) as plain:
         expected = [[comparable(result) for result in plain.generate(PROMPTS, params)] for params in asked]
@@ -85,7 +85,7 @@ def test_the_bits_are_those_without(agreeing: Callable[[str], Path], name: str, 
         assert [each.name for each in stats.drafters] == ["grammar", "lookup", "mtp"]
         mtp = stats.drafters[2]
         assert mtp.n_accepted_tokens > 0.3 * mtp.n_drafted_tokens > 50
-        assert sum(each > 0 for each in mtp.accepted_at) > 1  # what follows from its own features is right, too
+        assert sum(each > 0 for each in mtp.accepted_at) > 1  # drafts from its own features are right too
         assert [comparable(result) for result in llm.generate(PROMPTS, asked[1])] == expected[1]
         assert llm.stats().drafters[2].failure == ""
 
@@ -100,7 +100,7 @@ def test_prefixes_forms_and_depth_by_cost(agreeing: Callable[[str], Path]) -> No
         opened(path, speculation="mtp", draft_min=2) as deep,
     ):
         for speculating in (llm, deep):
-            for prompt in (text, text + "One", text + "Two"):  # of which most is found
+            for prompt in (text, text + "One", text + "Two"):  # most of each is cached
                 (expected,), (found,) = plain.generate(prompt, **GREEDY), speculating.generate(prompt, **GREEDY)
                 assert comparable(found) == comparable(expected)
             (expected,), (found,) = plain.generate("Count: ", **form), speculating.generate("Count: ", **form)
@@ -122,7 +122,7 @@ def test_the_checkpoint_itself_and_packed_types(agreeing: Callable[[str], Path])
             assert llm.stats().drafters[2].n_accepted_tokens > 20
 
 
-def test_it_is_for_the_cpu_alone() -> None:
+def test_predictors_are_rejected_on_devices() -> None:
     class Gpu:
         kind, name = "cuda", "CUDA0"
 
@@ -132,7 +132,7 @@ def test_it_is_for_the_cpu_alone() -> None:
     assert not wants_predictor(EngineConfig(speculation="auto"), device)
 
 
-def test_who_has_none_is_refused(agreeing: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_model_without_a_predictor_is_rejected(agreeing: Callable[[str], Path], tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "glm4moe")
     with pytest.raises(UnsupportedError, match=r"^\[speculation\] .*nextn.*'mtp'"):
         opened(tmp_path / "hf", speculation="mtp")

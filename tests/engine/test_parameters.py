@@ -1,4 +1,4 @@
-"""What is made of the declarations of sampling parameters.
+"""Files and types that are derived from the declarations of sampling parameters.
 
 Oracles: the written files themselves; msgspec's own schema of a body; the native class.
 """

@@ -48,7 +48,7 @@ def test_places_of_names(
     assert on_device(Placement(3, n_gpu_layers, n_cpu_moe, patterns)) == expected  # type: ignore[arg-type]
 
 
-def test_options_that_cannot_be() -> None:
+def test_contradictory_options_are_rejected() -> None:
     for given in ("exps", "=CPU", "(=CPU"):
         with pytest.raises(RequestError, match="override_tensor"):
             read_overrides([given])
@@ -91,7 +91,7 @@ def test_requests_share_are_preempted_and_found_again(llms: tuple[LLM, LLM], cou
     assert stats.n_preemptions > 0
     assert stats.n_prefix_hit_tokens > 0
     assert stats.n_free_blocks == stats.n_usable_blocks
-    assert counting.counts().copies > 0  # of blocks that choices part in
+    assert counting.counts().copies > 0  # copies of blocks in which choices diverge
 
 
 def test_a_cancelled_request_gives_its_blocks_back(llms: tuple[LLM, LLM]) -> None:
@@ -107,7 +107,7 @@ def test_a_cancelled_request_gives_its_blocks_back(llms: tuple[LLM, LLM]) -> Non
 
 
 def test_hidden_states_and_embeddings_cross_the_boundary(llms: tuple[LLM, LLM]) -> None:
-    """Of a layer on the CPU, of one on the device, and after the last norm."""
+    """Hidden states of a layer on the CPU, of one on the device, and after the last norm."""
     for found, expected in zip(*(llm.hidden_states([STORY], layers=[0, 7]) for llm in llms), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-2 * np.abs(expected).max())
     np.testing.assert_allclose(*(llm.embed([STORY]) for llm in llms), atol=2e-2)
@@ -150,7 +150,7 @@ def test_all_layers_are_one_piece_on_the_device(counting: CountingDevice) -> Non
         ({"n_gpu_layers": 2, "kv_dtype": "q8_0"}, UnsupportedError, "kv_dtype q8_0"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_with_two_devices(
+def test_options_that_exclude_two_devices_are_rejected(
     counting: CountingDevice, options: dict[str, object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -196,7 +196,7 @@ def test_two_cards_that_are_too_small(llms: tuple[LLM, LLM], counting: CountingD
     assert 2_000_000 < taken[1] <= 4_000_000
 
 
-def test_which_devices_are_meant(counting: CountingDevice) -> None:
+def test_devices_are_chosen_by_the_options(counting: CountingDevice) -> None:
     def chosen(**given: object) -> list[str]:
         return [device.name for device in devices_of(EngineConfig(**given))]  # type: ignore[arg-type]
 

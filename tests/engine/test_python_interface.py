@@ -1,4 +1,4 @@
-"""What a Python user sees of the objects: documents, representations, and the protocols of other libraries.
+"""The objects as Python users see them: docstrings, representations, and protocols of other libraries.
 
 Oracles: the stubs for docstrings, NumPy for DLPack, the model's own requests for templates, the reader for copies.
 """
@@ -37,7 +37,7 @@ def test_native_classes_have_the_docstrings_of_their_stubs(name: str) -> None:
             assert re.sub(r"\s+", " ", text) in re.sub(r"\s+", " ", shown), member.name
 
 
-def test_help_shows_them() -> None:
+def test_help_shows_docstrings_of_native_classes() -> None:
     import pydoc
 
     text = pydoc.plain(pydoc.render_doc(quire.Tensor))
@@ -45,7 +45,7 @@ def test_help_shows_them() -> None:
     assert "A copy on another device" in text
 
 
-def test_every_public_name_says_what_it_is() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     silent = [
         name
         for name in quire.__all__
@@ -141,7 +141,7 @@ def test_keys_are_copied_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "text"), [("f16", "must be f16, as announced, but is f32"), ("f32", "must have 16 bytes but 24 came")]
 )
-def test_a_tensor_of_another_kind_is_refused(tmp_path: Path, dtype: str, text: str) -> None:
+def test_a_tensor_of_another_kind_is_rejected(tmp_path: Path, dtype: str, text: str) -> None:
     writer = quire.GGUFWriter(tmp_path / "x.gguf", "llama")
     writer.add_tensor("a", dtype, (4,))
     with pytest.raises(quire.ShapeError, match=text):
@@ -149,7 +149,7 @@ def test_a_tensor_of_another_kind_is_refused(tmp_path: Path, dtype: str, text: s
     writer.abort()
 
 
-def test_a_value_that_is_no_array_is_refused(tmp_path: Path) -> None:
+def test_a_value_that_is_not_an_array_is_rejected(tmp_path: Path) -> None:
     writer = quire.GGUFWriter(tmp_path / "x.gguf", "llama")
     for value in (7, "text", None):
         with pytest.raises(quire.ShapeError, match="must be an array but is"):

@@ -1,4 +1,4 @@
-"""What requests may ask of sampling: the public and the native form hold the same limits, and name the field."""
+"""Limits of sampling parameters: equal in the public and the native form, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refuses_natively(name: str, value: object) -> bool:
         params.validate()
     except RequestError as error:
         return name in str(error)
-    except TypeError:  # of another type, or too large for the field's
+    except TypeError:  # another type, or too large for the field's
         return True
     return False
 

@@ -161,7 +161,7 @@ def test_budgets_must_hold_together() -> None:
 # Capacity, prefixes, preemption
 
 
-def test_what_can_never_fit_is_refused_at_once() -> None:
+def test_requests_that_can_never_fit_are_rejected_at_once() -> None:
     sim = Simulation(n_blocks=5)
     with pytest.raises(CapacityError, match="4 blocks of 4 tokens but may reach 18 tokens"):
         sim.submit(prompt(10), n_new=8)
@@ -343,7 +343,7 @@ def test_cancelling_the_choice_that_computes_the_prompt() -> None:
     sim.scheduler.remove(first)
     sim.scheduler.check()
     assert (sim.queue(second), sim.queue(third)) == ("waiting", "following")
-    assert sim.step().items[0].first == 8  # what was computed is not lost
+    assert sim.step().items[0].first == 8  # computed tokens are not lost
     sim.run()
     assert sorted(sim.finished) == [second, third]
 

@@ -32,7 +32,7 @@ def test_a_right_draft_gives_as_many_tokens_and_one_more_in_one_step() -> None:
     sim.run()
 
 
-def test_what_was_wrong_is_taken_back() -> None:
+def test_wrong_drafts_are_rolled_back() -> None:
     sim = Simulation()
     id_ = decoding(sim)
     draft = right(sim, id_, 6)

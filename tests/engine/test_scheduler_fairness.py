@@ -224,7 +224,7 @@ def test_a_paused_sequence_gives_its_place_and_blocks_back() -> None:
         sim.step()
     assert not sim.scheduler.plan(sim.now_s).items
     sim.scheduler.resume(unread)
-    assert sim.step().items[0].first == 8  # what was computed is found
+    assert sim.step().items[0].first == 8  # computed tokens are found in the cache
     sim.run()
     assert sim.finished == [next_one, unread]
     assert sim.scheduler.stats.n_preemptions == 0

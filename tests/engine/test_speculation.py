@@ -151,7 +151,7 @@ def test_the_store_is_bounded_and_cursors_outlive_what_goes() -> None:
         store.add(str(i % 7).encode(), answer[:20])
         assert store.n_tokens <= 400
         text += answer[-3:]
-        # What was read of the text before an answer came is not searched again: no more than occurs, maybe less.
+        # Text read before an answer came is not searched again, so a match may be shorter than the longest one.
         length, following = store.find(b"often", text, cursor)
         assert 0 <= length <= len(text)
         fresh, _ = store.find(b"often", text[-30:], AnswerCursor())
@@ -294,8 +294,8 @@ def model_drafter(n_ctx: int = 256, **options: object) -> ModelDrafter:
     return ModelDrafter(FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, **options), n_ctx=n_ctx)  # type: ignore[arg-type]
 
 
-# The same model is right about every greedy token; through a window it sees other contexts than the target, and its cache
-# has to come back to rows that the window has passed; a small cache preempts, and does not hold every request.
+# A draft model equal to the target predicts every greedy token.  With a window it sees other contexts than the target, and
+# its cache must return to rows that the window has passed.  A small cache preempts and does not hold every request.
 @pytest.mark.parametrize(
     ("options", "is_right"),
     [
@@ -324,7 +324,7 @@ def test_answers_do_not_depend_on_a_draft_model(options: dict[str, object], is_r
         stats = client.decoder.stats().drafters[-1]
         assert (stats.name, stats.failure) == ("draft", "")
         assert stats.n_drafted_tokens > 100
-        # Of drawn tokens few are the likeliest; of greedy ones all.
+        # Few drawn tokens are the most likely ones; all greedy tokens are.
         assert (stats.n_accepted_tokens > stats.n_drafted_tokens / 20) == is_right
         client.expect_all_free()
 
@@ -337,7 +337,7 @@ def test_a_draft_model_of_the_same_weights_is_always_right() -> None:
         for id_, text in zip(ids, texts, strict=True):
             assert client.answer(id_).token_ids == greedy_without_eog(text, 30)
         stats = client.decoder.stats()
-        # What is drawn is never the end, which the draft model does not know.
+        # The end, which the draft model does not know, is never drawn.
         assert stats.drafters[0].n_accepted_tokens >= 0.9 * stats.drafters[0].n_drafted_tokens > 50
         assert stats.n_steps < 30
 
@@ -377,7 +377,7 @@ def every_third(answer: Sequence[int]) -> list[int]:
     return list(range((answer[-1] if answer else 0) % 3, N_VOCAB, 3))
 
 
-# Whoever computes masks is slow, or has none along a draft: then they are asked for one by one.
+# Masks come late, or not at all along a draft; then they are requested one by one.
 @pytest.mark.parametrize(("pause_s", "declines"), [(0.0, 0), (0.002, 0), (0.0, 2)])
 @pytest.mark.parametrize("agreement", [0.5, 1.0])
 def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float, declines: int) -> None:

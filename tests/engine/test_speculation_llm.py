@@ -48,7 +48,7 @@ def draft(shared: Path) -> Path:
 @pytest.mark.parametrize(
     "n_at_once", [1, pytest.param(8, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow)]
 )
-def test_the_bits_are_those_without(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
+def test_drafts_change_no_bit(plain: LLM, draft: Path, kind: str, n_at_once: int) -> None:
     with opened(draft=draft, speculation=kind, draft_max=4, draft_min=4, max_sequences=n_at_once, n_blocks=60) as llm:
         prompts = PROMPTS[:10] if n_at_once == 1 else PROMPTS + MORE
         for params in (SamplingParams(**GREEDY), SamplingParams(max_tokens=24, temperature=0.8, n=2, seed=3)):
@@ -72,7 +72,7 @@ def test_depth_by_cost_changes_no_answer(plain: LLM, draft: Path) -> None:
         assert [comparable(result) for result in llm.generate(PROMPTS, **GREEDY)] == expected
 
 
-def test_a_request_says_who_proposes(plain: LLM) -> None:
+def test_a_request_chooses_its_drafter(plain: LLM) -> None:
     with opened(draft_min=4, draft_max=8) as llm:  # off, but whoever asks gets it
         (expected,) = plain.generate("Once upon a time", **GREEDY)
         assert llm.generate("Once upon a time", **GREEDY)[0].choices[0].n_drafted_tokens == 0
@@ -98,7 +98,7 @@ def test_answers_of_a_form_with_drafts(plain: LLM, draft: Path) -> None:
         assert found.choices[0].n_drafted_tokens > 0
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_draft_with_another_tokenizer_is_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama")
     with pytest.raises(UnsupportedError, match="another tokenizer than the model: token 0 is"):
         LLM(draft=tmp_path, n_ctx=64)

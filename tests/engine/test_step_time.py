@@ -34,6 +34,6 @@ def test_a_prompt_is_read_in_parts_that_fit_the_time() -> None:
 
 
 @pytest.mark.parametrize("step_s", [0, -1.0, 1e9, float("nan"), True, "1"])
-def test_a_time_that_is_none_is_refused(step_s: object) -> None:
-    with pytest.raises(RequestError, match=r"^\[engine\] step_s must be above 0"):
+def test_an_invalid_time_is_rejected(step_s: object) -> None:
+    with pytest.raises(RequestError, match=r"^\[engine\] step_s "):
         LLM(step_s=step_s)  # type: ignore[arg-type]

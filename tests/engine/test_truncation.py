@@ -35,22 +35,22 @@ def kept(roles: str, n_most: int) -> str:
         ("suauau", 4, "0345"),  # the system's messages stay, wherever they are
         ("sudau", 3, "024"),
         ("uatau", 4, "4"),  # a call and its result go with their turn
-        ("uatat", 4, "034"),  # of the last turn the oldest calls go, the question stays
+        ("uatat", 4, "034"),  # in the last turn, the oldest calls are dropped and the question stays
         ("uatatat", 5, "03456"),
         ("uaattaat", 6, "0567"),  # several calls, each with its results
         ("auau", 3, "123"),  # a greeting before the first question
         ("uaua", 2, "23"),  # the beginning of an answer stays
-        ("u", 0, "0"),  # what must stay stays, even where it does not fit
+        ("u", 0, "0"),  # messages that must stay are kept even if they do not fit
         ("suau", 1, "03"),
     ],
 )
-def test_the_oldest_turns_go(roles: str, n_most: int, left: str) -> None:
+def test_the_oldest_turns_are_dropped(roles: str, n_most: int, left: str) -> None:
     assert kept(roles, n_most) == left
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.integers(0, 20_000))
-def test_no_more_go_than_need_to(sizes: list[int], n_most: int) -> None:
+def test_no_more_turns_are_dropped_than_needed(sizes: list[int], n_most: int) -> None:
     """However many characters a token has: the fewest turns go, and few counts are needed."""
     messages = [{"role": "user", "content": "x" * size} for size in sizes]
     n_counts = 0
@@ -69,7 +69,7 @@ def test_no_more_go_than_need_to(sizes: list[int], n_most: int) -> None:
         assert left == messages[-1:]
 
 
-def test_ids_are_cut_behind_what_is_kept() -> None:
+def test_ids_are_cut_after_the_kept_ones() -> None:
     ids = list(range(10))
     assert cut_ids(ids, 6, 2) == [0, 1, 6, 7, 8, 9]
     assert cut_ids(ids, 6, 0) == [4, 5, 6, 7, 8, 9]

@@ -36,7 +36,7 @@ def joined(chunks: list[Any]) -> Any:
     return whole
 
 
-def test_answers_alike_in_all_ways(llm: LLM, chat: ChatQuire) -> None:
+def test_answers_are_equal_in_all_calls(llm: LLM, chat: ChatQuire) -> None:
     turns = [SystemMessage("Be brief."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage(CAPITAL)]
     as_dicts = [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
@@ -60,7 +60,7 @@ def test_answers_alike_in_all_ways(llm: LLM, chat: ChatQuire) -> None:
     assert len(list(chat.stream(turns))) > 2
 
 
-def test_options_are_honoured_or_refused(llm: LLM, chat: ChatQuire) -> None:
+def test_options_are_honoured_or_rejected(llm: LLM, chat: ChatQuire) -> None:
     assert chat.invoke(CAPITAL, stop=[" Paris"]).content == "The capital of France is"
     cut = chat.invoke(CAPITAL, max_tokens=3)
     assert (cut.response_metadata["finish_reason"], cut.usage_metadata["output_tokens"]) == ("length", 3)

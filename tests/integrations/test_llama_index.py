@@ -30,7 +30,7 @@ def model(llm: LLM) -> QuireLLM:
     return QuireLLM(llm, temperature=0.0, max_tokens=64)
 
 
-def test_answers_alike_in_all_ways(llm: LLM, model: QuireLLM) -> None:
+def test_answers_are_equal_in_all_calls(llm: LLM, model: QuireLLM) -> None:
     expected = llm.chat([{"role": "user", "content": CAPITAL}], temperature=0.0, max_tokens=64)
     raw = llm.generate("Once upon a time", temperature=0.0, max_tokens=8)[0].text
 
@@ -55,7 +55,7 @@ def test_answers_alike_in_all_ways(llm: LLM, model: QuireLLM) -> None:
     assert (model.metadata.context_window, model.metadata.num_output) == (llm.n_ctx, 64)
 
 
-def test_options_are_honoured_or_refused(llm: LLM, model: QuireLLM) -> None:
+def test_options_are_honoured_or_rejected(llm: LLM, model: QuireLLM) -> None:
     assert model.chat(QUESTION, stop=[" Paris"]).message.content == "The capital of France is"
     assert model.chat(QUESTION, max_tokens=3).raw["finish_reason"] == "length"
     drawn = {"temperature": 1.0, "seed": 5, "max_tokens": 12, "repetition_penalty": 1.3}

@@ -32,7 +32,7 @@ def get_weather(city: str) -> str:
     return RESULT
 
 
-def test_answers_alike_in_all_ways(llm: LLM) -> None:
+def test_answers_are_equal_in_all_calls(llm: LLM) -> None:
     expected = llm.chat([{"role": "user", "content": CAPITAL}], temperature=0.0, max_tokens=64)
     model = plugin.QuireModel("quire")
     response = model.prompt(CAPITAL, **GREEDY)
@@ -89,7 +89,7 @@ def test_vectors(llm: LLM) -> None:
     assert np.allclose(made, llm.embed(texts), atol=0.02)  # with another type of cache
 
 
-def test_as_people_type_it(tmp_path: Path) -> None:
+def test_command_lines(tmp_path: Path) -> None:
     """The plugin is found by its entry point, of an installed package."""
     found = [entry for entry in entry_points(group="llm") if entry.name == "quire"]
     if not found:

@@ -21,7 +21,7 @@ def instance(kind: str, *arguments: Any) -> Instance:
 
 
 def scores(llm: LLM, ids: list[int], n: int) -> tuple[float, bool]:
-    """Of the last ``n`` tokens behind those before them."""
+    """Return the log-probability of the last ``n`` tokens, and whether each is the most likely one."""
     logits = llm.logits(ids).astype(np.float64)[:-1]
     logs = logits - logits.max(-1, keepdims=True)
     logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
