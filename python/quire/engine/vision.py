@@ -1,4 +1,7 @@
-"""Images for a language model: a vision encoder with its image processor, and a cache of what it made."""
+"""Read images for a language model: run the vision encoder, cache its results, place them in the prompt.
+
+A *row* is one embedding that the language model reads in place of a token's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ CACHE_BYTES = 256 << 20
 
 
 class VisionEncoder:
-    """The vision encoder of an ``mmproj`` file on a device.  One thread at a time."""
+    """The vision encoder of an ``mmproj`` file on a device.  Not thread-safe."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class VisionEncoder:
 
         Raises:
             CapacityError: The view has more than ``max_patches``.
-            ShapeError: Its patches are another model's.
+            ShapeError: The patches do not fit this model.
         """
         model, n = self.model, view.n_rows * view.n_cols
         if view.patches.shape != (n, model.patch_dim) or view.n_rows % model.merge or view.n_cols % model.merge:
@@ -83,7 +86,7 @@ class VisionEncoder:
         states = _run(self._encoder, model.inputs(view.patches, view.n_rows, view.n_cols), axes.tolist())
         square = model.merge**2
         merged = [states, *(self._encoder.tap(layer, n) for layer in model.taps)]
-        # Rows of a square's patches lie side by side, so that a token's row is theirs.
+        # Patches of a square follow each other, so a reshape joins their hidden states into a token's.
         tokens = np.concatenate([x.reshape(n // square, square * model.dim) for x in merged], axis=1)
         return _run(self._projector, tokens, [])
 
@@ -104,7 +107,7 @@ class MediaRows:
     Attributes:
         rows: float32 [tokens, n_out].
         grid: Rows and columns of tokens.
-        digest: 32 bytes that stand for the pixels and how they were prepared.
+        digest: Hash, 32 bytes, of the pixels and the image processor's settings.
     """
 
     rows: Floats
@@ -117,8 +120,8 @@ class PromptMedia:
     """The images of a prompt; see ``native.Request``.
 
     Attributes:
-        spans: Position of the first row, digest and rows of each image.
-        places: int32 [3, tokens], places in time, height and width; None: positions.
+        spans: For each image: the position of its first row, its digest and its rows.
+        places: int32 [3, tokens], RoPE positions in time, height and width; None: the positions in the prompt.
     """
 
     spans: Sequence[tuple[int, bytes, Floats]]
@@ -129,13 +132,13 @@ class Vision:
     """Reads images for one language model.  Thread-safe: one image is encoded at a time."""
 
     def __init__(self, encoder: VisionEncoder, processor: ImageProcessor, pad_id: int, markup: str) -> None:
-        """Make a reader of images.
+        """Join an encoder with its image processor.
 
         Args:
             encoder: The encoder.
             processor: The image processor of the same checkpoint.
-            pad_id: The token that stands for a row of an image.
-            markup: What the prompt has for an image: text with one ``pad_id``.
+            pad_id: The placeholder token; the prompt has one per row.
+            markup: Text that stands for an image in a prompt; it has one ``pad_id``.
         """
         self.encoder, self.processor, self.pad_id, self.markup = encoder, processor, pad_id, markup
         self._lock = threading.Lock()
@@ -144,7 +147,7 @@ class Vision:
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """Size of a row."""
         return self.encoder.model.n_out
 
     def read(self, image: Rgb) -> MediaRows:
@@ -152,7 +155,7 @@ class Vision:
 
         Raises:
             CapacityError: The image has too many patches.
-            RequestError: The model takes no image of this shape.
+            RequestError: The model does not accept images of this shape.
         """
         height, width = image.shape[:2]
         layout = self.processor.layout(height, width)
@@ -181,10 +184,10 @@ class Vision:
             self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
 
     def expanded(self, ids: Sequence[int], images: Sequence[MediaRows]) -> tuple[list[int], PromptMedia]:
-        """Return a prompt's ids with as many ``pad_id`` as each image has rows, and the rows with their places.
+        """Repeat each ``pad_id`` once per row of its image; return the ids, and the rows with their places.
 
         Raises:
-            RequestError: The prompt has more or fewer places for images than there are images.
+            RequestError: The number of ``pad_id`` differs from the number of images.
         """
         if sum(id_ == self.pad_id for id_ in ids) != len(images):
             raise RequestError(f"[chat] the prompt has {ids.count(self.pad_id)} places for {len(images)} images")

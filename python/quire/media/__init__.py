@@ -1,4 +1,4 @@
-"""Images as models take them: decoded, resized and cut into patches.
+"""Prepare images for vision encoders: decode, resize, normalize, cut into patches.
 
 Needs Pillow: ``pip install "quire-llm[media]"``.
 """

@@ -29,7 +29,7 @@ __all__ = ["MAX_BYTES", "MAX_PIXELS", "Rgb", "decode_data_url", "decode_image", 
 Rgb: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_BYTES = 32 << 20
-# The raster of such an image takes 150 MB.
+# An image of this size takes 150 MB as RGB.
 MAX_PIXELS = 50_000_000
 # A progressive JPEG repeats the whole raster in each scan; encoders write about ten.
 MAX_JPEG_SCANS = 100
@@ -65,7 +65,7 @@ def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, max_bytes: int = 
         uint8 array of shape [height, width, 3].
 
     Raises:
-        RequestError: The format is another one, the file is damaged, or the image is too large.
+        RequestError: The format is unsupported, the file is damaged, or the image is too large.
         UnsupportedError: Pillow is not installed.
     """
     if len(data) > max_bytes:
@@ -86,7 +86,7 @@ def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, max_bytes: int = 
 
 
 def to_rgb(image: Bitmap | npt.NDArray[np.uint8]) -> Rgb:
-    """Convert an image of a program: a PIL image, or a uint8 array [height, width] or [height, width, 1, 3 or 4].
+    """Convert the caller's image: a PIL image, or a uint8 array [height, width] or [height, width, 1, 3 or 4].
 
     Transparent pixels are composited on white, as transformers' image processors do.
     """

@@ -1,4 +1,4 @@
-"""An image processor turns an image into views, and a view into rows of patches."""
+"""The interface of image processors, which turn an image into views, and each view into patches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layout:
     Attributes:
         views: Rows and columns of patches of each view, in the order of the prompt.
         tile_rows, tile_cols: The grid of tiles among the views; 0 for an image that is not cut.
-        n_tokens: Rows of each view in the language model.
+        n_tokens: Tokens that each view takes in the prompt.
     """
 
     views: tuple[tuple[int, int], ...]
@@ -50,14 +50,14 @@ class ProcessedImage:
 
 
 class ImageProcessor(ABC):
-    """A family's rule from pixels to patches, with a checkpoint's settings."""
+    """Turns pixels into patches, by the rules of a model family and the settings of a checkpoint."""
 
     @abstractmethod
     def layout(self, height: int, width: int) -> Layout:
         """Return the grid of an image of this size, in pixels.
 
         Raises:
-            RequestError: The model takes no image of this shape.
+            RequestError: The model does not accept images of this shape.
         """
 
     @abstractmethod

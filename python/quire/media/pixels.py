@@ -29,7 +29,7 @@ class Normalization:
 
     def __call__(self, image: Rgb) -> Floats:
         """Return float32 of shape [3, height, width] for uint8 [height, width, 3]."""
-        # There are only 256 inputs.  The reference scales in double precision and normalizes in single.
+        # A table of all 256 pixel values.  transformers scales in double precision and normalizes in single precision.
         scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
         mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
         table = (scaled[None, :] - mean[:, None]) / std[:, None]

@@ -14,9 +14,9 @@ FILTERS = range(6)
 
 
 class Settings:
-    """Read fields of an image processor's configuration, with the reference's defaults.
+    """Reads the fields of an image processor's configuration; absent ones have the defaults of transformers.
 
-    Fields that the reference's class does not know are ignored, as the reference does.
+    Fields that transformers' class does not know are ignored, as transformers ignores them.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Settings:
         return self.integer("resample", default, least=0, most=FILTERS[-1])
 
     def require(self, name: str, wanted: bool) -> None:
-        """Refuse a checkpoint that switches a step on or off which Quire always or never does."""
+        """Refuse a checkpoint whose flag ``name`` is not ``wanted``, the only value that Quire supports."""
         if self.flag(name, wanted) is not wanted:
             raise UnsupportedError(f"image processor: {name} = {str(not wanted).lower()} is unsupported")
 

@@ -17,7 +17,7 @@ __all__ = ["Clip", "open_clip"]
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Square):
-    """``shortest_edge`` of 0 resizes to ``resized`` instead; ``pads`` fills up to a square of the mean colour first."""
+    """``pads``: pad to a square with the mean colour first.  ``shortest_edge`` of 0: resize to ``resized`` instead."""
 
     shortest_edge: int
     resized: tuple[int, int]
@@ -36,7 +36,7 @@ class Clip(Square):
         edge = self.shortest_edge
         if not edge:
             return self.resized
-        # The product comes first: with the quotient, some sizes differ by one.
+        # Multiply before dividing, as the reference does: the other order changes some sizes by one.
         return (edge, int(edge * width / height)) if height <= width else (int(edge * height / width), edge)
 
     def _padded(self, image: Rgb) -> Rgb:
@@ -55,7 +55,7 @@ def open_clip(settings: Settings, patch_size: int, merge: int) -> Clip:
     crops = settings.flag("do_center_crop", True)
     crop = settings.side("crop_size", "height", 224) or 224, settings.side("crop_size", "width", 224) or 224
     if not crops and edge:
-        # Only a square comes out as one size.
+        # Without cropping, only padding to a square gives all images the same size.
         settings.require("do_pad", True)
         resized = edge, edge
     height, width = crop if crops else resized

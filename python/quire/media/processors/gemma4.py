@@ -1,4 +1,4 @@
-"""Gemma 4: the largest size with the image's shape that its budget of tokens allows."""
+"""Gemma 4: an image is resized to the largest size with its aspect ratio that the token budget allows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Gemma4(ImageProcessor):
             rows, cols = min(height // width, self.max_tokens), 1
         if rows * cols * side * side > pixels or rows * cols == 0:
             raise RequestError(
-                f"the image has {width}x{height} pixels: its shape fits into no {self.max_tokens} tokens"
+                f"the image has {width}x{height} pixels: this shape does not fit into {self.max_tokens} tokens"
             )
         return rows * side, cols * side
 
@@ -64,7 +64,7 @@ def open_gemma4(settings: Settings, patch_size: int, merge: int) -> Gemma4:
         )
     max_tokens = settings.integer("max_soft_tokens", 280)
     if max_tokens not in BUDGETS:
-        raise LoadError(f"image processor: max_soft_tokens {max_tokens} is none of {BUDGETS}")
+        raise LoadError(f"image processor: unsupported max_soft_tokens {max_tokens}: expected one of {BUDGETS}")
     return Gemma4(
         normalization=settings.normalization((0.0,) * 3, (1.0,) * 3, normalizes=False),
         patch_size=patch_size,

@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: an image is enlarged to whole tiles; the whole image follows its tiles as one more."""
+"""Idefics3 and SmolVLM: an image is enlarged to whole tiles and cut; a thumbnail of all of it follows the tiles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Idefics3(ImageProcessor):
         return _within(height, width, self.longest_edge)
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of tiles; 0 for an image that is one tile or is not cut."""
+        """Return the rows and columns of tiles; 0 for an image that is one tile or is not cut."""
         if not self.splits:
             return 0, 0
         height, width = self._whole_tiles(*self._resized(height, width))
@@ -60,7 +60,7 @@ class Idefics3(ImageProcessor):
         return (rows, cols) if rows * cols > 1 else (0, 0)
 
     def _whole_tiles(self, height: int, width: int) -> tuple[int, int]:
-        """The size with sides that are multiples of a tile; the longer side decides about the other one."""
+        """Return the size rounded up to whole tiles; the shorter side follows from the longer one, rounded up first."""
         tile, ratio = self.tile, width / height
         if width >= height:
             width = math.ceil(width / tile) * tile
@@ -72,7 +72,7 @@ class Idefics3(ImageProcessor):
 
 
 def _within(height: int, width: int, longest: int) -> tuple[int, int]:
-    """The size with a longer side of ``longest``, or of ``MAX_SIDE``; the other side is made even."""
+    """Return the size whose longer side is ``longest``, then limited to ``MAX_SIDE``; the other side is made even."""
     ratio = width / height
     if width >= height:
         width, height = longest, int(longest / ratio)

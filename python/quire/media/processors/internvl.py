@@ -1,4 +1,4 @@
-"""InternVL 2.5 and 3: tiles in the grid nearest to the image's shape, then the whole image as one more."""
+"""InternVL 2.5 and 3: the grid of tiles nearest to the image's shape, then a thumbnail of all of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """LFM2-VL: small images keep their shape; large ones are cut into tiles, followed by a thumbnail.
 
-The reference exists for torchvision only, which resamples and normalizes in floating point; this one follows Pillow.
+transformers has this processor for torchvision only, which resamples and normalizes in floating point.  This file
+resamples with Pillow, like the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Lfm2Vl", "open_lfm2_vl"]
 
 @dataclass(frozen=True, kw_only=True)
 class Lfm2Vl(ImageProcessor):
-    """``tile`` is a side in pixels; ``tolerance`` times the largest size is still not cut."""
+    """``tile``: side of a tile in pixels.  Images up to ``tolerance`` times the largest size are not cut."""
 
     normalization: Normalization
     patch_size: int

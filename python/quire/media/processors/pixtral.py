@@ -38,14 +38,14 @@ class Pixtral(ImageProcessor):
         ratio = max(height, width) / self.longest_edge
         if ratio > 1:
             height, width = math.floor(height / ratio), math.floor(width / ratio)
-        # A side of less than a pixel is one patch, as is one of a pixel.
+        # A side that shrinks to 0 pixels still gets one patch.
         rows, cols = max(1, -(-height // self.unit)), max(1, -(-width // self.unit))
         return rows * self.unit, cols * self.unit
 
 
 def open_pixtral(settings: Settings, patch_size: int, merge: int) -> Pixtral:
-    # Mistral 3's checkpoints keep the patch here and the merge in processor_config.json; the reference resizes to their
-    # product.
+    # Mistral 3's checkpoints have the patch size here and the merge size in processor_config.json; transformers resizes
+    # to multiples of their product.
     unit = settings.side("patch_size", "height", patch_size) or patch_size
     return Pixtral(
         normalization=settings.normalization(CLIP_MEAN, CLIP_STD),

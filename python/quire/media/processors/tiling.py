@@ -1,4 +1,4 @@
-"""The choice of a grid of tiles by the image's shape, as InternVL and LFM2-VL make it."""
+"""Choose a grid of tiles by an image's aspect ratio, as InternVL and LFM2-VL do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["nearest_grid"]
 
 
 def nearest_grid(height: int, width: int, tile: tuple[int, int], least: int, most: int) -> tuple[int, int]:
-    """Return rows and columns of the grid of ``least`` to ``most`` tiles with the shape nearest to the image's.
+    """Return rows and columns of the grid of ``least`` to ``most`` tiles whose aspect ratio is nearest to the image's.
 
-    Of grids of the same shape the larger one wins while its tiles cover less than twice the image's area.
+    Of equally near grids, the larger one wins if its tiles cover less than twice the image's area.
     """
     grids = [
         (cols, rows)

@@ -1,8 +1,8 @@
-"""The interface of vision encoders, and the rows that a step brings to them.
+"""The interface of vision encoders, and how they are loaded and traced.
 
-An encoder is two traces.  The first has a row per patch and ends with hidden states.  The second has a row per token,
-made of the hidden states of neighbouring patches, and ends with what the language model reads.  Rows of neighbours
-follow each other in memory, so the second reads the memory of the first.
+An encoder is two traces.  The first, the encoder proper, has one row per patch and returns hidden states.  The second,
+the projector, has one row per image token: it joins the hidden states of neighbouring patches and returns embeddings
+for the language model.  Neighbouring patches follow each other in memory, so joining them is a reshape.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class VisionModel(Protocol):
         patch_dim: Numbers of a patch, as the family's image processor orders them.
         patch_size: A patch's side in pixels.
         merge: Patches along each side of the square that becomes one token.
-        n_out: Numbers of a token: the language model's width, and as many for each of its layers that images add to.
-        pad: The text of the token that stands for a row of an image.
-        markup: What the prompt has for an image, with one ``pad``.
+        n_out: Size of a token's embedding: the language model's width, times 1 + its layers that images are added to.
+        pad: Text of the placeholder token; the prompt has one per image token.
+        markup: Text that stands for an image in a prompt; it has one ``pad``.
         processor: The image processor that the file describes.
-        taps: Layers whose hidden states the projector reads besides the last ones, ascending.
+        taps: Layers whose hidden states the projector reads besides the last layer's, ascending.
     """
 
     n_layer: int
@@ -54,7 +54,7 @@ class VisionModel(Protocol):
     taps: Sequence[int]
 
     def inputs(self, patches: Floats, n_rows: int, n_cols: int) -> Floats:
-        """Return what the encoder reads of each patch, ``[patches, n_in]``."""
+        """Return the encoder's input row of each patch, ``[patches, n_in]``."""
 
     def encode(self, step: Step) -> Tensor:
         """Return hidden states ``[patches, dim]`` of ``step.features``."""
@@ -62,8 +62,8 @@ class VisionModel(Protocol):
     def project(self, step: Step) -> Tensor:
         """Return tokens ``[tokens, n_out]``.
 
-        ``step.features`` holds the hidden states of each token's patches side by side: the last ones, then those of
-        each layer of ``taps``.
+        ``step.features`` holds the hidden states of each token's patches side by side: the last layer's, then those
+        of each layer of ``taps``.
         """
 
 
@@ -88,7 +88,7 @@ def load_vision(reader: GGUFReader, place: Callable[[Array], Array] = lambda ten
 
 
 def vision_checkpoint_of(name: str) -> VisionCheckpoint:
-    """Return how the checkpoint of a class of transformers' becomes an ``mmproj`` file."""
+    """Return how checkpoints of a transformers class are converted to ``mmproj`` files."""
     for module in dict.fromkeys(PROJECTORS.values()):
         table: Mapping[str, VisionCheckpoint] = import_module(f".{module}", __package__).HF
         if name in table:

@@ -1,4 +1,4 @@
-"""Words for the checkpoint of a vision encoder: its keys and tensors in an ``mmproj`` file."""
+"""Map a checkpoint's vision encoder to the keys and tensors of an ``mmproj`` file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class VisionCheckpoint:
 
     Attributes:
         projector: The value of ``clip.projector_type``.
-        prefixes: What the encoder's tensors begin with; the first that the checkpoint has.
+        prefixes: Possible prefixes of the encoder's tensors; the first that the checkpoint has is used.
         keys: Keys below ``clip.vision.`` by name, read from ``vision_config``.
         flags: Keys below ``clip.`` by name.
-        tensors: Tensors by the file's name, made from ``vision_config``; sources without their prefix.
+        tensors: Maps ``vision_config`` to each tensor's source, without prefix, by its name in the file.
     """
 
     projector: str
@@ -72,7 +72,7 @@ def image_keys(processor: Mapping[str, Any]) -> dict[str, tuple[str, object]]:
 
 
 def frame_of(index: int) -> Change:
-    """One frame of a convolution over time: ``[out, in, time, height, width]`` without its third axis."""
+    """Take one frame of a convolution over time: ``[out, in, time, height, width]`` without its third axis."""
 
     def change(x: Array, config: Fields) -> Array:
         return np.ascontiguousarray(x[:, :, index]) if x.ndim == 5 else x

@@ -1,4 +1,4 @@
-"""Grids of patches: the order of merged squares, and positions learned on a square."""
+"""Grids of patches: their order in merged squares, and interpolation of position embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["bilinear_rows", "merged_places"]
 
 
 def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the row and the column of each patch, where squares of ``merge`` x ``merge`` follow each other."""
+    """Return the row and the column of each patch, in the order of squares of ``merge`` x ``merge`` patches."""
 
     def ordered(grid: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         split = grid.reshape(n_rows // merge, merge, n_cols // merge, merge)
@@ -22,7 +22,7 @@ def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.
 
 
 def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
-    """Stretch vectors of a square grid over ``n_rows`` x ``n_cols`` patches; corners stay corners.
+    """Interpolate a square grid of vectors to ``n_rows`` x ``n_cols`` patches: bilinear, with corners aligned.
 
     Args:
         table: float32 [side, side, n].

@@ -1,4 +1,4 @@
-"""Qwen3-VL (Bai et al. 2025), Qwen3.5 and 3.6: positions learned on a square, and rotation by row and column."""
+"""Qwen3-VL (Bai et al. 2025), Qwen3.5 and 3.6: learned position embeddings, and RoPE by row and column."""
 
 from __future__ import annotations
 
@@ -96,9 +96,10 @@ class Qwen3Vl:
         self.n_out = n_text * len(self.mergers)
 
     def rotation(self, weights: Weights, head_dim: int) -> RopeSpec:
-        """The first half of the pairs turns by the row, the second by the column, both with the same frequencies.
+        """Return RoPE whose first half of pairs rotates by the row, the second by the column, at the same frequencies.
 
-        One spectrum runs over all pairs, so its base is squared, and the second half is brought back to its beginning.
+        RopeSpec has one series of frequencies over all pairs.  With the base squared, its first half is the wanted
+        series; the factors rescale the second half to repeat it.
         """
         quarter = head_dim // 4
         factors = np.repeat(np.array([1.0, 1.0 / THETA], np.float32), quarter)
