@@ -6,7 +6,7 @@ Oracle: the same requests with steps of any length; the numbers of steps, worked
 from __future__ import annotations
 
 import pytest
-from quire.engine import LLM
+from quire.engine import LLM, EngineConfig
 from quire.errors import RequestError
 from quire.params.sampling import SamplingParams
 
@@ -36,4 +36,4 @@ def test_a_prompt_is_read_in_parts_that_fit_the_time() -> None:
 @pytest.mark.parametrize("step_s", [0, -1.0, 1e9, float("nan"), True, "1"])
 def test_an_invalid_time_is_rejected(step_s: object) -> None:
     with pytest.raises(RequestError, match=r"^\[engine\] step_s "):
-        LLM(step_s=step_s)  # type: ignore[arg-type]
+        EngineConfig(step_s=step_s)  # type: ignore[arg-type]

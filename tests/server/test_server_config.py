@@ -83,7 +83,18 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     arguments += ["--load", "copy", "--packed-cache", "folder", "--device", "cpu", "--deterministic"]
     arguments += ["--policy", "fifo", "--max-sequences", "3", "--cache-blocks", "9", "--batch-size", "8"]
     arguments += ["--step-time", "0.5", "--snapshot-tokens", "64", "--quantize", "Q8_0"]
-    arguments += ["--mmproj", "m.gguf", "-md", "d.gguf", "--speculation", "auto", "--draft-max", "8", "--draft-min", "1"]
+    arguments += [
+        "--mmproj",
+        "m.gguf",
+        "-md",
+        "d.gguf",
+        "--speculation",
+        "auto",
+        "--draft-max",
+        "8",
+        "--draft-min",
+        "1",
+    ]
     arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU", "--n-cpu-ffn", "1", "--fit", "off", "--fit-target", "512"]
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
     engine = opened(monkeypatch, *arguments)[2]
