@@ -60,8 +60,8 @@ def test_beside(name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        (SUB_INTERPRETER, "[quire] the interpreter must be the main one of its process but is a sub-interpreter"),
-        (WITHOUT_LOCK, "[quire] Python must have its global lock but runs without"),
+        (SUB_INTERPRETER, "[quire] sub-interpreters"),
+        (WITHOUT_LOCK, "[quire] Python runs without the GIL"),
     ],
 )
 def test_refused_interpreters(program: str, said: str) -> None:

@@ -1,7 +1,7 @@
-"""Which interpreters Quire's native modules run in: the main one of a process, with its global lock.
+"""Check that Quire runs in the main interpreter of a process, with the GIL.
 
-They keep types and caches for the process, and so does NumPy, so that a sub-interpreter is refused; and they count on
-the lock, so that Python without it is refused.
+The native modules, like NumPy, keep types and caches for the process, so sub-interpreters are rejected.  They also rely
+on the GIL.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ __all__ = ["check_interpreter"]
 
 
 def check_interpreter() -> None:
-    """ImportError, which says what to do, where the interpreter is none that Quire runs in."""
+    """Raise an ImportError that says what to do if Quire cannot run in this interpreter."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise ImportError(
-            "[quire] Python must have its global lock but runs without: start it with PYTHON_GIL=1, or use a build with"
-            " the lock"
+            "[quire] Python runs without the GIL, which Quire needs: set PYTHON_GIL=1, or use a build with the GIL"
         )
     if not _is_main():
-        raise ImportError(
-            "[quire] the interpreter must be the main one of its process but is a sub-interpreter: use threads, which"
-            " share a model, or processes"
-        )
+        raise ImportError("[quire] sub-interpreters are not supported: use threads, which share a model, or processes")
 
 
 def _is_main() -> bool:
@@ -38,5 +34,5 @@ def _is_main() -> bool:
 
 
 def _number(found: Any) -> int:
-    """The interpreter's number; since 3.13 it comes with the way that the interpreter was made."""
+    """Return the interpreter's number; since 3.13 it comes in a tuple."""
     return int(found[0] if isinstance(found, tuple) else found)

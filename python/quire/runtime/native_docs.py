@@ -1,4 +1,4 @@
-"""Docstrings of native classes at run time: those of their stubs."""
+"""Docstrings of native classes at run time, read from their stubs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def describe(module: ModuleType) -> None:
 
 @cache
 def _docs(module: str) -> dict[str, str]:
-    """By class: its own docstring, and below it those of its methods, which cannot have any at run time."""
+    """Return the docstring of each class, followed by those of its methods, which cannot have any at run time."""
     path = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".pyi")
     if not path.is_file():  # a program that was packed without the stubs
         return {}
