@@ -221,7 +221,7 @@ class ChatTemplate:
         }
 
     def _message(self, message: dict[str, Json]) -> dict[str, Json]:
-        """Return a message whose role counts as the template's text if templates know that role."""
+        """Mark a role that the template knows as the template's own text, rather than the user's."""
         return {
             key: own(value) if key == "role" and isinstance(value, str) and value in self._known_roles else value
             for key, value in message.items()

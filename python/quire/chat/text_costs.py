@@ -70,7 +70,7 @@ def charge_sum(texts: Sequence[str], n_more: int = 0) -> None:
 def charge_percent(text: str, values: Any) -> None:
     """Charge for ``text % values``."""
     if "(" in text and re.search(r"%\([^)]*\(", text):
-        raise CapacityError("[chat template] a name in a format has parentheses")
+        raise CapacityError("[chat template] a % format has a name with parentheses")
     n_fields = width = 0
     for field in PERCENT_FIELD.finditer(text):
         n_fields += 1

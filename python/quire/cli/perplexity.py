@@ -46,12 +46,12 @@ class _Text:
     "--chunks", type=click.IntRange(-1), default=-1, metavar="N", help="Use at most N chunks of the text [all]."
 )
 @click.option("--ppl-stride", "stride", type=click.IntRange(0), default=0, metavar="N",
-              help="Use windows N tokens apart and score the last N tokens of each; 0: chunks.")  # fmt: skip
+              help="Score the last N tokens of windows that start N tokens apart; 0: separate chunks.")  # fmt: skip
 @click.option("--parse-special", is_flag=True, help="Parse control tokens written in the text.")
 @click.option("--kl-divergence-base", "--save-all-logits", "base_file", type=click.Path(dir_okay=False, path_type=Path),
               metavar="FILE", help="Write the log-probabilities to FILE; with --kl-divergence, read those of the"
               " unquantized model from it.")  # fmt: skip
-@click.option("--kl-divergence", is_flag=True, help="Measure the divergence from the model of --kl-divergence-base.")
+@click.option("--kl-divergence", is_flag=True, help="Measure the divergence from those log-probabilities.")
 @click.option("--kl-base", type=_FILE, metavar="FILE", help="Short for --kl-divergence --kl-divergence-base FILE.")
 @click.option("--hellaswag", is_flag=True, help="The file of -f has HellaSwag tasks, six lines each.")
 @click.option("--hellaswag-tasks", type=click.IntRange(1), default=400, show_default=True, metavar="N",

@@ -1,6 +1,6 @@
 """The core of ``LLM`` and ``AsyncLLM``: every verb up to the requests that it runs, and its result after that.
 
-The two differ only in how they wait, so that each verb is here once: as a ``Call`` or a ``Stream``.
+The two differ only in how they wait, so each verb is implemented once, here, as a ``Call`` or a ``Stream``.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def arguments_of(
 
 
 def _free(key: str, schema: object, required: bool, definitions: Mapping[str, object]) -> Argument:
-    """Return an argument with any value, as JSON if its schema allows no strings."""
+    """Return an argument that takes any value; if its schema allows no strings, the value is JSON."""
     schema = followed(schema, definitions)
     kinds = _kinds(schema, definitions) if isinstance(schema, Mapping) else None
     return Argument(key, required, None if kinds is None or "string" in kinds else ANY_VALUE)

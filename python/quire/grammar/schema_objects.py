@@ -121,7 +121,7 @@ def sized(made: dict[str, Any], said: Mapping[str, Any], place: Place) -> None:
 def _combinations(
     required: list[str], optional: list[str], least: int, most: int | None, place: Place
 ) -> list[dict[str, Any]]:
-    """Return the sets of keys that may occur together; without ``most``, others may join them."""
+    """Return the sets of keys that may occur together; if ``most`` is None, an object may have more keys."""
     first = max(least - len(required), 0)
     last = first if most is None else min(most - len(required), len(optional))
     if first > len(optional) or last < first:

@@ -35,7 +35,7 @@ _NOT_YET = {
 
 @dataclass(frozen=True)
 class Preset:
-    """A model under a name of its own.
+    """A registered name: a model with its default options.
 
     ``options`` are engine options by their long command-line names, ``sampling`` fields of ``SamplingParams``.
     """

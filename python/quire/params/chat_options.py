@@ -64,9 +64,11 @@ class ChatOptions:
     tool_format: str = declared("auto", ChatOption(
         rule=Text(), doc="A format of docs/tool_calls.md, auto for the template's own, none to leave calls in the text",
     ))
-    reasoning_format: str = declared("auto", ChatOption(rule=Text(), doc="The same for reasoning"))
+    reasoning_format: str = declared("auto", ChatOption(
+        rule=Text(), doc="A format of reasoning, auto for the template's own, none to leave it in the text",
+    ))
     reasoning_budget: int | None = declared(None, ChatOption(
-        rule=Int(optional=True), doc="End reasoning after this many tokens; each token then waits for Python",
+        rule=Int(optional=True), doc="End reasoning after this many tokens; slower, as Python then runs for each token",
     ))
     template_values: Mapping[str, object] | None = declared(None, ChatOption(
         rule=_Values(optional=True), doc="More variables for the template",
@@ -87,9 +89,9 @@ class ChatOptions:
     ))
     cut_prompt: bool = declared(False, ChatOption(
         rule=Bool(), keyword=False,
-        doc="If dropping turns is not enough, also drop tokens of the prompt behind the first keep_tokens",
+        doc="If dropping turns is not enough, also drop tokens of the prompt after the first keep_tokens",
     ))
-    keep_tokens: int = declared(0, ChatOption(rule=Int(), keyword=False, doc="See cut_prompt"))
+    keep_tokens: int = declared(0, ChatOption(rule=Int(), keyword=False, doc="First tokens that cut_prompt keeps"))
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -120,7 +120,7 @@ class EngineConfig:
         doc="Each device's share of the layers, in proportion", aliases="tensor_parallel_size",
     ))
     main_gpu: int = declared(0, EngineOption(
-        rule=Int(0, 63), flags="-mg --main-gpu", metavar="N", doc="Which of several devices to use alone, from 0",
+        rule=Int(0, 63), flags="-mg --main-gpu", metavar="N", doc="Use only this device, numbered from 0",
     ))
     n_ctx: int | None = declared(None, EngineOption(
         rule=Int(1, 2**24, optional=True), flags="-c --ctx-size", metavar="N", none="as memory allows",
@@ -192,7 +192,7 @@ class EngineConfig:
     ))
     step_s: float | None = declared(None, EngineOption(
         rule=Float(0.0, 3600.0, open_below=True, optional=True), flags="--step-time", metavar="S", server_only=True,
-        doc="Seconds that a step may take, if reading less of a prompt makes it shorter", none="any",
+        doc="Target seconds per step: prompts are read in smaller parts to meet it", none="any",
     ))
     snapshot_tokens: int = declared(1024, EngineOption(
         rule=Int(1, 2**24), flags="--snapshot-tokens", metavar="N",
@@ -214,7 +214,7 @@ class EngineConfig:
         none="auto with a draft, else grammar", aliases="speculative_config",
         doc="What proposes tokens for requests that do not say: auto (everything there is), off, draft (the draft"
         " model), eagle (the head), mtp (layers of the model's file that predict later tokens), lookup (earlier text)"
-        " or grammar (where a form leaves no choice)",
+        " or grammar (where structured output leaves no choice)",
     ))
     draft_max: int = declared(16, EngineOption(
         rule=Int(1, 64), flags="--draft-max", metavar="N", aliases="num_speculative_tokens",

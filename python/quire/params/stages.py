@@ -31,6 +31,6 @@ _SPELLINGS = {
 
 
 def stage_named(text: str) -> str:
-    """Return the stage that any spelling of llama.cpp stands for; another text as it is."""
+    """Return the stage for any of llama.cpp's spellings; other text is returned normalized."""
     name = text.strip().lower().replace("-", "_")
     return _SPELLINGS.get(name, name)

@@ -1,4 +1,4 @@
-"""GigaChat 3.1: a JSON object after ``<|function_call|>``.  GigaChat 3: after the header of a separate turn."""
+"""GigaChat: a call is a JSON object, after ``<|function_call|>`` (3.1) or after the header of a separate turn (3)."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ __all__ = ["cache_dtype", "kernel_set_of", "packed_cache_of"]
 def cache_dtype(kv_dtype: KvDType, kernel_set: KernelSet | None, *, is_kept: bool = True) -> CacheDType:
     """Return the type of the cache, with ``"auto"`` resolved for these kernels (None: ggml's).
 
-    Most models were trained in BF16, which is as large as F16.  F16 is multiplied as F32, at half the rate of BF16 on
-    processors with instructions for that.  A cache that only a step needs (``is_kept`` false) is F32.
+    Most models were trained in BF16, which is as large as F16.  Products of F16 are computed in F32, which takes twice
+    as long as BF16 on processors with BF16 instructions.  A cache that only a step needs (``is_kept`` false) is F32.
     """
     if kv_dtype != "auto":
         return kv_dtype

@@ -140,7 +140,7 @@ def open_reader(
 
     ``repack``: as in ``Executor``; None: by the options.
     """
-    if config.device == "default":  # callers with a reader of their own
+    if config.device == "default":  # callers that opened the file themselves
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
     devices = devices_of(config)
     # Converted tensors must not fill the host's memory on their way to a device, so the fit uses the shapes alone.

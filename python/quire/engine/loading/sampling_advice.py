@@ -23,5 +23,5 @@ def advised_sampling(metadata: Metadata) -> Mapping[str, object]:
         params = SamplingParams(**advice)  # type: ignore[arg-type]
     except RequestError as error:
         raise LoadError(f"[loader] general.sampling or quire.sampling of the file is invalid: {error}") from error
-    # Defaults too: a file that says temperature 1 means it.
+    # Values that equal Quire's defaults are kept too: the file asks for them.
     return MappingProxyType({name: getattr(params, name) for name in advice})
