@@ -65,7 +65,7 @@ class DeltaAttention:
 
 
 def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
-    """Take a vector stored with dimensions of 1; some files have one more in front."""
+    """Take a vector that files store with dimensions of size 1, of which some files have one more in front."""
     has_more = weights.n_rows(name) == 1 and stored[0] != 1
     before = (1,) * (4 - len(stored)) if has_more else ()
     return weights.tensor(name, shape, vector=True, stored=(*before, *stored))

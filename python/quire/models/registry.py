@@ -226,7 +226,7 @@ def load_model(
     Raises:
         UnsupportedError: The architecture is unknown (the message lists those that are known), one of its keys is
             unsupported, or an adapter changes a tensor that cannot be changed.
-        LoadError: Keys or tensors do not fit, of the file or of an adapter.
+        LoadError: Keys or tensors of the file or of an adapter do not fit.
     """
     for adapter in adapters:
         adapter.check(reader.metadata.text("general.architecture"))

@@ -74,8 +74,8 @@ def rope_spec(
         layout: "half" rotates dimension i with i + n_dims / 2, "interleaved" 2 i with 2 i + 1.
         freq_base: Replaces the file's base; scaling then does not apply (Gemma 3's local layers).
         factors: See ``frequency_factors``.
-        attn_factor: Replaces the file's factor of queries and keys beyond YaRN's own.
-        sections: How many pairs of a head rotate by time, height and width, interleaved; empty: all by the position.
+        attn_factor: Scales queries and keys in place of the file's factor; YaRN's own factor still applies.
+        sections: Number of pairs that rotate by time, by height and by width, interleaved; empty: all by the position.
 
     Raises:
         LoadError: A value is out of range.

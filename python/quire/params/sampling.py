@@ -138,7 +138,7 @@ class SamplingParams:
     ))
     xtc_threshold: float = declared(0.1, Parameter(
         rule=_SHARE, flags="--xtc-threshold", gguf="general.sampling.xtc_threshold", routes=_OWN,
-        doc="Least probability of a top choice; the least likely one stays",
+        doc="Probability that makes a token a top choice; XTC keeps the least likely of them",
         page=Slider("XTC threshold", 1, 0.05, rare=True),
     ))
     min_keep: int = declared(0, Parameter(
@@ -227,7 +227,7 @@ class SamplingParams:
         doc="Return the log-probability of each sampled token, with this many alternatives (at most 20)",
     ))
     prompt_logprobs: int | None = declared(None, Parameter(
-        rule=Int(0, 20, optional=True), doc="The same for the tokens of the prompt",
+        rule=Int(0, 20, optional=True), doc="Return the log-probability of each prompt token, with this many alternatives (at most 20)",
     ))
     processed_logprobs: bool = declared(False, Parameter(
         rule=Bool(), doc="Return log-probabilities of the final distribution, after all stages",
@@ -250,7 +250,7 @@ class SamplingParams:
         " (speculation.md)",
     ))
     prediction: str | None = declared(None, Parameter(
-        rule=Text(optional=True), native=False, doc="Most of the expected answer; never changes the answer",
+        rule=Text(optional=True), native=False, doc="Expected answer, to draft tokens from; never changes the answer",
     ))
 
     # fmt: on

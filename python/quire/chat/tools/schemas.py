@@ -38,7 +38,7 @@ class ValueSchema:
 
     @cached_property
     def types(self) -> frozenset[str] | None:
-        """The names of the types that the schema allows; None for any.  ``number`` comes with ``integer``."""
+        """The names of the types that the schema allows; None for any.  ``number`` implies ``integer``."""
         return self._types_of(self.said, {}, 0)
 
     @property

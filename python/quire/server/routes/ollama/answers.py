@@ -225,7 +225,7 @@ class _Shape(ABC):
 
 class _GenerateShape(_Shape):
     def __init__(self, model: str, messages: list[dict[str, Any]]) -> None:
-        """Create the shape; ``messages`` is the conversation, which the last line returns together with the answer."""
+        """Store the conversation; the last line of the answer returns it, with the answer, as ``context``."""
         super().__init__(model)
         self._messages = messages
         self._said: list[str] = []
