@@ -33,7 +33,9 @@ def _common(options: str) -> Section:
     return _section("Common options", options)
 
 
-_MODEL = _section("Model and download", "path hf_repo hf_file hf_token offline adapters quantize load packed_cache")
+_MODEL = _section(
+    "Model and download", "path hf_repo hf_file hf_token offline mmproj adapters quantize load packed_cache"
+)
 _CHAT = _section(
     "Chat and thinking",
     "system system_file reasoning reasoning_effort reasoning_budget reasoning_format template_values chat_template"
@@ -56,7 +58,8 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "run": (
         _common("path system max_tokens temperature seed n_ctx gpu_layers threads json_schema as_json"),
         _section(
-            "Input and output", "prompt prompt_file escape raw conversation no_stream output hide_thinking verbose"
+            "Input and output",
+            "prompt prompt_file images escape raw conversation no_stream output hide_thinking verbose",
         ),
         _CHAT, _FORM, _SAMPLING, *_ENGINE,
     ),

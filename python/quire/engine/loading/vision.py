@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader
-from ..vision import Vision, VisionEncoder
 
 if TYPE_CHECKING:
     from ..._native.core import Device
     from ...params.engine_options import EngineConfig
     from ...tokenizer import Tokenizer
+    from ..vision import Vision
 
 __all__ = ["opened_vision", "vision_source"]
 
@@ -50,6 +50,8 @@ def opened_vision(config: EngineConfig, tokenizer: Tokenizer | None, device: Dev
         return None
     if tokenizer is None:
         raise UnsupportedError("[vision] images need a model with a vocabulary")
+    from ..vision import Vision, VisionEncoder  # late: it imports numpy
+
     path = Path(config.mmproj)
     with ExitStack() as stack:
         reader = _folder_reader(stack, path) if path.is_dir() else GGUFReader(path)
