@@ -227,7 +227,8 @@ class SamplingParams:
         doc="Return the log-probability of each sampled token, with this many alternatives (at most 20)",
     ))
     prompt_logprobs: int | None = declared(None, Parameter(
-        rule=Int(0, 20, optional=True), doc="Return the log-probability of each prompt token, with this many alternatives (at most 20)",
+        rule=Int(0, 20, optional=True),
+        doc="Return the log-probability of each prompt token, with this many alternatives (at most 20)",
     ))
     processed_logprobs: bool = declared(False, Parameter(
         rule=Bool(), doc="Return log-probabilities of the final distribution, after all stages",
