@@ -1,4 +1,4 @@
-// Tokens that are matched as they stand before the rest of a text is tokenized: control and user-defined tokens.
+// Added tokens, which are matched literally before the rest of a text is tokenized: control and user-defined tokens.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace quire::tokenizer {
 
 struct AddedToken {
     int32_t id = 0;
-    bool control = false;     // matched only where the caller parses control tokens
-    bool left_strip = false;  // takes the white space before it
-    bool right_strip = false; // takes the white space after it
-    bool single_word = false; // only between characters that are no \w
+    bool control = false;     // matched only if the caller parses control tokens
+    bool left_strip = false;  // includes the white space before it
+    bool right_strip = false; // includes the white space after it
+    bool single_word = false; // matched only between characters that are not \w
 };
 
-// Part of a text whose author is not trusted: no control token is matched in it, nor across its border.
+// An untrusted part of a text: control tokens are not matched in it or across its ends.
 struct Range {
     size_t begin, end;
 };
@@ -28,10 +28,10 @@ enum class Control { plain, parsed };
 
 struct MatchRules {
     Control control = Control::plain;
-    const std::vector<Range> *literal = nullptr; // ascending and apart, or null
+    const std::vector<Range> *literal = nullptr; // ascending, without overlaps; or null
 };
 
-// The longest token at the leftmost place, by a trie.
+// Finds the leftmost added tokens, of several at one place the longest, with a trie.
 class AddedTokens {
   public:
     bool empty() const { return tokens_.empty(); }
@@ -54,7 +54,7 @@ class AddedTokens {
         tokens_.push_back(token);
     }
 
-    // `text_piece(begin, end)` and `token(id)` in turn for text[begin, end).
+    // Call `text_piece(begin, end)` and `token(id)` for the parts of text[begin, end), in order.
     template <class TextPiece, class Token>
     void partition(const char *text, size_t begin, size_t end, const MatchRules &rules, TextPiece &&text_piece,
                    Token &&token) const {
@@ -86,7 +86,7 @@ class AddedTokens {
 
   private:
     struct Node {
-        uint32_t child = 0, sibling = 0; // 0: none, as the root is nobody's child
+        uint32_t child = 0, sibling = 0; // 0 means none, because the root is never a child
         int32_t token = -1;
         uint8_t byte = 0;
     };
@@ -144,13 +144,13 @@ class AddedTokens {
     std::array<bool, 256> starts_{};
 };
 
-// A text between added tokens, or, where `id` is not -1, an added token.
+// A text between added tokens, or an added token if `id` is not -1.
 struct Fragment {
     int32_t id;
     Range text;
 };
 
-// What a tokenizer's `partition` finds, in order.
+// The results of a tokenizer's `partition`, in order.
 template <class Tokenizer>
 std::vector<Fragment> fragments_of(const Tokenizer &tokenizer, std::string_view text, const MatchRules &rules) {
     std::vector<Fragment> found;

@@ -1,6 +1,5 @@
-// A regular expression as a table: the state after every character, made in advance.  A state is the ordered list of
-// the program's places that are still alive, so that the match is the one a backtracking machine finds first, in time
-// linear in what is read.
+// A regular expression compiled to a table of state transitions.  A state is the ordered list of the program's live
+// places, so the match is the one that a backtracking machine finds first, in linear time.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 
 namespace quire::tokenizer {
 
-// From a character to its column: characters that no set of the program tells apart share one.
+// Maps a character to its column.  Characters share a column if no set of the program distinguishes them.
 class ColumnTable {
   public:
     explicit ColumnTable(const Program &program) {
@@ -38,10 +37,10 @@ class ColumnTable {
         for (size_t i = 0; i < 128; ++i) ascii_[i] = (*this)[static_cast<uint32_t>(i)];
     }
 
-    uint8_t invalid = 0; // a byte that is no UTF-8
+    uint8_t invalid = 0; // the column of bytes that are not UTF-8
 
     size_t size() const { return members_.size(); }
-    // Whether the set has the characters of the column.
+    // True if the set contains the characters of the column.
     bool has(size_t column, size_t set) const { return members_[column][set]; }
     uint8_t operator[](uint32_t code) const { return blocks_[index_[code >> 8] + (code & 0xff)]; }
     uint8_t ascii(uint8_t byte) const { return ascii_[byte]; }
@@ -52,11 +51,11 @@ class ColumnTable {
         for (size_t set = 0; set < member.size(); ++set) member[set] = has(program.sets[set]);
         const auto [place, is_new] = numbers_.emplace(member, static_cast<uint8_t>(members_.size()));
         if (is_new) members_.push_back(member);
-        if (members_.size() > 250) throw std::invalid_argument("tells too many kinds of characters apart");
+        if (members_.size() > 250) throw std::invalid_argument("distinguishes too many kinds of characters");
         return place->second;
     }
 
-    // Blocks of one column are shared.
+    // Blocks with a single column are shared.
     void fill(uint32_t first, uint32_t end, uint8_t column, std::vector<uint8_t> &block) {
         while (first < end) {
             if (block.empty() && (first & 0xff) == 0 && end - first >= 256) {
@@ -86,10 +85,10 @@ class ColumnTable {
 
 class Automaton {
   public:
-    // Throws std::invalid_argument for an expression that is malformed, not known, or may match nothing.
+    // Throws std::invalid_argument if the expression is malformed, unsupported, or can match the empty string.
     explicit Automaton(std::string_view expression) : Automaton(ExpressionParser::parse(expression)) {}
 
-    // The end of the match that begins at `at`, or `at` for none.
+    // Return the end of the match that starts at `at`, or `at` if there is none.
     size_t match(const char *text, size_t at, size_t end) const {
         size_t found = at;
         uint32_t state = start_;
@@ -112,8 +111,8 @@ class Automaton {
         return table_[state + end_column_] & 1 ? end : found;
     }
 
-    // Where to look next when nothing matches at `at`: behind the run that the expression must begin with, all of
-    // which would fail alike, or behind one character.
+    // Return the next place to try if nothing matches at `at`: after one character, or after the run that the
+    // expression must start with, as it would fail everywhere in it.
     size_t after_failure(const char *text, size_t at, size_t end) const {
         do {
             const Code c = code_at(text, at, end);
@@ -138,7 +137,7 @@ class Automaton {
             const Places places = states_[number]; // a copy: states_ grows
             for (size_t column = 0; column < width_; ++column) {
                 const uint32_t entry = step(program, places, column);
-                if (number * width_ == start_ && (entry & 1)) throw std::invalid_argument("may match nothing");
+                if (number * width_ == start_ && (entry & 1)) throw std::invalid_argument("can match the empty string");
                 table_[number * width_ + column] = entry;
             }
         }
@@ -159,13 +158,13 @@ class Automaton {
 
     bool has(size_t column, uint32_t set) const { return column != end_column_ && columns_.has(column, set); }
 
-    // What is alive after a character of `column`: the new state, and whether what was read before it matches.
+    // The state after a character of `column`, and whether the text before that character is a match.
     uint32_t step(const Program &program, const Places &places, size_t column) {
         Places next;
         std::vector<bool> seen(program.code.size()), listed(program.code.size());
         bool matches = false;
         for (const uint32_t place : places) {
-            if (matches) break; // of lower precedence
+            if (matches) break; // the other places have lower precedence
             follow(program, place, column, seen, [&](const Instruction &at) {
                 if (matches) return;
                 if (at.operation == Operation::match) {
@@ -179,7 +178,7 @@ class Automaton {
         return state_of(next) << 1 | (matches ? 1 : 0);
     }
 
-    // The `take` and `match` instructions that are reached from `place` before a character of `column`, in order.
+    // Visit the `take` and `match` instructions that `place` reaches before a character of `column`, in order.
     template <class Sink>
     void follow(const Program &program, uint32_t place, size_t column, std::vector<bool> &seen, Sink &&sink) const {
         Places pending{place};
@@ -204,8 +203,8 @@ class Automaton {
         }
     }
 
-    // A possessive repeat is read as a greedy one.  That is the same where what follows cannot go on inside the run,
-    // or can always end behind it.
+    // A possessive repeat is treated as a greedy one.  That is equivalent if the rest cannot match inside the run or
+    // can always match after it; this checks that.
     void check_possessive(const Program &program) const {
         for (const Instruction &code : program.code) {
             if (code.operation != Operation::possessive) continue;
@@ -224,12 +223,12 @@ class Automaton {
                 }
             }
             if (goes_on_inside && !ends_behind) {
-                throw std::invalid_argument("has a possessive repeat that forbids what could match");
+                throw std::invalid_argument("has a possessive repeat that excludes possible matches");
             }
         }
     }
 
-    // An expression that begins with S+ or S* fails at each character of a run of S if it fails at the first.
+    // An expression that starts with S+ or S* fails everywhere in a run of S if it fails at the first character.
     void find_leading_run(const Program &program) {
         const Instruction &first = program.code[program.start];
         uint32_t set = 0;
@@ -250,9 +249,9 @@ class Automaton {
     ColumnTable columns_;
     size_t end_column_, width_; // the end of the text has a column of its own, the last
     uint32_t start_ = 0;
-    std::vector<uint32_t> table_; // the next state, times the width, and in the lowest bit whether there is a match
+    std::vector<uint32_t> table_; // the next state times the width; the lowest bit is set if there is a match
     std::vector<bool> leading_run_;
-    std::vector<Places> states_; // while it is made
+    std::vector<Places> states_; // only during construction
     std::map<Places, uint32_t> numbers_;
 };
 

@@ -18,21 +18,22 @@
 
 namespace quire::tokenizer {
 
-// The numbers of GGUF's `tokenizer.ggml.token_type`.
+// The numbers of GGUF's key `tokenizer.ggml.token_type`.
 enum class TokenKind : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
 
-// Added tokens of the first stage are matched in the text as it came, those of the second after normalization.
+// Added tokens of the first stage are matched in the original text, those of the second after normalization.
 enum class Stage { both, second };
 
-// Filled once (tokens in the order of their ids, `end_tokens`, added tokens and merges, `end_merges`), then constant:
-// any number of threads may encode.
-// A piece is what merges make: a token, or a hidden piece, which is a step on the way and no token; in the result a
-// hidden piece falls apart into its bytes' tokens.
+// A vocabulary with merges.  It is filled once (tokens in the order of their ids, `end_tokens`, added tokens and
+// merges, `end_merges`) and then constant, so any number of threads may encode.
+//
+// A piece is the result of merges: a token, or a hidden piece, which is only an intermediate step.  A hidden piece that
+// is left over is replaced by the tokens of its bytes.
 class BytePairModel : public MergeSink {
   public:
     std::vector<Pass> passes;
-    bool ignore_merges = false; // a word that is a token is not merged
-    int32_t unknown_id = -1;    // for bytes without a token; -1: such bytes are left out before merging
+    bool ignore_merges = false; // words that are tokens are taken whole, without merging
+    int32_t unknown_id = -1;    // for bytes without a token; -1 drops such bytes before merging
 
     void reserve(size_t n_tokens, size_t n_bytes, size_t n_merges) {
         pieces_.reserve(n_tokens + 256, n_bytes);
@@ -49,23 +50,23 @@ class BytePairModel : public MergeSink {
             kind == TokenKind::control || kind == TokenKind::unknown || kind == TokenKind::user_defined;
         pieces_.add(decodes && !literal ? std::string_view(buffer_) : text);
         indexed_.push_back(false);
-        // A control token must never come out of plain text, so merges cannot reach it.
+        // Plain text must never produce a control token, so merges cannot reach it.
         if (kind == TokenKind::control || kind == TokenKind::unknown || !decodes || text.empty()) return;
-        // Nor can they reach a user-defined token whose text would be other bytes in their alphabet.
+        // They cannot reach a user-defined token either if its text means other bytes in the byte-level alphabet.
         if (buffer_ != pieces_[id]) return;
         if (index_.insert(pieces_, buffer_, id)) {
             indexed_[id] = true;
         } else if (kind == TokenKind::normal) {
-            throw std::invalid_argument("tokens must be unique but '" + std::string(text) + "' is there twice");
+            throw std::invalid_argument("duplicate token '" + std::string(text) + "'");
         }
         longest_ = std::max(longest_, buffer_.size());
     }
 
     void end_tokens() {
         n_tokens_ = kinds_.size();
-        // Whatever the file says: a control token must never come out of plain text.
+        // Plain text must never produce a control token, even if the file says so.
         if (unknown_id >= 0 && kinds_.at(static_cast<size_t>(unknown_id)) != TokenKind::unknown) {
-            throw std::invalid_argument("the unknown token must be of the kind of unknown tokens but is not");
+            throw std::invalid_argument("the unknown token does not have the type of unknown tokens");
         }
         for (int byte = 0; byte < 256; ++byte) {
             const char c = static_cast<char>(byte);
@@ -74,7 +75,7 @@ class BytePairModel : public MergeSink {
     }
 
     void add_added_token(const AddedToken &token, bool normalized) {
-        const std::string_view text = pieces_[token.id]; // control and user-defined tokens show their text
+        const std::string_view text = pieces_[token.id]; // the text of control and user-defined tokens
         if (!text.empty()) added_[normalized ? 1 : 0].add(text, token);
     }
 
@@ -86,7 +87,7 @@ class BytePairModel : public MergeSink {
         if (n_left == 0 || buffer_.size() == n_left) throw_merge("");
         const std::string_view joined = buffer_;
         const uint32_t first = piece_of(joined.substr(0, n_left)), second = piece_of(joined.substr(n_left));
-        // Most vocabularies number tokens as merges make them: this guess saves a search in a big table.
+        // Most vocabularies number tokens in the order of merges, so this guess saves a lookup in a large table.
         if (last_joined_ >= n_tokens_ || pieces_[last_joined_] != joined) ++last_joined_;
         if (last_joined_ >= n_tokens_ || !indexed_[last_joined_] || pieces_[last_joined_] != joined) {
             last_joined_ = piece_of(joined);
@@ -126,7 +127,7 @@ class BytePairModel : public MergeSink {
         }
     }
 
-    // The first stage alone: pieces of text and ids, in turn.
+    // Only match added tokens of the first stage: visits pieces of text and ids, in order.
     template <class TextPiece, class Token>
     void partition(std::string_view text, const MatchRules &rules, TextPiece &&text_piece, Token &&token) const {
         added_[0].partition(text.data(), 0, text.size(), rules, text_piece, token);
@@ -145,12 +146,11 @@ class BytePairModel : public MergeSink {
     };
 
     [[noreturn]] static void throw_merge(std::string_view part) {
-        throw std::invalid_argument("a merge must join two words of the byte-level alphabet but has '" +
-                                    std::string(part) + "'");
+        throw std::invalid_argument("merge of '" + std::string(part) + "', which is not in the byte-level alphabet");
     }
 
     uint32_t add_hidden(std::string_view bytes) {
-        const std::string copy(bytes); // `bytes` may lie in pieces_, which grows
+        const std::string copy(bytes); // `bytes` may point into pieces_, which grows
         const auto piece = static_cast<uint32_t>(pieces_.size());
         pieces_.add(copy);
         index_.insert(pieces_, copy, piece);
@@ -180,7 +180,7 @@ class BytePairModel : public MergeSink {
         if (left_out_.any() && std::any_of(word.begin(), word.end(), [&](char c) { return is_left_out(c); })) {
             const uint32_t whole = ignore_merges && word.size() <= longest_ ? index_.find(pieces_, word) : none;
             if (whole != none && id_of(whole) >= 0) return emit(whole, ids);
-            // What stands on both sides of such a byte then stands side by side.
+            // The bytes on both sides of a dropped byte become neighbours.
             std::string kept;
             std::remove_copy_if(word.begin(), word.end(), std::back_inserter(kept),
                                 [&](char c) { return is_left_out(c); });
@@ -203,15 +203,15 @@ class BytePairModel : public MergeSink {
     size_t n_tokens_ = 0, longest_ = 0;
     uint32_t n_merges_ = 0;
     uint32_t last_joined_ = 0;
-    Strings pieces_; // the bytes that tokens show, then those of hidden pieces
+    Strings pieces_; // the bytes of tokens, then those of hidden pieces
     std::vector<TokenKind> kinds_;
-    std::vector<bool> indexed_;       // tokens that `index_` finds
+    std::vector<bool> indexed_;       // tokens in `index_`
     StringIndex index_;
     MergeIndex merges_;
     Joints joints_;
     Bytes bytes_;
-    std::bitset<256> merged_;   // bytes that are a part of merges by themselves
-    std::bitset<256> left_out_; // bytes that stand for nothing
+    std::bitset<256> merged_;   // single bytes that merges use
+    std::bitset<256> left_out_; // bytes without a token, which are dropped
     std::array<AddedTokens, 2> added_;
     WholeWords whole_;
     std::string buffer_;

@@ -50,7 +50,7 @@ def unpacked(data, n, only=None):
     for number in range(n) if only is None else only:
         wanted = number
         if wanted >= <size_t>n:
-            raise ValueError(f"packed strings must be {n} but number {wanted} is asked for")
+            raise ValueError(f"no string {wanted}: there are {n} packed strings")
         while i <= wanted:
             text = next_packed(packed, &at)
             i += 1
@@ -65,13 +65,13 @@ cdef class BytePairEncoder:
         cdef Py_ssize_t n = len(tokens)
         cdef object text
         if len(kinds) != n:
-            raise LoadError(f"[tokenizer] kinds must have one entry per token but has {len(kinds)} for {n} tokens")
+            raise LoadError(f"[tokenizer] {len(kinds)} token types for {n} tokens: expected one per token")
         self.model.ignore_merges = ignore_merges
         self.model.unknown_id = -1 if unknown_id is None else unknown_id
         try:
             read_passes(passes, self.model.passes)
         except ValueError as error:
-            raise UnsupportedError(f"[tokenizer] the pre-tokenizer must be known but {error}") from None
+            raise UnsupportedError(f"[tokenizer] unsupported pre-tokenizer: {error}") from None
         try:
             self.model.reserve(n, 8 * n, len(merges))
             if isinstance(tokens, PackedStrings):
@@ -83,7 +83,7 @@ cdef class BytePairEncoder:
             add_merges(merges, &self.model)
             self.model.end_merges()
         except RequestError:
-            raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not") from None
+            raise LoadError("[tokenizer] a token or merge is not UTF-8") from None
         except ValueError as error:
             raise LoadError(f"[tokenizer] {error}") from None
         self._add_added(added)
@@ -95,11 +95,11 @@ cdef class BytePairEncoder:
         for id in range(n):
             text = next_packed(packed, &at)
             if not is_utf8(text):
-                raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not")
+                raise LoadError("[tokenizer] a token or merge is not UTF-8")
             self.model.add_token(text, <TokenKind>(<int32_t>kinds[id]))
 
     cdef _add_added(self, object added):
-        """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""
+        """Register control and user-defined tokens, which are matched literally; `added` has their options."""
         cdef TokenKind kind
         cdef size_t id
         rules = {rule.id: rule for rule in added}
@@ -133,7 +133,7 @@ cdef class BytePairEncoder:
         check_length(view)
         if is_long(view.size()):
             with nogil:
-                ids.reserve(view.size())  # only what is used is ever taken from the system
+                ids.reserve(view.size())  # unused memory is never touched, so it costs nothing
                 self.model.encode(view, rules, stage, ids)
         else:
             self.model.encode(view, rules, stage, ids)
@@ -158,5 +158,5 @@ cdef class BytePairEncoder:
 
     cdef size_t _checked(self, size_t id) except? 0:
         if id >= self.model.n_tokens():
-            raise RequestError(f"[tokenizer] a token id must be below {self.model.n_tokens()} but is {id}")
+            raise RequestError(f"[tokenizer] token id {id} is out of range: there are {self.model.n_tokens()} tokens")
         return id

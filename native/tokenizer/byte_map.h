@@ -1,5 +1,5 @@
-// The byte-level alphabet of GPT-2: every byte is written as one printable character.
-// Printable Latin-1 bytes stand for themselves, the others are numbered from U+0100 on.
+// The byte-level alphabet of GPT-2, which writes every byte as one printable character.
+// Printable Latin-1 bytes are themselves; the others are numbered from U+0100 on.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@ class ByteMap {
         }
     }
 
-    // Append the bytes that `written` stands for; false (and rubbish appended) if a character stands for none.
+    // Append the bytes that `written` encodes; return false, with garbage appended, if a character is not in the
+    // alphabet.
     bool append(std::string_view written, std::string &bytes) const {
         for (size_t at = 0; at < written.size();) {
             const Character c = character_at(written.data(), at, written.size());

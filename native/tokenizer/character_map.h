@@ -1,5 +1,5 @@
-// SentencePiece's precompiled character map: a double array (Yata's Darts) from the byte strings to be replaced to
-// offsets of their replacements, which follow it, each ended by a zero.
+// SentencePiece's precompiled character map: a double-array trie (Yata's Darts) from strings to be replaced to the
+// offsets of their zero-terminated replacements, which follow it.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,25 @@ class CharacterMap {
   public:
     CharacterMap() = default;
 
-    // Throws std::invalid_argument where sizes do not fit; bad links inside are found when text is looked up and count
+    // Throws std::invalid_argument if sizes are inconsistent.  Invalid links inside are found during lookups and count
     // as the end of a string.
     explicit CharacterMap(std::string_view blob) {
         uint32_t n_bytes = 0;
-        if (blob.size() < sizeof n_bytes) throw_bad("must have a size in front");
+        if (blob.size() < sizeof n_bytes) throw_bad("it has no size");
         std::memcpy(&n_bytes, blob.data(), sizeof n_bytes);
         blob.remove_prefix(sizeof n_bytes);
-        if (n_bytes % sizeof(uint32_t) != 0 || n_bytes >= blob.size()) throw_bad("must hold the units it says it has");
+        if (n_bytes % sizeof(uint32_t) != 0 || n_bytes >= blob.size()) throw_bad("it is shorter than its size says");
         units_.resize(n_bytes / sizeof(uint32_t));
         std::memcpy(units_.data(), blob.data(), n_bytes);
         replacements_ = blob.substr(n_bytes);
-        if (replacements_.back() != '\0') throw_bad("must end with a zero");
+        if (replacements_.back() != '\0') throw_bad("the last replacement is not zero-terminated");
         check_offsets();
     }
 
     bool empty() const { return units_.empty(); }
 
-    // The length of the longest string at text[at, ...) that is replaced, and what replaces it; 0 for none.
+    // Return the length of the longest string at text[at, ...) that has a replacement, and the latter; 0 if there is
+    // none.
     size_t longest(std::string_view text, size_t at, std::string_view &replacement) const {
         size_t found = 0;
         if (units_.empty()) return 0;
@@ -50,14 +51,14 @@ class CharacterMap {
             const size_t offset = units_[node] & 0x7fffffff;
             if (offset >= replacements_.size()) break;
             found = i + 1 - at;
-            replacement = std::string_view(replacements_.data() + offset); // the blob ends with a zero
+            replacement = std::string_view(replacements_.data() + offset); // the blob is zero-terminated
         }
         return found;
     }
 
   private:
     [[noreturn]] static void throw_bad(const char *what) {
-        throw std::invalid_argument(std::string("the character map ") + what + " but does not");
+        throw std::invalid_argument(std::string("malformed character map: ") + what);
     }
     static uint32_t offset_of(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6); }
     static uint32_t label_of(uint32_t unit) { return unit & ((1u << 31) | 0xff); }
@@ -67,8 +68,8 @@ class CharacterMap {
         for (size_t i = 0; i < units_.size(); ++i) {
             if (!has_leaf(units_[i]) || (units_[i] >> 31) != 0) continue;
             const size_t leaf = i ^ offset_of(units_[i]);
-            if (leaf >= units_.size()) throw_bad("must link inside itself");
-            if ((units_[leaf] & 0x7fffffff) >= replacements_.size()) throw_bad("must replace by what it holds");
+            if (leaf >= units_.size()) throw_bad("a link leads outside");
+            if ((units_[leaf] & 0x7fffffff) >= replacements_.size()) throw_bad("a replacement is outside");
         }
     }
 
@@ -76,14 +77,14 @@ class CharacterMap {
     std::string replacements_;
 };
 
-// What is done to a stretch of text before SentencePiece's models see it.
-enum class Prefix : int32_t { none, first, every }; // the stretches that get a space before them
+// SentencePiece's normalization of spaces in a stretch of text.
+enum class Prefix : int32_t { none, first, every }; // the stretches that get a space in front
 struct SpaceRules {
     Prefix prefix = Prefix::none;
-    bool suffix = false;       // a space goes behind every stretch
-    bool merge_extra = false;  // spaces at both ends go, and all but one of a run
-    bool write_spaces = false; // a space is written U+2581
-    bool prefix_once = false;  // text that begins with a space gets no other in front
+    bool suffix = false;       // append a space to every stretch
+    bool merge_extra = false;  // remove spaces at both ends, and all but one of a run
+    bool write_spaces = false; // write spaces as U+2581
+    bool prefix_once = false;  // add no space in front of text that starts with one
 };
 
 class TextNormalizer {
@@ -98,7 +99,7 @@ class TextNormalizer {
         out.reserve(begin + text.size() + text.size() / 4 + 8);
         const bool prefixed = spaces.prefix == Prefix::every || (spaces.prefix == Prefix::first && is_first);
         if (prefixed && !spaces.prefix_once && !text.empty()) out.append(space);
-        size_t n_pending = 0; // spaces that wait for what comes next
+        size_t n_pending = 0; // spaces not written yet
         bool seen_other = false;
         auto add = [&](std::string_view part) {
             for (const char c : part) {
@@ -129,7 +130,7 @@ class TextNormalizer {
         if (spaces.merge_extra) n_pending = seen_other && n_pending > 0 ? 1 : 0;
         for (; n_pending > 0; --n_pending) out.append(space);
     }
-    // Bytes that are no UTF-8 become U+FFFD, as in SentencePiece.
+    // Bytes that are not UTF-8 become U+FFFD, as in SentencePiece.
     template <class Add> void map_each(std::string_view text, Add &&add) const {
         for (size_t at = 0; at < text.size();) {
             std::string_view replacement;

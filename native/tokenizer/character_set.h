@@ -1,4 +1,4 @@
-// Sets of characters, as regular expressions name them.
+// Sets of characters for regular expressions.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace quire::tokenizer {
 
-// The script property Han of Unicode 16.0.
+// The script Han of Unicode 16.0.
 inline constexpr uint32_t han_ranges[][2] = {
     {0x2e80, 0x2e99},   {0x2e9b, 0x2ef3},   {0x2f00, 0x2fd5},   {0x3005, 0x3005},   {0x3007, 0x3007},
     {0x3021, 0x3029},   {0x3038, 0x303b},   {0x3400, 0x4dbf},   {0x4e00, 0x9fff},   {0xf900, 0xfa6d},
@@ -20,8 +20,8 @@ inline constexpr uint32_t han_ranges[][2] = {
     {0x30000, 0x3134a}, {0x31350, 0x323af},
 };
 
-// Ranges, ascending and apart once `normalize` was called.  A byte that is no UTF-8 belongs to the sets that are
-// written as a complement.
+// A set of ranges, sorted and without overlaps after `normalize`.  Bytes that are not UTF-8 belong to sets written as a
+// complement.
 class CharacterSet {
   public:
     using Ranges = std::vector<std::pair<uint32_t, uint32_t>>; // first and last

@@ -8,7 +8,7 @@ from quire.errors import RequestError
 
 
 cdef class Detokenizer:
-    """Turns tokens into text one at a time and never splits a character.
+    """Decodes tokens one at a time, never splitting a character.
 
     Invalid bytes become U+FFFD, as in ``bytes.decode("utf-8", errors="replace")``: the parts joined are the same as
     decoding everything at once.
@@ -24,14 +24,14 @@ cdef class Detokenizer:
         self.strips = self.at_start = strip_first_space
 
     def push(self, id):
-        """The text that is complete with this token, often "" in the middle of a character.
+        """Return the text that this token completes, often "" in the middle of a character.
 
         Raises RequestError for an id outside the table.
         """
         cdef Py_ssize_t consumed
         cdef bytes data
         if not 0 <= id < len(self.table):
-            raise RequestError(f"[detokenizer] a token id must be below {len(self.table)} but is {id}")
+            raise RequestError(f"[detokenizer] token id {id} is out of range: there are {len(self.table)} tokens")
         data = self.table[id]
         if self.at_start and data:
             self.at_start = False
@@ -39,19 +39,19 @@ cdef class Detokenizer:
                 data = data[1:]
         if self.pending:
             data = self.pending + data
-        # Python 3.10 to 3.10.12 and 3.11 to 3.11.4 leave the count as it is where all bytes are ASCII (gh-99612).
+        # Python 3.10 to 3.10.12 and 3.11 to 3.11.4 do not set the count if all bytes are ASCII (gh-99612).
         consumed = len(data)
         text = PyUnicode_DecodeUTF8Stateful(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), "replace", &consumed)
         self.pending = data[consumed:]
         return text
 
     def finish(self):
-        """What is left of an unfinished character, as U+FFFD, or ""; begins anew."""
+        """Return U+FFFD for an unfinished character, otherwise ""; reset the decoder."""
         data, self.pending = self.pending, b""
         self.at_start = self.strips
         return data.decode("utf-8", "replace")
 
     @property
     def n_pending(self):
-        """Bytes held back: at most three."""
+        """The number of bytes held back, at most three."""
         return len(self.pending)

@@ -1,9 +1,9 @@
-// Regular expressions as pre-tokenizers use them: parsed into a program for a machine with ordered choices (Thompson's,
-// as Cox's "Regular Expression Matching: the Virtual Machine Approach" has it).
+// The regular expressions of pre-tokenizers, parsed into a program for a machine with ordered choices (Thompson's; see
+// Cox, "Regular Expression Matching: the Virtual Machine Approach").
 //
-// Known: alternatives, groups, (?i:...) , sets with ranges, properties, complements and &&, * + ? {n} {n,m} {n,}, and
-// where they only forbid what would fail anyhow the possessive *+ ++ ?+; one character of look-ahead; $ (the end of a
-// line, as Oniguruma has it).  The rest is refused by name.
+// Supported: alternatives, groups, (?i:...), sets with ranges, properties, complements and &&, * + ? {n} {n,m} {n,},
+// possessive *+ ++ ?+ if greedy repeats are equivalent, one character of look-ahead, and $ (the end of a line, as in
+// Oniguruma).  Anything else is an error that names it.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace quire::tokenizer {
 
 enum class Operation : uint8_t {
     take, // a character of set x, then y
-    fork, // x, and if that leads nowhere y
-    require, // the next character is one of set x; then y
-    forbid, // there is no next character or it is none of set x; then y
-    possessive, // a mark before what follows a possessive repeat of set x; then y
+    fork, // x, or y if x fails
+    require, // the next character is in set x; then y
+    forbid, // there is no next character, or it is not in set x; then y
+    possessive, // marks the end of a possessive repeat of set x; then y
     match,
 };
 
@@ -35,11 +35,11 @@ struct Instruction {
 
 struct Program {
     std::vector<CharacterSet> sets;
-    std::vector<Instruction> code; // begins at `start`
+    std::vector<Instruction> code; // execution starts at `start`
     uint32_t start = 0;
 };
 
-// Throws std::invalid_argument where the expression is malformed or has what is not known.
+// Throws std::invalid_argument if the expression is malformed or uses an unsupported feature.
 class ExpressionParser {
   public:
     static Program parse(std::string_view text) {
@@ -57,7 +57,7 @@ class ExpressionParser {
         Kind kind = Kind::sequence;
         uint32_t set = 0;
         std::vector<Node> parts;
-        uint32_t least = 0, most = 0; // of repeat; `unbounded`: any number
+        uint32_t least = 0, most = 0; // counts of a repeat; `unbounded` means no limit
         bool possessive = false;
     };
     static constexpr uint32_t unbounded = 0xffffffff, longest_repeat = 1024;
@@ -80,7 +80,7 @@ class ExpressionParser {
     }
     uint32_t take_code() {
         const Character c = character_at(text_.data(), at_, text_.size());
-        if (c.code == not_a_code) fail("bytes that are no UTF-8");
+        if (c.code == not_a_code) fail("bytes that are not UTF-8");
         at_ += c.n_bytes;
         return c.code;
     }
@@ -118,7 +118,7 @@ class ExpressionParser {
             found.least = found.most = integer();
             if (skip(",")) found.most = peek() == '}' ? unbounded : integer();
             if (!skip("}") || found.most < found.least) fail("a malformed count");
-            return found; // a + behind it repeats it, as in Oniguruma
+            return found; // a following + repeats it, as in Oniguruma
         } else {
             return std::nullopt;
         }
@@ -143,7 +143,7 @@ class ExpressionParser {
         if (skip("(?i:")) return group(true);
         if (skip("(?=")) return look_ahead(Kind::require);
         if (skip("(?!")) return look_ahead(Kind::forbid);
-        if (peek() == '(' && peek(1) == '?') fail("a group of a kind that is not known");
+        if (peek() == '(' && peek(1) == '?') fail("an unsupported kind of group");
         if (skip("(")) return group(ignore_case_);
         if (skip("[")) return of_set(bracket());
         if (skip("$")) {
@@ -174,7 +174,7 @@ class ExpressionParser {
         ignore_case_ = ignore_case;
         Node found = alternatives();
         ignore_case_ = outer;
-        if (!skip(")")) fail("a group without end");
+        if (!skip(")")) fail("an unclosed group");
         return found;
     }
 
@@ -192,13 +192,13 @@ class ExpressionParser {
         return {.kind = Kind::set, .set = static_cast<uint32_t>(program_.sets.size() - 1)};
     }
 
-    // A character, and under (?i:) those that differ from it in case: the Latin letters are enough, and those that
-    // Unicode folds to them.
+    // A character and, under (?i:), the characters that differ from it only in case.  Latin letters, and the characters
+    // that Unicode folds to them, are enough.
     CharacterSet one(uint32_t code) const {
         CharacterSet found;
         found.add(code, code);
         if (!ignore_case_) return found;
-        if (code >= 0x80) throw std::invalid_argument("ignores the case of a character that is no Latin letter");
+        if (code >= 0x80) throw std::invalid_argument("ignores the case of a character that is not a Latin letter");
         const uint32_t lower = code | 0x20;
         if (lower < 'a' || lower > 'z') return found;
         found.add(lower, lower);
@@ -243,7 +243,7 @@ class ExpressionParser {
         if (!skip("{")) fail("a property without a name");
         const bool circumflex = skip("^");
         while (more() && peek() != '}') name.push_back(text_[at_++]);
-        if (!skip("}")) fail("a property without end");
+        if (!skip("}")) fail("an unclosed property");
         CharacterSet found;
         if (name == "Han") {
             found.add_han();
@@ -265,14 +265,14 @@ class ExpressionParser {
         return found;
     }
 
-    // Behind a '['.
+    // Parse a set after its '['.
     CharacterSet bracket() {
         if (++depth_ > deepest_group) fail("sets too deep");
         const bool negated = skip("^");
         CharacterSet found;
-        std::optional<CharacterSet> met; // what stood before &&
+        std::optional<CharacterSet> met; // the set before &&
         for (bool first = true; peek() != ']' || first; first = false) {
-            if (!more()) fail("a set without end");
+            if (!more()) fail("an unclosed set");
             if (skip("&&")) {
                 found.normalize();
                 if (met)
@@ -312,7 +312,7 @@ class ExpressionParser {
         found.add(member);
     }
 
-    // Building, from the end of the expression: what a part leads to is there already.
+    // Building goes from the end of the expression, so that the successor of each part exists.
 
     uint32_t emit(Instruction instruction) {
         if (program_.code.size() >= largest_program) fail("too many parts");

@@ -1,5 +1,5 @@
-// Vectors for what is as long as a text.  From a few megabytes on, the C library asks the system for fresh pages each
-// time, and taking them one small page after the other costs as much as the work that is done in them.
+// Vectors as long as a text.  From a few megabytes on, the C library requests fresh pages from the system each time,
+// and faulting them in one small page at a time costs as much as the work done in them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Tokenizers that take the longest token at each place: WordPiece (within words) and RWKV's (over bytes).
+// Tokenizers that take the longest token at each place: WordPiece (within words) and RWKV (over bytes).
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace quire::tokenizer {
 
-// WordPiece (Wu et al. 2016) as BERT has it, over text that is normalized but for its white space: words are cut at
-// white space and around punctuation and Chinese characters; a word that tokens do not cover is one unknown token.
-// In the vocabulary a written space begins the tokens that begin words.
+// WordPiece (Wu et al. 2016) as in BERT, for text that is normalized except for its white space.  Words end at white
+// space and around punctuation and Chinese characters.  A word that tokens do not cover is one unknown token.  In the
+// vocabulary, tokens that start a word start with a written space.
 class WordPieceModel : public PieceModel {
   public:
-    // `drops_marks`: combining marks are left out (of text that is decomposed).
+    // `drops_marks` drops combining marks from decomposed text.
     WordPieceModel(const PieceTable &table, bool drops_marks) : table_(table), drops_marks_(drops_marks) {
         begins_.reserve(table.n_tokens());
         for (uint32_t id = 0; id < table.n_tokens(); ++id) {
             if (!table.is_matched(id)) continue;
             std::string_view text = table.texts()[id];
-            // By itself it is that character, which continues a word: no token that begins one is empty.
+            // A single U+2581 is that character and continues a word, because tokens that start a word are not empty.
             const bool begins = text != written_space && text.substr(0, written_space.size()) == written_space;
             text.remove_prefix(begins ? written_space.size() : n_escaping(text));
             (begins ? begins_ : continues_).add(text, static_cast<int32_t>(id));
@@ -58,10 +58,10 @@ class WordPieceModel : public PieceModel {
     }
 
   private:
-    static constexpr size_t longest_word = 100; // characters; longer ones are unknown
+    static constexpr size_t longest_word = 100; // in characters; longer words are unknown
 
-    // A token that goes on with U+2581 has its ## before it, to be told from those that begin a word: the bytes of
-    // that.
+    // The bytes of an escaping prefix: a token that continues a word with U+2581 keeps its ##, to distinguish it from
+    // tokens that start a word.
     static size_t n_escaping(std::string_view text) {
         size_t at = 0;
         while (text.substr(at, 2) == "##") at += 2;
@@ -79,7 +79,7 @@ class WordPieceModel : public PieceModel {
                            (c.code >= 91 && c.code <= 96) || (c.code >= 123 && c.code <= 126);
         return ascii || (c.classes & punctuation) != 0 || is_chinese(c.code);
     }
-    // The ranges of BERT's published code for Hugging Face's tokenizers.
+    // The ranges in Hugging Face's code for BERT tokenizers.
     static bool is_chinese(uint32_t code) {
         return (code >= 0x4e00 && code <= 0x9fff) || (code >= 0x3400 && code <= 0x4dbf) ||
                (code >= 0x20000 && code <= 0x2a6df) || (code >= 0x2a700 && code <= 0x2b73f) ||
@@ -108,7 +108,7 @@ class WordPieceModel : public PieceModel {
     Trie begins_, continues_;
 };
 
-// RWKV's: the longest token at every place, over bytes.
+// RWKV's tokenizer: the longest token at each place, over bytes.
 class LongestMatchModel : public PieceModel {
   public:
     explicit LongestMatchModel(const PieceTable &table) : table_(table) {

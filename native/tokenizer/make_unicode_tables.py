@@ -2,8 +2,8 @@
 
     python native/tokenizer/make_unicode_tables.py
 
-The data is that of the package ``unicodedata2`` where it is installed (``unicodedata2==16.0.0`` made the committed
-file: the version of Unicode that the published tokenizers are matched with), else of Python's own ``unicodedata``.
+The data comes from the package ``unicodedata2`` if it is installed, otherwise from Python's ``unicodedata``.  The
+committed file was made with ``unicodedata2==16.0.0``, the Unicode version that tests compare published tokenizers with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PER_LINE = 12
 
 
 def runs() -> list[int]:
-    """(first code point << 8 | category) of every run of equal categories."""
+    """Return first code point << 8 | category for every run of equal categories."""
     found: list[int] = []
     previous = -1
     for code in range(LAST + 1):

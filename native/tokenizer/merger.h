@@ -1,5 +1,5 @@
-// Joining the bytes or characters of one word by merges, the lowest rank first and the leftmost of equals:
-// short words by looking at all pairs again, long ones by a queue over a linked list, so that the time is linear.
+// Merging the bytes or characters of one word, lowest rank first and leftmost among equals.  Short words look at all
+// pairs after each merge; long ones use a queue over a linked list, so that the time is linear.
 #pragma once
 
 #include <atomic>
@@ -16,19 +16,18 @@
 
 namespace quire::tokenizer {
 
-// What takes merges, by falling precedence.
+// A receiver of merges, in order of decreasing precedence.
 class MergeSink {
   public:
     MergeSink() = default;
     MergeSink(const MergeSink &) = delete;
     MergeSink &operator=(const MergeSink &) = delete;
     virtual ~MergeSink() = default;
-    // Throws std::invalid_argument.
+    // Throws std::invalid_argument if the merge is malformed.
     virtual void add_merge(std::string_view left, std::string_view right) = 0;
 };
 
-// Pairs of bytes that some merge brings together.  Between two others no merge ever joins anything, so that a long word
-// falls into parts there.
+// Pairs of bytes that some merge can join.  No merge spans any other pair of neighbours, so a long word is split there.
 class Joints {
   public:
     void add(char left, char right) { pairs_[index(left, right)] = true; }
@@ -41,7 +40,7 @@ class Joints {
     std::bitset<65536> pairs_;
 };
 
-// Most words are one token.  That merging arrives at it too is found out once per token and remembered, by any thread.
+// Most words are one token.  Whether merging produces it is found out once per token, by any thread, and remembered.
 class WholeWords {
   public:
     void reset(size_t n_pieces) { states_ = std::make_unique<std::atomic<uint8_t>[]>(n_pieces); }
@@ -49,7 +48,8 @@ class WholeWords {
     void learn(uint32_t piece, bool makes_itself) const {
         std::atomic<uint8_t> &state = states_[piece];
         if (state.load(std::memory_order_relaxed) == unasked) {
-            state.store(makes_itself ? yes : no, std::memory_order_relaxed); // once: threads share the line
+            state.store(makes_itself ? yes : no,
+                        std::memory_order_relaxed); // only once, because threads share the cache line
         }
     }
 
@@ -58,13 +58,13 @@ class WholeWords {
     std::unique_ptr<std::atomic<uint8_t>[]> states_;
 };
 
-// `Alphabet::append(word, pieces)` gives the pieces that merging begins with.
+// `Alphabet::append(word, pieces)` appends the pieces that merging starts with.
 template <class Alphabet> class Merger {
   public:
     Merger(const MergeIndex &merges, size_t n_ranks, const Alphabet &alphabet, const Joints &joints)
         : merges_(merges), n_ranks_(n_ranks), alphabet_(alphabet), joints_(joints) {}
 
-    // The pieces that `word` (not empty) falls into; valid until the next call.
+    // Return the pieces of `word`, which must not be empty; valid until the next call.
     const LargeVector<uint32_t> &merge(std::string_view word) {
         if (word.size() <= short_word) return merge_part(word);
         parts_.clear();
@@ -96,7 +96,7 @@ template <class Alphabet> class Merger {
     Merge pair(size_t left, size_t right) const { return merges_.find(pieces_[left], pieces_[right]); }
 
     void merge_short() {
-        Merge found[short_word]; // of the pair that begins at each place
+        Merge found[short_word]; // the merge of the pair that starts at each place
         size_t n = pieces_.size();
         for (size_t i = 0; i + 1 < n; ++i) found[i] = pair(i, i + 1);
         while (n > 1) {
@@ -116,7 +116,7 @@ template <class Alphabet> class Merger {
         pieces_.resize(n);
     }
 
-    // Look up the pair that begins at `at` and queue it.
+    // Look up the pair that starts at `at` and queue it.
     void look(uint32_t at) {
         Link &link = links_[at];
         link.merge = link.next == none ? Merge{MergeIndex::no_rank, 0} : pair(at, link.next);
@@ -134,7 +134,7 @@ template <class Alphabet> class Merger {
         }
         uint32_t rank = 0, place = 0;
         while (queue_->next(rank, place)) {
-            if (links_[place].merge.rank == rank) join(place); // else the pair is no more
+            if (links_[place].merge.rank == rank) join(place); // otherwise the pair no longer exists
         }
         size_t kept = 0;
         for (uint32_t i = 0; i != none; i = links_[i].next) pieces_[kept++] = pieces_[i];
@@ -154,7 +154,7 @@ template <class Alphabet> class Merger {
 
     struct Link {
         uint32_t previous = none, next = none;
-        Merge merge{MergeIndex::no_rank, 0}; // of this place and the next
+        Merge merge{MergeIndex::no_rank, 0}; // the merge of this place and the next one
     };
 
     const MergeIndex &merges_;

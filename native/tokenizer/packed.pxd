@@ -1,5 +1,5 @@
-# Vocabularies as GGUF files hold them: strings one after another, each its length in 8 bytes and its text; merges
-# as two words with a space between.
+# Vocabularies in the form of GGUF files: contiguous strings, each its length in 8 bytes and its text.  A merge is two
+# words separated by a space.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -15,33 +15,33 @@ cdef extern from "merger.h" namespace "quire::tokenizer" nogil:
 
 
 cdef inline string_view next_packed(bytes data, size_t *at) except *:
-    """The string at `at`, which moves behind it."""
+    """Return the string at `at`, and move `at` past it."""
     cdef const char *begin = PyBytes_AS_STRING(data)
     cdef size_t left = PyBytes_GET_SIZE(data) - at[0]
     cdef uint64_t size = 0
     if left >= 8:
         memcpy(&size, begin + at[0], 8)
     if left < 8 or size > left - 8:
-        raise ValueError("packed strings must not end early")
+        raise ValueError("the packed strings are truncated")
     at[0] += 8 + size
     return string_view(begin + at[0] - size, size)
 
 
 cdef inline int add_joined_merge(string_view merge, MergeSink *sink) except -1:
-    """The first word may begin with a space of its own."""
+    """Add a merge of two words with a space between; the first word may itself start with a space."""
     cdef const char *data = merge.data()
     cdef size_t at = 1
     while at < merge.size() and data[at] != 32:
         at += 1
     if at >= merge.size():
         text = PyUnicode_DecodeUTF8(data, merge.size(), "replace")
-        raise ValueError(f"a merge must be two words with a space between but is {text!r}")
+        raise ValueError(f"malformed merge {text!r}: expected two words separated by a space")
     sink.add_merge(string_view(data, at), string_view(data + at + 1, merge.size() - at - 1))
     return 0
 
 
 cdef inline int add_merges(object merges, MergeSink *sink) except -1:
-    """Merges by falling precedence: packed, or each a joined text or a pair."""
+    """Add merges in order of decreasing precedence: packed strings, or each a joined text or a pair."""
     cdef size_t at = 0, i
     cdef string_view left, right
     if isinstance(merges, PackedStrings):

@@ -1,4 +1,5 @@
-# Passes of pre-tokenizers from Python: (expression, behavior, inverted), or (None, name of digit groups, False).
+# Conversion of pre-tokenizer passes from Python: (expression, behavior, inverted), or (None, name of digit groups,
+# False).
 
 from libc.stdint cimport int32_t
 from libcpp cimport bool as cbool
@@ -35,7 +36,7 @@ cdef extern from *:
 
 
 cdef inline int read_passes(object passes, vector[Pass] &found) except -1:
-    """Raises ValueError for an expression that is not known."""
+    """Convert passes; raises ValueError for an unsupported expression."""
     behaviors = {
         "isolated": <int>Behavior.isolated,
         "removed": <int>Behavior.removed,

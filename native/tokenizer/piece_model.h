@@ -1,4 +1,4 @@
-// What tokenizers have in common whose tokens are stretches of text: SentencePiece's two, WordPiece, longest match.
+// The common part of tokenizers whose tokens are stretches of text: SentencePiece's two, WordPiece, longest match.
 #pragma once
 
 #include <algorithm>
@@ -15,48 +15,47 @@
 
 namespace quire::tokenizer {
 
-// The numbers of GGUF's `tokenizer.ggml.token_type`.
+// The numbers of GGUF's key `tokenizer.ggml.token_type`.
 enum class PieceKind : int32_t { undefined = 0, normal, unknown, control, user_defined, unused, byte };
 
-// SentencePiece writes a space as this.
+// SentencePiece's form of a space.
 inline constexpr std::string_view written_space = "\xe2\x96\x81"; // U+2581
 
-// The tokens of a vocabulary; constant once `end_tokens` was called.
+// The tokens of a vocabulary; constant after `end_tokens`.
 class PieceTable {
   public:
-    int32_t unknown_id = -1; // of that kind; -1: what no token stands for is left out
+    int32_t unknown_id = -1; // a token of that kind; -1 drops text without a token
 
     void reserve(size_t n_tokens) {
         texts_.reserve(n_tokens, 8 * n_tokens);
         index_.reserve(n_tokens);
     }
 
-    static constexpr size_t longest_token = 1024; // bytes of what is matched: the time of a search is bounded by it
+    static constexpr size_t longest_token = 1024; // in bytes of the matched text; bounds the time of a search
 
-    // `matched`: what the token stands for in text as models see it; empty for none.
+    // `matched` is the text of the token after normalization; empty if it is never matched.
     void add_token(std::string_view matched, PieceKind kind) {
         const auto id = static_cast<uint32_t>(kinds_.size());
         kinds_.push_back(kind);
         texts_.add(matched);
         matched_.push_back(false);
         if (kind == PieceKind::byte) return add_byte(matched, static_cast<int32_t>(id));
-        // Control tokens must not come out of plain text.
+        // Plain text must never produce control tokens.
         if (matched.empty() || (kind != PieceKind::normal && kind != PieceKind::user_defined)) return;
         if (matched.size() > longest_token) {
-            throw std::invalid_argument("a token must have at most 1024 bytes but one has " +
-                                        std::to_string(matched.size()));
+            throw std::invalid_argument("a token has " + std::to_string(matched.size()) + " bytes, the limit is 1024");
         }
         if (index_.insert(texts_, matched, id)) {
             matched_[id] = true;
         } else if (kind == PieceKind::normal) {
-            throw std::invalid_argument("tokens must be unique but '" + std::string(matched) + "' is there twice");
+            throw std::invalid_argument("duplicate token '" + std::string(matched) + "'");
         }
     }
 
-    // Whatever the file says: a control token must never come out of plain text.
+    // Plain text must never produce a control token, even if the file says so.
     void check_unknown() const {
         if (unknown_id >= 0 && kinds_.at(static_cast<size_t>(unknown_id)) != PieceKind::unknown) {
-            throw std::invalid_argument("the unknown token must be of the kind of unknown tokens but is not");
+            throw std::invalid_argument("the unknown token does not have the type of unknown tokens");
         }
     }
 
@@ -68,7 +67,7 @@ class PieceTable {
     int32_t byte_token(uint8_t byte) const { return bytes_[byte]; }
     bool has_bytes() const { return has_bytes_; }
 
-    // Text that no token stands for: its bytes' tokens, else the unknown token once.
+    // Append the ids of text without a token: its bytes' tokens, or one unknown token.
     void fall_back(std::string_view text, std::vector<int32_t> &ids) const {
         const bool all = has_bytes_ && std::all_of(text.begin(), text.end(),
                                                    [&](char c) { return bytes_[static_cast<uint8_t>(c)] >= 0; });
@@ -80,7 +79,7 @@ class PieceTable {
     }
 
   private:
-    // <0x41>, strictly
+    // Add a byte token, which must be written like <0x41>.
     void add_byte(std::string_view text, int32_t id) {
         auto digit = [&](char c) {
             const auto place = std::string_view("0123456789ABCDEF").find(c >= 'a' && c <= 'f' ? c - 'a' + 'A' : c);
@@ -88,11 +87,10 @@ class PieceTable {
         };
         const bool framed = text.size() == 6 && text.substr(0, 3) == "<0x" && text[5] == '>';
         if (!framed || digit(text[3]) < 0 || digit(text[4]) < 0) {
-            throw std::invalid_argument("a byte token must be written <0x00> to <0xFF> but is '" + std::string(text) +
-                                        "'");
+            throw std::invalid_argument("malformed byte token '" + std::string(text) + "': expected <0x00> to <0xFF>");
         }
         int32_t &slot = bytes_[digit(text[3]) * 16 + digit(text[4])];
-        if (slot >= 0) throw std::invalid_argument("byte tokens must be unique but '" + std::string(text) + "' is not");
+        if (slot >= 0) throw std::invalid_argument("duplicate byte token '" + std::string(text) + "'");
         slot = id, has_bytes_ = true;
     }
 
@@ -105,7 +103,7 @@ class PieceTable {
     Strings texts_;
     StringIndex index_;
     std::vector<PieceKind> kinds_;
-    std::vector<bool> matched_; // tokens that `index_` finds
+    std::vector<bool> matched_; // tokens in `index_`
     std::array<int32_t, 256> bytes_ = no_bytes();
     bool has_bytes_ = false;
 };

@@ -44,7 +44,7 @@ class Strings {
     std::vector<uint64_t> ends_;
 };
 
-// From a byte string to its number, over `Strings` that the caller holds.  Open addressing, at most half full.
+// Maps a byte string to its number in `Strings` that the caller holds.  Open addressing, at most half full.
 class StringIndex {
   public:
     static constexpr uint32_t none = 0xffffffff;
@@ -63,7 +63,7 @@ class StringIndex {
             if (slot.tag == static_cast<uint32_t>(hash >> 32) && strings[slot.number] == key) return slot.number;
         }
     }
-    // `number` must not be there yet under another key equal to this one; false if the key is.
+    // Insert a number; return false if an equal key exists.
     bool insert(const Strings &strings, std::string_view key, uint32_t number) {
         reserve(n_ + 1);
         const uint64_t hash = hash_bytes(key);
@@ -97,7 +97,7 @@ class StringIndex {
     size_t n_ = 0;
 };
 
-// From a pair of pieces to the merge that joins them.
+// Maps a pair of pieces to the merge that joins them.
 struct Merge {
     uint32_t rank, piece;
 };
@@ -118,7 +118,7 @@ class MergeIndex {
             if (slots_[i].merge.rank == no_rank) return {no_rank, 0};
         }
     }
-    // The first of equal pairs counts.  At most the reserved number.
+    // Insert a merge, unless the pair has one.  Not more than were reserved.
     void insert(uint32_t left, uint32_t right, Merge merge) {
         const uint64_t key = key_of(left, right);
         size_t i = mix(key) & (slots_.size() - 1);

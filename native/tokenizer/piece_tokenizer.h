@@ -1,4 +1,4 @@
-// A tokenizer of pieces as a whole: added tokens, then normalization, then the model of the family.
+// A complete tokenizer of pieces: added tokens, then normalization, then the family's model.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,14 @@ namespace quire::tokenizer {
 
 enum class Family : int32_t { scored_merges, ranked_merges, unigram, word_piece, longest_match };
 
-// Filled once (tokens in the order of their ids, `end_tokens`, for ranked merges these and `end_merges`, added tokens),
-// then constant: any number of threads may encode.
+// It is filled once (tokens in the order of their ids, `end_tokens`, for ranked merges these and `end_merges`, added
+// tokens) and then constant, so any number of threads may encode.
 class PieceTokenizer : public MergeSink {
   public:
     PieceTable table;
     TextNormalizer normalizer;
     RankedRules ranked;
-    bool drops_marks = false; // WordPiece leaves combining marks out
+    bool drops_marks = false; // WordPiece drops combining marks
 
     void end_tokens(Family family, const std::vector<float> &scores) {
         table.check_unknown();
@@ -46,7 +46,7 @@ class PieceTokenizer : public MergeSink {
         plain_ = family == Family::word_piece || family == Family::longest_match;
     }
 
-    // Of the family of ranked merges only.
+    // Only for the family of ranked merges.
     void add_merge(std::string_view left, std::string_view right) override { merging_->add_merge(left, right); }
     void end_merges() { merging_->end_merges(); }
 

@@ -78,10 +78,10 @@ cdef int read_scores(object scores, Py_ssize_t n, vector[float] &found) except -
     for value in scores:
         score = value
         if score - score != 0:
-            raise LoadError(f"[tokenizer] scores must be finite but one is {score}")
+            raise LoadError(f"[tokenizer] a token has the score {score}: expected a finite number")
         found.push_back(score)
     if found.size() < <size_t>n:
-        raise LoadError(f"[tokenizer] scores must have one entry per token but has {len(scores)} for {n} tokens")
+        raise LoadError(f"[tokenizer] {len(scores)} scores for {n} tokens: expected one per token")
     return 0
 
 
@@ -93,7 +93,7 @@ cdef class PieceEncoder:
         cdef Py_ssize_t n = len(matched)
         cdef vector[float] native_scores
         if len(kinds) != n or len(texts) != n:
-            raise LoadError(f"[tokenizer] kinds must have one entry per token but has {len(kinds)} for {n} tokens")
+            raise LoadError(f"[tokenizer] {len(kinds)} token types for {n} tokens: expected one per token")
         self.tokenizer.table.unknown_id = -1 if unknown_id is None else unknown_id
         self.tokenizer.drops_marks = drops_marks
         self._set_spaces(spaces)
@@ -111,7 +111,7 @@ cdef class PieceEncoder:
                 add_merges(merges, &self.tokenizer)
                 self.tokenizer.end_merges()
         except RequestError:
-            raise LoadError("[tokenizer] tokens and merges must be UTF-8 but one is not") from None
+            raise LoadError("[tokenizer] a token or merge is not UTF-8") from None
         except ValueError as error:
             raise LoadError(f"[tokenizer] {error}") from None
         self._add_added(texts, kinds, added)
@@ -129,10 +129,10 @@ cdef class PieceEncoder:
         try:
             read_passes(pre_tokenizer.passes, self.tokenizer.ranked.passes)
         except ValueError as error:
-            raise UnsupportedError(f"[tokenizer] the pre-tokenizer must be known but {error}") from None
+            raise UnsupportedError(f"[tokenizer] unsupported pre-tokenizer: {error}") from None
 
     cdef _add_added(self, texts, kinds, added):
-        """Control and user-defined tokens are matched as they stand; `added` says how where that is not plain."""
+        """Register control and user-defined tokens, which are matched literally; `added` has their options."""
         cdef PieceKind kind
         cdef Py_ssize_t id
         rules = {rule.id: rule for rule in added}
@@ -164,7 +164,7 @@ cdef class PieceEncoder:
         check_length(view)
         if is_long(view.size()):
             with nogil:
-                ids.reserve(view.size())  # only what is used is ever taken from the system
+                ids.reserve(view.size())  # unused memory is never touched, so it costs nothing
                 self.tokenizer.encode(view, rules, ids)
         else:
             self.tokenizer.encode(view, rules, ids)

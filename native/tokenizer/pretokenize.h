@@ -1,4 +1,4 @@
-// Pre-tokenizers: a list of passes; each pass splits the pieces of the pass before it.
+// Pre-tokenizers: a list of passes, each of which splits the pieces of the previous one.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@
 
 namespace quire::tokenizer {
 
-// What becomes of the matches of a pass and of the gaps between them (Hugging Face `SplitDelimiterBehavior`).
+// The treatment of a pass's matches and of the gaps between them (Hugging Face's `SplitDelimiterBehavior`).
 enum class Behavior : int32_t {
-    isolated,             // each a piece
-    removed,              // gaps are pieces, matches go
-    merged_with_previous, // a match belongs to the gap before it
-    merged_with_next,     // a match belongs to the gap behind it
-    contiguous,           // neighbouring matches are one piece
+    isolated,             // each match and each gap is a piece
+    removed,              // only gaps are pieces
+    merged_with_previous, // a match is joined to the gap before it
+    merged_with_next,     // a match is joined to the gap after it
+    contiguous,           // adjacent matches are one piece
 };
 
-// Passes that are no expressions: digits in threes from the right, which one would look arbitrarily far ahead for.
+// Passes without an expression: digits in groups of three from the right, which would need unbounded look-ahead.
 enum class DigitGroups : int32_t {
     cuts,       // (?=(\d{3})+(?!\d))
     word_ends,  // \d{1,3}(?=(?:\d{3})*\b)
@@ -32,7 +32,7 @@ enum class DigitGroups : int32_t {
 
 class Pass {
   public:
-    // Throws std::invalid_argument, naming the expression, where it is not known.
+    // Throws std::invalid_argument, naming the expression, if it is unsupported.
     Pass(std::string_view expression, Behavior behavior, bool inverted) : behavior_(behavior), inverted_(inverted) {
         try {
             automaton_.emplace(expression);
@@ -42,7 +42,7 @@ class Pass {
     }
     explicit Pass(DigitGroups groups) : groups_(groups) {}
 
-    // Give `sink(begin, end)` every piece of text[begin, end).
+    // Call `sink(begin, end)` for every piece of text[begin, end).
     template <class Sink> void split(const char *text, size_t begin, size_t end, Sink &&sink) const {
         if (!automaton_) return split_digits(text, begin, end, sink);
         if (behavior_ != Behavior::isolated) return split_joining(text, begin, end, sink);
@@ -62,7 +62,7 @@ class Pass {
 
   private:
     template <class Sink> void split_joining(const char *text, size_t begin, size_t end, Sink &&sink) const {
-        size_t from = begin; // of the piece that is not given yet, which ends at `at`
+        size_t from = begin; // start of the pending piece, which ends at `at`
         bool was_match = false;
         auto part = [&](size_t at, size_t stop, bool matched) {
             const bool is_match = matched != inverted_;
@@ -95,7 +95,8 @@ class Pass {
         if (gap < end) part(gap, end, false);
     }
 
-    // Oniguruma's \b after a digit: its \w has no joiners, but Latin-1's superscripts and fractions.
+    // False at Oniguruma's \b after a digit.  Its \w excludes joiners and includes Latin-1's superscripts and
+    // fractions.
     static bool goes_on(const Character &c) {
         const bool joiner = c.code == 0x200c || c.code == 0x200d;
         return (is_word(c) && !joiner) || (c.code < 0x100 && (c.classes & bit(Category::No)) != 0);
@@ -107,7 +108,7 @@ class Pass {
             if (from < at) sink(from, at);
             from = at;
         };
-        std::vector<size_t> starts; // of the digits of a run
+        std::vector<size_t> starts; // start of each digit in a run
         const bool isolates = groups_ != DigitGroups::cuts;
         const Classes digit = groups_ == DigitGroups::numbers ? number : bit(Category::Nd);
         for (size_t at = begin; at < end;) {
@@ -136,7 +137,7 @@ class Pass {
     DigitGroups groups_ = DigitGroups::cuts;
 };
 
-// Give `sink(begin, end)` every piece of text[begin, end) after the passes from `pass` on.
+// Call `sink(begin, end)` for every piece of text[begin, end) after the passes from `pass` on.
 template <class Sink>
 void split(const std::vector<Pass> &passes, size_t pass, const char *text, size_t begin, size_t end, Sink &&sink) {
     if (pass == passes.size()) {

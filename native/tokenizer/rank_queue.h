@@ -1,5 +1,5 @@
-// Places to merge, by rank and then from the left: a list per rank and a bitmap of the ranks that have one.  Nearly
-// constant time for each place, where a heap of a long run of one character would be n log n.
+// A priority queue of places to merge, by rank and then from the left: a list per rank and a bitmap of ranks with a
+// list.  Each place takes nearly constant time; a heap would take n log n for a long run of one character.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class RankQueue {
         add_to_list(rank, place);
     }
 
-    // The lowest rank and its leftmost place; false when there are none at all.
+    // Take the leftmost place of the lowest rank; return false if the queue is empty.
     bool next(uint32_t &rank, uint32_t &place) {
         for (;;) {
             if (depth_ == 0 || lower_) {
@@ -47,9 +47,9 @@ class RankQueue {
 
   private:
     struct Entry {
-        uint32_t place, next; // next 0: the last
+        uint32_t place, next; // next is 0 for the last one
     };
-    // The places of one rank while they are worked off.  Where a lower rank comes up in the middle, its run goes on top.
+    // The places of one rank while they are processed.  If a lower rank appears meanwhile, its run goes on top.
     struct Run {
         uint32_t rank = 0;
         size_t taken = 0;
@@ -74,7 +74,7 @@ class RankQueue {
     struct Free {
         void operator()(void *memory) const { std::free(memory); }
     };
-    // The system's zero pages cost nothing until they are written: few ranks occur in one word.
+    // The system's zero pages cost nothing until they are written, and few ranks occur in one word.
     template <class T> static std::unique_ptr<T[], Free> zeros(size_t n) {
         auto *memory = static_cast<T *>(std::calloc(std::max<size_t>(n, 1), sizeof(T)));
         if (memory == nullptr) throw std::bad_alloc();
@@ -100,7 +100,7 @@ class RankQueue {
         tails_[rank] = entry;
     }
 
-    // The lowest rank that has a list; false if none has.
+    // Find the lowest rank with a list; return false if there is none.
     bool lowest(uint32_t &rank) {
         while (first_word_ < n_words_ && bits_[first_word_] == 0) ++first_word_;
         if (first_word_ == n_words_) return false;
@@ -111,7 +111,7 @@ class RankQueue {
     template <class Sink> void take_list(uint32_t rank, Sink &&sink) {
         bits_[rank / 64] &= ~(uint64_t{1} << rank % 64);
         for (uint32_t entry = heads_[rank]; entry != 0; entry = entries_[entry].next) sink(entries_[entry].place);
-        entries_[tails_[rank]].next = free_; // used again while it is in the cache
+        entries_[tails_[rank]].next = free_; // reused while it is in the cache
         free_ = heads_[rank];
         heads_[rank] = 0;
     }
@@ -129,7 +129,7 @@ class RankQueue {
         return true;
     }
 
-    // Go back to the run below, unless a list comes before it.
+    // Go back to the run below, unless a list has a lower rank.
     void end_run() {
         --depth_;
         uint32_t rank = 0;
@@ -140,14 +140,14 @@ class RankQueue {
     }
 
     size_t n_words_;
-    std::unique_ptr<uint32_t[], Free> heads_, tails_; // entries, 0: none
+    std::unique_ptr<uint32_t[], Free> heads_, tails_; // entries; 0 means none
     std::unique_ptr<uint64_t[], Free> bits_;
-    uint32_t free_ = 0; // entries to use again
-    size_t first_word_; // no bit is set before it
+    uint32_t free_ = 0; // list of free entries
+    size_t first_word_; // no bit is set in the words before it
     LargeVector<Entry> entries_ = LargeVector<Entry>(1);
-    std::vector<Run> runs_; // the first `depth_` are in use, ranks falling
+    std::vector<Run> runs_; // the first `depth_` are in use, by decreasing rank
     size_t depth_ = 0;
-    bool lower_ = false; // there is a list of a rank below the last run's
+    bool lower_ = false; // true if there is a list with a lower rank than the last run
 };
 
 } // namespace quire::tokenizer

@@ -1,5 +1,5 @@
-// Byte-pair encoding over characters: listed merges by rank, as in the byte-level family, but of text as it stands,
-// with byte tokens for characters that no piece stands for.
+// Byte-pair encoding over characters: listed merges by rank, as in the byte-level family, but on the text itself, with
+// byte tokens for characters without a piece.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace quire::tokenizer {
 
-// The pieces of characters.  Those without one fall into a piece for each byte, or the unknown piece; no merge knows
+// The pieces of characters.  A character without one becomes a piece per byte, or the unknown piece; no merge uses
 // these.
 class CharacterPieces {
   public:
@@ -35,7 +35,7 @@ class CharacterPieces {
         }
     }
 
-    // Whether the character of `word` at `at` stands for something; `n_bytes` is its size.
+    // True if the character of `word` at `at` has a piece; sets its size in bytes.
     bool has_piece(std::string_view word, size_t at, size_t &n_bytes) const {
         const Code c = code_at(word.data(), at, word.size());
         n_bytes = c.n_bytes;
@@ -74,22 +74,22 @@ class CharacterPieces {
     }
 
     const PieceTable &table_;
-    std::vector<uint32_t> near_; // by code point
-    Strings far_;                // those above
+    std::vector<uint32_t> near_; // low code points, by code point
+    Strings far_;                // higher ones
     StringIndex far_index_;
     std::vector<uint32_t> far_pieces_;
 };
 
 struct RankedRules {
     std::vector<Pass> passes;
-    bool whole_newlines = false; // a run of line feeds that is a token is not merged
+    bool whole_newlines = false; // a run of line feeds that is a token is taken whole
     size_t n_merges = 0;
 };
 
-// Pieces are tokens and, from `n_tokens` on, hidden ones: steps of merges that are no token.
+// Pieces are tokens and, from `n_tokens` on, hidden pieces: intermediate steps of merges that are not tokens.
 class RankedMergeModel : public PieceModel {
   public:
-    // `rules` must live as long.
+    // `rules` must outlive the model.
     RankedMergeModel(const PieceTable &table, const RankedRules &rules)
         : table_(table), rules_(rules), alphabet_(table) {
         merges_.reserve(rules.n_merges);
@@ -98,16 +98,16 @@ class RankedMergeModel : public PieceModel {
             longest_ = std::max(longest_, table.texts()[id].size());
             alphabet_.add(table.texts()[id], id);
         }
-        // No character is ever cut.
+        // Characters are never split.
         for (int left = 0; left < 256; ++left)
             for (int right = 0x80; right < 0xc0; ++right)
                 joints_.add(static_cast<char>(left), static_cast<char>(right));
     }
 
-    // At most the number in the rules.
+    // Not more than rules.n_merges calls.
     void add_merge(std::string_view left, std::string_view right) {
         if (left.empty() || right.empty() || !is_utf8(left) || !is_utf8(right)) {
-            throw std::invalid_argument("a merge must join two words of UTF-8 but one does not");
+            throw std::invalid_argument("a merge is not UTF-8");
         }
         joined_.assign(left).append(right);
         const uint32_t first = piece_of(left), second = piece_of(right);
@@ -156,8 +156,7 @@ class RankedMergeModel : public PieceModel {
         encode_parts(kept, merger, ids);
     }
 
-    // Pre-tokenizers leave long stretches here; they fall apart where no merge ever joins anything, mostly between
-    // words.
+    // Pre-tokenizers leave long stretches here, which are split where no merge can join anything, mostly between words.
     void encode_parts(std::string_view word, Merger<CharacterPieces> &merger, std::vector<int32_t> &ids) const {
         size_t begin = 0;
         for (size_t i = 1; i <= word.size(); ++i) {
@@ -197,7 +196,7 @@ class RankedMergeModel : public PieceModel {
     WholeWords whole_;
     uint32_t n_merges_ = 0;
     size_t longest_ = 0;
-    bool leaves_out_ = false; // characters that nothing stands for, so that their neighbours stand side by side
+    bool leaves_out_ = false; // drop characters without a piece, so that their neighbours become adjacent
     std::string joined_;
 };
 

@@ -1,5 +1,5 @@
-// SentencePiece's byte-pair encoding (Kudo and Richardson 2018): the characters of a text are joined pair by pair, the
-// pair first whose text is the token of the highest score, the leftmost of equals.
+// SentencePiece's byte-pair encoding (Kudo and Richardson 2018): the characters of a text are joined pair by pair,
+// first the pair whose text is the token with the highest score, leftmost among equals.
 #pragma once
 
 #include <algorithm>
@@ -18,22 +18,22 @@
 
 namespace quire::tokenizer {
 
-// Joins the characters of one stretch of text.  Long stretches go by a queue, so that the time stays linear.
+// Joins the characters of one stretch of text.  Long stretches use a queue, so that the time stays linear.
 class ScoredMerger {
   public:
     struct Tables {
         const Strings &texts;
         const StringIndex &index;
-        const std::vector<uint32_t> &ranks; // by token: 0 is the highest score
+        const std::vector<uint32_t> &ranks; // per token; 0 is the highest score
         size_t n_ranks, longest;
     };
     struct Symbol {
-        uint32_t begin, size, token; // token StringIndex::none: the text is no token
+        uint32_t begin, size, token; // token is StringIndex::none if the text is not a token
     };
 
     explicit ScoredMerger(const Tables &tables) : tables_(tables) {}
 
-    // The symbols that `text` falls into; valid until the next call.
+    // Return the symbols of `text`; valid until the next call.
     const LargeVector<Symbol> &merge(std::string_view text) {
         text_ = text;
         symbols_.clear();
@@ -69,7 +69,7 @@ class ScoredMerger {
     }
 
     void merge_short() {
-        std::array<Pair, short_text> pairs; // of the symbol at each place and the next
+        std::array<Pair, short_text> pairs; // the symbol at each place with the next one
         size_t n = symbols_.size();
         for (size_t i = 0; i + 1 < n; ++i) pairs[i] = pair(symbols_[i], symbols_[i + 1]);
         while (n > 1) {
@@ -92,10 +92,10 @@ class ScoredMerger {
 
     struct Link {
         uint32_t previous = none, next = none;
-        Pair pair; // of this place and the next
+        Pair pair; // this place with the next one
     };
 
-    // Look up the pair that begins at `at` and queue it.
+    // Look up the pair that starts at `at` and queue it.
     void look(uint32_t at) {
         Link &link = links_[at];
         link.pair = link.next == none ? Pair{} : pair(symbols_[at], symbols_[link.next]);
@@ -124,7 +124,7 @@ class ScoredMerger {
         }
         uint32_t rank = 0, place = 0;
         while (queue_->next(rank, place)) {
-            if (links_[place].pair.rank == rank) join(place); // else the pair is no more
+            if (links_[place].pair.rank == rank) join(place); // otherwise the pair no longer exists
         }
         size_t kept = 0;
         for (uint32_t i = 0; i != none; i = links_[i].next) symbols_[kept++] = symbols_[i];
@@ -135,10 +135,10 @@ class ScoredMerger {
     std::string_view text_;
     LargeVector<Symbol> symbols_;
     LargeVector<Link> links_;
-    std::optional<RankQueue> queue_; // made for the first long stretch
+    std::optional<RankQueue> queue_; // created for the first long stretch
 };
 
-// A text falls apart where no token has the two bytes side by side: mostly between words.
+// A text is split between two bytes that are adjacent in no token, mostly between words.
 class ScoredMergeModel : public PieceModel {
   public:
     ScoredMergeModel(const PieceTable &table, const std::vector<float> &scores) : table_(table) {

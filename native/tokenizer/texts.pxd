@@ -1,4 +1,4 @@
-# What the tokenizers' modules share: views of texts, rules of matching, lists of ids.
+# Functions that the tokenizer modules share: views of texts, matching rules, lists of ids.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -49,13 +49,13 @@ cdef extern from "Python.h":
         PyObject **ob_item
     void Py_SET_SIZE(PyListObject *, Py_ssize_t)
 
-# Above this many bytes the global lock is released.
+# Longer texts are encoded without the GIL.
 cdef inline cbool is_long(size_t n_bytes) noexcept nogil:
     return n_bytes > 2048
 
 
 cdef inline string_view view_of(object text) except *:
-    """The bytes of a str or bytes object, valid while the object lives."""
+    """Return a view of a str or bytes object, valid as long as the object lives."""
     cdef Py_ssize_t size
     cdef const char *data
     if isinstance(text, bytes):
@@ -64,15 +64,15 @@ cdef inline string_view view_of(object text) except *:
         data = PyUnicode_AsUTF8AndSize(text, &size)
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"[tokenizer] text must be Unicode but has a lone surrogate at character {error.start}"
+            f"[tokenizer] lone surrogate at character {error.start} of the text"
         ) from None
     return string_view(data, size)
 
 
 cdef inline list list_of(const vector[int32_t] &ids):
-    """The ids as a list; most that come again soon are one object, as millions of objects cost more than the ids.
+    """Return the ids as a list.  Ids that repeat soon share an object, because creating millions of objects is slow.
 
-    It has room for the few that belong before and after a text: a list that must grow is copied.
+    The list has room for a few more ids before and after a text, because growing would copy it.
     """
     cdef Py_ssize_t room = 8
     cdef list found = PyList_New(<Py_ssize_t>ids.size() + room)
@@ -92,19 +92,19 @@ cdef inline list list_of(const vector[int32_t] &ids):
             id = ids[i]
             recent[slot] = <PyObject *>id
             recent_ids[slot] = ids[i]
-        Py_INCREF(id)  # PyList_SET_ITEM takes it
+        Py_INCREF(id)  # PyList_SET_ITEM takes over the reference
         PyList_SET_ITEM(found, i, id)
     return found
 
 
 cdef inline int check_length(string_view view) except -1:
     if view.size() > 0x7fffffff:
-        raise RequestError(f"[tokenizer] text must be below 2 GiB but has {view.size()} bytes")
+        raise RequestError(f"[tokenizer] text too long: {view.size()} bytes, the limit is 2 GiB")
     return 0
 
 
 cdef inline int join_segments(object segments, string &joined, vector[Range] &literal) except -1:
-    """The text of (text, is_template) pairs and where it is no template's."""
+    """Join the texts of (text, is_template) pairs, and list the ranges that are not from the template."""
     cdef Range part
     cdef string_view view
     for text, is_template in segments:
@@ -118,7 +118,7 @@ cdef inline int join_segments(object segments, string &joined, vector[Range] &li
 
 
 cdef inline AddedToken added_token(size_t id, cbool control, object rule):
-    """How a token is matched; `rule` says it where that is not plain."""
+    """Make an added token; `rule`, or None, has its options."""
     cdef AddedToken token
     token.id = <int32_t>id
     token.control = control
@@ -129,7 +129,7 @@ cdef inline AddedToken added_token(size_t id, cbool control, object rule):
 
 
 cdef inline MatchRules rules_of(object parse_control, const vector[Range] *literal) noexcept:
-    """How control tokens are matched; `literal`, or NULL, is where they never are."""
+    """Make the matching rules; `literal`, or NULL, has the ranges in which control tokens are not matched."""
     cdef MatchRules rules
     rules.control = Control.parsed if parse_control else Control.plain
     rules.literal = literal
@@ -137,7 +137,7 @@ cdef inline MatchRules rules_of(object parse_control, const vector[Range] *liter
 
 
 cdef inline list list_of_fragments(const vector[Fragment] &parts, string_view text):
-    """Pieces of a text and the ids of the added tokens between them; bytes that are no UTF-8 as U+FFFD."""
+    """Return the pieces of a text and the ids of the added tokens between them; invalid UTF-8 becomes U+FFFD."""
     cdef size_t i
     found = []
     for i in range(parts.size()):

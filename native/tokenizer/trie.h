@@ -1,4 +1,4 @@
-// A trie of byte strings whose edges lie in one hash map: quick to build, one look-up per byte.
+// A trie of byte strings with its edges in one hash map: fast to build, one lookup per byte.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Trie {
         values_.reserve(4 * n_strings);
     }
 
-    // The value of a string that is there already is replaced.
+    // Add a string, or replace its value.
     void add(std::string_view text, int32_t value) {
         uint32_t node = root;
         for (const char c : text) {
@@ -34,9 +34,9 @@ class Trie {
     }
 
     uint32_t child(uint32_t node, char byte) const { return find(key_of(node, byte)); }
-    int32_t value(uint32_t node) const { return values_[node]; } // -1: no string ends here
+    int32_t value(uint32_t node) const { return values_[node]; } // -1 if no string ends here
 
-    // The value of the longest string at text[at, ...) and its end; -1, and `stop` as it was, for none.
+    // Return the value of the longest string at text[at, ...) and set `stop` to its end; -1 if there is none.
     int32_t longest(std::string_view text, size_t at, size_t &stop) const {
         int32_t found = -1;
         uint32_t node = root;
@@ -61,7 +61,7 @@ class Trie {
         }
     }
     uint32_t add_edge(uint64_t key) {
-        if (values_.size() > child_mask) throw std::invalid_argument("tokens must not have more than 2^28 bytes");
+        if (values_.size() > child_mask) throw std::invalid_argument("the tokens have more than 2^28 bytes");
         if (2 * values_.size() > slots_.size()) rehash(2 * slots_.size());
         const auto node = static_cast<uint32_t>(values_.size());
         values_.push_back(-1);
@@ -81,7 +81,7 @@ class Trie {
             if (slot != 0) place(slot);
     }
 
-    // Key and child in one; no child is the root, so that no slot in use is 0.  At most half full.
+    // Key and child in one number.  The root is never a child, so used slots are not 0.  At most half full.
     std::vector<uint64_t> slots_ = std::vector<uint64_t>(1024);
     size_t mask_ = 1023;
     std::vector<int32_t> values_ = std::vector<int32_t>(1, -1);

@@ -1,4 +1,4 @@
-// UTF-8 and the character classes that pre-tokenizers split by.
+// UTF-8, and the character classes that pre-tokenizers use.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ enum class Category : uint8_t {
     Cn
 };
 
-// Sets of characters: one bit per category, and one for White_Space, which is not a category.
+// A set of characters: a bit per category, and one for White_Space, which is not a category.
 using Classes = uint32_t;
 constexpr Classes bit(Category category) { return Classes{1} << static_cast<int>(category); }
 constexpr Classes between(Category first, Category last) { return (bit(last) << 1) - bit(first); }
@@ -62,7 +62,7 @@ constexpr bool is_white_space(uint32_t code) {
            code == 0x3000;
 }
 
-// The runs of unicode_tables.h unfolded once, in blocks of 256 that equal ones share.
+// The runs of unicode_tables.h expanded to blocks of 256 characters; equal blocks are shared.
 class CategoryTable {
   public:
     CategoryTable() {
@@ -75,7 +75,7 @@ class CategoryTable {
                 block[i] = Classes{1} << (category_runs[run] & 0xff);
                 if (is_white_space(first + i)) block[i] |= white_space;
             }
-            // Long runs make equal neighbours; looking at the last block only finds most of the sharing.
+            // Long runs make neighbours equal, so comparing with the last block finds most equal ones.
             if (blocks_.empty() || blocks_.back() != block) blocks_.push_back(block);
             index_[first >> 8] = static_cast<uint16_t>(blocks_.size() - 1);
         }
@@ -91,7 +91,8 @@ inline const CategoryTable categories;
 
 inline constexpr uint32_t not_a_code = 0xffffffff;
 
-// A byte that is no UTF-8 is a character of its own, `not_a_code`, so that any bytes can be tokenized.
+// A decoded character.  A byte that is not UTF-8 is a character of its own, `not_a_code`, so any bytes can be
+// tokenized.
 struct Code {
     uint32_t code, n_bytes;
 };
@@ -120,8 +121,7 @@ inline Code code_at(const char *text, size_t at, size_t end) {
     return invalid;
 }
 
-// One character of a text: its classes and its bytes.  A byte that is no UTF-8 is of a class that no pre-tokenizer
-// names.
+// One character of a text: its classes and its size.  A byte that is not UTF-8 has a class that no pre-tokenizer uses.
 struct Character {
     uint32_t code;
     Classes classes;
@@ -142,7 +142,7 @@ inline bool is_utf8(std::string_view text) {
     return true;
 }
 
-// The character that ends just before `at`, for looking back; `at` is above `begin`.
+// The character that ends at `at`, for looking back; `at` must be greater than `begin`.
 inline Character character_before(const char *text, size_t begin, size_t at) {
     for (size_t n = 1; n <= 4 && at - begin >= n; ++n) {
         if ((static_cast<uint8_t>(text[at - n]) & 0xc0) == 0x80) continue;
@@ -153,7 +153,7 @@ inline Character character_before(const char *text, size_t begin, size_t at) {
     return {not_a_code, bit(Category::Cn), 1};
 }
 
-// Regular expressions' \w: Alphabetic, marks, decimal numbers, connectors, joiners.
+// \w of regular expressions: Alphabetic, marks, decimal numbers, connectors, joiners.
 inline bool is_word(const Character &c) {
     constexpr Classes word = letter | mark | bit(Category::Nd) | bit(Category::Nl) | bit(Category::Pc);
     const bool circled = (c.code >= 0x24b6 && c.code <= 0x24e9) || (c.code >= 0x1f130 && c.code <= 0x1f149) ||

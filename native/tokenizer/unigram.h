@@ -1,4 +1,4 @@
-// The unigram language model (Kudo 2018): of all ways to cut a text into tokens the one of the highest sum of scores.
+// The unigram language model (Kudo 2018), which cuts a text into the tokens with the highest sum of scores.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class UnigramModel : public PieceModel {
         for (uint32_t id = 0; id < table.n_tokens(); ++id) {
             const PieceKind kind = table.kind(id);
             if (kind == PieceKind::normal) lowest = std::min<double>(lowest, scores[id]);
-            if (kind == PieceKind::user_defined) scores_[id] = 0; // before any normal token
+            if (kind == PieceKind::user_defined) scores_[id] = 0; // higher than any normal token
             if (!table.is_matched(id)) continue;
             const std::string_view text = table.texts()[id];
             trie_.add(text, static_cast<int32_t>(id));
@@ -31,7 +31,7 @@ class UnigramModel : public PieceModel {
         unknown_score_ = lowest - 10; // SentencePiece's penalty
     }
 
-    // Cut where no token crosses, so that words are searched alone.
+    // Split where no token can cross, so that words are searched separately.
     void encode(std::string_view text, std::vector<int32_t> &ids) const override {
         LargeVector<Best> best;
         bool after_unknown = false;
@@ -46,9 +46,9 @@ class UnigramModel : public PieceModel {
 
   private:
     static constexpr int32_t unreached = -2, unknown = -1;
-    struct Best { // of the ways that end at a place
+    struct Best { // the best cut of the text up to a place
         double score;
-        uint32_t size; // of the last token
+        uint32_t size; // bytes of the last token
         int32_t token;
     };
 
@@ -77,7 +77,7 @@ class UnigramModel : public PieceModel {
         collect(text, best, after_unknown, ids);
     }
 
-    // The best way, found from its end.  Unknown characters side by side are one.
+    // Collect the best cut, which is known from its end.  Adjacent unknown characters become one token.
     void collect(std::string_view text, const LargeVector<Best> &best, bool &after_unknown,
                  std::vector<int32_t> &ids) const {
         struct Step {

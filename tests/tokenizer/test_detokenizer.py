@@ -1,4 +1,4 @@
-"""The streaming decoder against Python's own decoder of UTF-8."""
+"""The streaming decoder against Python's UTF-8 decoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from token_texts import random_texts
 BYTES = [bytes([byte]) for byte in range(256)]
 
 
-def test_every_cut_of_random_bytes_equals_decoding_at_once() -> None:
+def test_every_cut_of_random_bytes_decodes_like_the_whole() -> None:
     rng = random.Random(1)
     pool = [0x00, 0x41, 0x7F, 0x80, 0xBF, 0xC0, 0xC2, 0xDF, 0xE0, 0xE4, 0xED, 0xA0, 0xEF, 0xF0, 0x90, 0xF4, 0xF5, 0xFF]
     for _ in range(5000):
@@ -61,5 +61,5 @@ def test_stream_equals_decode(shared: Path) -> None:
 def test_ids_outside_the_table_are_refused() -> None:
     detokenizer = Detokenizer(BYTES)
     for id in (256, -1):
-        with pytest.raises(RequestError, match="a token id must be below 256"):
+        with pytest.raises(RequestError, match="256"):
             detokenizer.push(id)

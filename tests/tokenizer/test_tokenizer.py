@@ -1,4 +1,4 @@
-"""What the tokenizer promises beyond the ids: control and user-defined tokens, segments, errors, linear time."""
+"""Properties of the tokenizer besides ids: control and user-defined tokens, segments, errors, linear time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def small(**changes: object) -> Tokenizer:
 IM_START, IM_END, THINK, TWO_SPACES = 261, 262, 263, 264
 
 
-def test_control_tokens_only_where_asked_and_user_defined_ones_always() -> None:
+def test_control_tokens_need_parse_special_and_user_defined_ones_do_not() -> None:
     tokenizer = small()
     text = "hello<|im_end|><think>  hello"
     plain = tokenizer.encode(text)
@@ -62,7 +62,7 @@ def test_control_tokens_only_where_asked_and_user_defined_ones_always() -> None:
     assert tokenizer.decode([259, IM_END], skip_special=False) == "hello<|im_end|>"
 
 
-def test_bytes_shown_by_tokens() -> None:
+def test_token_bytes() -> None:
     tokenizer = small()
     assert tokenizer.token_bytes(259) == b"hello"
     assert tokenizer.token_bytes(260) == b" w"
@@ -79,7 +79,7 @@ def test_bytes_shown_by_tokens() -> None:
     assert tokenizer.token_id("absent") is None
 
 
-def test_beginning_and_end_are_added_as_the_file_says() -> None:
+def test_tokens_before_and_after_a_text_follow_the_file() -> None:
     assert small().encode("hello") == [259]
     both = small(**{"ggml.add_bos_token": True, "ggml.add_eos_token": True})
     assert both.encode("hello") == [IM_START, 259, IM_END]
@@ -96,19 +96,19 @@ def test_end_of_generation() -> None:
     assert small(**{"ggml.eos_token_id": None}).eos_id is None
 
 
-def test_end_mark_that_a_file_calls_user_defined_is_a_control_token() -> None:
+def test_a_user_defined_end_mark_is_a_control_token() -> None:
     kinds = [1] * 256 + [1, 1, 1, 1, 1, 3, 4, 4, 4, 5]
     tokenizer = small(**{"ggml.token_type": kinds})
     assert tokenizer.is_control(IM_END)
     assert IM_END not in tokenizer.encode("<|im_end|>")
 
 
-def test_segments_equal_the_whole_text_but_for_control_tokens_in_literal_parts() -> None:
+def test_segments_equal_the_whole_text_except_control_tokens_in_literal_parts() -> None:
     tokenizer = small()
     assert tokenizer.encode_segments([("<|im_start|>hello", True), ("<|im_end|>", False), ("<|im_end|>", True)]) == [
         IM_START, 259, *b"<|im_end|>", IM_END,
     ]  # fmt: skip
-    # Words cross the border of segments; control tokens do not, in either direction.
+    # Words cross the boundary of segments; control tokens do not, in either direction.
     assert tokenizer.encode_segments([("hel", True), ("lo", False)]) == [259]
     assert tokenizer.encode_segments([("<|im_", True), ("end|>", False)]) == [*b"<|im_end|>"]
     assert tokenizer.encode_segments([("<|im_", False), ("end|>", True)]) == [*b"<|im_end|>"]
@@ -129,7 +129,7 @@ def test_literal_segments_never_make_control_tokens() -> None:
         assert mixed == [IM_START, *tokenizer.encode(text), IM_END]
 
 
-def test_bytes_that_are_no_text_come_back() -> None:
+def test_invalid_utf8_survives_encoding() -> None:
     tokenizer = small()
     rng = random.Random(2)
     for _ in range(2000):
@@ -145,14 +145,14 @@ def test_batch_equals_single() -> None:
     assert tokenizer.encode_batch(texts, threads=4) == expected
 
 
-def test_requests_are_checked() -> None:
+def test_invalid_texts_and_ids_are_errors() -> None:
     tokenizer = small()
     with pytest.raises(RequestError, match="lone surrogate at character 2"):
         tokenizer.encode("ab\ud800")
     for id in (266, -1, 1 << 70):
-        with pytest.raises(RequestError, match="a token id must"):
+        with pytest.raises(RequestError, match=r"token id|negative"):
             tokenizer.decode([id])
-    with pytest.raises(RequestError, match="below 266 but is 266"):
+    with pytest.raises(RequestError, match=r"266\b.*\b266 tokens"):
         tokenizer.token_bytes(266)
 
 
@@ -162,26 +162,26 @@ def test_requests_are_checked() -> None:
         (
             {"ggml.model": "plamo2"},
             UnsupportedError,
-            "must be one of gpt2, llama, gemma4, t5, bert, rwkv, whitespace but is 'plamo2'",
+            "'plamo2'.*gpt2, llama, gemma4, t5, bert, rwkv, whitespace",
         ),
-        ({"ggml.model": None}, LoadError, "tokenizer.ggml.model must be a string but is absent"),
-        ({"ggml.pre": "tekken-9"}, UnsupportedError, "one of gpt-2, .* but is 'tekken-9'"),
-        ({"ggml.tokens": "x"}, LoadError, "tokens must be an array of strings"),
-        ({"ggml.tokens": [1, 2]}, LoadError, "tokens must be an array of strings"),
-        ({"ggml.token_type": [1]}, LoadError, "token_type must have 266 entries"),
-        ({"ggml.token_type": [6] * 266}, LoadError, "1 to 5, but has 6"),
-        ({"ggml.token_type": 3}, LoadError, "must be an array"),
-        ({"ggml.merges": ["a"]}, LoadError, "two words with a space between"),
-        ({"ggml.merges": ["a "]}, LoadError, "a merge must join two words"),
+        ({"ggml.model": None}, LoadError, "tokenizer.ggml.model is missing"),
+        ({"ggml.pre": "tekken-9"}, UnsupportedError, "'tekken-9'.*gpt-2"),
+        ({"ggml.tokens": "x"}, LoadError, "tokens is str"),
+        ({"ggml.tokens": [1, 2]}, LoadError, "tokens is list"),
+        ({"ggml.token_type": [1]}, LoadError, "token_type .* 266"),
+        ({"ggml.token_type": [6] * 266}, LoadError, "type 6: expected 1 to 5"),
+        ({"ggml.token_type": 3}, LoadError, "token_type is int"),
+        ({"ggml.merges": ["a"]}, LoadError, "merge 'a'"),
+        ({"ggml.merges": ["a "]}, LoadError, "merge of ''"),
         ({"ggml.merges": ["\u4e00 a"]}, LoadError, "byte-level alphabet"),
-        ({"ggml.tokens": [*byte_alphabet(), "\udcff", *"abcdefghi"]}, LoadError, "must be UTF-8"),
-        ({"ggml.merges": None}, LoadError, "merges must be an array"),
-        ({"ggml.bos_token_id": 266}, LoadError, "bos_token_id must be below 266"),
-        ({"ggml.eos_token_id": -1}, LoadError, "eos_token_id must be below 266"),
-        ({"ggml.eos_token_id": "x"}, LoadError, "must be an integer"),
-        ({"ggml.add_bos_token": 1}, LoadError, "must be a boolean"),
-        ({"chat_template": 5}, LoadError, "chat_template must be a string"),
-        ({"ggml.tokens": byte_alphabet() + ["a"] * 10}, LoadError, "tokens must be unique"),
+        ({"ggml.tokens": [*byte_alphabet(), "\udcff", *"abcdefghi"]}, LoadError, "not UTF-8"),
+        ({"ggml.merges": None}, LoadError, "merges is"),
+        ({"ggml.bos_token_id": 266}, LoadError, "bos_token_id is 266"),
+        ({"ggml.eos_token_id": -1}, LoadError, "eos_token_id is -1"),
+        ({"ggml.eos_token_id": "x"}, LoadError, "eos_token_id is 'x'"),
+        ({"ggml.add_bos_token": 1}, LoadError, "add_bos_token is 1"),
+        ({"chat_template": 5}, LoadError, "chat_template is 5"),
+        ({"ggml.tokens": byte_alphabet() + ["a"] * 10}, LoadError, "duplicate token 'a'"),
     ],
 )
 def test_malformed_metadata(changes: dict[str, object], error: type[Exception], text: str) -> None:
@@ -210,14 +210,14 @@ def test_packed_merges_equal_a_list_of_them() -> None:
     tokenizer = small(**{"ggml.merges": strings})
     assert tokenizer.encode("hello w") == small().encode("hello w") == [259, 260]
     for data, n in ((strings.data[:-1], 5), (strings.data, 6), (b"\xff" * 8, 1), (b"", 1)):
-        with pytest.raises(LoadError, match="must not end early"):
+        with pytest.raises(LoadError, match="truncated"):
             small(**{"ggml.merges": PackedStrings(data, n)})
-    with pytest.raises(LoadError, match="two words"):
+    with pytest.raises(LoadError, match="merge 'ab'"):
         small(**{"ggml.merges": packed(["ab"])})
 
 
 def test_packed_texts_stay_packed_while_a_model_is_opened() -> None:
-    """What an engine asks of a vocabulary is of few texts; a list of all would take megabytes as long as it lives."""
+    """An engine needs few texts of a vocabulary; a list of all would take megabytes for its whole life."""
     texts = packed(metadata()["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
     tokenizer, plain = small(**{"ggml.tokens": texts}), small()
     assert tokenizer.eog_ids == plain.eog_ids == {IM_END}
@@ -227,8 +227,8 @@ def test_packed_texts_stay_packed_while_a_model_is_opened() -> None:
     assert "_strings" not in vars(texts)
 
 
-def test_steps_that_are_no_tokens_fall_apart_into_bytes() -> None:
-    """A merge may pass through words that the vocabulary writes differently (runs of spaces in MPT's)."""
+def test_intermediate_merges_without_a_token_become_byte_tokens() -> None:
+    """Merges may pass through words that the vocabulary writes differently (runs of spaces in MPT's)."""
     tokenizer = Tokenizer(
         Vocabulary(
             texts=[*byte_alphabet(), "abc"],
@@ -259,22 +259,22 @@ def test_checkpoint_folder_to_gguf_metadata(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "error", "text"),
     [
-        (("model", "type"), "WordLevel", UnsupportedError, "model.type must be BPE"),
+        (("model", "type"), "WordLevel", UnsupportedError, "'WordLevel'"),
         (("model", "byte_fallback"), True, UnsupportedError, "all 256 byte tokens"),
         (("model", "dropout"), 0.1, UnsupportedError, "model.dropout"),
         (("model", "merges"), 3, LoadError, "merges.*int"),
-        (("model", "vocab"), {"a": -1}, LoadError, "small integer"),
-        (("normalizer",), {"type": "NFKC"}, UnsupportedError, "normalizer must be absent or NFC but is 'NFKC'"),
-        (("pre_tokenizer",), None, UnsupportedError, "pre_tokenizer must end in ByteLevel"),
-        (("pre_tokenizer",), {"type": "Metaspace"}, UnsupportedError, "must end in ByteLevel"),
+        (("model", "vocab"), {"a": -1}, LoadError, "'a' is -1"),
+        (("normalizer",), {"type": "NFKC"}, UnsupportedError, "'NFKC'"),
+        (("pre_tokenizer",), None, UnsupportedError, "ByteLevel"),
+        (("pre_tokenizer",), {"type": "Metaspace"}, UnsupportedError, "'Metaspace'"),
         (("pre_tokenizer",), {"type": "ByteLevel", "add_prefix_space": True}, UnsupportedError, "add_prefix_space"),
         (("pre_tokenizer", "pretokenizers", 0, "pattern"), {"Regex": r"\bx"}, UnsupportedError, r"escape \\b"),
-        (("pre_tokenizer", "pretokenizers", 0, "behavior"), "Kept", UnsupportedError, "one of Isolated"),
+        (("pre_tokenizer", "pretokenizers", 0, "behavior"), "Kept", UnsupportedError, "'Kept'"),
         (("post_processor",), {"type": "BertProcessing"}, LoadError, "post_processor.cls"),
-        (("added_tokens",), [{"id": 3}], LoadError, "an added token must have"),
+        (("added_tokens",), [{"id": 3}], LoadError, "added token .*3"),
     ],
 )
-def test_what_a_tokenizer_json_asks_for_is_honoured_or_refused(
+def test_unsupported_parts_of_tokenizer_json_are_errors(
     tmp_path: Path, shared: Path, place: tuple[str | int, ...], value: object, error: type[Exception], text: str
 ) -> None:
     source = json.loads((shared / "models" / "tiny-chat" / "tokenizer.json").read_text(encoding="utf-8"))
@@ -311,12 +311,12 @@ def test_template_processing_adds_its_tokens(tmp_path: Path, shared: Path) -> No
     oracle = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert tokenizer.encode("Once upon") == oracle.encode("Once upon").ids
     assert tokenizer.encode("Once upon", add_special=False) == oracle.encode("Once upon", add_special_tokens=False).ids
-    with pytest.raises(LoadError, match=r"absent.*must be readable"):
+    with pytest.raises(LoadError, match="absent"):
         Tokenizer.from_pretrained(tmp_path / "absent")
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """Seconds of this thread alone: neighbours on the machine do not count."""
+    """Seconds of this thread's processor time, so that other programs do not count."""
     times = []
     for _ in range(3):
         begin = time.thread_time()
@@ -331,5 +331,5 @@ def test_time_is_linear_in_the_text(unit: str) -> None:
     text = unit * (100_000 // len(unit))
     once = fastest(lambda: tokenizer.encode(text, parse_special=True))
     eightfold = fastest(lambda: tokenizer.encode(text * 8, parse_special=True))
-    # n log n with the memory of a busy machine stays below; quadratic time would be 64 times.
+    # n log n stays below this even on a busy machine; quadratic time would be 64 times as long.
     assert eightfold < 30 * once

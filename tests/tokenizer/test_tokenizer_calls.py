@@ -1,4 +1,4 @@
-"""The tokenizer by the names of transformers.  Oracle: transformers' documentation of them, and ``encode`` itself."""
+"""Tokenizer methods with transformers' names.  Oracles: transformers' documentation, and ``encode`` itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_gguf(packaged_model())
 
 
-def test_a_call_gives_ids_and_a_mask(tokenizer: Tokenizer) -> None:
+def test_a_call_returns_ids_and_a_mask(tokenizer: Tokenizer) -> None:
     rows = [tokenizer.encode(text) for text in TEXTS]
     one = tokenizer(TEXTS[0])
     assert one == {"input_ids": rows[0], "attention_mask": [1] * len(rows[0])}
@@ -58,7 +58,7 @@ def test_the_vocabulary_has_every_token(tokenizer: Tokenizer) -> None:
     assert all(known[tokenizer.token_text(id)] == id for id in range(0, len(tokenizer), 97))
 
 
-def test_a_tokenizer_is_pickled_and_copied(tokenizer: Tokenizer) -> None:
+def test_a_tokenizer_can_be_pickled_and_copied(tokenizer: Tokenizer) -> None:
     for made in (pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
         assert isinstance(made, Tokenizer)
         assert [made.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
@@ -66,7 +66,7 @@ def test_a_tokenizer_is_pickled_and_copied(tokenizer: Tokenizer) -> None:
         assert (made.chat_template, made.eog_ids) == (tokenizer.chat_template, tokenizer.eog_ids)
 
 
-def test_what_is_no_text_and_no_ids_is_named(tokenizer: Tokenizer) -> None:
+def test_values_that_are_neither_text_nor_ids_are_errors(tokenizer: Tokenizer) -> None:
     for call, given in ((tokenizer, None), (tokenizer.encode, 5), (tokenizer.decode, None), (tokenizer.encode, ["a"])):
         with pytest.raises(RequestError, match="is "):
             call(given)  # type: ignore[operator]

@@ -1,6 +1,6 @@
-"""Byte-pair encoding over characters by listed merges (the names gemma4, sarvam-moe, whitespace and those like them).
+"""Byte-pair encoding over characters by listed merges (gemma4, sarvam-moe, whitespace and similar names).
 
-Oracle: Hugging Face `tokenizers` with the same vocabulary and merges, which its own trainer made.
+Oracle: Hugging Face `tokenizers` with the same vocabulary and merges, made by its own trainer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LINES = pre_tokenizers.Split(tokenizers.Regex(r"[^\n]+|[\n]+"), "isolated")
 
 @cache
 def trained(splits: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Tokens and merges that random texts make; many characters of theirs have no token."""
+    """Tokens and merges trained on random texts; many of their characters have no token."""
     model = tokenizers.Tokenizer(models.BPE())
     if splits == "spaces":
         model.normalizer = normalizers.Lowercase()
@@ -101,7 +101,7 @@ def test_characters_equal_hugging_face(name: str) -> None:
 
 
 def test_line_feeds_split_what_merges_would_join() -> None:
-    """The oracle splits in front of merges that were made across lines."""
+    """The oracle splits before merges that were made across lines."""
     tokenizer, oracle = of("nowhere", model="gpt2", pre="sarvam-moe"), oracle_of("nowhere")
     joined = oracle_of("nowhere")
     oracle.pre_tokenizer = LINES
@@ -134,13 +134,13 @@ def test_beginning_of_sequence() -> None:
     assert of("lines", **sarvam, add_bos_token=True).encode("a")[0] == 1
 
 
-def test_marks_come_out_of_templates_alone() -> None:
+def test_only_templates_produce_marks() -> None:
     tokenizer = of("lines")
     assert tokenizer.encode("<eos>", parse_special=True) == [1, 2]
     assert 2 not in tokenizer.encode("<eos>a<eos>")
     assert tokenizer.encode_segments([("<eos>", True), ("<eos>", False)]).count(2) == 1
     assert tokenizer.decode([1, *tokenizer.encode("x <eos>", add_special=False), 2]) == "x <eos>"
-    # A byte's name is text like any other, even where the file has byte tokens as normal ones.
+    # The name of a byte token is plain text, even if the file has byte tokens as normal ones.
     plain = [min(kind, TokenKind.CONTROL) if kind != TokenKind.BYTE else 1 for kind in tokenizer.vocabulary.kinds]
     for found in (tokenizer, of("lines", token_type=plain)):
         ids = found.encode("<0x41>\U0001f9ff", add_special=False)
@@ -148,8 +148,8 @@ def test_marks_come_out_of_templates_alone() -> None:
         assert found.vocabulary.kinds[len(MARKS)] == TokenKind.BYTE
 
 
-def test_merges_through_words_that_are_no_tokens() -> None:
-    """Ids by hand: x y and xy are steps on the way; what ends there falls apart into bytes."""
+def test_merges_through_words_without_a_token() -> None:
+    """Ids by hand: x, y and xy are intermediate steps; a word that ends there becomes byte tokens."""
     tokens = [*MARKS, *BYTES, "x", "y", "z", "xyz"]
     kinds = [3, 3, 3, 2, *[6] * 256, 1, 1, 1, 1]
     tokenizer = of("lines", tokens=tokens, token_type=kinds, merges=["x y", "xy z", "é z"])
@@ -161,14 +161,14 @@ def test_merges_through_words_that_are_no_tokens() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"merges": None}, LoadError, "merges must be an array"), ({"merges": ["a"]}, LoadError, "two words"),
-        ({"merges": ["a "]}, LoadError, "two words of UTF-8"), ({"model": "plamo2"}, UnsupportedError, "plamo2"),
-        ({"merges": PackedStrings(b"\3" + bytes(7) + b"a \xff", 1)}, LoadError, "two words of UTF-8"),
-        ({"merges": PackedStrings(b"\3", 1)}, LoadError, "must not end early"),
+        ({"merges": None}, LoadError, "merges is"), ({"merges": ["a"]}, LoadError, "merge 'a'"),
+        ({"merges": ["a "]}, LoadError, "UTF-8"), ({"model": "plamo2"}, UnsupportedError, "plamo2"),
+        ({"merges": PackedStrings(b"\3" + bytes(7) + b"a \xff", 1)}, LoadError, "UTF-8"),
+        ({"merges": PackedStrings(b"\3", 1)}, LoadError, "truncated"),
         ({"token_type": [1]}, LoadError, "one per token"),
     ],
 )  # fmt: skip
-def test_refusals(changes: dict[str, object], error: type[Exception], text: str) -> None:
+def test_invalid_metadata_is_an_error(changes: dict[str, object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         of("lines", **changes)
 
@@ -190,9 +190,9 @@ def test_words_between_white_space(model: str, lowercase: bool) -> None:
 
 
 @pytest.mark.parametrize(("bos", "name"), [(True, "gemma4"), (False, "sarvam-moe")])
-def test_folder_and_what_converting_makes_of_it(tmp_path: Path, bos: bool, name: str) -> None:
+def test_a_folder_and_its_conversion_to_gguf(tmp_path: Path, bos: bool, name: str) -> None:
     oracle = oracle_of("lines")
-    oracle.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")  # as published: it finds nothing
+    oracle.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")  # as published; it never matches
     if bos:
         oracle.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     folder = saved(oracle, tmp_path)
@@ -219,7 +219,7 @@ def test_merges_across_lines_have_no_name(tmp_path: Path) -> None:
     direct = Tokenizer.from_pretrained(saved(oracle, tmp_path))
     for text in random_texts(300, seed=47):
         assert direct.encode(text, add_special=False) == oracle.encode(text, add_special_tokens=False).ids
-    with pytest.raises(UnsupportedError, match="GGUF must have a name"):
+    with pytest.raises(UnsupportedError, match="GGUF has no name"):
         direct.vocabulary.gguf_metadata()
 
 
@@ -255,13 +255,13 @@ def with_merged_punctuation(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("splits", "change", "text"),
     [
-        ("lines", with_metaspace, "Metaspace must stand alone"), ("lines", without_a_byte, "all 256 byte tokens"),
-        ("lines", with_whole_words, "ignore_merges must be unset"), ("lines", with_accents, "StripAccents"),
-        ("spaces", with_fused_unknown, "fuse_unk must be unset"), ("spaces", with_accents, "must be Lowercase"),
-        ("spaces", with_merged_punctuation, "must not join letters and punctuation"), ("lines", with_lines, ""),
+        ("lines", with_metaspace, "Metaspace"), ("lines", without_a_byte, "all 256 byte tokens"),
+        ("lines", with_whole_words, "ignore_merges"), ("lines", with_accents, "StripAccents"),
+        ("spaces", with_fused_unknown, "fuse_unk"), ("spaces", with_accents, "only Lowercase"),
+        ("spaces", with_merged_punctuation, "letters and punctuation"), ("lines", with_lines, ""),
     ],
 )  # fmt: skip
-def test_what_a_folder_asks_for(
+def test_unsupported_parts_of_a_folder_are_errors(
     tmp_path: Path, splits: str, change: Callable[[dict[str, Any]], None], text: str
 ) -> None:
     folder = saved(oracle_of(splits), tmp_path)

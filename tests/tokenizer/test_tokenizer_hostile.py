@@ -1,6 +1,6 @@
-"""Vocabularies whose meaning is hostile: each key in turn absent, of another type, out of range or of another length.
+"""Hostile vocabularies: each key in turn missing, of another type, out of range or of another length.
 
-Oracle: a vocabulary is refused with a typed error, or it loads and takes any text.
+Oracle: loading a vocabulary either raises a typed error, or gives a tokenizer that encodes any text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.gguf import GGUFReader, GGUFWriter
 from quire.tokenizer import Tokenizer
 
 VOCABULARIES = ["bert-bge", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "starcoder"]
-N_TOKENS = 600  # of each vocabulary's first ones
+N_TOKENS = 600  # the first tokens of each vocabulary
 Value = tuple[object, str]
 
 HOSTILE: list[Value] = [
@@ -43,7 +43,7 @@ def small_vocabulary(path: Path) -> dict[str, Value]:
 
 
 def variants(key: str, value: Value) -> list[Value]:
-    """What the key is set to."""
+    """The hostile values of a key."""
     others = list(HOSTILE)
     if isinstance(value[0], list):
         others += [(value[0][:-1], value[1]), (value[0] + value[0][:1], value[1])]
@@ -60,7 +60,7 @@ def use(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_hostile_keys_are_refused_or_load(shared: Path, tmp_path: Path, name: str) -> None:
+def test_hostile_keys_are_errors_or_load(shared: Path, tmp_path: Path, name: str) -> None:
     source = shared / "vocab" / f"ggml-vocab-{name}.gguf"
     if not source.exists():
         pytest.skip(f"{source.name} is not there")

@@ -1,4 +1,4 @@
-"""Ids against published ones (llama.cpp's test data) and against Hugging Face `tokenizers` on random texts."""
+"""Ids against published ones (llama.cpp's test data) and Hugging Face `tokenizers` on random texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_gguf(path: Path) -> Tokenizer:
 
 @cache
 def rebuilt(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The same vocabulary, merges and expression in Hugging Face's implementation."""
+    """Make Hugging Face's tokenizer with this vocabulary, merges and expression."""
     vocabulary = tokenizer.vocabulary
     words = {text: id for id, text in enumerate(vocabulary.texts) if vocabulary.kinds[id] == TokenKind.NORMAL}
     merges = [tuple(merge.split(" ")) for merge in vocabulary.merges]
@@ -52,7 +52,7 @@ def test_published_ids(shared: Path, name: str) -> None:
     for text, line in zip(texts, lines, strict=True):
         ids = tokenizer.encode(text, add_special=False)
         assert ids == [int(id) for id in line.split()]
-        if name != "bert-bge":  # which makes letters small and spaces few
+        if name != "bert-bge":  # which lowercases letters and merges spaces
             assert tokenizer.decode(ids) == text
 
 
@@ -70,7 +70,7 @@ def test_random_texts_equal_hugging_face(shared: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-2", "llama-bpe"])
 def test_long_words_equal_hugging_face(shared: Path, name: str) -> None:
-    """Words beyond the bound where merging changes from arrays to a heap."""
+    """Words longer than the limit at which merging switches from arrays to a queue."""
     tokenizer = of_gguf(shared / "vocab" / f"ggml-vocab-{name}.gguf")
     oracle = rebuilt(tokenizer)
     for text in itertools.chain(

@@ -6,7 +6,7 @@ from typing import Protocol
 from .pretokenize import PassRule
 
 class AddedRule(Protocol):
-    """How an added token is matched, where that is not plain."""
+    """The options of an added token."""
 
     @property
     def id(self) -> int: ...
@@ -20,16 +20,19 @@ class AddedRule(Protocol):
     def normalized(self) -> bool: ...
 
 def unpacked(data: bytes, n: int, only: Sequence[int] | None = None) -> list[str]:
-    """The strings of packed ones, all or those of some ascending numbers; bytes that are no UTF-8 as lone surrogates.
+    """Unpack strings, all ``n`` of them or those with the ascending indices ``only``.
 
-    Raises ValueError where they end early, or for a number beyond them.
+    Bytes that are not UTF-8 become lone surrogates.
+
+    Raises:
+        ValueError: The data is truncated, or an index is out of range.
     """
 
 class BytePairEncoder:
     """Byte-level byte-pair encoding (Sennrich et al. 2016, with GPT-2's byte alphabet).
 
-    Constant once made: any number of threads may use it; long texts are encoded without the global lock.  Time is
-    n log n in the longest word and linear in everything else.
+    It is immutable, so any number of threads may use it; long texts are encoded without the GIL.  Time is n log n in
+    the longest word and linear in everything else.
     """
 
     def __init__(
@@ -43,31 +46,46 @@ class BytePairEncoder:
         unknown_id: int | None = None,
         added: Iterable[AddedRule] = (),
     ) -> None:
-        """``tokens[id]`` in the byte-level alphabet (control, unknown and user-defined ones as they show), ``kinds``
-        by GGUF's numbers, ``merges`` by falling precedence, ``passes`` of the pre-tokenizer.
+        """Make an encoder.
 
-        ``unknown_id`` is what bytes without a token become; without it they are left out before merging.
+        Args:
+            tokens: Texts by id, in the byte-level alphabet; control, unknown and user-defined tokens literally.
+            kinds: Token types by id, in GGUF's numbers.
+            merges: In order of decreasing precedence.
+            passes: The passes of the pre-tokenizer.
+            ignore_merges: Take words that are tokens whole, without merging.
+            unknown_id: The token for bytes without a token; None drops these bytes before merging.
+            added: Options of added tokens.
 
-        Raises LoadError where a merge is malformed, a token is there twice, or the unknown one is of another kind.
+        Raises:
+            LoadError: A merge is malformed, a token is duplicate, or the unknown token has another type.
         """
 
     @property
     def n_tokens(self) -> int: ...
     def encode(self, text: str | bytes, parse_control: bool = False, normalized: bool = False) -> list[int]:
-        """Ids of ``text``.  ``normalized``: match only the added tokens that are matched after normalization.
+        """Return the ids of a text.
 
-        Bytes need not be UTF-8.  Raises RequestError for a str with lone surrogates.
+        Args:
+            text: Bytes need not be UTF-8.
+            parse_control: Match control tokens.
+            normalized: The text is normalized: match only the added tokens that are matched after normalization.
+
+        Raises:
+            RequestError: A str has lone surrogates.
         """
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
-        """Ids of the joined text of (text, is_template) pairs; a control token is matched only where it lies in
-        template text from end to end."""
+        """Return the ids of the joined text of (text, is_template) pairs.
+
+        A control token is matched only if all of its text is from the template.
+        """
 
     def split_added(self, text: str, parse_control: bool = False) -> list[str | int]:
-        """Pieces of text and the ids of the added tokens between them (those matched before normalization)."""
+        """Return pieces of text and the ids of the added tokens between them (those matched before normalization)."""
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes the token stands for; a control token's are its name."""
+        """Return the bytes of a token; those of a control token are its name."""
 
     def decode(self, ids: Iterable[int], skip_control: bool = True) -> bytes:
-        """The bytes of a list of ids.  Raises RequestError for an id outside the vocabulary."""
+        """Return the bytes of a list of ids.  Raises RequestError for an id outside the vocabulary."""

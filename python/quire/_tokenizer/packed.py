@@ -1,4 +1,4 @@
-"""String arrays as GGUF files hold them, unpacked only when looked at."""
+"""String arrays in the layout of GGUF files, unpacked only on access."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["PackedStrings", "picked"]
 class PackedStrings(Sequence[str]):
     """A list of ``n`` strings in ``data``, each its length in 8 bytes (little-endian) and its UTF-8.
 
-    The native tokenizers read ``data`` as it is: a big vocabulary has a few hundred thousand merges that nobody else
-    looks at.
+    The native tokenizers read ``data`` directly, so the few hundred thousand merges of a large vocabulary are never
+    unpacked.
     """
 
     def __init__(self, data: bytes, n: int) -> None:
@@ -44,5 +44,5 @@ class PackedStrings(Sequence[str]):
 
 
 def picked(strings: Sequence[str], ids: Sequence[int]) -> list[str]:
-    """The strings of ascending ids; packed ones stay so: a big vocabulary takes a dozen megabytes as a list."""
+    """Return the strings with these ascending ids.  Packed strings stay packed, to save megabytes."""
     return strings.pick(ids) if isinstance(strings, PackedStrings) else [strings[id] for id in ids]

@@ -8,12 +8,12 @@ from .bpe import AddedRule
 from .pretokenize import PassRule
 
 FAMILIES: dict[str, int]
-"""GGUF's names of the families: llama, gemma4, t5, bert, rwkv."""
+"""The families by GGUF's names: llama, gemma4, t5, bert, rwkv."""
 PREFIXES: dict[str, int]
-"""Which stretches of text between added tokens get a space before them: none, first, every."""
+"""The stretches of text between added tokens that get a space in front: none, first, every."""
 
 class SpaceRules(Protocol):
-    """What is done to spaces before the model sees a text (SentencePiece's normalizer)."""
+    """The treatment of spaces before tokenization (SentencePiece's normalizer)."""
 
     @property
     def prefix(self) -> str: ...
@@ -27,7 +27,7 @@ class SpaceRules(Protocol):
     def prefix_once(self) -> bool: ...
 
 class WordRules(Protocol):
-    """How text falls into words before listed merges."""
+    """The splitting of text into words before listed merges."""
 
     @property
     def passes(self) -> Iterable[PassRule]: ...
@@ -35,10 +35,10 @@ class WordRules(Protocol):
     def whole_newlines(self) -> bool: ...
 
 class PieceEncoder:
-    """Added tokens, normalization, model.
+    """A tokenizer of pieces: added tokens, normalization, model.
 
-    Constant once made: any number of threads may use it; long texts are encoded without the global lock.  Time is
-    linear in the text (times the longest token, 1024 bytes at most).
+    It is immutable, so any number of threads may use it; long texts are encoded without the GIL.  Time is linear in the
+    text (times the longest token, 1024 bytes at most).
     """
 
     def __init__(
@@ -57,21 +57,34 @@ class PieceEncoder:
         merges: Sequence[str | tuple[str, str] | list[str]] = (),
         pre_tokenizer: WordRules | None = None,
     ) -> None:
-        """``matched[id]`` is what a token stands for in normalized text, ``texts[id]`` how control and user-defined
-        tokens are found in text as it came, ``kinds`` by GGUF's numbers, ``scores`` by token (logarithms);
-        ``merges`` by falling precedence and ``pre_tokenizer`` for the family gemma4.
+        """Make an encoder.
 
-        ``unknown_id``, of that kind, is what text without a token becomes; without it that is left out.
+        Args:
+            family: A key of ``FAMILIES``.
+            matched: The text of each token by id in normalized text.
+            kinds: Token types by id, in GGUF's numbers.
+            scores: Logarithms by id.
+            texts: By id, the text that a control or user-defined token matches before normalization.
+            spaces: The treatment of spaces.
+            character_map: SentencePiece's precompiled character map.
+            unknown_id: The token, of that type, for text without a token; None drops such text.
+            added: Options of added tokens.
+            drops_marks: WordPiece: drop combining marks.
+            merges: For the family gemma4: in order of decreasing precedence.
+            pre_tokenizer: For the family gemma4: the splitting into words.
 
-        Raises LoadError where entries do not fit together.
+        Raises:
+            LoadError: The arguments are inconsistent.
         """
 
     def encode(self, text: str | bytes, parse_control: bool = False) -> list[int]:
-        """Ids of ``text``.  Bytes need not be UTF-8.  Raises RequestError for a str with lone surrogates."""
+        """Return the ids of a text.  Bytes need not be UTF-8.  Raises RequestError for a str with lone surrogates."""
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
-        """Ids of the joined text of (text, is_template) pairs; a control token is matched only where it lies in
-        template text from end to end."""
+        """Return the ids of the joined text of (text, is_template) pairs.
+
+        A control token is matched only if all of its text is from the template.
+        """
 
     def split_added(self, segments: Iterable[tuple[str, bool]], parse_control: bool = False) -> list[str | int]:
-        """Pieces of the joined text and the ids of the added tokens between them."""
+        """Return pieces of the joined text and the ids of the added tokens between them."""

@@ -17,7 +17,8 @@ class PassRule(Protocol):
     def inverted(self) -> bool: ...
 
 def split(text: str | bytes, passes: Iterable[PassRule]) -> list[bytes]:
-    """The words that a pre-tokenizer, given by its passes, cuts a text into (UTF-8).
+    """Split a text into words (UTF-8) with the passes of a pre-tokenizer.
 
-    Raises ValueError for an expression that is not known.
+    Raises:
+        ValueError: An expression is unsupported.
     """

@@ -1,4 +1,4 @@
-"""Text to token ids and back: vocabularies from GGUF files and checkpoint folders, streaming decoder."""
+"""Tokenizers: vocabularies from GGUF files and checkpoint folders, encoding, and a streaming decoder."""
 
 from quire._tokenizer.detokenizer import Detokenizer
 from quire.tokenizer.base import TextPair, Tokenizer

@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back."""
+"""The tokenizer, which converts text to ids and back."""
 
 from __future__ import annotations
 
@@ -22,37 +22,44 @@ __all__ = ["TextPair", "Tokenizer"]
 
 
 class TextPair(NamedTuple):
-    """Two texts in one prompt; ``second_text``: position of the second one's first token, where types tell it apart."""
+    """Two texts in one prompt; ``second_text`` is the position of the second text's first token."""
 
     token_ids: list[int]
     second_text: int
 
 
 class Tokenizer(TokenizerCalls):
-    """Text to token ids and back; constant once made, usable from any thread.
+    """Converts text to token ids and back.  It is immutable and usable from any thread.
 
-    *Normal* tokens come from text by the rules of the family, *byte* tokens where no other stands for a character;
-    *user-defined* ones are matched in every text as they stand; *control* tokens (turn marks, end of text) are matched
-    only where the caller says so; *unused* ones never appear.  Decoding never cleans text up: where the family keeps
-    text as it is (all but WordPiece, and SentencePiece's with a character map), ``decode(encode(text)) == text``.
+    There are several types of tokens:
+
+    - *normal* tokens, which the rules of the family make from text;
+    - *byte* tokens, for characters without another token;
+    - *user-defined* tokens, which are matched literally in every text;
+    - *control* tokens (turn marks, end of text), which are matched only if the caller asks for it;
+    - *unused* tokens, which never appear.
+
+    Decoding does not clean up text.  ``decode(encode(text)) == text`` holds for all families except WordPiece and
+    SentencePiece with a character map, which change the text.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Raises LoadError where the vocabulary does not fit together."""
+        """Make a tokenizer.  Raises LoadError if the vocabulary is inconsistent."""
         self.vocabulary = vocabulary
         self._kinds = vocabulary.kinds
         self._encoder = encoder_of(vocabulary)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
-        """Pickled as its vocabulary, of which the native parts are made again."""
+        """Pickle the vocabulary only; the native parts are rebuilt from it."""
         return (type(self), (self.vocabulary,))
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer in the metadata of a GGUF file.
+        """Read the tokenizer from the metadata of a GGUF file.
 
-        Raises LoadError for a malformed file, UnsupportedError (listing what is known) for a family or pre-tokenizer
-        that Quire does not have.
+        Raises:
+            LoadError: The file is malformed.
+            UnsupportedError: The family or pre-tokenizer is unsupported; the message lists the supported ones.
         """
         from quire.tokenizer.from_gguf import read_gguf
 
@@ -60,9 +67,13 @@ class Tokenizer(TokenizerCalls):
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer of a checkpoint folder (``tokenizer.json`` or ``tokenizer.model``, ``tokenizer_config.json``).
+        """Read the tokenizer of a checkpoint folder.
 
-        Raises LoadError for absent or malformed files, UnsupportedError naming what Quire does not have.
+        The folder has ``tokenizer.json`` or ``tokenizer.model``, and perhaps ``tokenizer_config.json``.
+
+        Raises:
+            LoadError: A file is missing or malformed.
+            UnsupportedError: The tokenizer uses a feature that Quire does not support; the message names it.
         """
         from quire.tokenizer.from_pretrained import read_pretrained
 
@@ -70,7 +81,7 @@ class Tokenizer(TokenizerCalls):
 
     @property
     def n_vocab(self) -> int:
-        """Number of ids; also ``len(tokenizer)``."""
+        """The number of ids; also ``len(tokenizer)``."""
         return len(self._kinds)
 
     def __len__(self) -> int:
@@ -81,32 +92,32 @@ class Tokenizer(TokenizerCalls):
 
     @property
     def bos_id(self) -> int | None:
-        """Beginning of sequence."""
+        """The beginning-of-sequence token."""
         return self.vocabulary.special_ids.get("bos")
 
     @property
     def eos_id(self) -> int | None:
-        """End of sequence; ``eog_ids`` has every token that ends an answer."""
+        """The end-of-sequence token; ``eog_ids`` has every token that ends an answer."""
         return self.vocabulary.special_ids.get("eos")
 
     @property
     def pad_id(self) -> int | None:
-        """Padding."""
+        """The padding token."""
         return self.vocabulary.special_ids.get("pad")
 
     @property
     def bos_token_id(self) -> int | None:
-        """``bos_id``, by transformers' name."""
+        """``bos_id`` under transformers' name."""
         return self.bos_id
 
     @property
     def eos_token_id(self) -> int | None:
-        """``eos_id``, by transformers' name."""
+        """``eos_id`` under transformers' name."""
         return self.eos_id
 
     @property
     def pad_token_id(self) -> int | None:
-        """``pad_id``, by transformers' name."""
+        """``pad_id`` under transformers' name."""
         return self.pad_id
 
     @property
@@ -116,7 +127,7 @@ class Tokenizer(TokenizerCalls):
 
     @property
     def special_texts(self) -> dict[str, str]:
-        """The texts of the special tokens by the names that chat templates use (``bos_token``, ``eos_token``, ...)."""
+        """The texts of the special tokens, by their names in chat templates (``bos_token``, ``eos_token``, ...)."""
         known = self.vocabulary.special_ids
         named = {f"{name}_token": known[name] for name in ("bos", "eos", "unk", "sep", "pad", "mask") if name in known}
         ids = sorted(set(named.values()))
@@ -125,23 +136,27 @@ class Tokenizer(TokenizerCalls):
 
     @cached_property
     def eog_ids(self) -> frozenset[int]:
-        """The ids that end an answer: the file's own and those of well-known names."""
+        """The ids that end an answer: those the file names, and tokens with well-known names."""
         vocabulary = self.vocabulary
         return end_of_generation_ids(vocabulary.texts, vocabulary.kinds, vocabulary.special_ids, vocabulary.end_ids)
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
-        """Text to id of every control token."""
+        """The ids of all control tokens by their texts."""
         marked = (TokenKind.CONTROL, TokenKind.UNKNOWN)
         ids = [id for id, kind in enumerate(self._kinds) if kind in marked]
         return dict(zip(picked(self.vocabulary.texts, ids), ids, strict=True))
 
     def encode(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The ids of a text.
+        """Return the ids of a text.
 
-        ``add_special`` adds the tokens that the vocabulary puts before and after a text (often a beginning of
-        sequence).  ``parse_special`` turns the names of control tokens into them; without it they are plain text.
-        Bytes that are no UTF-8 are encoded as they are.  Raises RequestError for a str with lone surrogates.
+        Args:
+            text: Bytes need not be UTF-8; invalid ones are encoded as they are.
+            add_special: Add the vocabulary's tokens before and after a text, often a beginning of sequence.
+            parse_special: Turn the names of control tokens into these tokens; otherwise they are plain text.
+
+        Raises:
+            RequestError: A str has lone surrogates.
         """
         if not isinstance(text, str | bytes):
             raise RequestError(f"[tokenizer] text is {text!r:.40}: give a string or bytes")
@@ -151,7 +166,7 @@ class Tokenizer(TokenizerCalls):
     def encode_batch(
         self, texts: Sequence[str | bytes], add_special: bool = True, parse_special: bool = False, threads: int = 1
     ) -> list[list[int]]:
-        """``encode`` of each text, over several threads; the native part of long texts runs side by side."""
+        """Encode several texts on ``threads`` threads; the native code for long texts runs in parallel."""
         if threads <= 1 or len(texts) <= 1:
             return [self.encode(text, add_special, parse_special) for text in texts]
         from concurrent.futures import ThreadPoolExecutor
@@ -160,17 +175,18 @@ class Tokenizer(TokenizerCalls):
             return list(pool.map(lambda text: self.encode(text, add_special, parse_special), texts))
 
     def encode_pair(self, first: str, second: str) -> TextPair:
-        """Two texts as one: what ends a text stands once between them for BERT's word pieces, twice for RoBERTa's.
+        """Encode two texts as one, separated by the end token: once for BERT's word pieces, twice for RoBERTa's.
 
-        UnsupportedError where nothing stands around a text.
+        Raises:
+            UnsupportedError: The vocabulary puts no tokens before and after a text.
         """
         return self.join_pair(self.encode(first, add_special=False), self.encode(second, add_special=False))
 
     def join_pair(self, first: Sequence[int], second: Sequence[int]) -> TextPair:
-        """``encode_pair`` of texts that are ids already."""
+        """Join two encoded texts like :meth:`encode_pair`."""
         before, after = self.vocabulary.prefix_ids, self.vocabulary.suffix_ids
         if not before or not after:
-            raise UnsupportedError("[tokenizer] texts must be marked at both ends to be joined but are not")
+            raise UnsupportedError("[tokenizer] cannot join texts: the vocabulary adds no tokens around a text")
         doubled = self.vocabulary.doubles_separator
         if doubled is None:
             doubled = self.vocabulary.family is not Family.WORD_PIECE
@@ -178,10 +194,10 @@ class Tokenizer(TokenizerCalls):
         return TextPair([*start, *second, *after], len(start))
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]], add_special: bool = False) -> list[int]:
-        """The ids of (text, is_template) pairs, joined.
+        """Return the ids of the joined text of (text, is_template) pairs.
 
-        The text is tokenized as a whole, but a control token counts only where all of it is template text: what a
-        user writes never becomes one, nor do a template's text and a user's together.
+        The text is tokenized as a whole, but a control token is matched only if all of its text is from the template:
+        a user's text never becomes one, not even together with the template's.
         """
         parts = [(text, is_template) for text, is_template in segments if text]
         ids = self._encoder.encode_segments(parts)
@@ -216,11 +232,19 @@ class Tokenizer(TokenizerCalls):
         tokenize: bool = True,
         **values: object,
     ) -> list[int] | str:
-        """The prompt that the default chat template makes of a conversation: ids, or text to read with ``tokenize``
-        false.
+        """Render a conversation with the default chat template, to ids, or to text if ``tokenize`` is False.
 
-        What messages say never becomes control tokens.  ``add_generation_prompt``: with the beginning of the answer;
-        ``values``: further variables of the template.  Raises UnsupportedError where there is no template.
+        The text of messages never becomes control tokens.
+
+        Args:
+            messages: The conversation.
+            tools: Tools the model may call.
+            add_generation_prompt: Append the start of the answer.
+            tokenize: Return ids instead of text.
+            values: Further variables of the template.
+
+        Raises:
+            UnsupportedError: The vocabulary has no chat template.
         """
         segments = self._template.render_segments(messages, tools, add_generation_prompt, **values)
         return self.encode_segments(segments) if tokenize else "".join(text for text, _ in segments)
@@ -232,14 +256,19 @@ class Tokenizer(TokenizerCalls):
         return ChatTemplate.from_tokenizer(self)
 
     def decode(self, ids: Iterable[int] | int, skip_special: bool = True) -> str:
-        """The text of ids; bytes that are no UTF-8 become U+FFFD.  ``skip_special`` leaves control tokens out.
+        """Return the text of ids; invalid UTF-8 becomes U+FFFD.
 
-        Raises RequestError for an id outside the vocabulary.
+        Args:
+            ids: A list of ids, or one id.
+            skip_special: Omit control tokens.
+
+        Raises:
+            RequestError: An id is outside the vocabulary.
         """
         return self.decode_bytes(ids, skip_special).decode("utf-8", "replace")
 
     def decode_bytes(self, ids: Iterable[int] | int, skip_special: bool = True) -> bytes:
-        """The bytes of ids, or of a single one, as ``decode``."""
+        """Return the bytes of ids; see :meth:`decode`."""
         if isinstance(ids, int):
             ids = (ids,)
         elif not isinstance(ids, Iterable):
@@ -247,41 +276,41 @@ class Tokenizer(TokenizerCalls):
         try:
             return self._encoder.decode(ids, skip_special)
         except OverflowError:
-            raise RequestError("[tokenizer] a token id must not be negative but one is") from None
+            raise RequestError("[tokenizer] ids has a negative token id") from None
 
     def detokenizer(self, skip_special: bool = True) -> Detokenizer:
-        """A fresh streaming decoder: ``push(id)`` and ``finish()``; together they give what ``decode`` does."""
+        """Return a new streaming decoder, whose ``push(id)`` and ``finish()`` together give the text of ``decode``."""
         table = self._shown_bytes if skip_special else self._all_bytes
         return Detokenizer(table, strip_first_space=self._encoder.strips_first_space)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that a token shows; none for a control token.  Raises RequestError for an unknown id."""
+        """Return the bytes of a token, b"" for a control token.  Raises RequestError for an unknown id."""
         return b"" if self.is_control(id) else self._encoder.token_bytes(id)
 
     def all_token_bytes(self) -> list[bytes]:
-        """``token_bytes`` of every id, as the native engine wants them."""
+        """Return ``token_bytes`` of every id, for the native engine."""
         return list(self._shown_bytes)
 
     def token_text(self, id: int) -> str:
-        """A token as the vocabulary writes it.  Raises RequestError for an unknown id."""
+        """Return a token as the vocabulary writes it.  Raises RequestError for an unknown id."""
         self._check(id)
         return self.vocabulary.texts[id]
 
     def token_id(self, text: str) -> int | None:
-        """The id of a token by the text that the vocabulary writes, or None."""
+        """Return the id of a token, given as the vocabulary writes it, or None."""
         return self._id_of_text.get(text)
 
     def is_control(self, id: int) -> bool:
-        """Whether a token stands for no text.  Raises RequestError for an unknown id."""
+        """Return True if a token has no text.  Raises RequestError for an unknown id."""
         self._check(id)
         return self._kinds[id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
     def _check(self, id: int) -> None:
         if not 0 <= id < len(self._kinds):
-            raise RequestError(f"[tokenizer] a token id must be below {len(self._kinds)} but is {id}")
+            raise RequestError(f"[tokenizer] token id {id} is out of range: the vocabulary has {self.n_vocab} tokens")
 
     def _with_special(self, ids: list[int]) -> list[int]:
-        ids[:0] = self.vocabulary.prefix_ids  # in place: the list may have millions
+        ids[:0] = self.vocabulary.prefix_ids  # in place, because the list may have millions of ids
         ids += self.vocabulary.suffix_ids
         return ids
 

@@ -1,4 +1,4 @@
-"""The tokenizer by the names that transformers' users call it by."""
+"""Tokenizer methods with transformers' names."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Encoding(dict[str, Any]):
 
 
 class TokenizerCalls:
-    """The methods of ``Tokenizer`` that follow transformers' names."""
+    """The methods of ``Tokenizer`` that have transformers' names."""
 
     vocabulary: Vocabulary
 
     @abstractmethod
     def encode(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
 
     @abstractmethod
     def encode_pair(self, first: str, second: str) -> Any:
-        """Two texts as one."""
+        """Encode two texts as one."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int] | int, skip_special: bool = True) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
 
     def __call__(
         self,
@@ -54,12 +54,12 @@ class TokenizerCalls:
         max_length: int | None = None,
         return_tensors: str | None = None,
     ) -> Encoding:
-        """The ids of a text, or of several; names of control tokens in a text become these tokens, as in transformers.
+        """Return the ids of one or several texts; names of control tokens become these tokens, as in transformers.
 
         Args:
             text_pair: The second text of a pair, or of each.
-            padding: True or "longest" fills up to the longest text, "max_length" to ``max_length``.
-            truncation: Cut what is longer than ``max_length``.
+            padding: True or "longest" pads to the longest text, "max_length" to ``max_length``.
+            truncation: Truncate texts to ``max_length``.
             return_tensors: "np" or "pt" for arrays, None for lists.
         """
         several = not isinstance(text, str)
@@ -86,7 +86,7 @@ class TokenizerCalls:
             ids = self.vocabulary.special_ids
             pad = ids.get("pad", ids.get("eos"))
             if pad is None:
-                raise UnsupportedError("[tokenizer] padding needs a padding token, and the vocabulary has none")
+                raise UnsupportedError("[tokenizer] cannot pad: the vocabulary has no padding token")
             longest = max(map(len, rows), default=0)
             n = max_length if padding == "max_length" and max_length is not None else longest
             masks = [mask + [0] * (n - len(mask)) for mask in masks]
@@ -96,18 +96,18 @@ class TokenizerCalls:
     def batch_decode(
         self, sequences: Iterable[Iterable[int]], skip_special: bool = True, *, skip_special_tokens: bool | None = None
     ) -> list[str]:
-        """The texts of several sequences of ids; ``skip_special_tokens`` is transformers' name of ``skip_special``."""
+        """Return the texts of several lists of ids; ``skip_special_tokens`` is ``skip_special`` of ``decode``."""
         skip = skip_special if skip_special_tokens is None else skip_special_tokens
         return [self.decode([int(id) for id in ids], skip) for ids in sequences]
 
     def get_vocab(self) -> dict[str, int]:
-        """Every token, as the vocabulary writes it, with its id."""
+        """Return the ids of all tokens by the texts that the vocabulary writes."""
         return {text: id for id, text in enumerate(self.vocabulary.texts)}
 
 
 def _array(values: list[list[int]], kind: str) -> Any:
     if len({len(row) for row in values}) > 1:
-        raise RequestError("[tokenizer] texts of different lengths make no array: give padding=True")
+        raise RequestError("[tokenizer] texts of different lengths do not form an array: give padding=True")
     if kind == "np":
         import numpy as np
 

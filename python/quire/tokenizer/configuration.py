@@ -1,4 +1,4 @@
-"""What ``tokenizer_config.json`` and ``added_tokens.json`` add to a vocabulary."""
+"""The additions of ``tokenizer_config.json`` and ``added_tokens.json`` to a vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger("quire")
 
 Json: TypeAlias = "Mapping[str, object]"
 
-# Special ids by the names of tokenizer_config.json.
+# The special ids for the keys of tokenizer_config.json.
 CONFIG_NAMES = {
     "bos": "bos_token",
     "eos": "eos_token",
@@ -31,10 +31,10 @@ CONFIG_NAMES = {
 
 
 def special_ids_of(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
-    """Special ids by the names of tokenizer_config.json.  Raises LoadError for what is no text.
+    """Return the special ids in tokenizer_config.json.  Raises LoadError for a value that is not text.
 
-    Tokens that the vocabulary lacks are left out, with a warning: transformers gives them ids behind the others, which
-    the model has no rows for.
+    Tokens that the vocabulary lacks are ignored with a warning.  Transformers gives them new ids, for which the model
+    has no embeddings.
     """
     found, absent = {}, []
     for name, key in CONFIG_NAMES.items():
@@ -57,9 +57,10 @@ def special_ids_of(config: Json, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def end_ids_of(place: Path, n_tokens: int) -> tuple[int, ...]:
-    """What ends an answer by ``eos_token_id`` of generation_config.json and config.json: an id, or a list of them.
+    """Return the ids that end an answer, from ``eos_token_id`` of generation_config.json and config.json.
 
-    Rows of the model that no token has are left out: nothing can end there.  Raises LoadError for what is no id.
+    Ids outside the vocabulary are ignored with a warning.  Raises LoadError for a value that is neither an id nor a
+    list of ids.
     """
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
@@ -69,20 +70,20 @@ def end_ids_of(place: Path, n_tokens: int) -> tuple[int, ...]:
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise LoadError(f"[tokenizer] {path} must be a JSON file but: {error}") from error
+            raise LoadError(f"[tokenizer] {path} is not valid JSON: {error}") from error
         value = values.get("eos_token_id") if isinstance(values, dict) else None
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
-            raise LoadError(f"[tokenizer] {name}: eos_token_id must be an id or a list of ids but is {value!r:.80}")
+            raise LoadError(f"[tokenizer] {name}: eos_token_id is {value!r:.80}: expected an id or a list of ids")
         beyond = [id for id in ids if not 0 <= id < n_tokens]
         if beyond:
-            _LOG.warning("[tokenizer] %s: eos_token_id names no token of the vocabulary: %s", name, beyond)
+            _LOG.warning("[tokenizer] %s: ignoring eos_token_id outside the vocabulary: %s", name, beyond)
         found.update(id for id in ids if 0 <= id < n_tokens)
     return tuple(sorted(found))
 
 
 def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabulary:
-    """A ``tokenizer.model`` with the tokens that the files beside it add, and the tokens around a text."""
+    """Add the tokens in the files next to a ``tokenizer.model``, and the tokens before and after a text."""
     texts, kinds, scores = list(found.texts), list(found.kinds), list(found.scores)
     rules = []
     for id, entry in sorted(_added(place, config).items()):
@@ -98,7 +99,7 @@ def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabula
         rules.append(AddedTokenRule(id, bool(entry.get("lstrip")), bool(entry.get("rstrip")), **flags))
     ids = {text: id for id, text in enumerate(texts) if text}
     special_ids = dict(found.special_ids) | special_ids_of(config, ids)
-    # The defaults of the published classes: Llama's for byte pairs, T5's for unigram.
+    # Defaults of the published classes: Llama's tokenizer for byte pairs, T5's for unigram.
     is_pairs = found.family is Family.SCORED_PAIR
     before = config.get("add_bos_token", is_pairs) is True and "bos" in special_ids
     after = config.get("add_eos_token", not is_pairs) is True and "eos" in special_ids
@@ -115,7 +116,7 @@ def with_configuration(found: Vocabulary, place: Path, config: Json) -> Vocabula
 
 
 def _added(place: Path, config: Json) -> dict[int, dict[str, object]]:
-    """Added tokens by id."""
+    """Return added tokens by id."""
     found: dict[int, dict[str, object]] = {}
     path = place / "added_tokens.json"
     if path.exists():
@@ -123,15 +124,15 @@ def _added(place: Path, config: Json) -> dict[int, dict[str, object]]:
             entries = json.loads(path.read_text(encoding="utf-8"))
             found = {int(id): {"content": str(text)} for text, id in entries.items()}
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise LoadError(f"[tokenizer] {path} must hold texts and ids but: {error}") from error
+            raise LoadError(f"[tokenizer] {path} does not hold texts and ids: {error}") from error
     decoder = config.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
-        raise LoadError("[tokenizer] tokenizer_config.json: added_tokens_decoder must be an object")
+        raise LoadError("[tokenizer] tokenizer_config.json: added_tokens_decoder is not an object")
     for id, entry in decoder.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not id.isdecimal():
-            raise LoadError(f"[tokenizer] tokenizer_config.json: an added token must have a content but is {entry!r}")
+            raise LoadError(f"[tokenizer] tokenizer_config.json: malformed added token {id}: {entry!r}")
         found[int(id)] = entry
     for id, entry in found.items():
         if not 0 <= id < 1 << 24 or not entry["content"]:
-            raise LoadError(f"[tokenizer] an added token must have a small id and a text but is {entry!r} at {id}")
+            raise LoadError(f"[tokenizer] malformed added token {id}: {entry!r}")
     return found

@@ -1,4 +1,4 @@
-"""The native encoder of each family behind one face: text, segments and bytes."""
+"""One interface to the native encoders of all families: text, segments and bytes."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ WRITTEN_SPACE = "\u2581"
 
 
 class Encoder(Protocol):
-    """Text to ids and ids to bytes, without the tokens that go around a text."""
+    """Converts text to ids and ids to bytes, without adding tokens before or after a text."""
 
     strips_first_space: bool
-    """Whether decoding takes away the space that encoding put before the text."""
+    """True if decoding removes the space that encoding put before the text."""
 
     def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
-        """The ids of a text.  Raises RequestError for a str with lone surrogates."""
+        """Return the ids of a text.  Raises RequestError for a str with lone surrogates."""
         ...
 
     def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """The ids of (text, is_template) pairs, joined; control tokens in template text alone."""
+        """Return the ids of joined (text, is_template) pairs, with control tokens only in template text."""
         ...
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
-        """The bytes of ids.  Raises RequestError for an id outside the vocabulary."""
+        """Return the bytes of ids.  Raises RequestError for an id outside the vocabulary."""
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """What a token stands for; a control token's name."""
+        """Return the bytes of a token; a control token's are its name."""
         ...
 
 
 def encoder_of(vocabulary: Vocabulary) -> Encoder:
-    """The encoder of a vocabulary's family.  Raises LoadError where the vocabulary does not fit together."""
+    """Return the encoder of a vocabulary's family.  Raises LoadError if the vocabulary is inconsistent."""
     if vocabulary.family is Family.BYTE_PAIR:
         return BytePairs(vocabulary)
     cases = vocabulary.family is Family.WORD_PIECE or (
@@ -53,7 +53,7 @@ def encoder_of(vocabulary: Vocabulary) -> Encoder:
 
 
 class BytePairs:
-    """Byte-level byte-pair encoding, with NFC before it where the vocabulary has that."""
+    """Byte-level byte-pair encoding, with NFC before it if the vocabulary asks for it."""
 
     strips_first_space = False
 
@@ -70,7 +70,7 @@ class BytePairs:
         )
 
     def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
-        """Added tokens of the first stage are found in the text as it came, everything else after normalization."""
+        """Match added tokens of the first stage in the original text, everything else after normalization."""
         if not self._is_nfc or isinstance(text, bytes) or unicodedata.is_normalized("NFC", text):
             return self._native.encode(text, parse_special)
         ids: list[int] = []
@@ -82,22 +82,22 @@ class BytePairs:
         return ids
 
     def encode_segments(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """Each part is normalized by itself."""
+        """Encode segments, normalizing each part separately."""
         if self._is_nfc:
             parts = [(unicodedata.normalize("NFC", text), is_template) for text, is_template in parts]
         return self._native.encode_segments(parts)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
-        """The bytes of ids."""
+        """Return the bytes of ids."""
         return self._native.decode(ids, skip_special)
 
     def token_bytes(self, id: int) -> bytes:
-        """What a token stands for."""
+        """Return the bytes of a token."""
         return self._native.token_bytes(id)
 
 
 class Pieces:
-    """The families whose tokens are pieces of text: all but byte-level byte-pair encoding."""
+    """The families whose tokens are pieces of text: all except byte-level byte-pair encoding."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -142,20 +142,20 @@ class Pieces:
         return self._native.encode_segments(parts)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> bytes:
-        """The bytes of ids, without the space that encoding put in front."""
+        """Return the bytes of ids, without the space that encoding put in front."""
         table = self._shown
         skipped = self._special if skip_special else frozenset[int]()
         parts = []
         for id in ids:
             if not 0 <= id < len(table):
-                raise RequestError(f"[tokenizer] a token id must be 0 to {len(table) - 1} but is {id}")
+                raise RequestError(f"[tokenizer] token id {id} is out of range: the vocabulary has {len(table)} tokens")
             if id not in skipped:
                 parts.append(table[id])
         data = b"".join(parts)
         return data[1:] if self.strips_first_space and data.startswith(b" ") else data
 
     def token_bytes(self, id: int) -> bytes:
-        """What a token stands for, with its spaces."""
+        """Return the bytes of a token, with its spaces."""
         return self._shown[id]
 
     @cached_property
@@ -183,10 +183,10 @@ class Pieces:
 
 
 class CasedPieces(Pieces):
-    """Letters become small, and BERT's may lose their accents, before words are looked up."""
+    """Pieces after lowercasing and, for BERT, perhaps stripping accents."""
 
     def encode(self, text: str | bytes, parse_special: bool) -> list[int]:
-        """The ids of a text; bytes that are no UTF-8 are U+FFFD, which BERT's leave out."""
+        """Return the ids of a text; invalid UTF-8 becomes U+FFFD, which BERT drops."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         return self._normalized(self._native.split_added([(text, True)], parse_special))
@@ -208,7 +208,7 @@ class CasedPieces(Pieces):
         case = self._vocabulary.case
         if case.strip_accents and not text.isascii():
             text = unicodedata.normalize("NFD", text)
-        # The published lower case looks at one character at a time: no final sigma.
+        # The published lowercasing works on single characters, so it has no final sigma.
         return text.replace("Σ", "σ").lower() if case.lowercase else text
 
 
@@ -216,7 +216,7 @@ SIMPLE_ESCAPES = {"t": b"\t", "n": b"\n", "r": b"\r"}
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes of a token as RWKV's GGUF files write it.  Raises LoadError for an unfinished escape."""
+    """Return the bytes of a token in the form of RWKV's GGUF files.  Raises LoadError for an incomplete escape."""
     out = bytearray()
     at = 0
     while (slash := text.find("\\", at)) >= 0:
@@ -225,11 +225,11 @@ def unescaped(text: str) -> bytes:
         at = slash + 2
         if kind == "x":
             if len(digits) != 2 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                raise LoadError(f"[tokenizer] \\x must stand before two hexadecimal digits but the token is {text!r}")
+                raise LoadError(f"[tokenizer] \\x without two hexadecimal digits in the token {text!r}")
             out.append(int(digits, 16))
             at += 2
         elif not kind:
-            raise LoadError(f"[tokenizer] a backslash must stand before a character but ends the token {text!r}")
+            raise LoadError(f"[tokenizer] the token {text!r} ends with a backslash")
         else:
             out += SIMPLE_ESCAPES.get(kind) or kind.encode()
     return bytes(out + text[at:].encode())

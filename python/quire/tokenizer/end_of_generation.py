@@ -1,4 +1,4 @@
-"""Which tokens end an answer."""
+"""Find the tokens that end an answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from quire.tokenizer.vocabulary import TokenKind
 
 __all__ = ["end_of_generation_ids"]
 
-# Files often name one such token and leave the others to be known by their text: the names that published engines
-# stop at.
+# Files often name only one such token.  These are the texts of others at which published engines stop.
 NAMES = frozenset(
     {
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
@@ -26,9 +25,9 @@ KEYS = ("eos", "eot", "eom", "fim_pad", "fim_repository", "fim_separator")
 def end_of_generation_ids(
     texts: Sequence[str], kinds: Sequence[int], special_ids: Mapping[str, int], end_ids: Sequence[int] = ()
 ) -> frozenset[int]:
-    """Ids that end an answer: those the file names as such, and control or user-defined tokens of well-known names.
+    """Return the ids that end an answer: those the file names, and control or user-defined tokens with known names.
 
-    In the harmony and solar formats ``<|end|>`` ends a part of an answer only, and so does not count.
+    In the harmony and solar formats ``<|end|>`` only ends a part of an answer, so it is not included.
     """
     found = {special_ids[key] for key in KEYS if key in special_ids}
     marked = frozenset({TokenKind.CONTROL, TokenKind.USER_DEFINED})

@@ -1,4 +1,4 @@
-"""Vocabularies from GGUF metadata."""
+"""Read vocabularies from GGUF metadata."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["read_gguf", "vocabulary_of_metadata"]
 
 MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
-# Keys outside tokenizer.* that say how added tokens are matched.
+# Keys outside tokenizer.* that the options of added tokens depend on.
 MODEL_KEYS = ("general.name", "general.architecture")
 
 
 @dataclass(frozen=True)
 class FamilyDefaults:
-    """What holds where a file does not say it."""
+    """Defaults of a family, for keys that a file lacks."""
 
     ids: Mapping[str, int] = field(default_factory=dict)
     before: str = "bos"
@@ -65,7 +65,7 @@ OVER_CHARACTERS = {name for name, known in BY_NAME.items() if known.alphabet is 
 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
-    """The vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
+    """Read the vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
     reader = Reader(os.fspath(path), load="mmap")
     packed = [key for key in _packed_keys(reader) if reader.has(key) and reader.value_type(key) == "string[]"]
     keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key not in packed]
@@ -76,14 +76,16 @@ def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
 
 
 def _value(reader: Reader, key: str) -> object:
-    """Arrays of numbers are not read as NumPy's: to import that takes longer than everything else that a small model
-    needs until its first token."""
+    """Return a key's value, with arrays of numbers as memoryviews.
+
+    Importing NumPy takes longer than everything else that a small model does before its first token.
+    """
     code = NUMBER_CODES.get(reader.value_type(key))
     return reader.value(key) if code is None else memoryview(reader.packed_numbers(key)).cast(code)  # type: ignore[call-overload]
 
 
 def _packed_keys(reader: Reader) -> tuple[str, ...]:
-    """What native code reads as the file has it."""
+    """Return the keys that native code reads in packed form."""
     texts = {key: reader.value(key) for key in (MODEL, PRE) if reader.has(key) and reader.value_type(key) == "string"}
     model, pre = texts.get(MODEL), texts.get(PRE)
     over_bytes = model == Family.BYTE_PAIR.value and pre not in OVER_CHARACTERS
@@ -91,10 +93,11 @@ def _packed_keys(reader: Reader) -> tuple[str, ...]:
 
 
 def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
-    """The vocabulary in GGUF keys and values.
+    """Make a vocabulary from GGUF keys and values.
 
-    Raises LoadError where a value is absent, of a wrong type, or does not fit the others, and UnsupportedError for a
-    family or pre-tokenizer that is not known.
+    Raises:
+        LoadError: A value is missing, has the wrong type or is inconsistent with others.
+        UnsupportedError: The family or pre-tokenizer is unsupported.
     """
     family, pre_tokenizer = _family(metadata)
     defaults = FAMILIES[family]
@@ -103,7 +106,7 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
     special_ids |= {name: _integer(metadata, key) for name, key in SPECIAL_KEYS.items() if key in metadata}
     for name, id in special_ids.items():
         if not 0 <= id < len(texts):
-            raise LoadError(f"[tokenizer] {SPECIAL_KEYS[name]} must be below {len(texts)} but is {id}")
+            raise LoadError(f"[tokenizer] {SPECIAL_KEYS[name]} is {id}: the vocabulary has {len(texts)} tokens")
     prefix_ids, suffix_ids = _around(metadata, defaults, special_ids, pre_tokenizer)
     kinds = _kinds(metadata, texts, family)
     prefix = "tokenizer.chat_template"
@@ -135,11 +138,13 @@ def vocabulary_of_metadata(metadata: Mapping[str, object]) -> Vocabulary:
 
 
 def _family(metadata: Mapping[str, object]) -> tuple[Family, PreTokenizer]:
-    """The family, and how it splits text; one of the two names may stand for both."""
+    """Return the family and the pre-tokenizer; one of their two names may determine both."""
     name = _string(metadata, MODEL)
     known = {family.value: family for family in Family} | {"whitespace": Family.CHARACTER_PAIR}
     if name not in known:
-        raise UnsupportedError(f"[tokenizer] tokenizer.ggml.model must be one of {', '.join(known)} but is {name!r}")
+        raise UnsupportedError(
+            f"[tokenizer] unsupported tokenizer.ggml.model {name!r}: supported are {', '.join(known)}"
+        )
     if known[name] not in (Family.BYTE_PAIR, Family.CHARACTER_PAIR):
         return known[name], PreTokenizer(())
     pre_tokenizer = named(_string(metadata, PRE, "default") if name == Family.BYTE_PAIR.value else name)
@@ -153,12 +158,12 @@ def _around(
     special_ids: Mapping[str, int],
     pre_tokenizer: PreTokenizer,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids before and after a text."""
+    """Return the ids to add before and after a text."""
     before, after = defaults.before, defaults.after
     if before == "cls" and "tokenizer.ggml.cls_token_id" not in metadata and "bos" in special_ids:
         before = "bos"
     by_default = defaults.add_before or pre_tokenizer.add_bos
-    # Files of always_bos were made that wrongly say no.
+    # Some files of such pre-tokenizers wrongly say False.
     add_before = _boolean(metadata, "tokenizer.ggml.add_bos_token", by_default) or pre_tokenizer.always_bos
     key = "tokenizer.ggml.add_sep_token" if after == "sep" else "tokenizer.ggml.add_eos_token"
     add_after = _boolean(metadata, key, defaults.add_after)
@@ -169,7 +174,7 @@ def _around(
 
 
 def _doubles_separator(metadata: Mapping[str, object], family: Family) -> bool | None:
-    """Of word pieces the key tells of the token behind a text."""
+    """Read from the separator's key whether pairs have two separators; None if the file does not say."""
     key = "tokenizer.ggml.add_sep_token"
     return None if family is Family.WORD_PIECE or key not in metadata else _boolean(metadata, key, False)
 
@@ -177,7 +182,7 @@ def _doubles_separator(metadata: Mapping[str, object], family: Family) -> bool |
 def _end_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
     values = _listed(metadata.get(END_IDS, []))
     if not isinstance(values, list) or not set(map(type, values)) <= {int}:
-        raise LoadError(f"[tokenizer] {END_IDS} must be an array of ids but is {type(values).__name__}")
+        raise LoadError(f"[tokenizer] {END_IDS} is {type(values).__name__}: expected an array of ids")
     return tuple(values)
 
 
@@ -186,7 +191,7 @@ def _spaces(metadata: Mapping[str, object], defaults: SpaceRules) -> SpaceRules:
     merge_extra = _boolean(metadata, "tokenizer.ggml.remove_extra_whitespaces", False)
     scheme = _string(metadata, SPACE_PREFIX, "every")
     if scheme not in ("every", "first", "every-once", "first-once"):
-        raise LoadError(f"[tokenizer] {SPACE_PREFIX} must be every or first, with -once or without, but is {scheme!r}")
+        raise LoadError(f"[tokenizer] {SPACE_PREFIX} is {scheme!r}: expected every, first, every-once or first-once")
     stretches, _, once = scheme.partition("-")
     return SpaceRules(
         stretches if prefix else "none", merge_extra=merge_extra, write_spaces=True, prefix_once=bool(once)
@@ -202,7 +207,7 @@ def _case(metadata: Mapping[str, object], family: Family) -> CaseRules:
 
 
 def _packed(value: object) -> memoryview | None:
-    """An array of numbers, which may also be NumPy's."""
+    """Return an array of numbers, NumPy's included, as a memoryview; None for other values."""
     try:
         return None if isinstance(value, bytes) else memoryview(value)  # type: ignore[arg-type]
     except TypeError:
@@ -218,9 +223,9 @@ def _scores(metadata: Mapping[str, object], n: int) -> list[float]:
     key = "tokenizer.ggml.scores"
     values = _listed(metadata.get(key))
     if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
-        raise LoadError(f"[tokenizer] {key} must be an array of numbers but is {type(values).__name__}")
+        raise LoadError(f"[tokenizer] {key} is {type(values).__name__}: expected an array of numbers")
     if len(values) != n:
-        raise LoadError(f"[tokenizer] {key} must have {n} entries, one per token, but has {len(values)}")
+        raise LoadError(f"[tokenizer] {key} has {len(values)} entries for {n} tokens: expected one per token")
     return values
 
 
@@ -230,14 +235,17 @@ def _bytes(metadata: Mapping[str, object], key: str) -> bytes:
     if packed is not None and packed.format in ("b", "B"):
         return packed.tobytes()
     if not isinstance(value, bytes):
-        raise LoadError(f"[tokenizer] {key} must be an array of bytes but is {type(value).__name__}")
+        raise LoadError(f"[tokenizer] {key} is {type(value).__name__}: expected an array of bytes")
     return value
 
 
 def _added_rules(
     metadata: Mapping[str, object], texts: Sequence[str], kinds: Sequence[int]
 ) -> tuple[AddedTokenRule, ...]:
-    """Stripping, which files do not hold: known by the names of models, as their publishers' files have it."""
+    """Return the stripping of added tokens.
+
+    GGUF does not store it, so it depends on the model's name and follows the publishers' own files.
+    """
     name = metadata.get("general.name")
     model = name.lower() if isinstance(name, str) else ""
     pre, architecture = metadata.get("tokenizer.ggml.pre"), metadata.get("general.architecture")
@@ -263,22 +271,22 @@ def _kinds(metadata: Mapping[str, object], texts: Sequence[str], family: Family)
         return [TokenKind.NORMAL] * len(texts)
     kinds = list(values) if isinstance(values, list) else _listed(values)
     if not isinstance(kinds, list):
-        raise LoadError(f"[tokenizer] {key} must be an array but is {type(values).__name__}")
-    if family is Family.CHARACTER_PAIR and len(kinds) == len(texts):  # some files have byte tokens as normal ones
+        raise LoadError(f"[tokenizer] {key} is {type(values).__name__}: expected an array")
+    if family is Family.CHARACTER_PAIR and len(kinds) == len(texts):  # some files mark byte tokens as normal
         for id, text in enumerate(texts):
             if kinds[id] == TokenKind.NORMAL and len(text) == 6 and BYTE_TOKEN.fullmatch(text):
                 kinds[id] = TokenKind.BYTE
     used = set(kinds)
     allowed = set(TokenKind) - {TokenKind.BYTE} if family is Family.BYTE_PAIR else set(TokenKind)
     for odd in used - allowed:
-        raise LoadError(f"[tokenizer] {key} must hold kinds of tokens, 1 to {max(allowed)}, but has {odd}")
+        raise LoadError(f"[tokenizer] {key} has the unknown token type {odd}: expected 1 to {max(allowed)}")
     return kinds
 
 
 def _string(metadata: Mapping[str, object], key: str, default: str | None = None) -> str:
     value = metadata.get(key, default)
     if not isinstance(value, str):
-        raise LoadError(f"[tokenizer] {key} must be a string but is {'absent' if value is None else repr(value)}")
+        raise LoadError(f"[tokenizer] {key} is {'missing' if value is None else repr(value)}: expected a string")
     return value
 
 
@@ -287,19 +295,19 @@ def _strings(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     if isinstance(value, PackedStrings):
         return value
     if not isinstance(value, list) or not set(map(type, value)) <= {str}:
-        raise LoadError(f"[tokenizer] {key} must be an array of strings but is {type(value).__name__}")
+        raise LoadError(f"[tokenizer] {key} is {type(value).__name__}: expected an array of strings")
     return value
 
 
 def _integer(metadata: Mapping[str, object], key: str) -> int:
     value = metadata[key]
     if isinstance(value, bool) or not isinstance(value, int):
-        raise LoadError(f"[tokenizer] {key} must be an integer but is {value!r}")
+        raise LoadError(f"[tokenizer] {key} is {value!r}: expected an integer")
     return value
 
 
 def _boolean(metadata: Mapping[str, object], key: str, default: bool) -> bool:
     value = metadata.get(key, default)
     if not isinstance(value, bool):
-        raise LoadError(f"[tokenizer] {key} must be a boolean but is {value!r}")
+        raise LoadError(f"[tokenizer] {key} is {value!r}: expected a boolean")
     return value

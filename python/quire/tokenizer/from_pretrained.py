@@ -1,7 +1,7 @@
-"""Vocabularies from a checkpoint folder: ``tokenizer.json`` or ``tokenizer.model``, and ``tokenizer_config.json``.
+"""Read vocabularies from a checkpoint folder: ``tokenizer.json`` or ``tokenizer.model``, and ``tokenizer_config.json``.
 
-Everything in ``tokenizer.json`` that changes ids is honoured or refused by name.  ``truncation`` and ``padding`` are
-settings of whoever calls and do not belong to the vocabulary.
+Everything in ``tokenizer.json`` that changes ids is either supported or an error that names it.  ``truncation`` and
+``padding`` are the caller's settings and not part of the vocabulary.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ __all__ = ["read_pretrained"]
 
 Json: TypeAlias = "Mapping[str, object]"
 
-# How byte-level byte-pair encoding writes bytes (Radford et al. 2019): those that do not print from U+0100 on.
+# The alphabet of byte-level byte-pair encoding (Radford et al. 2019): bytes that do not print are U+0100 and on.
 PRINTED = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTES = {chr(byte) for byte in PRINTED} | {chr(0x100 + i) for i in range(256 - len(PRINTED))}
 
 
 def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
-    """The vocabulary of a checkpoint folder: ``tokenizer.json`` where it is there, else ``tokenizer.model``.
+    """Read the vocabulary of a checkpoint folder: ``tokenizer.json`` if it exists, otherwise ``tokenizer.model``.
 
-    Raises LoadError where a file is absent or malformed, and UnsupportedError naming what is not known.
+    Raises:
+        LoadError: A file is missing or malformed.
+        UnsupportedError: The tokenizer uses an unsupported feature, which the message names.
     """
     place = Path(folder)
     config_path = place / "tokenizer_config.json"
@@ -60,7 +62,7 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
     ids = {text: id for id, text in enumerate(texts) if text}
     special_ids = special_ids_of(config, ids)
     if TokenKind.UNKNOWN in kinds:
-        special_ids["unk"] = kinds.index(TokenKind.UNKNOWN)  # what tokenizer.json says is what counts for text
+        special_ids["unk"] = kinds.index(TokenKind.UNKNOWN)  # tokenizer.json takes precedence for text
     post_processor = tokenizer.get("post_processor")
     prefix_ids, suffix_ids = _template(post_processor)
     if post_processor is None:
@@ -87,14 +89,14 @@ def read_pretrained(folder: str | os.PathLike[str]) -> Vocabulary:
 
 
 def _told_apart(found: Vocabulary) -> Vocabulary:
-    """Marks from text, and what ends an answer from what is known to do so anyway."""
+    """Keep marks apart from text, and drop end ids that are known without being listed."""
     found = with_marks_apart(found)
     known = end_of_generation_ids(found.texts, found.kinds, found.special_ids)
     return replace(found, end_ids=tuple(id for id in found.end_ids if id not in known))
 
 
 def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
-    """With what the family needs."""
+    """Add the parts that the family needs."""
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
     kind = model.get("type", "BPE")
     if kind == "BPE" and not model.get("byte_fallback") and not is_white_space_split(pre_tokenizer):
@@ -102,11 +104,11 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
         normalization = _normalization(normalizer)
         if model.get("fuse_unk") and TokenKind.UNKNOWN in found.kinds and not set(found.texts) >= BYTES:
             raise UnsupportedError(
-                "[tokenizer] tokenizer.json: model.fuse_unk must be unset where bytes have no token but is set"
+                "[tokenizer] tokenizer.json: model.fuse_unk is unsupported if some bytes have no token"
             )
         return replace(found, merges=merges_of(model), pre_tokenizer=splitting, normalization=normalization, scores=())
     if normalizer is not None and any(rule.normalized for rule in found.added):
-        raise UnsupportedError("[tokenizer] tokenizer.json: added tokens must be matched before normalization")
+        raise UnsupportedError("[tokenizer] tokenizer.json: added tokens matched after normalization are unsupported")
     if kind == "WordPiece":
         return replace(
             found,
@@ -125,25 +127,25 @@ def _read_json(path: Path) -> Json:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LoadError(f"[tokenizer] {path} must be readable but is not: {error.strerror}") from error
+        raise LoadError(f"[tokenizer] cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"[tokenizer] {path} must be a JSON file but: {error}") from error
+        raise LoadError(f"[tokenizer] {path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise LoadError(f"[tokenizer] {path} must hold an object but holds {type(value).__name__}")
+        raise LoadError(f"[tokenizer] {path} holds {type(value).__name__}: expected an object")
     return value
 
 
 def _object(parent: Json, key: str) -> Json:
     value = parent.get(key)
     if not isinstance(value, dict):
-        raise LoadError(f"[tokenizer] tokenizer.json: {key} must be an object but is {type(value).__name__}")
+        raise LoadError(f"[tokenizer] tokenizer.json: {key} is {type(value).__name__}: expected an object")
     return value
 
 
 def _objects(parent: Json, key: str) -> list[Json]:
     value = parent.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise LoadError(f"[tokenizer] tokenizer.json: {key} must be a list of objects")
+        raise LoadError(f"[tokenizer] tokenizer.json: {key} is not a list of objects")
     return value
 
 
@@ -151,15 +153,15 @@ def _check_model(model: Json) -> None:
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram", "WordPiece"):
         raise UnsupportedError(
-            f"[tokenizer] tokenizer.json: model.type must be BPE, Unigram or WordPiece but is {kind!r}"
+            f"[tokenizer] tokenizer.json: unsupported model.type {kind!r}: supported are BPE, Unigram and WordPiece"
         )
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key) and kind == "BPE":
-            raise UnsupportedError(f"[tokenizer] tokenizer.json: model.{key} must be unset but is {model[key]!r}")
+            raise UnsupportedError(f"[tokenizer] tokenizer.json: model.{key} is unsupported: {model[key]!r}")
 
 
 def _words(model: Json) -> tuple[Mapping[str, object], list[float]]:
-    """The ids of the model's own tokens and, where it has them, the scores."""
+    """Return the ids of the model's own tokens and their scores, [] if it has none."""
     if model.get("type") != "Unigram":
         return _object(model, "vocab"), []
     texts, scores = unigram_entries(model)
@@ -167,7 +169,7 @@ def _words(model: Json) -> tuple[Mapping[str, object], list[float]]:
 
 
 def _unknown(model: Json, words: Mapping[str, object]) -> object:
-    """The id of the unknown token."""
+    """Return the id of the unknown token."""
     text = model.get("unk_token")
     return model.get("unk_id") if model.get("type") == "Unigram" else words.get(text) if isinstance(text, str) else None
 
@@ -175,21 +177,21 @@ def _unknown(model: Json, words: Mapping[str, object]) -> object:
 def _tokens(
     tokenizer: Json, model: Json, words: Mapping[str, object]
 ) -> tuple[list[str], list[int], tuple[AddedTokenRule, ...]]:
-    """Texts and kinds by id, and how added tokens are matched."""
+    """Return texts and types by id, and the options of added tokens."""
     found: dict[int, tuple[str, int]] = {}
     has_bytes = bool(model.get("byte_fallback"))
     for word, number in words.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 24:
-            raise LoadError(f"[tokenizer] tokenizer.json: the id of {word!r} must be a small integer but is {number!r}")
+            raise LoadError(f"[tokenizer] tokenizer.json: the id of {word!r} is {number!r}: expected 0 to 2^24 - 1")
         is_byte = has_bytes and word.startswith("<0x") and BYTE_TOKEN.fullmatch(word) is not None
         found[number] = (word, TokenKind.BYTE if is_byte else TokenKind.NORMAL)
     if len(found) != len(words):
-        raise LoadError("[tokenizer] tokenizer.json: ids must be unique but some tokens share one")
+        raise LoadError("[tokenizer] tokenizer.json: several tokens have the same id")
     rules = []
     for entry in _objects(tokenizer, "added_tokens"):
         id, text = entry.get("id"), entry.get("content")
         if not isinstance(id, int) or not 0 <= id < 1 << 24 or not isinstance(text, str) or not text:
-            raise LoadError(f"[tokenizer] tokenizer.json: an added token must have an id and a text but is {entry!r}")
+            raise LoadError(f"[tokenizer] tokenizer.json: an added token lacks its id or text: {entry!r}")
         found[id] = (text, TokenKind.CONTROL if entry.get("special") else TokenKind.USER_DEFINED)
         flags = {name: bool(entry.get(name)) for name in ("single_word", "normalized")}
         rules.append(AddedTokenRule(id, bool(entry.get("lstrip")), bool(entry.get("rstrip")), **flags))
@@ -210,11 +212,11 @@ def _normalization(normalizer: object) -> Normalization:
         return Normalization.NFC
     if kind == "Sequence" and isinstance(normalizer, dict) and not _objects(normalizer, "normalizers"):
         return Normalization.NONE
-    raise UnsupportedError(f"[tokenizer] tokenizer.json: the normalizer must be absent or NFC but is {kind!r}")
+    raise UnsupportedError(f"[tokenizer] tokenizer.json: unsupported normalizer {kind!r}: only NFC is supported")
 
 
 def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids before and after a single text."""
+    """Return the ids before and after a single text."""
     if post_processor is None:
         return (), ()
     kind = post_processor.get("type") if isinstance(post_processor, dict) else None
@@ -225,13 +227,14 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
             first, last = _template(step)
             before, after = first + before, after + last
         return before, after
-    if kind == "ByteLevel":  # moves offsets, not ids
+    if kind == "ByteLevel":  # changes offsets, not ids
         return (), ()
     if isinstance(post_processor, dict) and kind in ("BertProcessing", "RobertaProcessing"):
         return (_paired_id(post_processor, "cls"),), (_paired_id(post_processor, "sep"),)
     if not isinstance(post_processor, dict) or kind != "TemplateProcessing":
         raise UnsupportedError(
-            f"[tokenizer] tokenizer.json: the post-processor must be TemplateProcessing or ByteLevel but is {kind!r}"
+            f"[tokenizer] tokenizer.json: unsupported post-processor {kind!r}: supported are TemplateProcessing and "
+            "ByteLevel"
         )
     parts: tuple[list[int], list[int]] = ([], [])
     seen_text = 0
@@ -242,15 +245,15 @@ def _template(post_processor: object) -> tuple[tuple[int, ...], tuple[int, ...]]
         name = _object(step, "SpecialToken").get("id")
         ids = _object(_object(post_processor, "special_tokens"), str(name)).get("ids")
         if not isinstance(ids, list) or not all(isinstance(id, int) for id in ids):
-            raise LoadError(f"[tokenizer] tokenizer.json: the ids of {name!r} in post_processor must be integers")
+            raise LoadError(f"[tokenizer] tokenizer.json: the ids of {name!r} in post_processor are not integers")
         parts[min(seen_text, 1)].extend(ids)
     if seen_text != 1:
-        raise UnsupportedError("[tokenizer] tokenizer.json: post_processor.single must hold the text once")
+        raise UnsupportedError(f"[tokenizer] tokenizer.json: post_processor.single has the text {seen_text} times")
     return tuple(parts[0]), tuple(parts[1])
 
 
 def _doubles_separator(post_processor: object, suffix_ids: tuple[int, ...]) -> bool | None:
-    """Whether what ends a text stands twice between the texts of a pair; None where pairs are not spelled so."""
+    """Return True if a pair has two separators between its texts, False for one, None for any other form."""
     if not isinstance(post_processor, dict) or not suffix_ids:
         return None
     kind = post_processor.get("type")
@@ -270,15 +273,19 @@ def _doubles_separator(post_processor: object, suffix_ids: tuple[int, ...]) -> b
 
 
 def _paired_id(processor: Json, key: str) -> int:
-    """The id in a pair of text and id."""
+    """Return the id of a [text, id] pair."""
     pair = processor.get(key)
     if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], int):
-        raise LoadError(f"[tokenizer] tokenizer.json: post_processor.{key} must be a text and an id but is {pair!r}")
+        raise LoadError(f"[tokenizer] tokenizer.json: post_processor.{key} is {pair!r}: expected a text and an id")
     return pair[1]
 
 
 def _chat_templates(place: Path, config: Json) -> dict[str, str]:
-    """By name; chat_template.jinja comes before tokenizer_config.json, and chat_template.json, a processor's, last."""
+    """Return chat templates by name.
+
+    chat_template.jinja takes precedence over tokenizer_config.json, which takes precedence over chat_template.json (a
+    processor's file).
+    """
     found: dict[str, str] = {}
     value = config.get("chat_template")
     if isinstance(value, str):
@@ -286,10 +293,10 @@ def _chat_templates(place: Path, config: Json) -> dict[str, str]:
     elif isinstance(value, list):
         for entry in value:
             if not isinstance(entry, dict) or not isinstance(entry.get("template"), str):
-                raise LoadError("[tokenizer] tokenizer_config.json: a chat template must have a name and a template")
+                raise LoadError("[tokenizer] tokenizer_config.json: a chat template has no text")
             found[str(entry.get("name"))] = entry["template"]
     elif value is not None:
-        raise LoadError(f"[tokenizer] tokenizer_config.json: chat_template must be text but is {type(value).__name__}")
+        raise LoadError(f"[tokenizer] tokenizer_config.json: chat_template is {type(value).__name__}: expected text")
     file = place / "chat_template.jinja"
     if file.exists():
         found["default"] = file.read_text(encoding="utf-8")
@@ -297,6 +304,6 @@ def _chat_templates(place: Path, config: Json) -> dict[str, str]:
     if not found and of_processor.exists():
         value = _read_json(of_processor).get("chat_template")
         if not isinstance(value, str):
-            raise LoadError("[tokenizer] chat_template.json has no text as its chat_template")
+            raise LoadError("[tokenizer] chat_template.json: chat_template is not text")
         found["default"] = value
     return found

@@ -1,4 +1,4 @@
-"""Byte-pair encoding over characters in ``tokenizer.json``: SentencePiece's scores where merges say no more."""
+"""Byte-pair encoding over characters in ``tokenizer.json``, by SentencePiece's scores if they are equivalent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _pairs_of(model: Json) -> list[tuple[str, str]]:
 def _listed(model: Json) -> list[Any]:
     merges = model.get("merges")
     if not isinstance(merges, list):
-        raise LoadError(f"[tokenizer] tokenizer.json: model.merges is not a list but {type(merges).__name__}")
+        raise LoadError(f"[tokenizer] tokenizer.json: model.merges is {type(merges).__name__}: expected a list")
     return merges
 
 
@@ -49,20 +49,20 @@ def _no_pairs() -> LoadError:
 
 
 def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
-    """With the merges and what goes before them.  Raises UnsupportedError for what would change ids otherwise."""
+    """Add the merges and the steps before them.  Raises UnsupportedError for anything else that changes ids."""
     normalizer, pre_tokenizer = tokenizer.get("normalizer"), tokenizer.get("pre_tokenizer")
     if is_white_space_split(pre_tokenizer):
         return _between_white_space(found, tokenizer, model, merges_of(model))
     if model.get("ignore_merges"):
-        raise unsupported("model.ignore_merges must be unset with byte_fallback")
+        raise unsupported("model.ignore_merges with byte_fallback is unsupported")
     if character_map(normalizer):
-        raise unsupported("the normalizer of BPE must not be Precompiled")
-    if sum(kind == TokenKind.BYTE for kind in found.kinds) != 256:
-        raise unsupported("byte_fallback must find all 256 byte tokens")
+        raise unsupported("the normalizer Precompiled with BPE is unsupported")
+    if (n_bytes := sum(kind == TokenKind.BYTE for kind in found.kinds)) != 256:
+        raise unsupported(f"byte_fallback needs all 256 byte tokens, the vocabulary has {n_bytes}")
     splits = [step for step in steps(pre_tokenizer, "pre_tokenizer") if is_split(step)]
     others = [step for step in steps(pre_tokenizer, "pre_tokenizer") if not is_split(step)]
     if splits and any(step.get("type") == "Metaspace" for step in others):
-        raise unsupported("Metaspace must stand alone but has other steps beside it")
+        raise unsupported("Metaspace with other steps is unsupported")
     spaces = space_rules(normalizer, {"type": "Sequence", "pretokenizers": others})
     if not splits:
         scores = merge_scores(found.texts, found.kinds, _pairs_of(model))
@@ -81,21 +81,21 @@ def character_pairs(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabula
 
 
 def _between_white_space(found: Vocabulary, tokenizer: Json, model: Json, merges: Sequence[str]) -> Vocabulary:
-    """Words between white space, perhaps in small letters, with an unknown token."""
+    """Add the rules for words between white space, perhaps lowercased, with an unknown token."""
     kinds = [step.get("type") for step in steps(tokenizer.get("normalizer"), "normalizer")]
     if kinds not in ([], ["Lowercase"]):
-        raise unsupported(f"the normalizer before words between white space must be Lowercase but is {kinds}")
+        raise unsupported(f"unsupported normalizer {kinds} with words between white space: only Lowercase is supported")
     if model.get("ignore_merges") or model.get("fuse_unk"):
-        raise unsupported("model.ignore_merges and fuse_unk must be unset with words between white space")
+        raise unsupported("model.ignore_merges and fuse_unk with words between white space are unsupported")
     step = steps(tokenizer.get("pre_tokenizer"), "pre_tokenizer")[0]
     if step.get("type") == "Whitespace" and not all(map(stays_in_words, map(split_merge, merges))):
-        raise unsupported("merges behind Whitespace must not join letters and punctuation but one does")
+        raise unsupported("merges that join letters and punctuation after Whitespace are unsupported")
     if step.get("type") == "Whitespace" and model.get("unk_token") is None:
-        # Characters without a token would be left out, and what then stands side by side be merged.
-        raise unsupported("model.unk_token must be set behind Whitespace but is not")
+        # Characters without a token would be dropped, and their neighbours merged.
+        raise unsupported("Whitespace without model.unk_token is unsupported")
     ids = dict(found.special_ids)
     if TokenKind.UNKNOWN not in found.kinds:
-        ids.pop("unk", None)  # that of tokenizer_config.json, which stands for no text
+        ids.pop("unk", None)  # the one in tokenizer_config.json is never used for text
     return replace(
         found,
         family=Family.CHARACTER_PAIR,
@@ -108,24 +108,24 @@ def _between_white_space(found: Vocabulary, tokenizer: Json, model: Json, merges
 
 
 def is_split(step: Json) -> bool:
-    """Whether a step cuts text; a split at spaces, which are written otherwise by then, finds nothing."""
+    """Return True if a step splits text.  A split at spaces does not, because they are already replaced by then."""
     return step.get("type") in ("Split", "Digits", "Punctuation") and step.get("pattern") != {"String": " "}
 
 
 def stays_in_words(merge: tuple[str, str]) -> bool:
-    """Whether ``Whitespace``, which cuts between word characters and others, cuts nothing that is merged."""
+    """Return True if ``Whitespace``, which cuts between word characters and others, does not cut this merge."""
     return len(set(map(is_word, "".join(merge)))) < 2
 
 
 def is_word(character: str) -> bool:
-    """Whether a character is a ``\\w`` of Unicode's regular expressions."""
+    """Return True if a character is ``\\w`` in Unicode's regular expressions."""
     category = unicodedata.category(character)
     circled = "\u24b6" <= character <= "\u24e9" or ("\U0001f130" <= character <= "\U0001f189" and category == "So")
     return category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d" or circled
 
 
 def split_merge(merge: str) -> tuple[str, str]:
-    """The two parts of a merge that is written with a space between."""
+    """Return the two parts of a merge written with a space between them."""
     left, _, right = merge.partition(" ")
     return left, right
 
@@ -133,8 +133,8 @@ def split_merge(merge: str) -> tuple[str, str]:
 def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]) -> list[float] | None:
     """Return scores that join characters as the merges do, or None if no scores do.
 
-    SentencePiece's scores became merges when the file was made: a block of merges for each token, one for each way to
-    make it. Tokens of one score, which runs of one character are, share a block.
+    When such a file is made, SentencePiece's scores are converted to merges: each token has a block of merges, one for
+    each way to make it.  Tokens with equal scores, such as runs of one character, share a block.
     """
     import numpy as np
 
@@ -149,7 +149,7 @@ def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tu
         return None
     tokens, first, counts = np.unique(made, return_index=True, return_counts=True)
     last = np.zeros_like(first)
-    last[np.searchsorted(tokens, made)] = np.arange(len(made))  # of equal indices the last assignment stays
+    last[np.searchsorted(tokens, made)] = np.arange(len(made))  # the last assignment to an index wins
     apart = last - first + 1 != counts
     for character in {texts[id][0] for id in tokens[apart].tolist()}:
         same = np.array([set(texts[id]) == {character} for id in tokens.tolist()])
@@ -162,9 +162,9 @@ def merge_scores(texts: Sequence[str], kinds: Sequence[int], merges: Sequence[tu
 
 
 def _n_splits(ids: Mapping[str, int]) -> int:
-    """Count the ways to cut a token into two tokens, of all tokens."""
+    """Count the ways to split a token into two tokens, summed over all tokens."""
     n = 0
-    prefixes: list[str] = []  # tokens that the text begins with, short ones first
+    prefixes: list[str] = []  # tokens that the text starts with, short ones first
     for text in sorted(ids):
         while prefixes and not text.startswith(prefixes[-1]):
             prefixes.pop()

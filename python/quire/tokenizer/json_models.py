@@ -1,4 +1,4 @@
-"""The models of ``tokenizer.json`` that are no byte-level BPE: SentencePiece's two and WordPiece."""
+"""The models of ``tokenizer.json`` other than byte-level BPE: SentencePiece's two and WordPiece."""
 
 from __future__ import annotations
 
@@ -27,43 +27,47 @@ SPACE = "\u2581"
 
 
 def unsupported(what: str) -> UnsupportedError:
-    """An error that names what tokenizer.json asks for."""
+    """Return an error about tokenizer.json."""
     return UnsupportedError(f"[tokenizer] tokenizer.json: {what}")
 
 
 def steps(value: object, key: str) -> list[Json]:
-    """A normalizer or pre-tokenizer as the list of its steps."""
+    """Return a normalizer or pre-tokenizer as a list of steps."""
     if value is None:
         return []
     if not isinstance(value, dict):
-        raise LoadError(f"[tokenizer] tokenizer.json: {key} must be an object but is {type(value).__name__}")
+        raise LoadError(f"[tokenizer] tokenizer.json: {key} is {type(value).__name__}: expected an object")
     if value.get("type") != "Sequence":
         return [value]
     inner = value.get("normalizers", value.get("pretokenizers"))
     if not isinstance(inner, list):
-        raise LoadError(f"[tokenizer] tokenizer.json: a Sequence in {key} must hold a list")
+        raise LoadError(f"[tokenizer] tokenizer.json: a Sequence in {key} is not a list")
     return [step for item in inner for step in steps(item, key)]
 
 
 def unigram_entries(model: Json) -> tuple[list[str], list[float]]:
-    """Texts and scores of a unigram model."""
+    """Return texts and scores of a unigram model."""
     entries = model.get("vocab")
     if not isinstance(entries, list):
-        raise LoadError("[tokenizer] tokenizer.json: model.vocab must be a list of texts and scores")
+        raise LoadError("[tokenizer] tokenizer.json: model.vocab is not a list of texts and scores")
     texts, scores = [], []
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
-            raise LoadError(f"[tokenizer] tokenizer.json: model.vocab must hold texts with scores but has {entry!r}")
+            raise LoadError(f"[tokenizer] tokenizer.json: model.vocab has {entry!r}: expected a text and a score")
         score = entry[1]
         if isinstance(score, bool) or not isinstance(score, int | float):
-            raise LoadError(f"[tokenizer] tokenizer.json: the score of {entry[0]!r} must be a number but is {score!r}")
+            raise LoadError(f"[tokenizer] tokenizer.json: the score of {entry[0]!r} is {score!r}: expected a number")
         texts.append(entry[0])
         scores.append(float(score))
     return texts, scores
 
 
 def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
-    """What SentencePiece's normalizer did, as converters write it.  Raises UnsupportedError for other steps."""
+    """Return the rules of SentencePiece's normalizer from the steps that converters write.
+
+    Raises:
+        UnsupportedError: There are other steps.
+    """
     prefix, writes, merges, once = "none", False, False, False
     for step in steps(normalizer, "normalizer"):
         kind, pattern = step.get("type"), step.get("pattern")
@@ -72,7 +76,7 @@ def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
         elif kind == "Replace" and pattern == {"String": " "} and step.get("content") == SPACE:
             writes = True
         elif kind != "Precompiled":
-            raise unsupported(f"the normalizer {kind!r} must be Precompiled or write spaces as U+2581")
+            raise unsupported(f"unsupported normalizer {kind!r}: only Precompiled and those for spaces are supported")
     for step in steps(pre_tokenizer, "pre_tokenizer"):
         kind = step.get("type")
         if kind == "WhitespaceSplit" and not writes:
@@ -82,19 +86,19 @@ def space_rules(normalizer: object, pre_tokenizer: object) -> SpaceRules:
             scheme = step.get("prepend_scheme", old)
             schemes = {"always": "every", "first": "first", "never": "none"}
             if not isinstance(scheme, str) or scheme not in schemes:
-                raise unsupported(f"Metaspace.prepend_scheme must be always, first or never but is {scheme!r}")
+                raise unsupported(f"unknown Metaspace.prepend_scheme {scheme!r}: expected always, first or never")
             prefix, writes, once = schemes[scheme], True, True
-        elif not (writes and kind == "Split" and step.get("pattern") == {"String": " "}):  # finds nothing any more
-            raise unsupported(f"the pre-tokenizer {kind!r} must be Metaspace, behind WhitespaceSplit or alone")
+        elif not (writes and kind == "Split" and step.get("pattern") == {"String": " "}):  # no spaces are left
+            raise unsupported(f"unsupported pre-tokenizer {kind!r}: only Metaspace and WhitespaceSplit are supported")
     if not writes:
-        raise unsupported("spaces must be written U+2581 but are not")
+        raise unsupported("no step writes spaces as U+2581")
     if merges and prefix != "every":
-        raise unsupported("Metaspace.prepend_scheme must be always behind WhitespaceSplit")
+        raise unsupported("WhitespaceSplit is only supported with Metaspace.prepend_scheme 'always'")
     return SpaceRules(prefix, merge_extra=merges, write_spaces=True, prefix_once=once and not merges)
 
 
 def character_map(normalizer: object) -> bytes:
-    """The precompiled character map of a normalizer, empty without one."""
+    """Return the precompiled character map of a normalizer, b"" if it has none."""
     found = b""
     for step in steps(normalizer, "normalizer"):
         if step.get("type") != "Precompiled":
@@ -103,17 +107,17 @@ def character_map(normalizer: object) -> bytes:
         try:
             found = base64.b64decode(source, validate=True) if isinstance(source, str) else b""
         except binascii.Error:
-            raise LoadError("[tokenizer] tokenizer.json: precompiled_charsmap must be base64 but is not") from None
+            raise LoadError("[tokenizer] tokenizer.json: precompiled_charsmap is not base64") from None
     return found
 
 
 def word_piece_texts(model: Json, texts: Sequence[str], kinds: Sequence[int]) -> list[str]:
-    """Texts as GGUF writes them: U+2581 before tokens that begin words, nothing before those that go on."""
+    """Return texts in GGUF's form: U+2581 before tokens that start words, nothing before those that continue one."""
     prefix = model.get("continuing_subword_prefix", "##")
     if not isinstance(prefix, str) or not prefix:
-        raise unsupported(f"model.continuing_subword_prefix must be text but is {prefix!r}")
-    if model.get("max_input_chars_per_word", 100) != 100:
-        raise unsupported("model.max_input_chars_per_word must be 100")
+        raise unsupported(f"model.continuing_subword_prefix is {prefix!r}: expected text")
+    if (longest := model.get("max_input_chars_per_word", 100)) != 100:
+        raise unsupported(f"model.max_input_chars_per_word {longest!r} is unsupported: expected 100")
     return [
         written_word_piece(text, prefix) if kind == TokenKind.NORMAL else text
         for text, kind in zip(texts, kinds, strict=True)
@@ -121,16 +125,16 @@ def word_piece_texts(model: Json, texts: Sequence[str], kinds: Sequence[int]) ->
 
 
 def case_rules(normalizer: object, pre_tokenizer: object) -> CaseRules:
-    """BERT's rules for letters.  Raises UnsupportedError for other normalizers and pre-tokenizers."""
+    """Return BERT's rules for letters.  Raises UnsupportedError for other normalizers and pre-tokenizers."""
     found = steps(normalizer, "normalizer")
     if len(found) != 1 or found[0].get("type") != "BertNormalizer":
-        raise unsupported(f"the normalizer must be BertNormalizer but is {[step.get('type') for step in found]}")
+        raise unsupported(f"unsupported normalizer {[step.get('type') for step in found]}: expected BertNormalizer")
     rules = found[0]
     for key in ("clean_text", "handle_chinese_chars"):
         if rules.get(key, True) is not True:
-            raise unsupported(f"BertNormalizer.{key} must be true")
+            raise unsupported(f"BertNormalizer without {key} is unsupported")
     kinds = [step.get("type") for step in steps(pre_tokenizer, "pre_tokenizer")]
     if kinds != ["BertPreTokenizer"]:
-        raise unsupported(f"the pre-tokenizer must be BertPreTokenizer but is {kinds}")
+        raise unsupported(f"unsupported pre-tokenizer {kinds}: expected BertPreTokenizer")
     lowercase, strip = bool(rules.get("lowercase", True)), rules.get("strip_accents")
     return CaseRules(lowercase, lowercase if strip is None else bool(strip))

@@ -1,7 +1,7 @@
-"""What keeps control tokens out of plain text, whatever the family and wherever the vocabulary was read from.
+"""Corrections of token types that keep control tokens out of plain text, for all families and sources.
 
-Encoders match control tokens only where a caller parses them, and nothing but an unknown token stands for text without
-a token.  So it is the kinds of tokens that decide, and files are not careful with them.
+Encoders match control tokens only if the caller parses them, and replace only text without a token by the unknown
+token.  Both depend on the types of tokens, which files often have wrong.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from quire.tokenizer.vocabulary import Family, TokenKind, Vocabulary
 
 __all__ = ["unknown_id_of", "with_marks_apart"]
 
-# How marks are written.  A file may say that a line feed ends an answer: that stays text.
+# The form of marks.  A file may say that a line feed ends an answer, but that stays text.
 MARK = re.compile(r"<[ -~]+>|\[[ -~]+\]")
-# The token of these is often its own neighbour: files have one for both.
+# Files often use one token for both.
 TEXTLESS = ("unk", "pad")
 
 
 def with_marks_apart(vocabulary: Vocabulary, guess_unknown: bool = False) -> Vocabulary:
-    """With the kinds that keep plain text apart from marks.
+    """Correct token types so that plain text cannot produce marks.
 
-    Marks that a file calls text (the tokens around a text, the special ones, those of well-known names among the
-    user-defined) become control tokens.  An unknown token that is something else besides becomes one, too.
-    ``guess_unknown``: that of the special ids is of the unknown kind, whatever the file says, in families whose
-    published implementations have one.
+    Marks that the file has as text become control tokens: the tokens before and after a text, the special tokens, and
+    user-defined tokens with well-known names.  So does an unknown token that has another meaning, too.
+
+    Args:
+        guess_unknown: Give the unknown token of the special ids the unknown type, whatever the file says, in families
+            whose published implementations have one.
     """
     kinds, found, named = list(vocabulary.kinds), False, _named(vocabulary)
     ids = sorted({*named, *_ids_of_kind(kinds, TokenKind.USER_DEFINED)})
@@ -51,7 +53,7 @@ def with_marks_apart(vocabulary: Vocabulary, guess_unknown: bool = False) -> Voc
 
 
 def unknown_id_of(vocabulary: Vocabulary) -> int | None:
-    """The token of what no other stands for; None where plain text without a token is nothing."""
+    """Return the token for text without a token, None if such text is dropped."""
     id = vocabulary.special_ids.get("unk")
     if id is None or vocabulary.kinds[id] != TokenKind.UNKNOWN or not _is_apart(vocabulary, id):
         return None
@@ -63,11 +65,11 @@ def _ids_of_kind(kinds: list[int], kind: TokenKind) -> list[int]:
 
 
 def _named(vocabulary: Vocabulary) -> set[int]:
-    """The ids that a file gives a meaning beyond their text."""
+    """Return the ids that have a meaning besides their text."""
     named = {id for name, id in vocabulary.special_ids.items() if name not in TEXTLESS}
     return named | {*vocabulary.prefix_ids, *vocabulary.suffix_ids, *vocabulary.end_ids}
 
 
 def _is_apart(vocabulary: Vocabulary, id: int) -> bool:
-    """Whether a token is the unknown one and nothing else."""
+    """Return True if a token is only the unknown token."""
     return id not in _named(vocabulary) and picked(vocabulary.texts, [id])[0] not in NAMES

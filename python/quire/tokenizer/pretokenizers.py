@@ -1,7 +1,7 @@
-"""Pre-tokenizers: the published expressions, by the names GGUF files give them.
+"""The published pre-tokenizers, by their names in GGUF files.
 
-A pre-tokenizer is a list of passes; each splits the words of the one before.  The native part
-(``native/tokenizer/expression.h``) compiles any expression of the kind; the tests compare it with Oniguruma.
+A pre-tokenizer is a list of passes, each of which splits the words of the previous one.  Native code
+(``native/tokenizer/expression.h``) compiles the expressions; the tests compare it with Oniguruma.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.errors import UnsupportedError
 
 __all__ = ["BY_NAME", "EXPRESSIONS", "Alphabet", "Pass", "PreTokenizer", "gguf_name", "named"]
 
-# Parts that expressions share.
+# Common parts of expressions.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -38,13 +38,13 @@ _LATIN_GREEK_CYRILLIC = (
 
 
 def _cased_words(contraction: str = "", but: str = "") -> str:
-    """Words that begin anew at capital letters, as GPT-4o has them."""
+    """Return GPT-4o's expression for words, which start anew at capital letters."""
     upper, lower = f"[{_UPPER}{but}]", f"[{_LOWER}{but}]"
     return rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{contraction}|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{contraction}"
 
 
 def _tiktoken(digits: str, spaces: str = _SPACES) -> str:
-    """As GPT-4 (cl100k) has it."""
+    """Return GPT-4's expression (cl100k) with other digits or spaces."""
     return (
         rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|"
         + ("" if spaces is _SPACES else r"\s*[\r\n]+|")
@@ -52,7 +52,7 @@ def _tiktoken(digits: str, spaces: str = _SPACES) -> str:
     )
 
 
-# Matches of each, and what lies between them, are words.
+# Matches of an expression and the gaps between them are words.
 EXPRESSIONS = {
     "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama3": _tiktoken(r"\p{N}{1,3}"),
@@ -103,7 +103,7 @@ EXPRESSIONS = {
     "line_ends": r"[\r\n]",
     "lines": r"[^\n]+|[\n]+",
     "not_spaces": r"\S+",
-    # The third range begins where U+F900 normalizes to: so the reference has it.
+    # The third range starts at the normalized form of U+F900, like the reference's.
     "asian_scripts": (
         "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
         "\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
@@ -125,10 +125,13 @@ EXPRESSIONS = {
 
 @dataclass(frozen=True)
 class Pass:
-    """One step: an expression, or, where that is None, digits cut into threes from the right.
+    """One step of a pre-tokenizer.
 
-    ``behavior`` is what becomes of matches: "isolated", "removed", "merged_with_previous", "merged_with_next" or
-    "contiguous", and the other way round if ``inverted``; of digits a name in ``THREES``.
+    Attributes:
+        expression: A regular expression; None cuts digits into groups of three from the right.
+        behavior: The treatment of matches: "isolated", "removed", "merged_with_previous", "merged_with_next" or
+            "contiguous"; for digits a name in ``THREES``.
+        inverted: Apply it to the gaps between matches instead.
     """
 
     expression: str | None
@@ -136,7 +139,7 @@ class Pass:
     inverted: bool = False
 
 
-# Digits in threes from the right, which the compiled expressions cannot look far enough ahead for.
+# Digits in groups of three from the right, which compiled expressions cannot do without unbounded look-ahead.
 THREES = {
     "cuts": r"(?=(\d{3})+(?!\d))",
     "word_ends": r"\d{1,3}(?=(?:\d{3})*\b)",
@@ -146,19 +149,22 @@ CUT_THREES, WORD_END_THREES, NUMBER_THREES = (Pass(None, name) for name in THREE
 
 
 class Alphabet(enum.Enum):
-    """What the words of byte-pair encoding are made of."""
+    """The units of byte-pair encoding."""
 
-    BYTES = "bytes"  # each written as a character, as GPT-2 has it
-    CHARACTERS = "characters"  # and a token for each byte, where no other stands for a character
+    BYTES = "bytes"  # each written as a character, as in GPT-2
+    CHARACTERS = "characters"  # with byte tokens for characters without a token
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How a text falls into words, and what goes by the same name in GGUF files.
+    """The splitting of text into words, and other rules that have the same name in GGUF files.
 
-    ``ignore_merges``: a word that is a token is that token, whatever the merges say; ``whole_newlines``: one of
-    nothing but line feeds is.  ``add_bos``: whether the beginning-of-sequence token is added where the file does not
-    say, ``always_bos`` whatever it says.  ``write_spaces``: a space is written U+2581 (``CHARACTERS`` only).
+    Attributes:
+        ignore_merges: Take words that are tokens whole, without merging.
+        whole_newlines: The same, only for words of line feeds.
+        add_bos: Add the beginning-of-sequence token if the file does not say.
+        always_bos: Add it whatever the file says.
+        write_spaces: Write spaces as U+2581 (``CHARACTERS`` only).
     """
 
     passes: tuple[Pass, ...]
@@ -186,7 +192,7 @@ _TINY_AYA = PreTokenizer((WORD_END_THREES, Pass(EXPRESSIONS["gpt4o"])))
 _LINES = _of("lines", alphabet=Alphabet.CHARACTERS, write_spaces=True)
 _GEMMA4 = replace(_LINES, whole_newlines=True, always_bos=True)
 
-# The first name of a pre-tokenizer is the one that is written.
+# GGUF files are written with the first name of a pre-tokenizer.
 BY_NAME = {
     **dict.fromkeys(
         (
@@ -253,18 +259,18 @@ BY_NAME = {
 
 
 def named(name: str) -> PreTokenizer:
-    """The pre-tokenizer of a ``tokenizer.ggml.pre`` name.  Raises UnsupportedError, listing what is known."""
+    """Return the pre-tokenizer with a ``tokenizer.ggml.pre`` name.  Raises UnsupportedError for unknown names."""
     if name not in BY_NAME:
-        raise UnsupportedError(f"[tokenizer] pre-tokenizer must be one of {', '.join(BY_NAME)} but is {name!r}")
+        raise UnsupportedError(f"[tokenizer] unsupported pre-tokenizer {name!r}: supported are {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 
 def gguf_name(pre_tokenizer: PreTokenizer) -> str:
-    """The ``tokenizer.ggml.pre`` name that stands for a pre-tokenizer.  Raises UnsupportedError if there is none."""
+    """Return the ``tokenizer.ggml.pre`` name of a pre-tokenizer.  Raises UnsupportedError if it has none."""
     for name, known in BY_NAME.items():
         if replace(known, add_bos=pre_tokenizer.add_bos, always_bos=pre_tokenizer.always_bos) == pre_tokenizer:
             return name
     raise UnsupportedError(
-        "[tokenizer] GGUF must have a name for the pre-tokenizer but has none for the expressions "
-        f"{[step.expression for step in pre_tokenizer.passes]} with ignore_merges={pre_tokenizer.ignore_merges}"
+        "[tokenizer] GGUF has no name for the pre-tokenizer with the expressions "
+        f"{[step.expression for step in pre_tokenizer.passes]} and ignore_merges={pre_tokenizer.ignore_merges}"
     )

@@ -1,4 +1,4 @@
-"""Vocabularies from SentencePiece's ``tokenizer.model``: a Protocol Buffers message, read strictly.
+"""Read vocabularies from SentencePiece's ``tokenizer.model``, a Protocol Buffers message.
 
 Source: sentencepiece_model.proto of the SentencePiece project (field numbers and defaults).
 """
@@ -19,7 +19,7 @@ Value: TypeAlias = "int | bytes"
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 UNIGRAM, BPE = 1, 2
-# Fields of the messages.
+# Field numbers.
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 TEXT, SCORE, KIND = 1, 2, 3
 MODEL_TYPE, SUFFIXED, UNK_ID, BOS_ID, EOS_ID, PAD_ID = 3, 24, 40, 41, 42, 43
@@ -27,14 +27,16 @@ CHARACTER_MAP, ADD_PREFIX, REMOVE_EXTRA, ESCAPE = 2, 3, 4, 5
 
 
 def read_sentencepiece(path: Path) -> Vocabulary:
-    """The vocabulary of a SentencePiece model, byte-pair or unigram.
+    """Read the vocabulary of a SentencePiece model, byte-pair or unigram.
 
-    Raises LoadError for a file that is no such message, UnsupportedError naming another kind of model.
+    Raises:
+        LoadError: The file is malformed.
+        UnsupportedError: It is another kind of model.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise LoadError(f"[tokenizer] {path} must be readable but is not: {error.strerror}") from error
+        raise LoadError(f"[tokenizer] cannot read {path}: {error.strerror}") from error
     texts: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
@@ -51,7 +53,7 @@ def read_sentencepiece(path: Path) -> Vocabulary:
         elif field == NORMALIZER:
             normalizer.update(_message(value, "normalizer_spec"))
     if not texts:
-        raise LoadError(f"[tokenizer] {path} must hold pieces but has none")
+        raise LoadError(f"[tokenizer] no pieces in {path}")
     special_ids = _special_ids(trainer, len(texts))
     return Vocabulary(
         texts=texts,
@@ -65,7 +67,7 @@ def read_sentencepiece(path: Path) -> Vocabulary:
 
 
 def _bad(what: str) -> LoadError:
-    return LoadError(f"[tokenizer] tokenizer.model must be a SentencePiece model but {what}")
+    return LoadError(f"[tokenizer] malformed tokenizer.model: {what}")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -78,17 +80,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         if byte < 0x80:
             return value, at
-    raise _bad(f"has a number without end at byte {at}")
+    raise _bad(f"an unterminated number at byte {at}")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """Field numbers and values of a message, in order."""
+    """Yield field numbers and values of a message, in order."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
         field, kind = tag >> 3, tag & 7
         if field == 0:
-            raise _bad(f"has a field 0 at byte {at}")
+            raise _bad(f"field 0 at byte {at}")
         if kind == VARINT:
             number, at = _varint(data, at)
             yield field, number
@@ -98,15 +100,15 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
         elif kind in (FIXED32, FIXED64):
             size = 4 if kind == FIXED32 else 8
         else:
-            raise _bad(f"has a field of kind {kind} at byte {at}")
+            raise _bad(f"a field of kind {kind} at byte {at}")
         if size > len(data) - at:
-            raise _bad(f"ends inside field {field}")
+            raise _bad(f"truncated in field {field}")
         yield field, data[at : at + size]
         at += size
 
 
 def _message(value: Value, what: str) -> dict[int, Value]:
-    """The last value of each field, which is the one that counts."""
+    """Return the last value of each field, which is the valid one."""
     return dict(_fields(_bytes(value, what)))
 
 
@@ -119,7 +121,7 @@ def _bytes(value: Value, what: str) -> bytes:
 def _number(fields: dict[int, Value], field: int, default: int) -> int:
     value = fields.get(field, default)
     if not isinstance(value, int):
-        raise _bad(f"field {field} is no number")
+        raise _bad(f"field {field} is not a number")
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -127,7 +129,7 @@ def _piece(fields: dict[int, Value], id: int) -> tuple[str, float, int]:
     try:
         text = _bytes(fields.get(TEXT, b""), "a text").decode("utf-8")
     except UnicodeDecodeError:
-        raise _bad(f"the text of piece {id} is no UTF-8") from None
+        raise _bad(f"the text of piece {id} is not UTF-8") from None
     packed = _bytes(fields.get(SCORE, b"\0\0\0\0"), "a score")
     if len(packed) != 4:
         raise _bad(f"the score of piece {id} has {len(packed)} bytes")
@@ -142,7 +144,7 @@ def _family(trainer: dict[int, Value]) -> Family:
     families = {UNIGRAM: Family.UNIGRAM, BPE: Family.SCORED_PAIR}
     if kind not in families:
         name = {3: "word", 4: "char"}.get(kind, str(kind))
-        raise UnsupportedError(f"[tokenizer] tokenizer.model: model_type must be unigram or bpe but is {name}")
+        raise UnsupportedError(f"[tokenizer] tokenizer.model: unsupported model_type {name}: use unigram or bpe")
     return families[kind]
 
 
@@ -151,7 +153,7 @@ def _special_ids(trainer: dict[int, Value], n: int) -> dict[str, int]:
     for name, field, default in (("unk", UNK_ID, 0), ("bos", BOS_ID, 1), ("eos", EOS_ID, 2), ("pad", PAD_ID, -1)):
         id = _number(trainer, field, default)
         if id >= n:
-            raise _bad(f"{name}_id is {id}, where {n} pieces are")
+            raise _bad(f"{name}_id is {id}, and there are {n} pieces")
         if id >= 0:
             found[name] = id
     return found

@@ -1,4 +1,4 @@
-"""What a tokenizer is made of, wherever it was read from."""
+"""The vocabulary of a tokenizer, independent of its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AddedTokenRule", "CaseRules", "Family", "Normalization", "SpaceRules
 
 
 class TokenKind(enum.IntEnum):
-    """Kinds of tokens, by the numbers of GGUF's ``tokenizer.ggml.token_type``."""
+    """Types of tokens, with the numbers of GGUF's ``tokenizer.ggml.token_type``."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -26,7 +26,7 @@ class TokenKind(enum.IntEnum):
 
 
 class Family(enum.Enum):
-    """How text becomes tokens, by GGUF's ``tokenizer.ggml.model``."""
+    """The algorithm that turns text into tokens, by GGUF's ``tokenizer.ggml.model``."""
 
     BYTE_PAIR = "gpt2"
     SCORED_PAIR = "llama"  # SentencePiece's byte-pair encoding
@@ -37,7 +37,7 @@ class Family(enum.Enum):
 
 
 class Normalization(enum.Enum):
-    """What is done to a text before it is split into words."""
+    """The normalization of a text before it is split into words."""
 
     NONE = "none"
     NFC = "nfc"
@@ -45,11 +45,14 @@ class Normalization(enum.Enum):
 
 @dataclass(frozen=True)
 class SpaceRules:
-    """What SentencePiece does to spaces, and BERT to letters, before the model sees a text.
+    """SentencePiece's treatment of spaces before tokenization.
 
-    ``prefix``: the stretches of text between added tokens that get a space before them, "none", "first" or "every";
-    ``suffix``: every stretch gets one behind it; ``merge_extra``: spaces at both ends go, and all but one of a run;
-    ``write_spaces``: a space is written U+2581; ``prefix_once``: text that begins with a space gets no other.
+    Attributes:
+        prefix: The stretches of text between added tokens that get a space in front: "none", "first" or "every".
+        suffix: Append a space to every stretch.
+        merge_extra: Remove spaces at both ends, and all but one of a run.
+        write_spaces: Write spaces as U+2581.
+        prefix_once: Add no space in front of text that starts with one.
     """
 
     prefix: str = "none"
@@ -61,7 +64,7 @@ class SpaceRules:
 
 @dataclass(frozen=True)
 class CaseRules:
-    """BERT's: whether letters become small and lose their accents."""
+    """BERT's treatment of letters: lowercasing, and stripping accents."""
 
     lowercase: bool = True
     strip_accents: bool = True
@@ -69,7 +72,7 @@ class CaseRules:
 
 @dataclass(frozen=True)
 class AddedTokenRule:
-    """How an added token is matched, where that is not plain (Hugging Face ``AddedToken``)."""
+    """The options of an added token (Hugging Face's ``AddedToken``)."""
 
     id: int
     left_strip: bool = False
@@ -78,14 +81,14 @@ class AddedTokenRule:
     normalized: bool = False
 
 
-# The names of the special ids of a vocabulary and GGUF's keys for them.
+# The names of special ids, and GGUF's keys for them.
 SPECIAL_KEYS = {
     "bos": "tokenizer.ggml.bos_token_id",
     "eos": "tokenizer.ggml.eos_token_id",
     "eot": "tokenizer.ggml.eot_token_id",
     "eom": "tokenizer.ggml.eom_token_id",
     "unk": "tokenizer.ggml.unknown_token_id",
-    "sep": "tokenizer.ggml.seperator_token_id",  # spelled so in the format
+    "sep": "tokenizer.ggml.seperator_token_id",  # the format's own spelling
     "pad": "tokenizer.ggml.padding_token_id",
     "mask": "tokenizer.ggml.mask_token_id",
     "cls": "tokenizer.ggml.cls_token_id",
@@ -99,29 +102,33 @@ SPECIAL_KEYS = {
 
 
 SPACE_PREFIX = "tokenizer.quire.space_prefix"
-"""Which stretches of text get a space before them, where that is not every one: a key of ours."""
+"""Quire's own key for the stretches of text that get a space in front, if that is not every one."""
 
 END_IDS = "tokenizer.quire.end_ids"
-"""Tokens that end an answer besides those that GGUF has keys for: a key of ours."""
+"""Quire's own key for tokens that end an answer and have no key in GGUF."""
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
-"""How families over characters write the token of a byte."""
+"""The form of byte tokens in families over characters."""
 
 NO_PRE_TOKENIZER = PreTokenizer(())
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary and the rules that go with it.
+    """A vocabulary and its rules.
 
-    Invariants: ``texts``, ``kinds`` and, where the family has them, ``scores`` are of one length; every id in
-    ``special_ids``, ``prefix_ids``, ``suffix_ids``, ``end_ids`` (what ends an answer and is not known to do so
-    otherwise) and ``added`` is below it.  ``texts`` are written as GGUF writes
-    them: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces (SentencePiece) or before the tokens
-    that begin words (WordPiece), with backslashes (RWKV); added tokens stand as they show.  ``merges`` and
-    ``pre_tokenizer`` are for byte-pair encoding, ``scores`` and ``character_map`` for SentencePiece's models,
-    ``spaces`` for them and byte-pair encoding over characters, ``case`` for this and WordPiece.  ``doubles_separator``:
-    whether what ends a text stands twice between those of a pair; None where that is not known.
+    Invariants: ``texts``, ``kinds`` and, if the family has them, ``scores`` have the same length; all ids are below it.
+
+    Attributes:
+        texts: Texts by id in GGUF's form: in GPT-2's byte alphabet (byte-pair encoding), with U+2581 for spaces
+            (SentencePiece) or before tokens that start words (WordPiece), with backslashes (RWKV).  Added tokens are
+            literal.
+        end_ids: Tokens that end an answer and are not known to do so otherwise.
+        merges, pre_tokenizer: For byte-pair encoding.
+        scores, character_map: For SentencePiece's models.
+        spaces: For SentencePiece's models and byte-pair encoding over characters.
+        case: For byte-pair encoding over characters and WordPiece.
+        doubles_separator: True if a pair has two separators between its texts; None if unknown.
     """
 
     texts: Sequence[str]
@@ -145,17 +152,18 @@ class Vocabulary:
     def __post_init__(self) -> None:
         n = len(self.texts)
         if len(self.kinds) != n:
-            raise LoadError(f"[tokenizer] token_type must have {n} entries, one per token, but has {len(self.kinds)}")
+            raise LoadError(f"[tokenizer] token_type has {len(self.kinds)} entries for {n} tokens: give one per token")
         places = [*self.special_ids.items(), *(("bos or eos", id) for id in (*self.prefix_ids, *self.suffix_ids))]
         places += [("added", rule.id) for rule in self.added] + [("end", id) for id in self.end_ids]
         for name, id in places:
             if not 0 <= id < n:
-                raise LoadError(f"[tokenizer] the {name} token must be below {n} but is {id}")
+                raise LoadError(f"[tokenizer] the {name} token is {id}: the vocabulary has {n} tokens")
 
     def gguf_metadata(self) -> dict[str, object]:
-        """The vocabulary as GGUF keys and values (lists of str and int, bool, int, str), ready for a writer.
+        """Return the vocabulary as GGUF keys and values (lists of str and int, bool, int, str) for a writer.
 
-        Raises UnsupportedError where GGUF has no name for the pre-tokenizer or no key for the tokens around a text.
+        Raises:
+            UnsupportedError: GGUF has no name for the pre-tokenizer, or no keys for the tokens before and after a text.
         """
         if (other := self._ended_as_texts()) is not self:
             return other.gguf_metadata()
@@ -175,7 +183,7 @@ class Vocabulary:
         return metadata
 
     def _ended_as_texts(self) -> Vocabulary:
-        """With what stands behind a text as the end of sequence, as GGUF knows no other, and that as one more end."""
+        """Make the token after a text the end of sequence, as GGUF has no other, and the previous one an end id."""
         eos = self.special_ids.get("eos")
         if self.family is Family.WORD_PIECE or len(self.suffix_ids) != 1 or eos in (None, self.suffix_ids[0]):
             return self
@@ -184,13 +192,13 @@ class Vocabulary:
         return replace(self, special_ids=ids, end_ids=(*self.end_ids, eos))
 
     def _end_metadata(self) -> dict[str, object]:
-        """What else ends an answer: under a key of ours, and under those of other engines that are free."""
+        """Return the end ids under Quire's own key, and under the unused keys of other engines."""
         free = [name for name in ("eot", "eom") if name not in self.special_ids]
         found: dict[str, object] = {SPECIAL_KEYS[name]: id for name, id in zip(free, self.end_ids, strict=False)}
         return found | {END_IDS: list(self.end_ids)} if self.end_ids else found
 
     def _around_metadata(self) -> dict[str, object]:
-        """Whether one token goes before and one behind a text."""
+        """Return the keys for adding a token before and after a text."""
         is_words = self.family is Family.WORD_PIECE
         first, last, key = ("cls", "sep", "add_sep_token") if is_words else ("bos", "eos", "add_eos_token")
         ids = self.special_ids
@@ -198,14 +206,14 @@ class Vocabulary:
         after = last in ids and self.suffix_ids == (ids[last],)
         if (self.prefix_ids and not before) or (self.suffix_ids and not after):
             raise UnsupportedError(
-                f"[tokenizer] GGUF must have keys for the tokens around a text, {first} and {last}, but they are "
-                f"{self.prefix_ids} and {self.suffix_ids}"
+                f"[tokenizer] GGUF has no keys for the tokens {self.prefix_ids} before and {self.suffix_ids} after a "
+                f"text, only for {first} and {last}"
             )
         found: dict[str, object] = {"tokenizer.ggml.add_bos_token": before, f"tokenizer.ggml.{key}": after}
         if not is_words and after and self.doubles_separator is not None:
-            found["tokenizer.ggml.add_sep_token"] = self.doubles_separator  # one more between the texts of a pair
+            found["tokenizer.ggml.add_sep_token"] = self.doubles_separator  # a second one between the texts of a pair
         if is_words and before and "bos" not in ids:
-            found[SPECIAL_KEYS["bos"]] = ids[first]  # where other engines look for it
+            found[SPECIAL_KEYS["bos"]] = ids[first]  # other engines look for it there
         return found
 
     def _family_metadata(self) -> dict[str, object]:
@@ -229,15 +237,15 @@ class Vocabulary:
         if self.spaces.prefix != "none" and (written == "first" or self.spaces.prefix_once):
             found[SPACE_PREFIX] = f"{written}-once" if self.spaces.prefix_once else written
         if self.spaces.suffix:
-            raise UnsupportedError("[tokenizer] GGUF must have a key for a space behind a text but has none")
+            raise UnsupportedError("[tokenizer] GGUF has no key for a space after a text")
         if self.character_map:
             found["tokenizer.ggml.precompiled_charsmap"] = self.character_map
         return found
 
     def _character_pair_metadata(self) -> dict[str, object]:
-        """Under the name of a pre-tokenizer that gives the same ids: those that GGUF knows split at line feeds."""
+        """Return keys with the name of an equivalent pre-tokenizer; the ones in GGUF split at line feeds."""
         if self.spaces != SpaceRules(write_spaces=self.spaces.write_spaces):
-            raise UnsupportedError("[tokenizer] GGUF must have a key for spaces that merges see added but has none")
+            raise UnsupportedError("[tokenizer] GGUF has no key for spaces added before merging")
         splitting, merges = self.pre_tokenizer, list(self.merges)
         if not splitting.passes and not any(joins_lines(merge) for merge in merges):
             splitting = named("sarvam-moe")
@@ -255,12 +263,12 @@ class Vocabulary:
 
 
 def joins_lines(merge: str) -> bool:
-    """Whether a merge brings a line feed and something else together."""
+    """Return True if a merge joins a line feed with something else."""
     return 0 < merge.count("\n") < len(merge) - 1
 
 
 def newlines_make_themselves(texts: Sequence[str], merges: Sequence[str]) -> bool:
-    """Whether merges arrive at every token of nothing but line feeds."""
+    """Return True if merges produce every token that consists of line feeds."""
     ranks: dict[tuple[int, int], int] = {}
     for rank, merge in enumerate(merges):
         left, _, right = merge.partition(" ")

@@ -1,4 +1,4 @@
-"""How GGUF writes the tokens of WordPiece: U+2581 before those that begin words, nothing before those that go on."""
+"""GGUF's form of WordPiece tokens: U+2581 before those that start words, nothing before those that continue one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 __all__ = ["shown_word_piece", "written_word_piece"]
 
 SPACE = "\u2581"
-# A token that goes on with U+2581 itself would look like one that begins a word: its ## stays, which is ours.
+# A token that continues a word with U+2581 itself would look like one that starts a word.  Quire keeps its ##.
 ESCAPED = re.compile(rf"(?:##)+{SPACE}.*", re.DOTALL)
 
 
 def written_word_piece(text: str, prefix: str) -> str:
-    """A token of a published vocabulary, in which ``prefix`` begins tokens that go on, as GGUF writes it."""
+    """Convert a token to GGUF's form; ``prefix`` marks tokens that continue a word in the published vocabulary."""
     if not text.startswith(prefix) or text == prefix:
         return SPACE + text
     rest = text.removeprefix(prefix)
@@ -20,7 +20,7 @@ def written_word_piece(text: str, prefix: str) -> str:
 
 
 def shown_word_piece(text: str) -> str:
-    """What a token that GGUF writes so stands for."""
+    """Return the text of a token in GGUF's form."""
     if text != SPACE and text.startswith(SPACE):
         return " " + text[1:]
     return text[2:] if ESCAPED.fullmatch(text) else text
