@@ -15,8 +15,9 @@
 namespace quire {
 namespace {
 
-// Calls work(first row, number of rows) for pieces of all rows, on several threads.  Of exceptions the one of the
-// first rows comes through, whatever the threads: pieces before a failed one have been begun, and are finished.
+// Call work(first row, number of rows) for pieces of all rows, on several threads.  If several pieces throw, the
+// exception of the first one is rethrown whatever the number of threads: all pieces before a failed one are run to
+// their end.
 template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n_threads, Work work) {
     const int64_t piece = std::max<int64_t>(1, (int64_t{1} << 18) / row_elements);
     const int64_t n_pieces = (n_rows + piece - 1) / piece;
@@ -45,38 +46,38 @@ template <class Work> void over_rows(int64_t n_rows, int64_t row_elements, int n
     if (failure) std::rethrow_exception(failure);
 }
 
-// Above this ggml's searches for scales overflow, and some end the process then.
+// Above this magnitude ggml's searches for scales overflow, and some of them then abort the process.
 constexpr float largest_quantized = 1 << 20;
-// Below this no type overflows.
+// Up to this magnitude no type overflows.
 constexpr float always_fits = 1024;
 
 struct Rows {
     DType dtype;
-    int64_t elements; // of one
+    int64_t elements; // per row
     int64_t first, n;
 };
 
-// The largest magnitude; throws for what is not finite.
+// Return the largest magnitude; throws ShapeError for values that are not finite or too large.
 float check_values(const Rows &rows, const float *values) {
     const int64_t begin = rows.first * rows.elements, end = begin + rows.n * rows.elements;
     float largest = 0;
     for (int64_t i = begin; i < end; ++i) {
         if (!std::isfinite(values[i])) {
-            throw ShapeError("quantize", cat("values must be finite but element ", i, " is ", values[i]));
+            throw ShapeError("quantize", cat("element ", i, " is ", values[i], ": expected finite values"));
         }
         largest = std::max(largest, std::fabs(values[i]));
         if (largest > largest_quantized && is_quantized(rows.dtype)) {
-            throw ShapeError("quantize", cat("values of ", name(rows.dtype), " must be at most ", largest_quantized,
-                                             " but element ", i, " is ", values[i]));
+            throw ShapeError("quantize", cat("element ", i, " is ", values[i], ": magnitudes for ", name(rows.dtype),
+                                             " are limited to ", largest_quantized));
         }
     }
     return largest;
 }
 
-// Scales are f16 or smaller in most types: they overflow, or stay at their largest.
+// Check that the values survived.  Most types have scales of f16 or less, which overflow or saturate for large values.
 void check_result(const Rows &rows, const float *values, const uint8_t *data) {
     if (rows.dtype == DType::f32) return;
-    // One bit stores the mean magnitude, so that a single large value is not seen in the result.
+    // q1_0 stores the mean magnitude, so a single large value does not show in the result.
     const bool keeps_the_largest = rows.dtype != DType::q1_0;
     const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(rows.dtype));
     const size_t bytes = row_bytes(rows.dtype, rows.elements);
@@ -93,13 +94,13 @@ void check_result(const Rows &rows, const float *values, const uint8_t *data) {
         }
         if (!finite || (keeps_the_largest && largest_stored < largest / 4)) {
             throw ShapeError("quantize",
-                             cat("values must fit ", name(rows.dtype), " but those of row ", i, " reach ", largest));
+                             cat("row ", i, " has values up to ", largest, ", too large for ", name(rows.dtype)));
         }
     }
 }
 
-// Only ratios count.  A power of two brings the largest near 1, which changes no other bit and keeps ggml's sums of
-// squares from overflowing.
+// Scale the largest weight to about 1 so that ggml's sums of squares do not overflow.  Only the ratios matter, and a
+// power of two keeps them exact.
 std::vector<float> scaled_importance(std::span<const float> importance) {
     std::vector<float> scaled(importance.begin(), importance.end());
     const float largest = scaled.empty() ? 0.0F : *std::max_element(scaled.begin(), scaled.end());
@@ -113,17 +114,17 @@ std::vector<float> scaled_importance(std::span<const float> importance) {
 void check_importance(DType dtype, std::span<const float> importance, int64_t row_elements) {
     if (importance.empty()) {
         if (needs_importance(dtype))
-            throw ShapeError("quantize", cat(name(dtype), " must be given the importance of each column but is not"));
+            throw ShapeError("quantize", cat(name(dtype), " cannot be made without the importance of each column"));
         return;
     }
     if (static_cast<int64_t>(importance.size()) != row_elements) {
-        throw ShapeError("quantize", cat("importance must have ", row_elements, " elements, one per column, but has ",
-                                         importance.size()));
+        throw ShapeError("quantize", cat("importance has ", importance.size(), " elements: expected one per column, ",
+                                         row_elements));
     }
     for (size_t i = 0; i < importance.size(); ++i) {
         if (!std::isfinite(importance[i]) || importance[i] < 0) {
             throw ShapeError("quantize",
-                             cat("importance must be finite and 0 or above but element ", i, " is ", importance[i]));
+                             cat("importance of column ", i, " is ", importance[i], ": expected 0 or more, finite"));
         }
     }
 }
@@ -136,7 +137,7 @@ bool can_quantize(DType dtype) {
     case DType::f16:
     case DType::bf16: return true;
     case DType::q8_1:
-    case DType::q8_k: return false; // of intermediate results, not of files
+    case DType::q8_k: return false; // types of intermediate results, not of files
     default: return is_quantized(dtype);
     }
 }
@@ -146,14 +147,14 @@ bool needs_importance(DType dtype) { return ggml_quantize_requires_imatrix(stati
 Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<const float> importance,
                 int n_threads) {
     if (!can_quantize(dtype))
-        throw UnsupportedError(
-            "quantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+        throw UnsupportedError("quantize", cat("cannot quantize to ", name(dtype),
+                                               ": expected f32, f16, bf16 or a quantized type of files"));
     shape_bytes(dtype, shape);
     int64_t row_elements = shape.back();
     check_importance(dtype, importance, row_elements);
     Tensor result = Tensor::empty(dtype, shape, find_device("CPU"));
     const auto type = static_cast<ggml_type>(dtype);
-    ggml_quantize_init(type); // makes lookup tables; locks by itself
+    ggml_quantize_init(type); // builds lookup tables; thread-safe
     const std::vector<float> scaled = scaled_importance(importance);
     const float *weights = scaled.empty() ? nullptr : scaled.data();
     over_rows(result.n_elements() / row_elements, row_elements, n_threads, [&](int64_t first, int64_t n) {
@@ -170,8 +171,8 @@ void dequantize(const Tensor &tensor, float *values, int n_threads) {
     const ggml_type_traits *traits = ggml_get_type_traits(static_cast<ggml_type>(dtype));
     bool plain = dtype == DType::f32;
     if (!plain && (traits->to_float == nullptr || !can_quantize(dtype))) {
-        throw UnsupportedError(
-            "dequantize", cat("the dtype must be f32, f16, bf16 or a quantized type of files but is ", name(dtype)));
+        throw UnsupportedError("dequantize", cat("cannot dequantize ", name(dtype),
+                                                 ": expected f32, f16, bf16 or a quantized type of files"));
     }
     int64_t row_elements = tensor.shape().back();
     size_t bytes = row_bytes(dtype, row_elements);

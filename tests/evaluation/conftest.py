@@ -1,4 +1,4 @@
-"""Texts and models that measurements are made with."""
+"""Texts and models for measurements."""
 
 from __future__ import annotations
 

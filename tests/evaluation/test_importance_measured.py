@@ -1,4 +1,4 @@
-"""Importance measured over a text: against NumPy, and against llama-imatrix on the same text (importance.npz)."""
+"""Importance measured over a text, against NumPy and llama-imatrix on the same text (importance.npz)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measured(files: Path, name: str, *more: str) -> Importance:
 
 
 @pytest.mark.parametrize("name", [pytest.param("package", marks=pytest.mark.slow), *TINY])
-def test_values_are_llama_imatrix_s(files: Path, name: str) -> None:
+def test_values_equal_those_of_llama_imatrix(files: Path, name: str) -> None:
     found = measured(files, name, "--no-ppl", "--process-output")
     with np.load(REFERENCES) as stored:
         names = [key.partition("/")[2] for key in stored if key.startswith(f"{name}/") and not key.endswith("/counts")]
@@ -39,7 +39,7 @@ def test_values_are_llama_imatrix_s(files: Path, name: str) -> None:
         for tensor in names:
             sums, means = found.sums[tensor], stored[f"{name}/{tensor}"]
             counts = np.broadcast_to(stored[f"{name}/{tensor}/counts"], sums.counts.shape)
-            # An expert that hardly any row came to may have got one more or less.
+            # An expert with few rows may have one more or less.
             assert np.abs(sums.counts - counts).max() <= 0.01 * counts.max(), tensor
             both = (sums.counts > 0) & (counts > 0)
             own, its = sums.mean()[both], means.reshape(sums.squares.shape)[both]
@@ -48,15 +48,15 @@ def test_values_are_llama_imatrix_s(files: Path, name: str) -> None:
             assert {one for one in found.sums if one != "token_embd.weight"} == set(names)
 
 
-def test_sums_are_numpy_s(files: Path) -> None:
-    """Of the first products, whose inputs are normed rows of the embedding; whatever the number of threads."""
+def test_sums_equal_numpys(files: Path) -> None:
+    """The first products have normed rows of the embedding as inputs; the number of threads does not matter."""
     reader = GGUFReader(model_of(files, "package"))
     table = dequantize(reader.tensor("token_embd.weight"))
     gain = reader.tensor("blk.0.attn_norm.weight").numpy()
     sums = []
     for threads in (1, 2):
         with Scorer.open(None, {"kernels": "stock", "threads": threads}, N_CTX, sums_inputs=True) as scorer:
-            # Of odd lengths, so that steps are padded.
+            # Odd lengths, so that steps are padded.
             rows = [row[: N_CTX - 17 * i] for i, row in enumerate(chunks_of(scorer.tokenizer, "A bee. " * 99, N_CTX))]
             list(scorer.logits(rows))
             sums.append(scorer.opened.executor.input_sums())
@@ -83,7 +83,7 @@ def test_rows_of_experts_are_counted(files: Path) -> None:
     assert not any(name in found.sums for name in ("output.weight", "token_embd.weight"))
 
 
-def test_matrices_are_merged_shown_and_written_in_both_forms(
+def test_matrices_are_merged_shown_and_written_in_both_formats(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = measured(files, "qwen3moe", "--no-ppl", "--chunks", "2")
@@ -99,7 +99,7 @@ def test_matrices_are_merged_shown_and_written_in_both_forms(
     for name in (
         "blk.0.attn_q.weight",
         "blk.1.attn_output.weight",
-    ):  # the older form counts chunks, not an expert's rows
+    ):  # the older format counts chunks instead of an expert's rows
         np.testing.assert_allclose(both.sums[name].mean(), whole.sums[name].mean(), rtol=1e-5)
         assert both.sums[name].counts.tolist() == whole.sums[name].counts.tolist() == [5 * N_CTX]
     older = Importance.read(tmp_path / "other.dat")
@@ -127,11 +127,11 @@ def test_matrices_are_merged_shown_and_written_in_both_forms(
         (["-m", "{model}"], "(--in-file)"),
         (["-m", "{model}", "-f", "{text}", "-c", "4096"], "at least 8192 tokens"),
         (["-m", "{model}", "-f", "{text}", "--kernels", "cpu"], "kernels 'cpu'"),
-        (["--in-file", "{text}"], "must be an importance matrix"),
+        (["--in-file", "{text}"], "not an importance matrix"),
         (["--in-file", "{text}", "--json"], "--show-statistics"),
     ],
 )
-def test_wrong_wishes_are_refused(
+def test_invalid_options_are_errors(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     names = {"model": model_of(files, "package"), "text": files / "bytes.txt"}
@@ -141,14 +141,14 @@ def test_wrong_wishes_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_our_own_kernels_do_not_sum() -> None:
+def test_quires_kernels_cannot_sum_inputs() -> None:
     with pytest.raises(UnsupportedError, match="stock kernels"):
         Scorer.open(None, {"kernels": "cpu"}, N_CTX, sums_inputs=True)
 
 
-def test_another_shape_is_not_merged(files: Path) -> None:
+def test_merging_another_shape_is_an_error(files: Path) -> None:
     one = measured(files, "qwen3moe", "--no-ppl", "--chunks", "2")
     name = "blk.0.attn_q.weight"
     other = Importance(sums={name: one.sums["blk.0.ffn_down_exps.weight"]})
-    with pytest.raises(QuireError, match="one shape"):
+    with pytest.raises(QuireError, match="shape"):
         one.merge(other)

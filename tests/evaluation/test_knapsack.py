@@ -1,4 +1,4 @@
-"""The choice of sizes, against trying all."""
+"""The knapsack against exhaustive search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.quantization.knapsack import Option, cheapest
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_choice_is_the_best_of_all(seed: int) -> None:
+def test_the_choice_is_optimal(seed: int) -> None:
     source = random.Random(seed)
     things = [
         [Option(str(i), source.randrange(1, 60), source.random() * 10) for i in range(source.randrange(1, 5))]
@@ -28,7 +28,7 @@ def test_the_choice_is_the_best_of_all(seed: int) -> None:
         assert all(one in options for one, options in zip(chosen, things, strict=True))
 
 
-def test_large_sizes_are_rounded_but_nearly_the_best() -> None:
+def test_with_large_sizes_the_choice_is_nearly_optimal() -> None:
     source = random.Random(3)
     things = [
         [Option(str(i), (i + 2) * source.randrange(9 << 20, 11 << 20), 4.0**-i * source.random()) for i in range(8)]
@@ -37,16 +37,16 @@ def test_large_sizes_are_rounded_but_nearly_the_best() -> None:
     n_bytes = sum(options[3].n_bytes for options in things)
     chosen = cheapest(things, n_bytes)
     assert sum(one.n_bytes for one in chosen) <= n_bytes
-    # No size below what Lagrange's multiplier gives can cost less than its bound.
+    # The Lagrangian bound is a lower limit of the cost.
     cost = sum(one.cost for one in chosen)
     bounds = []
     for power in range(-4000, -1000):
         price = 10 ** (power / 200)
         bound = sum(min(one.cost + price * one.n_bytes for one in options) for options in things) - price * n_bytes
         bounds.append(bound)
-    assert cost <= 1.03 * max(bounds)  # sizes are not divisible, so that the bound is out of reach
+    assert cost <= 1.03 * max(bounds)  # sizes are not divisible, so the bound cannot be reached
 
 
-def test_too_little_room_is_refused() -> None:
-    with pytest.raises(RequestError, match="at least 7 bytes"):
+def test_too_little_room_is_an_error() -> None:
+    with pytest.raises(RequestError, match="take 7"):
         cheapest([[Option("a", 3, 1.0)], [Option("b", 4, 1.0), Option("c", 9, 0.5)]], 6)

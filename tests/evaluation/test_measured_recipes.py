@@ -1,4 +1,4 @@
-"""Types chosen by measurement: that goals are kept, that the choice is better than one type, and that it is repeated."""
+"""Recipes from measurements: they meet their goals, beat a single type, and can be repeated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_recipe_keeps_its_size_and_beats_one_type(files: Path, tmp_path: Path)
     assert recipe.measured == pytest.approx(recipe.predicted, rel=0.5)
     assert recipe.types == {name: str(reader.tensor_info(name).dtype) for name in recipe.types}
     assert len(set(recipe.types.values())) > 1
-    # Against one type of about that size for all, over the same text and over another.
+    # Compare with a single type of about that size, over the same text and another one.
     source = GGUFReader(model_of(files, "qwen3moe"))
     same = plan(source, "Q5_0", Wishes(pure=True, embedding_dtype="q5_0", output_dtype="q5_0"))
     own = {tensor.name: tensor.dtype for tensor in same.tensors if tensor.name in recipe.types}
@@ -66,7 +66,7 @@ def test_a_recipe_keeps_its_size_and_beats_one_type(files: Path, tmp_path: Path)
     assert same.n_bytes <= reader.size_bytes * 1.05
 
 
-def test_a_recipe_is_repeated(files: Path, tmp_path: Path) -> None:
+def test_a_recipe_can_be_repeated(files: Path, tmp_path: Path) -> None:
     made(files, tmp_path / "made.gguf", "--size", "150kB", "--layers-together", "2", "--rounds", "0")
     assert (tmp_path / "made.gguf").stat().st_size <= 150_000
     made(files, tmp_path / "again.gguf", "--recipe", str(tmp_path / "made.gguf"))
@@ -77,7 +77,7 @@ def test_a_recipe_is_repeated(files: Path, tmp_path: Path) -> None:
 
 
 def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
-    """Over a text that the model writes by itself; the smaller the divergence, the larger the file."""
+    """With a text that the model generates; the smaller the divergence, the larger the file."""
     sizes = []
     for most in (0.05, 0.002):
         out = tmp_path / f"{most}.gguf"
@@ -95,10 +95,10 @@ def test_a_recipe_keeps_its_divergence(files: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("surprise", [0.2, 1.0, 30.0, 1e4])
 @pytest.mark.parametrize("most", [1.0, 0.01])
-def test_a_divergence_is_kept_whatever_matrices_cost_together(
+def test_a_divergence_is_kept_even_if_costs_do_not_add_up(
     surprise: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together matrices cost a multiple of the sum, as where a router's choices flip; the finest types cost nothing."""
+    """All matrices together cost a multiple of the sum, like a router that flips; f16 for all costs nothing."""
     sizes = {"q4_0": (100, 1.0), "q5_0": (120, 0.25), "q8_0": (200, 0.004), "f16": (400, 0.0)}
     options = {str(i): [Option(t, n + i, (i + 1) * cost) for t, (n, cost) in sizes.items()] for i in range(6)}
 
@@ -109,11 +109,11 @@ def test_a_divergence_is_kept_whatever_matrices_cost_together(
     found = for_measured_divergence(cast(Trial, None), Costs(options, {}), most, Importance()).recipe
     assert found.measured is not None
     assert found.measured <= most
-    # No recipe that keeps it is much smaller: what fits best into the same divergence, known beforehand.
+    # No recipe within the divergence is much smaller; the best one is known here.
     assert found.n_bytes <= 1.1 * for_divergence(Costs(options, {}), most / surprise).n_bytes
 
 
-def test_a_divergence_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_divergence_out_of_reach_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"a": [Option("q4_0", 100, 1.0), Option("q8_0", 200, 0.004)]}
     monkeypatch.setattr(
         "quire.evaluation.search.measured", lambda _trial, recipe, _importance: replace(recipe, measured=0.5)
@@ -123,7 +123,7 @@ def test_a_divergence_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_heavy_matrix_is_tried_in_every_type(files: Path) -> None:
-    """What its types cost is what was measured; of the others two were tried, and the rest lies between."""
+    """The costs of its types are measured; for other matrices two types are, and the rest is interpolated."""
     source = GGUFReader(model_of(files, "qwen3moe"))
     rows = calibration_from(files / "bytes.txt", source).rows[:1]
     types, heavy = ("q4_0", "q5_0", "q8_0"), "token_embd.weight"
@@ -153,14 +153,14 @@ def test_divergences_are_interpolated() -> None:
         (["Q4_0", "--bits", "5", "Q8_0"], "replaces TYPE"),
         (["--size", "big"], "'big'"),
         (["--size", "10kB"], "86"),
-        (["--bits", "2"], "size must be at least"),
+        (["--bits", "2"], "too few"),
         (["--bits", "5", "--candidates", "q4_9"], "'q4_9'"),
         (["--recipe", "{in}"], "made by a recipe"),
         (["--recipe", "{in}", "--curve", "x.png"], "measures nothing"),
         (["Q4_0", "--curve", "x.png"], "--bits"),
     ],
 )
-def test_wrong_wishes_are_refused(
+def test_invalid_options_are_errors(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     source = model_of(files, "qwen3moe")

@@ -1,4 +1,4 @@
-"""Perplexity, divergence and tasks: against formulas, and against llama-perplexity on the same files (measured.json)."""
+"""Perplexity, divergence and tasks, against formulas and llama-perplexity on the same files (measured.json)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quire.evaluation.tasks import read_hellaswag, read_multiple_choice, read_wi
 from quire.gguf import GGUFReader
 from quire.quantization import Wishes, plan, quantize_model
 
-# As the references were made: by ggml's operators, with a cache in single precision.
+# The references were made with ggml's operators and a cache in single precision.
 EXACT = ("--kernels", "stock", "--kv-dtype", "f32", "-t", str(threads_of("stock")))
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "measured.json"
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def files(files: Path) -> Path:
-    """Texts, tasks, and the package's model in fewer bits."""
+    """Texts, tasks, and quantized versions of the package's model."""
     reader = GGUFReader(model_of(files, "package"))
     quantize_model(reader, files / "quantized.gguf", plan(reader, "Q3_K_S", Wishes(allow_requantize=True)))
     return files
@@ -54,7 +54,7 @@ def references() -> dict[str, float]:
     return found
 
 
-def test_perplexity_and_divergence_are_llama_perplexity_s(
+def test_perplexity_and_divergence_equal_those_of_llama_perplexity(
     files: Path, references: dict[str, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, text, base = str(model_of(files, "package")), str(files / "text.txt"), str(files / "base.kld")
@@ -76,10 +76,10 @@ def test_perplexity_and_divergence_are_llama_perplexity_s(
     assert 100 * value(moved["probability_difference_rms"]) == pytest.approx(references["rms"], rel=0.02)
 
 
-def test_a_base_file_without_first_tokens_is_evaluated_with_them(
+def test_first_tokens_are_added_to_the_chunks_of_a_base_file(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """llama-perplexity writes chunks as the text was cut, and evaluates each with the beginning-of-text token in front."""
+    """llama-perplexity writes the original chunks, but evaluates each with the beginning-of-text token in front."""
     model = tmp_path / "with_bos.gguf"
     keys = ("tokenizer.ggml.add_bos_token=bool:true", "tokenizer.ggml.bos_token_id=int:1")
     overrides = [word for key in keys for word in ("--override-kv", key)]
@@ -100,10 +100,10 @@ def test_a_base_file_without_first_tokens_is_evaluated_with_them(
     ("tasks", "file"),
     [("hellaswag", "hellaswag.txt"), ("winogrande", "winogrande.csv"), ("multiple-choice", "choices.bin")],
 )
-def test_tasks_are_solved_as_by_llama_perplexity(
+def test_task_scores_equal_those_of_llama_perplexity(
     files: Path, references: dict[str, float], capsys: pytest.CaptureFixture[str], tasks: str, file: str
 ) -> None:
-    for wanted in (30, 20):  # all, and those that both choose
+    for wanted in (30, 20):  # all, and those that both select
         arguments = ("-f", str(files / file), f"--{tasks}", f"--{tasks}-tasks", str(wanted))
         found = shown(capsys, *arguments)
         assert found["n_tasks"] == wanted
@@ -113,8 +113,8 @@ def test_tasks_are_solved_as_by_llama_perplexity(
         assert accuracy["low"] < accuracy["value"] < accuracy["high"] or accuracy["value"] in (0, 1)
 
 
-def test_perplexity_is_that_of_logits(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In double precision from all logits of each chunk; with control tokens where these are wanted."""
+def test_perplexity_follows_from_logits(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: double precision over all logits of each chunk, with and without control tokens."""
     text = (files / "text.txt").read_text() + "<|im_start|>" * 3
     (files / "special.txt").write_text(text)
     for more in ((), ("--parse-special",)):
@@ -137,7 +137,7 @@ def test_base_files_hold_log_probabilities(tmp_path: Path) -> None:
     source = np.random.default_rng(1)
     rows = source.integers(0, 37, (3, 10)).tolist()
     logits = source.normal(size=(3, 4, 37)).astype(np.float32) * 6
-    logits[1, 2] = 1.0  # all alike
+    logits[1, 2] = 1.0  # all equal
     with BaseWriter(tmp_path / "base", rows, 37) as writer:
         for some in logits:
             writer.write(some)
@@ -157,7 +157,7 @@ def test_base_files_hold_log_probabilities(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "damaged"]
 
 
-def test_divergence_is_its_definition() -> None:
+def test_divergence_equals_its_definition() -> None:
     source = np.random.default_rng(2)
     one, other = (log_probs(source.normal(size=(50, 11)).astype(np.float32)) for _ in range(2))
     p, q = np.exp(one.astype(np.float64)), np.exp(other.astype(np.float64))
@@ -178,7 +178,7 @@ def test_divergence_is_its_definition() -> None:
     assert found["correlation"] == pytest.approx(np.corrcoef(np.log(own), np.log(its))[0, 1], rel=1e-4)
 
 
-def test_chosen_tasks_are_different_and_all_there_are() -> None:
+def test_selected_tasks_are_distinct_and_complete() -> None:
     assert sorted(some_of_hellaswag(9, 400)) == list(range(9))
     assert len(set(some_of_hellaswag(100, 30))) == 30
 
@@ -197,7 +197,7 @@ def test_chosen_tasks_are_different_and_all_there_are() -> None:
         (read_multiple_choice, struct.pack("<III", 1, 8, 1) + b"q" + struct.pack("<I", 1 << 20)),
     ],
 )
-def test_broken_tasks_are_refused(llm: LLM, read: object, data: bytes) -> None:
+def test_malformed_tasks_are_errors(llm: LLM, read: object, data: bytes) -> None:
     assert callable(read)
     with pytest.raises(QuireError):
         read(llm.tokenizer, data, 0 if read is not read_hellaswag else 400)
@@ -210,13 +210,13 @@ def test_broken_tasks_are_refused(llm: LLM, read: object, data: bytes) -> None:
         (["-f", "{text}", "--kl-divergence"], "--kl-divergence-base"),
         (["-f", "{text}", "--hellaswag", "--winogrande"], "--winogrande"),
         (["-f", "{text}", "--hellaswag", "--save-all-logits", "{out}"], "chunks of a text"),
-        (["-f", "{text}", "--kl-base", "{text}"], "must hold log-probabilities"),
-        (["-f", "{text}", "--chunks", "0"], "must be 1 or more"),
+        (["-f", "{text}", "--kl-base", "{text}"], "log-probabilities"),
+        (["-f", "{text}", "--chunks", "0"], "0 chunks"),
         (["-f", "{text}", "--winogrande"], "winogrande"),
         (["-f", "{text}", "-c", "4000"], "at least 8000 tokens"),
     ],
 )
-def test_wrong_wishes_are_refused(
+def test_invalid_options_are_errors(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     names = {"text": files / "bytes.txt", "out": tmp_path / "out"}

@@ -1,4 +1,4 @@
-"""What is left of files whose making ended early: killed, on a full disk, or from an input that is cut short or hostile."""
+"""Interrupted writing of files: killed processes, full disks, and truncated or hostile inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.python_only
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model of f32 and its importance matrix."""
+    """An f32 model and its importance matrix."""
     folder = tmp_path_factory.mktemp("source")
     source = write_source(folder, "qwen3moe")
     write_importance(folder / "imatrix.gguf", source)
@@ -33,8 +33,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_files_are_old_or_new_and_never_half(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Killed at each step of writing, and on disks for 0 to 99 % of the file."""
+def test_files_are_old_or_new_and_never_partial(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Writers are killed at each step, or get a disk with room for 0 to 99 % of the file."""
     command = [sys.executable, str(HARNESS), *map(str, files), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def test_files_are_old_or_new_and_never_half(files: tuple[Path, Path], tmp_path:
         assert result["kills"] >= 8, kind
 
 
-def test_who_still_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_a_running_writer_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     (tmp_path / ".out.abc.part").write_bytes(b"of a process that was killed")
     (tmp_path / ".outer.abc.part").write_bytes(b"of another file")
@@ -66,17 +66,17 @@ def test_who_still_writes_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
 
     full = WholeFile(path, "test", 9)
     monkeypatch.setattr(os, "fsync", is_full)
-    with pytest.raises(CapacityError, match=r"^\[test\] '.*out' must fit on its disk \(9 bytes, \d+ free\): No space"):
+    with pytest.raises(CapacityError, match=r"^\[test\] .*out' \(9 bytes, \d+ free.*No space"):
         full.commit()
     assert path.read_bytes() == b"first"
     assert sorted(os.listdir(tmp_path)) == [".outer.abc.part", "out"]
 
 
 @pytest.mark.parametrize("command", ["quantize", "quantize with importance", "imatrix", "perplexity", "recipe"])
-def test_inputs_that_are_cut_short(
+def test_truncated_inputs(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """An error of one line and no file, wherever the input ends."""
+    """Wherever the input ends, the result is an error of one line and no file."""
     source, imatrix = files
     cut, out, text = tmp_path / "cut.gguf", tmp_path / "out", tmp_path / "text"
     text.write_text("a " * 300)
@@ -89,19 +89,19 @@ def test_inputs_that_are_cut_short(
     }[command]
     content = whole.read_bytes()
     out.write_bytes(b"before")
-    # In the keys, in the names of tensors, in the data, and in the last numbers, behind which there are up to 31 zeros.
+    # Cuts in the keys, in the names of tensors, in the data, and in the last numbers (up to 31 zeros follow them).
     for end in sorted({0, 3, 24, *np.linspace(100, len(content) - 32, 12).astype(int).tolist()}):
         cut.write_bytes(content[:end])
         assert main([str(one) for one in arguments]) in (2, 3), end
         said = capsys.readouterr().err
-        assert "must" in said, said
+        assert said.startswith("quire: ["), said
         assert "Traceback" not in said
         assert out.read_bytes() == b"before"
         assert sorted(os.listdir(tmp_path)) == ["cut.gguf", "out", "text"]
 
 
 def test_hostile_recipes(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """A recipe names types that are none, do not fit, or matrices that are not the model's."""
+    """Recipes with unknown types, types that do not fit, or matrices of another model."""
     reader = GGUFReader(files[0])
     own = next(info.name for info in reader.tensors if len(info.shape) == 2)
     for entries in (

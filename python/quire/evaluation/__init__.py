@@ -1,1 +1,1 @@
-"""Measuring models: importance, perplexity, divergence, tasks with choices, and mixes chosen by measurement."""
+"""Measurements of models: importance, perplexity, divergence, multiple-choice tasks, and measured recipes."""

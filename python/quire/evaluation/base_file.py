@@ -1,8 +1,9 @@
-"""Log-probabilities of an unquantized model over a text, in llama-perplexity's file.
+"""Log-probabilities of an unquantized model over a text, in llama-perplexity's file format.
 
-``_logits_``, then as int32: tokens of a chunk, size of the vocabulary, chunks, and all chunks' tokens.  For each token
-of the second half of a chunk, but the last: scale and lowest log-probability as float32, then a uint16 code for each
-token of the vocabulary (padded to an even number); log-probabilities more than 16 below the highest are the lowest.
+The file starts with ``_logits_``, then as int32 the tokens per chunk, the size of the vocabulary, the number of chunks,
+and the tokens of all chunks.  For each token in the second half of a chunk, except the last, it has a scale and the
+lowest log-probability as float32, then a uint16 code per token of the vocabulary (padded to an even number).
+Log-probabilities more than 16 below the highest are stored as the lowest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _row_codes(n_vocab: int) -> int:
 
 
 class BaseWriter:
-    """Writes a file beside its place; leaving ``with`` without an error puts it there."""
+    """Writes a file atomically: leaving ``with`` without an error commits it."""
 
     def __init__(self, path: str | os.PathLike[str], rows: Sequence[list[int]], n_vocab: int) -> None:
         import numpy as np
@@ -48,7 +49,7 @@ class BaseWriter:
         self._file.write(np.array(rows, "<i4").tobytes())
 
     def write(self, logits: Floats) -> None:
-        """The next rows ``[n, n_vocab]``."""
+        """Write the next rows ``[n, n_vocab]``."""
         import numpy as np
 
         found = log_probs(logits)
@@ -70,10 +71,7 @@ class BaseWriter:
 
 
 class BaseReader:
-    """Reads such a file.  LoadError for what is none.
-
-    ``rows``: the text's chunks, as they were cut.
-    """
+    """Reads such a file; ``rows`` has the chunks of the text.  Raises LoadError if the file is malformed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         import numpy as np
@@ -82,28 +80,28 @@ class BaseReader:
         with self._path.open("rb") as file:
             head = file.read(20)
             if len(head) != 20 or head[:8] != _MAGIC:
-                raise LoadError(f"[base] '{self._path}' must hold log-probabilities but does not")
+                raise LoadError(f"[base] not a file of log-probabilities: '{self._path}'")
             n_ctx, self.n_vocab, n_chunks = struct.unpack("<iii", head[8:])
             numbers = ((n_ctx, _MOST_TOKENS), (self.n_vocab, _MOST_VOCABULARY), (n_chunks, _MOST_CHUNKS))
             if not all(0 < number <= most for number, most in numbers) or n_ctx < 4:
-                raise LoadError(f"[base] '{self._path}' must have sizes in range but has {n_ctx, *numbers[1:]}")
+                raise LoadError(f"[base] sizes out of range in '{self._path}': {n_ctx, *numbers[1:]}")
             self._n_rows = n_ctx - 1 - n_ctx // 2
             needed = 20 + 4 * n_ctx * n_chunks + 2 * n_chunks * self._n_rows * _row_codes(self.n_vocab)
             size = self._path.stat().st_size
             if size < needed:
-                raise LoadError(f"[base] '{self._path}' must have {needed} bytes but has {size}: it is cut short")
+                raise LoadError(f"[base] truncated file '{self._path}': {size} of {needed} bytes")
             ids = np.frombuffer(file.read(4 * n_ctx * n_chunks), "<i4").reshape(n_chunks, n_ctx)
         if not ((ids >= 0) & (ids < self.n_vocab)).all():
-            raise LoadError(f"[base] the tokens of '{self._path}' must be below {self.n_vocab} but are not")
+            raise LoadError(f"[base] '{self._path}' has tokens outside its vocabulary of {self.n_vocab}")
         self.rows: list[list[int]] = ids.tolist()
 
     @property
     def n_ctx(self) -> int:
-        """Tokens of a chunk."""
+        """The number of tokens per chunk."""
         return len(self.rows[0])
 
     def chunks(self) -> Iterator[Floats]:
-        """Log-probabilities ``[n_ctx - 1 - n_ctx // 2, n_vocab]`` of one chunk after the other."""
+        """Yield the log-probabilities ``[n_ctx - 1 - n_ctx // 2, n_vocab]`` of each chunk."""
         import numpy as np
 
         width = _row_codes(self.n_vocab)
@@ -113,6 +111,6 @@ class BaseReader:
                 codes = np.frombuffer(file.read(2 * self._n_rows * width), "<u2").reshape(self._n_rows, width)
                 scale, lowest = np.ascontiguousarray(codes[:, :4]).view("<f4").T
                 if not (np.isfinite(scale).all() and np.isfinite(lowest).all()):
-                    raise LoadError(f"[base] the scales of '{self._path}' must be finite but are not")
+                    raise LoadError(f"[base] '{self._path}' has scales that are not finite")
                 found: Floats = codes[:, 4 : 4 + self.n_vocab] * scale[:, None] + lowest[:, None]
                 yield found

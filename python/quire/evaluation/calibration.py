@@ -1,4 +1,4 @@
-"""The text that a model is measured over: a file's, or one that the model writes itself."""
+"""The calibration text for measurements: a file, or text that the model generates itself."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .scorer import Scorer
 __all__ = ["CHUNK_TOKENS", "Calibration", "calibration_from", "calibration_written"]
 
 CHUNK_TOKENS = 512
-_MOST_CHUNKS = 64  # for importance; trials take fewer
+_MOST_CHUNKS = 64  # for importance; trials use fewer
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """``rows`` of tokens, all of one length; ``name``: where they come from, so that they can be had again."""
+    """A calibration text: ``rows`` of tokens of equal length, and ``name``, which identifies their source."""
 
     rows: list[list[int]]
     name: str
 
 
 def _chunk_tokens(reader: GGUFReader) -> int:
-    """What the model was trained on, where that is less than usual."""
+    """Return the usual chunk length, or the model's training context if that is shorter."""
     architecture = reader.metadata.text("general.architecture")
     return min(CHUNK_TOKENS, reader.metadata.integer(f"{architecture}.context_length", low=8))
 
 
 def calibration_from(path: Path, reader: GGUFReader, *, parse_special: bool = False) -> Calibration:
-    """Chunks of a file.  RequestError for a text of less than two chunks."""
+    """Cut a file into chunks.  Raises RequestError for less than two chunks."""
     from ..tokenizer import Tokenizer
 
     content = path.read_bytes()
@@ -48,9 +48,10 @@ def calibration_from(path: Path, reader: GGUFReader, *, parse_special: bool = Fa
 
 
 def calibration_written(reader: GGUFReader, options: Mapping[str, Any], n_chunks: int) -> Calibration:
-    """What the model writes by itself, drawn from its whole distribution.
+    """Generate a text with the model, sampled from its full distribution.
 
-    RequestError for a model that has no token to begin or to end a text with.
+    Raises:
+        RequestError: The model has no token to start or end a text with.
     """
     n_ctx = _chunk_tokens(reader)
     opened = open_reader(reader, Path(os.fspath(reader.path)), Scorer.sized({**options, "kernels": "stock"}, n_ctx))
@@ -58,7 +59,7 @@ def calibration_written(reader: GGUFReader, options: Mapping[str, Any], n_chunks
         vocabulary = scorer.tokenizer.vocabulary
         first = [*vocabulary.prefix_ids[:1], *sorted(scorer.tokenizer.eog_ids)][:1]
         if not first:
-            raise RequestError("[calibration] a text must be given: the model has no token to begin one with")
+            raise RequestError("[calibration] the model has no token to start a text with: give a text")
         rows = []
         for seed in range(n_chunks):
             params = SamplingParams()

@@ -1,4 +1,4 @@
-"""Which of several texts a model finds the likeliest."""
+"""Multiple-choice tasks: the text that a model finds most likely."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Z95 = 1.959963984540054
 
 @dataclass
 class Score:
-    """Tasks that were solved, of ``n``; ``chance``: how many guessing would have solved."""
+    """The number of solved tasks out of ``n``; ``chance`` is the expected number for guessing."""
 
     n_right: int = 0
     n: int = 0
@@ -25,12 +25,12 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """Of all tasks so far."""
+        """The fraction of solved tasks."""
         return self.n_right / max(1, self.n)
 
     @property
     def error(self) -> float:
-        """Standard error of the accuracy."""
+        """The standard error of the accuracy."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / (self.n - 1)) if self.n > 1 else 0.0
 
     def interval(self) -> tuple[float, float]:
@@ -42,7 +42,7 @@ class Score:
 
 
 def choose(scorer: Scorer, tasks: Sequence[Task], on_task: Callable[[Score], None] | None = None) -> Score:
-    """A choice counts as its mean log-probability per token; the first of equal ones wins."""
+    """Score choices by their mean log-probability per token; the first of equal ones wins."""
     score = Score()
     begin = n_tokens = 0
     for i, task in enumerate(tasks):
@@ -60,7 +60,7 @@ def choose(scorer: Scorer, tasks: Sequence[Task], on_task: Callable[[Score], Non
 
 
 def _means(scorer: Scorer, tasks: Sequence[Task]) -> list[list[float]]:
-    """Mean log-probabilities of each task's choices."""
+    """Return the mean log-probabilities of each task's choices."""
     rows = [choice for task in tasks for choice in task.choices]
     spans = [span for task in tasks for span in task.spans]
     found = []

@@ -1,9 +1,9 @@
-"""What each matrix of a model costs in each type: bytes, and divergence from the whole model.
+"""The cost of each matrix of a model in each type: bytes, and divergence from the unquantized model.
 
-Quantizing moves a matrix's products by an error whose mean square is that of its weights, each weighed by the mean
-square of what it is multiplied with (the importance).  Where errors are small, divergence grows in proportion to it, by
-a factor of each matrix that a few trials measure: the matrix is replaced by what a type makes of it, and the divergence
-over a text is computed.  Between the trials the logarithms are interpolated, beyond them divergence is proportional.
+Quantizing a matrix adds an error to its products.  Its mean square is that of the error of the weights, weighted by the
+mean square of their inputs (the importance).  For small errors the divergence is proportional to it, with a factor per
+matrix.  A few trials measure the factor: they replace the matrix by its quantized form and compute the divergence over
+a text.  Between trials the logarithms are interpolated; beyond them divergence is proportional.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = ["CANDIDATES", "Costs", "candidates_of", "groups_of", "interpolated", 
 CANDIDATES = (
     "iq2_xxs", "iq2_xs", "iq2_s", "q2_k", "iq3_xxs", "q3_k", "iq3_s", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0",
 )  # fmt: skip
-"""Types that are tried where the user names none."""
-# Where none of their larger blocks divide rows.
+"""The types to try if the user names none."""
+# The types for rows that their larger blocks do not divide.
 _FOR_ODD_ROWS = ("q2_0", "q4_0", "iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0", "f16")
-# Trials are made with the types nearest to these bits a weight.
+# Trials use the types closest to these bits per weight.
 _PROBED_BITS = (3.4, 5.5)
-# A matrix with so much of a model's weights, such as the embedding of a small one, is tried in every type: what it
-# costs decides what is left for all others.
+# A matrix with at least this fraction of the weights, such as the embedding of a small model, is tried in every type,
+# because its size determines the space for all others.
 _HEAVY = 1 / 16
-OnTrial = Callable[[int, int, str], None]  # trials done, in all, name
+OnTrial = Callable[[int, int, str], None]  # finished trials, all trials, name
 
 
 def candidates_of(name: str, n_columns: int, types: Sequence[str] | None, importance: Importance) -> list[str]:
-    """The types that a matrix may get, of ``types`` or of the usual ones."""
+    """Return the types that a matrix may get, out of ``types`` or the usual ones."""
     if types is None:
         types = CANDIDATES if n_columns % 256 == 0 else _FOR_ODD_ROWS
     is_measured = name in importance.sums
@@ -58,7 +58,7 @@ def candidates_of(name: str, n_columns: int, types: Sequence[str] | None, import
 
 
 def groups_of(reader: GGUFReader, n_layers_together: int = 1) -> list[list[str]]:
-    """Matrices that are tried together: each alone, or those of one kind in so many layers that follow each other."""
+    """Return groups of matrices to try together: single ones, or those of one kind in consecutive layers."""
     import re
 
     architecture = reader.metadata.text("general.architecture")
@@ -73,9 +73,9 @@ def groups_of(reader: GGUFReader, n_layers_together: int = 1) -> list[list[str]]
 
 
 def interpolated(error: float, trials: Sequence[tuple[float, float]]) -> float:
-    """Divergence at an error, of (error, divergence) that trials found.
+    """Return the divergence at an error, from the (error, divergence) pairs of trials.
 
-    Straight between the logarithms of two trials, in proportion beyond the first and the last.
+    It is linear in the logarithms between two trials, and proportional beyond the first and the last.
     """
     points = sorted((e, d) for e, d in trials if e > 0 and d > 0)
     if error <= 0 or not points:
@@ -93,13 +93,13 @@ def interpolated(error: float, trials: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """The options of each matrix, and ``trials``: of each group, errors and divergences of its trials."""
+    """The options of each matrix; ``trials`` has the errors and divergences measured for each group."""
 
     options: Mapping[str, Sequence[Option]]
     trials: Mapping[str, Sequence[tuple[float, float]]]
 
     def scaled(self, factors: Mapping[str, float]) -> Costs:
-        """The same with the costs of some matrices multiplied."""
+        """Return costs with those of some matrices multiplied by factors."""
         made = {
             name: [Option(one.name, one.n_bytes, one.cost * factors.get(name, 1.0)) for one in options]
             for name, options in self.options.items()
@@ -112,9 +112,13 @@ def measure_costs(
     types: Sequence[str] | None = None, on_trial: OnTrial | None = None,
     known: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Costs:  # fmt: skip
-    """Try every group in a few types, a heavy matrix in all.  RequestError where no type fits a matrix.
+    """Try every group in a few types, and heavy matrices in all types.
 
-    ``known``: trials of groups, by their first matrix, that are not made again.
+    Args:
+        known: Trials of groups, by their first matrix, which are not repeated.
+
+    Raises:
+        RequestError: No type fits a matrix.
     """
     options: dict[str, list[Option]] = {}
     trials: dict[str, list[tuple[float, float]]] = {name: list(its) for name, its in (known or {}).items()}
@@ -136,7 +140,7 @@ def measure_costs(
         for name in names:
             options[name] = []
             for dtype, error in errors[name].items():
-                # In this type, all of the group.
+                # The error of the whole group in this type.
                 whole = sum(errors[other].get(dtype, error) for other in names)
                 cost = interpolated(whole, found) * (error / whole if whole > 0 else 0.0)
                 options[name].append(Option(dtype, _n_bytes(reader, name, dtype), cost))
@@ -160,13 +164,13 @@ def _nearest(reader: GGUFReader, name: str, types: Sequence[str], bits: float) -
 def _errors(
     trial: Trial, reader: GGUFReader, name: str, importance: Importance, types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Of each type that a matrix may get, the sum of squared errors, each weighed by its column's importance."""
+    """Return the sum of squared errors, weighted by the columns' importance, for each type that a matrix may get."""
     import numpy as np
 
     info = reader.tensor_info(name)
     found = candidates_of(name, info.shape[-1], types, importance)
     if not found:
-        raise RequestError(f"[recipe] '{name}' must have rows of whole blocks of a type that is tried but has not")
+        raise RequestError(f"[recipe] the rows of '{name}' are not whole blocks of any of the types to try")
     whole = trial.values(name, "f32", None)
     n_matrix = info.shape[0] if len(info.shape) == 3 else 1
     weights: Floats = np.ones((n_matrix, info.shape[-1]), np.float32)

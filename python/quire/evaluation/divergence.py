@@ -1,4 +1,4 @@
-"""How far one model's predictions are from another's, by statistics that llama-perplexity has, too."""
+"""The difference between the predictions of two models, with the statistics of llama-perplexity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Divergence", "Estimate", "divergence_over", "divergences"]
 
 _PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
-# Below, a probability of the base model is left out.
+# Smaller log-probabilities of the base model are ignored.
 _LEAST_LOG_PROB = -16.0
 
 
@@ -32,13 +32,13 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Doubles) -> Estimate:
-        """Of independent values."""
+        """Return the mean and its standard error for independent values."""
         n = len(values)
         return cls(float(values.mean()), float(values.std() / math.sqrt(n - 1)) if n > 10 else 0.0)
 
 
 def divergences(base: Floats, other: Floats) -> Doubles:
-    """Kullback-Leibler divergence ``[n]`` of ``other`` from ``base``, both log-probabilities ``[n, n_vocab]``."""
+    """Return the Kullback-Leibler divergence ``[n]`` of ``other`` from ``base``, log-probabilities ``[n, n_vocab]``."""
     import numpy as np
 
     kept = base > _LEAST_LOG_PROB
@@ -49,7 +49,7 @@ def divergences(base: Floats, other: Floats) -> Doubles:
 
 @dataclass
 class Divergence:
-    """Of tokens that follow each other: what each of both models gave to the token that came, and to all."""
+    """Statistics of two models over consecutive tokens, from the probabilities of the actual and of all tokens."""
 
     _base: list[Doubles] = field(default_factory=list)
     _other: list[Doubles] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Divergence:
     _agrees: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
     def add(self, base: Floats, other: Floats, ids: list[int]) -> None:
-        """More tokens ``ids [n]``, with log-probabilities ``[n, n_vocab]`` of the base model and of the other."""
+        """Add tokens ``ids [n]`` with the log-probabilities ``[n, n_vocab]`` of the base model and of the other."""
         import numpy as np
 
         at = np.arange(len(ids)), ids
@@ -67,19 +67,19 @@ class Divergence:
         self._agrees.append(base.argmax(axis=1) == other.argmax(axis=1))
 
     def mean(self) -> Estimate:
-        """Of the divergence, in nats a token."""
+        """The mean divergence, in nats per token."""
         import numpy as np
 
         return Estimate.of(np.concatenate(self._divergences))
 
     def same_top(self) -> Estimate:
-        """How often both find the same token the likeliest."""
+        """The fraction of tokens for which both models have the same most likely token."""
         import numpy as np
 
         return Estimate.of(np.concatenate(self._agrees).astype(np.float64))
 
     def perplexities(self) -> tuple[Estimate, Estimate]:
-        """Of the base model, and of the other."""
+        """The perplexities of the base model and of the other."""
         import numpy as np
 
         means = (Estimate.of(-np.concatenate(own)) for own in (self._base, self._other))
@@ -87,13 +87,13 @@ class Divergence:
         return base, other
 
     def statistics(self) -> dict[str, object]:
-        """Everything, as numbers that JSON has.  Differences of probabilities are the other's minus the base's."""
+        """Return all statistics as JSON values.  Differences of probabilities are the other's minus the base's."""
         import numpy as np
 
         base, other = np.concatenate(self._base), np.concatenate(self._other)
         found = np.concatenate(self._divergences)
         moved = np.exp(other) - np.exp(base)
-        ratio = base - other  # of the losses: the logarithm of the ratio of perplexities
+        ratio = base - other  # difference of losses: the logarithm of the ratio of perplexities
         squares = Estimate.of(moved**2)
         rms = math.sqrt(squares.value)
         own, its = self.perplexities()
@@ -123,7 +123,7 @@ def divergence_over(
     base: Iterable[Floats], rows: list[list[int]], logits: Iterable[Floats],
     on_chunk: Callable[[int, Divergence], None] | None = None,
 ) -> Divergence:  # fmt: skip
-    """Over the second half of chunks ``rows``: log-probabilities of the base model, and the other model's logits."""
+    """Compare the base model's log-probabilities with another model's logits over the second half of each chunk."""
     made = Divergence()
     for i, (row, own, its) in enumerate(zip(rows, base, logits, strict=True)):
         made.add(own, log_probs(its[:-1]), row[len(row) // 2 + 1 :])

@@ -1,4 +1,4 @@
-"""Importance matrices measured over a text: mean squares of what each matrix is multiplied with."""
+"""Measuring importance matrices over a text: the mean squares of each matrix's inputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .scorer import STEP_TOKENS, Scorer
 
 __all__ = ["importance_of", "measure_importance"]
 
-OnChunks = Callable[[int, Losses], None]  # chunks done, losses so far
+OnChunks = Callable[[int, Losses], None]  # finished chunks, losses so far
 
 
 def measure_importance(
     scorer: Scorer, rows: Sequence[list[int]], *, perplexity: bool = False, on_chunks: OnChunks | None = None
 ) -> Losses:
-    """Put chunks of tokens through a model that was opened with ``sums_inputs``.
+    """Run chunks of tokens through a model that was opened with ``sums_inputs``.
 
-    ``perplexity``: losses over the second half of each chunk are added up, and returned.
+    With ``perplexity``, return the losses over the second half of each chunk.
     """
     losses = Losses()
     n_together = max(1, STEP_TOKENS // len(rows[0]))
@@ -37,7 +37,7 @@ def measure_importance(
 def importance_of(
     scorer: Scorer, dataset: str, n_chunks: int, chunk_tokens: int, *, process_output: bool = False
 ) -> Importance:
-    """What was measured so far; with ``process_output`` also of the head, by the name of the tensor that it is."""
+    """Return the importance measured so far; with ``process_output`` also the head's, under its tensor's name."""
     import numpy as np
 
     made = Importance(datasets=[dataset], n_chunks=n_chunks, chunk_tokens=chunk_tokens)

@@ -1,4 +1,4 @@
-"""Sums over tokens: how unlikely a model found them."""
+"""Losses of a model over tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Losses", "log_probs", "token_losses"]
 
 
 def log_probs(logits: Floats) -> Floats:
-    """Log-softmax of rows ``[n, n_vocab]``, by sums in double precision."""
+    """Return the log-softmax of rows ``[n, n_vocab]``, with sums in double precision."""
     import numpy as np
 
     highest = logits.max(axis=1, keepdims=True)
@@ -28,7 +28,7 @@ def log_probs(logits: Floats) -> Floats:
 
 
 def token_losses(logits: Floats, ids: list[int]) -> Doubles:
-    """Negative log-probabilities ``[n]`` of ``ids``, each by its row of ``logits [n, n_vocab]``."""
+    """Return the negative log-probabilities ``[n]`` of ``ids`` from the rows of ``logits [n, n_vocab]``."""
     import numpy as np
 
     highest = logits.max(axis=1)
@@ -47,24 +47,24 @@ class Losses:
     n: int = 0
 
     def add(self, losses: Doubles) -> None:
-        """More tokens."""
+        """Add the losses of tokens."""
         self.total += float(losses.sum())
         self.squares += float((losses * losses).sum())
         self.n += len(losses)
 
     @property
     def mean(self) -> float:
-        """Nats a token."""
+        """The mean loss, in nats per token."""
         return self.total / max(1, self.n)
 
     @property
     def perplexity(self) -> float:
-        """``exp`` of the mean."""
+        """The perplexity, ``exp`` of the mean."""
         return math.exp(self.mean)
 
     @property
     def error(self) -> float:
-        """Standard error of the perplexity."""
+        """The standard error of the perplexity."""
         if self.n < 2:
             return 0.0
         variance = max(0.0, self.squares / self.n - self.mean**2)

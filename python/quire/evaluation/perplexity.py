@@ -1,4 +1,4 @@
-"""Perplexity of a text, chunk by chunk, as llama-perplexity computes it."""
+"""Perplexity of a text, chunk by chunk, computed like in llama-perplexity."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .scorer import Scorer
 
 __all__ = ["perplexity_of_chunks", "perplexity_of_strides"]
 
-OnChunk = Callable[[int, Losses], None]  # chunks done, losses so far
+OnChunk = Callable[[int, Losses], None]  # finished chunks, losses so far
 
 
 def perplexity_of_chunks(
     scorer: Scorer, rows: Sequence[list[int]], *, base: BaseWriter | None = None, on_chunk: OnChunk | None = None
 ) -> Losses:
-    """Over the second half of each chunk, so that every token has some context.
+    """Compute the losses over the second half of each chunk, so that every token has some context.
 
-    ``base``: gets the log-probabilities, for the divergence of other models from this one.
+    Log-probabilities are written to ``base``, to measure the divergence of other models from this one.
     """
     losses = Losses()
     for i, (row, logits) in enumerate(zip(rows, scorer.logits(rows, len(rows[0]) // 2), strict=True)):
@@ -34,7 +34,7 @@ def perplexity_of_chunks(
 def perplexity_of_strides(
     scorer: Scorer, rows: Sequence[list[int]], stride: int, *, on_chunk: OnChunk | None = None
 ) -> Losses:
-    """Over the last ``stride`` tokens of each window, so that every token has nearly a whole context."""
+    """Compute the losses over the last ``stride`` tokens of each window, so that every token has a long context."""
     losses = Losses()
     for i, (row, logits) in enumerate(zip(rows, scorer.logits(rows, len(rows[0]) - stride - 1), strict=True)):
         losses.add(token_losses(logits[:-1], row[len(row) - stride :]))

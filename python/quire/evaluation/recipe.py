@@ -1,4 +1,4 @@
-"""A type for each matrix, chosen by its costs: the least divergence at a size, or the least size at a divergence."""
+"""Recipes, a type for each matrix: the least divergence at a size, or the least size at a divergence."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ __all__ = [
 
 _KEY = "quire.recipe."
 _ROUNDS = 5
-# A matrix counts at most so many times more, or less, among the others than alone.
+# The limit of the factor by which a matrix's cost among the others may differ from its cost alone.
 _MOST_FACTOR = 4.0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """``types`` by the names of matrices; ``n_bytes`` of these.
+    """A type for each matrix.
 
-    ``predicted`` and ``measured``: divergence in nats a token, the sum of what each matrix costs alone, and that of the
-    whole.
+    Attributes:
+        types: Types by the names of matrices.
+        n_bytes: The size of these matrices.
+        predicted: The sum of the matrices' single divergences, in nats per token.
+        measured: The divergence of the whole model, in nats per token.
     """
 
     types: Mapping[str, str]
@@ -49,7 +52,7 @@ class Recipe:
     measured: float | None = None
 
     def metadata(self, calibration: str) -> dict[str, tuple[str, object]]:
-        """Keys for the file, so that the choice can be seen and repeated."""
+        """Return keys for the file that document the recipe."""
         made: dict[str, tuple[str, object]] = {
             f"{_KEY}types": ("string[]", [f"{name}={dtype}" for name, dtype in sorted(self.types.items())]),
             f"{_KEY}predicted_divergence": ("f32", self.predicted),
@@ -61,10 +64,10 @@ class Recipe:
 
 
 def read_recipe(metadata: Metadata) -> Recipe:
-    """The recipe that a file was made by.  LoadError where it has none."""
+    """Return the recipe that a file was made with.  Raises LoadError if it has none."""
     key = f"{_KEY}types"
     if key not in metadata:
-        raise LoadError(f"[recipe] the file must have been made by a recipe ({key}) but was not")
+        raise LoadError(f"[recipe] the file was not made with a recipe: it has no key {key}")
     pairs = [entry.decode("utf-8", "replace").rpartition("=") for entry in metadata.strings(key)]
     types = {name: dtype for name, _, dtype in pairs}
     divergence = metadata.number(f"{_KEY}divergence", -1.0)
@@ -73,14 +76,14 @@ def read_recipe(metadata: Metadata) -> Recipe:
 
 
 def kept_bytes(reader: GGUFReader, costs: Costs) -> int:
-    """Bytes of the tensors that stay as they are."""
+    """Return the bytes of the tensors that are kept unchanged."""
     kept = (info for info in reader.tensors if info.name not in costs.options)
     align = reader.alignment
     return sum(-(-reader.tensor_info(info.name).size_bytes // align) * align for info in kept)
 
 
 def for_size(costs: Costs, n_bytes: int) -> Recipe:
-    """The least divergence in ``n_bytes`` of matrices.  RequestError where they cannot be so small."""
+    """Return the recipe with the least divergence in ``n_bytes`` of matrices.  Raises RequestError if none fits."""
     names = list(costs.options)
     return _recipe(names, cheapest([costs.options[name] for name in names], n_bytes))
 
@@ -91,12 +94,12 @@ def _recipe(names: Sequence[str], chosen: Sequence[Option]) -> Recipe:
 
 
 def for_divergence(costs: Costs, most: float) -> Recipe:
-    """The least size with a predicted divergence of ``most``.  RequestError where no size has."""
+    """Return the smallest recipe with a predicted divergence of at most ``most``.  Raises RequestError if none has."""
     low = sum(min(option.n_bytes for option in options) for options in costs.options.values())
     high = sum(max(option.n_bytes for option in options) for options in costs.options.values())
     best = for_size(costs, high)
     if best.predicted > most:
-        raise RequestError(f"[recipe] the divergence must be at least {best.predicted:.3g} but is to be {most:.3g}")
+        raise RequestError(f"[recipe] a divergence of {most:.3g} is out of reach: the least is {best.predicted:.3g}")
     while high - low > max(1024, high >> 12):
         middle = (low + high) // 2
         found = for_size(costs, middle)
@@ -108,7 +111,7 @@ def for_divergence(costs: Costs, most: float) -> Recipe:
 
 
 def measured(trial: Trial, recipe: Recipe, importance: Importance) -> Recipe:
-    """With the divergence of a model that is quantized so; the trial is whole again afterwards."""
+    """Return the recipe with its measured divergence; the trial is restored afterwards."""
     for name, dtype in recipe.types.items():
         trial.set(name, trial.values(name, dtype, importance))
     found = trial.divergence()
@@ -120,9 +123,9 @@ def measured(trial: Trial, recipe: Recipe, importance: Importance) -> Recipe:
 def refined(
     trial: Trial, costs: Costs, recipe: Recipe, importance: Importance, groups: Sequence[Sequence[str]]
 ) -> Costs:
-    """Costs with what each group really costs among the others, as far as ``recipe`` shows it.
+    """Return costs corrected by the cost of each group among the others, as measured for ``recipe``.
 
-    Where many matrices are quantized coarsely, their errors add up or make up for each other.
+    If many matrices are quantized coarsely, their errors may add up or cancel.
     """
     values = {name: trial.values(name, dtype, importance) for name, dtype in recipe.types.items()}
     for name, value in values.items():
@@ -149,10 +152,11 @@ def _cost(costs: Costs, name: str, dtype: str) -> float:
 
 
 def plan_of(reader: GGUFReader, types: Mapping[str, str]) -> Plan:
-    """What a recipe makes of a file.
+    """Return the plan for a file with a recipe.
 
-    RequestError for a matrix that is not there, for what stays as it is in every mix, and for a type that does not fit;
-    UnsupportedError for one that is not known.
+    Raises:
+        RequestError: A matrix does not exist or is never quantized, or a type does not fit its rows.
+        UnsupportedError: A type is unknown.
     """
     from .._native.core import DType
     from .._native.quant import can_quantize
@@ -161,7 +165,7 @@ def plan_of(reader: GGUFReader, types: Mapping[str, str]) -> Plan:
 
     known = {info.name for info in reader.tensors}
     if missing := [name for name in types if name not in known]:
-        raise RequestError(f"[recipe] '{missing[0]}' must be a tensor of the model but is not: the recipe is another's")
+        raise RequestError(f"[recipe] the recipe is for another model: this one has no tensor '{missing[0]}'")
     planned = []
     architecture = reader.metadata.text("general.architecture")
     for info in sorted(reader.tensors, key=lambda info: place_of(info.name)):
@@ -170,13 +174,13 @@ def plan_of(reader: GGUFReader, types: Mapping[str, str]) -> Plan:
         if info.name in types and not (
             can_quantize(DType(dtype)) and is_quantizable(info.name, info.shape, architecture)
         ):
-            raise RequestError(f"[recipe] '{info.name}' must be what can be {dtype} but is not")
+            raise RequestError(f"[recipe] '{info.name}' cannot be {dtype}")
         planned.append(Planned(info.name, info.shape, source, exactly(info.name, dtype, info.shape[-1]), info.part))
     return Plan(_mix_of(planned, types), tuple(planned))
 
 
 def _mix_of(planned: Sequence[Planned], types: Mapping[str, str]) -> Mix:
-    """The mix whose number the file bears: of those of the type that most bytes have."""
+    """Return the mix whose number the file gets: one of the type with the most bytes."""
     counts: Counter[str] = Counter()
     for tensor in planned:
         if tensor.name in types:
@@ -186,7 +190,7 @@ def _mix_of(planned: Sequence[Planned], types: Mapping[str, str]) -> Mix:
 
 
 def curve(costs: Costs, n_points: int = 24) -> list[Recipe]:
-    """Recipes from the smallest size to the largest that is of use."""
+    """Return recipes from the smallest size to the largest useful one."""
     least = sum(min(option.n_bytes for option in options) for options in costs.options.values())
     most = sum(max(option.n_bytes for option in options) for options in costs.options.values())
     sizes = [least + (most - least) * i // (n_points - 1) for i in range(n_points)]

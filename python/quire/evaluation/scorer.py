@@ -1,4 +1,4 @@
-"""A model that texts are put through, several at a time, for its logits alone."""
+"""Running texts through a model, several at a time, for their logits."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["STEP_TOKENS", "Scorer"]
 
 STEP_TOKENS = 512
-# Rows of logits that a step makes, so that a step is not cut into many for their sake; large vocabularies take fewer.
+# The most logit rows per step, so that they do not limit the size of steps; fewer for large vocabularies.
 _MOST_LOGIT_ROWS, _MOST_LOGITS = 512, 1 << 25
 _Self = TypeVar("_Self", bound="Scorer")
 
 
 class Scorer:
-    """Rows of tokens in, logits out.  Use in ``with``: ``close`` gives the memory back.
+    """Computes the logits of rows of tokens.  Use it in ``with``, or call ``close`` to release the memory.
 
-    ``n_ctx``: tokens of a row at most.
+    ``n_ctx`` is the most tokens in a row.
     """
 
     def __init__(self, opened: OpenedModel) -> None:
-        """UnsupportedError for an encoder, which has no logits."""
+        """Take over an opened model.  Raises UnsupportedError for an encoder, which has no logits."""
         self._opened = opened
         if opened.output.is_encoder:
             self.close()
-            raise UnsupportedError(f"[score] the model must write text but {opened.model_name} is an encoder")
+            raise UnsupportedError(f"[score] {opened.model_name} is an encoder: expected a model that generates text")
         self.n_ctx, self.n_vocab = opened.sizes.n_ctx, opened.n_vocab
         self._n_salts = 0
 
@@ -56,12 +56,12 @@ class Scorer:
         *,
         sums_inputs: bool = False,
     ) -> _Self:
-        """A model as ``LLM`` takes it, with ``options`` of ``EngineConfig``."""
+        """Open a model, given as for ``LLM``, with ``options`` of ``EngineConfig``."""
         return cls(open_model(path, cls.sized(options, n_ctx), sums_inputs=sums_inputs))
 
     @staticmethod
     def sized(options: Mapping[str, Any], n_ctx: int) -> EngineConfig:
-        """Room for a step's rows of tokens, and no more."""
+        """Return a configuration with just enough room for the rows of a step."""
         n_rows = max(1, STEP_TOKENS // n_ctx)
         config = EngineConfig(**{**options, "n_ctx": n_ctx})
         return replace(
@@ -73,21 +73,26 @@ class Scorer:
 
     @property
     def opened(self) -> OpenedModel:
-        """The model as it was opened."""
+        """The opened model."""
         return self._opened
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """UnsupportedError for a file without a vocabulary."""
+        """The model's tokenizer.  Raises UnsupportedError for a file without a vocabulary."""
         if self._opened.tokenizer is None:
-            raise UnsupportedError(f"[score] {self._opened.model_name} must have a vocabulary but has none")
+            raise UnsupportedError(f"[score] {self._opened.model_name} has no vocabulary")
         return self._opened.tokenizer
 
     def logits(self, rows: Sequence[Sequence[int]], first: int | Sequence[int] = 0) -> Iterator[Floats]:
-        """Of each row of tokens, in order: ``[n - first, n_vocab]``, what the model says after token ``first`` and on.
+        """Yield the logits ``[n - first, n_vocab]`` of each row, from token ``first`` on, in order.
 
-        ``first``: of all rows, or of each.  RequestError for rows that are longer than ``n_ctx``, and whatever a step
-        fails with.
+        Args:
+            rows: Rows of tokens.
+            first: One number for all rows, or one per row.
+
+        Raises:
+            RequestError: A row has more than ``n_ctx`` tokens.
+            QuireError: A step failed.
         """
         firsts = [first] * len(rows) if isinstance(first, int) else first
         begin = n_tokens = 0
@@ -106,8 +111,8 @@ class Scorer:
         made = []
         for place, row in enumerate(rows):
             if not 0 < len(row) <= self.n_ctx:
-                raise RequestError(f"[score] a text must have 1 to {self.n_ctx} tokens but has {len(row)}")
-            # Nothing is taken from the cache: every row is computed, whatever came before.
+                raise RequestError(f"[score] a text has {len(row)} tokens: expected 1 to {self.n_ctx}")
+            # A new salt per row, so that no row is taken from the cache.
             self._n_salts += 1
             salt = self._n_salts.to_bytes(8, "little")
             places[decoder.submit(Request(row, salt=salt, prompt_logits=True))] = place
@@ -127,7 +132,7 @@ class Scorer:
         return made
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._opened.decoder.close()
 
     def __enter__(self: _Self) -> _Self:

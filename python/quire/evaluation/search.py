@@ -1,4 +1,4 @@
-"""Finding a recipe for a model: calibrate, try, choose, and look again."""
+"""Search for a recipe: calibrate, measure costs, choose, and refine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .trial import Trial, opened_trial
 
 __all__ = ["Found", "Goal", "Search", "for_measured_divergence", "importance_over", "search"]
 
-OnStep = Callable[[int, int, str], None]  # steps done, in all, what
-# Attempts to come close to a divergence that is already kept; one that is not kept yet is tried for longer.
+OnStep = Callable[[int, int, str], None]  # finished steps, all steps, description
+# Attempts to get close to a divergence once a recipe satisfies it; until then there is no limit.
 _ATTEMPTS = 4
 _CLOSE = 0.97
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One of: ``n_bytes`` of the tensors, all of them; ``max_kl``, the divergence over the calibration text."""
+    """The goal of a search: ``n_bytes`` of all tensors, or ``max_kl``, the divergence over the calibration text."""
 
     n_bytes: int | None = None
     max_kl: float | None = None
@@ -39,8 +39,14 @@ class Goal:
 
 @dataclass(frozen=True)
 class Search:
-    """How it is done: ``n_chunks`` of the text in each trial, ``types`` that are tried (None: the usual ones), layers
-    that are tried together, and how often costs are measured again among the others (``n_rounds``)."""
+    """Options of a search.
+
+    Attributes:
+        n_chunks: Chunks of the text per trial.
+        types: Types to try; None for the usual ones.
+        layers_together: Consecutive layers that are tried together.
+        n_rounds: How often costs are measured again among the others.
+    """
 
     n_chunks: int = 4
     types: tuple[str, ...] | None = None
@@ -50,7 +56,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Found:
-    """The recipe, and the costs that it was chosen by."""
+    """A recipe, and the costs it was chosen with."""
 
     recipe: Recipe
     costs: Costs
@@ -59,7 +65,7 @@ class Found:
 def importance_over(
     reader: GGUFReader, calibration: Calibration, options: Mapping[str, Any], on_step: OnStep | None = None
 ) -> Importance:
-    """Measured over the whole calibration text, of the head, too."""
+    """Measure importance over the whole calibration text, including the head's."""
     rows = calibration.rows
     config = Scorer.sized({**options, "kernels": "stock"}, len(rows[0]))
     with Scorer(open_reader(reader, Path(os.fspath(reader.path)), config, sums_inputs=True)) as scorer:
@@ -78,7 +84,7 @@ def search(
     reader: GGUFReader, goal: Goal, calibration: Calibration, importance: Importance, how: Search, *,
     options: Mapping[str, Any], on_step: OnStep | None = None,
 ) -> Found:  # fmt: skip
-    """The best recipe that was found.  RequestError where the goal cannot be reached."""
+    """Return the best recipe found.  Raises RequestError if the goal is out of reach."""
     groups = groups_of(reader, how.layers_together)
     with opened_trial(reader, calibration.rows[: how.n_chunks], options) as trial:
         costs = measure_costs(trial, reader, groups, importance, types=how.types, on_trial=on_step)
@@ -88,7 +94,7 @@ def search(
         room = goal.n_bytes - kept_bytes(reader, costs)
         if room <= 0:
             raise RequestError(
-                f"[recipe] the size must be above {goal.n_bytes - room} bytes that stay but is {goal.n_bytes}"
+                f"[recipe] {goal.n_bytes} bytes are too few: the tensors that are kept take {goal.n_bytes - room}"
             )
         best = measured(trial, for_size(costs, room), importance)
         at = Found(best, costs)
@@ -100,7 +106,7 @@ def search(
 
 
 def _better(trial: Trial, found: Found, room: int, importance: Importance, groups: Sequence[Sequence[str]]) -> Found:
-    """What costs among the others choose, where that is better."""
+    """Measure each group's costs with the other groups as in ``found``, choose again, and return the better recipe."""
     costs = refined(trial, found.costs, found.recipe, importance, groups)
     other = measured(trial, for_size(costs, room), importance)
     assert other.measured is not None
@@ -111,9 +117,11 @@ def _better(trial: Trial, found: Found, room: int, importance: Importance, group
 def for_measured_divergence(trial: Trial, costs: Costs, most: float, importance: Importance) -> Found:
     """Find the smallest recipe whose measured divergence is at most ``most``.
 
-    What matrices cost together is not the sum of what they cost alone, so the predicted divergence that is asked for is
-    corrected by the measured one, and bisected once a recipe too coarse and one fine enough are known.
-    RequestError where even the finest types diverge more.
+    The cost of matrices together is not the sum of their single costs, so the target for the predicted divergence is
+    corrected by the measured one, and bisected once a too coarse and a fine enough recipe are known.
+
+    Raises:
+        RequestError: Even the finest types diverge more.
     """
     finest = for_size(costs, _most_bytes(costs))
     target, reached, missed = most, 0.0, math.inf
@@ -136,7 +144,7 @@ def for_measured_divergence(trial: Trial, costs: Costs, most: float, importance:
             break
         corrected = target * 0.99 * most / max(found.measured, 1e-12)
         if best is None and attempt >= _ATTEMPTS:
-            # Nothing fits yet, and corrections did not lead there: go down until something does.
+            # No recipe satisfies it yet and corrections did not help, so lower the target until one does.
             target = min(corrected, target / 4)
         elif reached < corrected < missed:
             target = corrected
@@ -147,8 +155,8 @@ def for_measured_divergence(trial: Trial, costs: Costs, most: float, importance:
     if best is None:
         types = ", ".join(sorted(set(finest.types.values())))
         raise RequestError(
-            f"a divergence of {most:.3g} nats a token is out of reach: the finest of the types tried ({types}) "
-            f"leave {found.measured:.3g}; allow finer types (--candidates)"
+            f"[recipe] a divergence of {most:.3g} nats per token is out of reach: the finest types tried ({types}) "
+            f"have {found.measured:.3g} (allow finer ones with --candidates)"
         )
     return Found(best, costs)
 

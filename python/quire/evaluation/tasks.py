@@ -1,4 +1,4 @@
-"""Tasks with choices, from the files that llama-perplexity reads."""
+"""Multiple-choice tasks in the file formats of llama-perplexity."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["Task", "read_hellaswag", "read_multiple_choice", "read_winogrande", "some_of_hellaswag", "some_of_tasks"]
 
 _MOST_ANSWERS = 100
-# Of the choice word and what follows it: from so many tokens on, only what follows is scored.
+# If at least this many tokens follow the choice word, only those are scored.
 _LEAST_TRAILING = 3
 
 
 @dataclass(frozen=True)
 class Task:
-    """Token ids of each choice with its context; from each, ``begin`` and ``end`` of the tokens that are scored.
+    """The choices of a task with their context, as token ids.
 
-    ``right``: the numbers of the choices that count as right.
+    Attributes:
+        begin, end: The range of scored tokens of each choice.
+        right: The indices of the right choices.
     """
 
     choices: tuple[list[int], ...]
@@ -33,7 +35,7 @@ class Task:
 
 
 def _common_prefix(choices: Sequence[list[int]]) -> int:
-    """How many tokens all begin with; one at least, as nothing tells of the first."""
+    """Return the number of tokens that all choices share at the start, at least 1, as the first has no prediction."""
     n = 0
     for tokens in zip(*choices, strict=False):
         if len(set(tokens)) > 1:
@@ -45,13 +47,13 @@ def _common_prefix(choices: Sequence[list[int]]) -> int:
 def _task(tokenizer: Tokenizer, texts: Sequence[bytes], right: frozenset[int]) -> Task:
     choices = tuple(tokenizer.encode(text) for text in texts)
     if min(map(len, choices)) < 2:
-        raise LoadError("[tasks] a task must have a context and choices but has an empty one")
+        raise LoadError("[tasks] a task has an empty context or choice")
     begin = _common_prefix(choices)
     return Task(choices, tuple((begin, len(choice)) for choice in choices), right)
 
 
 def _random_words() -> Callable[[], int]:
-    """32-bit numbers of the Mersenne Twister with seed 1."""
+    """Return a generator of 32-bit numbers: the Mersenne Twister with seed 1."""
     import numpy as np
 
     bits = np.random.MT19937()
@@ -60,7 +62,7 @@ def _random_words() -> Callable[[], int]:
 
 
 def some_of_hellaswag(n: int, wanted: int) -> list[int]:
-    """Which of ``n`` tasks llama-perplexity takes, in its order (as built with GNU's library)."""
+    """Return the tasks out of ``n`` that llama-perplexity takes, in its order (when built with GNU's C++ library)."""
     draw = _random_words()
     left, chosen = list(range(n)), []
     for _ in range(min(n, wanted)):
@@ -74,7 +76,7 @@ def some_of_hellaswag(n: int, wanted: int) -> list[int]:
 
 
 def some_of_tasks(n: int, wanted: int) -> list[int]:
-    """Likewise of WinoGrande and of multiple choice; 0: all."""
+    """Return the tasks that it takes for WinoGrande and multiple choice; ``wanted`` 0 means all."""
     import numpy as np
 
     if not 0 < wanted < n:
@@ -91,34 +93,36 @@ def some_of_tasks(n: int, wanted: int) -> list[int]:
 
 
 def read_hellaswag(tokenizer: Tokenizer, data: bytes, wanted: int) -> list[Task]:
-    """Six lines a task: the context, the number of the right ending, four endings."""
+    """Read tasks of six lines: the context, the number of the right ending, and four endings."""
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
     if not lines or len(lines) % 6:
-        raise LoadError(f"[hellaswag] the file must have six lines for each task but has {len(lines)}")
+        raise LoadError(f"[hellaswag] the file has {len(lines)} lines: expected six per task")
     tasks = []
     for i in some_of_hellaswag(len(lines) // 6, wanted):
         context, right, *endings = lines[6 * i : 6 * i + 6]
         if right.strip() not in (b"0", b"1", b"2", b"3"):
-            raise LoadError(f"[hellaswag] line {6 * i + 2} must be the right ending's number, 0 to 3, but is not")
+            raise LoadError(
+                f"[hellaswag] line {6 * i + 2} is {right!r:.40}: expected the right ending's number, 0 to 3"
+            )
         tasks.append(_task(tokenizer, [context + b" " + ending for ending in endings], frozenset((int(right),))))
     return tasks
 
 
 def read_winogrande(tokenizer: Tokenizer, data: bytes, wanted: int) -> list[Task]:
-    """Lines of comma-separated values: a number, a sentence with a gap ``_``, two words, which one is right (1 or 2).
+    """Read lines of comma-separated values: a number, a sentence with a gap ``_``, two words, the right one (1 or 2).
 
-    What follows the gap is scored, where that is more than a few tokens; its last token is not.
+    The tokens after the gap, except the last, are scored if there are more than a few.
     """
     rows = [row for row in csv.reader(data.decode("utf-8", "surrogateescape").splitlines()) if row]
     for number, row in enumerate(rows):
         if len(row) != 5 or "_" not in row[1] or row[4].strip() not in ("1", "2"):
             raise LoadError(
-                f"[winogrande] line {number + 1} must be a number, a sentence with _, two words and 1 or 2 but is not"
+                f"[winogrande] malformed line {number + 1}: expected a number, a sentence with _, two words and 1 or 2"
             )
     if not rows:
-        raise LoadError("[winogrande] the file must have tasks but has none")
+        raise LoadError("[winogrande] no tasks in the file")
     return [_gap_task(tokenizer, rows[i]) for i in some_of_tasks(len(rows), wanted)]
 
 
@@ -138,44 +142,44 @@ def _gap_task(tokenizer: Tokenizer, row: Sequence[str]) -> Task:
 
 
 class _Bytes:
-    """Reads numbers and texts one after the other."""
+    """Reads a sequence of numbers and texts."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     def take(self, n: int) -> bytes:
-        """The next ``n`` bytes."""
+        """Return the next ``n`` bytes."""
         if n > len(self._data) - self._at:
-            raise LoadError(f"[multiple-choice] the file must have {n} more bytes but ends at {len(self._data)}")
+            raise LoadError(f"[multiple-choice] truncated file: {n} bytes needed at {self._at} of {len(self._data)}")
         self._at += n
         return self._data[self._at - n : self._at]
 
     def number(self) -> int:
-        """A uint32."""
+        """Return the next uint32."""
         return int(struct.unpack("<I", self.take(4))[0])
 
     def text(self) -> bytes:
-        """Its length, then the text."""
+        """Return the next text, which is preceded by its length."""
         return self.take(self.number())
 
     def answers(self) -> tuple[list[bytes], list[int]]:
-        """Answers, and 1 for each that is right."""
+        """Return the next answers, with 1 for each right one."""
         n = self.number()
         if n > _MOST_ANSWERS:
-            raise LoadError(f"[multiple-choice] a task must have at most {_MOST_ANSWERS} answers but has {n}")
+            raise LoadError(f"[multiple-choice] a task has {n} answers, the limit is {_MOST_ANSWERS}")
         texts = [self.text() for _ in range(n)]
         return texts, [self.number() for _ in range(n)]
 
 
 def read_multiple_choice(tokenizer: Tokenizer, data: bytes, wanted: int) -> list[Task]:
-    """A binary file: how many tasks, where each begins, then each: question, and two sets of answers.
+    """Read a binary file: the number of tasks, their offsets, then for each a question and two sets of answers.
 
-    The first set, which has one right answer, is what is asked.
+    The first set, which has one right answer, is used.
     """
     reader = _Bytes(data)
     n_tasks = reader.number()
     if not 0 < n_tasks <= len(data) // 4:
-        raise LoadError(f"[multiple-choice] the file must have tasks but has {n_tasks} in {len(data)} bytes")
+        raise LoadError(f"[multiple-choice] the file says it has {n_tasks} tasks in {len(data)} bytes")
     reader.take(4 * n_tasks)
     found = []
     for _ in range(n_tasks):
@@ -183,7 +187,7 @@ def read_multiple_choice(tokenizer: Tokenizer, data: bytes, wanted: int) -> list
         answers, labels = reader.answers()
         reader.answers()
         if not question or len(answers) < 2 or not all(answers):
-            raise LoadError("[multiple-choice] a task must have a question and two answers or more but has not")
+            raise LoadError("[multiple-choice] a task lacks its question, or has fewer than two answers")
         found.append((question, answers, labels))
     tasks = []
     for i in some_of_tasks(n_tasks, wanted):

@@ -1,4 +1,4 @@
-"""A model whose matrices may be changed while it is open, to see what that does to its predictions."""
+"""A model whose matrices can be replaced while it is open, to measure the effect on its predictions."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Trial", "opened_trial"]
 
-# Tokens of a row before the first that counts: without context all models are alike.
+# The first tokens of a row do not count: without context all models are similar.
 _SKIPPED = 16
 
 
 class _TrialReader(MadeReader):
-    """The source, its matrices as f32 in memory of their own."""
+    """Reads the source, with its matrices as f32 in memory of their own."""
 
     def __init__(self, source: GGUFReader, scratch: Path) -> None:
         self._source = source
@@ -63,14 +63,14 @@ class _TrialReader(MadeReader):
 
 
 class Trial:
-    """Rows of a text, the whole model's log-probabilities for them, and what changed matrices make of these."""
+    """Rows of a text and the original model's log-probabilities, to compare with those after replacing matrices."""
 
     def __init__(self, source: GGUFReader, reader: _TrialReader, scorer: Scorer, rows: Sequence[list[int]]) -> None:
         self._source, self._reader, self._scorer, self._rows = source, reader, scorer, rows
         self._base = self._log_probs_of_base()
 
     def _log_probs_of_base(self) -> list[Floats]:
-        """In a file without a name, as they may be large."""
+        """Compute the original model's log-probabilities, in an unnamed file because they may be large."""
         import numpy as np
 
         made: list[Floats] = []
@@ -83,7 +83,7 @@ class Trial:
         return made
 
     def values(self, name: str, dtype: str, importance: Importance | None) -> Floats:
-        """What a matrix is after it was stored as ``dtype``: ``[n_rows, n_columns]`` of all its parts."""
+        """Return the values ``[n_rows, n_columns]`` of a matrix, all its parts, after storing it as ``dtype``."""
         import numpy as np
 
         info = self._source.tensor_info(name)
@@ -94,16 +94,16 @@ class Trial:
         return found
 
     def set(self, name: str, values: Floats) -> None:
-        """Let a matrix be that."""
+        """Replace a matrix by these values."""
         own = self._reader.tensor(name).numpy()
         own[...] = values.reshape(own.shape)
 
     def divergence(self) -> float:
-        """Mean Kullback-Leibler divergence of the model as it is from the whole one, in nats a token."""
+        """Return the mean Kullback-Leibler divergence of the current model from the original, in nats per token."""
         return float(self.divergences().mean())
 
     def divergences(self) -> Doubles:
-        """Of each token."""
+        """Return the divergence for each token."""
         import numpy as np
 
         found = self._scorer.logits(self._rows, _SKIPPED)
@@ -113,7 +113,7 @@ class Trial:
 
     @contextmanager
     def changed(self, name: str, values: Floats) -> Iterator[None]:
-        """A matrix is ``values`` meanwhile."""
+        """Replace a matrix by ``values`` inside ``with``."""
         own = self._reader.tensor(name).numpy()
         before = own.copy()
         self.set(name, values)
@@ -125,7 +125,7 @@ class Trial:
 
 @contextmanager
 def opened_trial(source: GGUFReader, rows: Sequence[list[int]], options: Mapping[str, Any]) -> Iterator[Trial]:
-    """A trial of a model over rows of tokens, all of one length.  Its matrices take four bytes a weight."""
+    """Open a trial of a model over rows of tokens of equal length.  Its matrices take four bytes per weight."""
     with tempfile.TemporaryDirectory(prefix="quire-") as scratch, _TrialReader(source, Path(scratch)) as reader:
         config = Scorer.sized({**options, "kernels": "stock"}, len(rows[0]))
         opened = open_reader(reader, Path(reader.path), config, repack="no")

@@ -1,4 +1,4 @@
-"""Quantized files: which type each tensor gets, importance matrices, and writing the file.
+"""Quantization: the type of each tensor, importance matrices, and writing quantized files.
 
 Names are imported when first used: quantizing an array needs no models.
 """

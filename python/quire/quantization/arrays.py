@@ -1,4 +1,4 @@
-"""``quantize`` and ``dequantize`` of arrays, with messages for those who mean whole models."""
+"""``quantize`` and ``dequantize`` for arrays, with messages for users who want to quantize a model."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def quantize(
     *,
     threads: int = 0,
 ) -> Tensor:
-    """Quantize an array: ``values`` [..., n] as ``dtype``, f32, f16, bf16 or a quantized type that files have.
+    """Quantize ``values`` [..., n] to ``dtype``: f32, f16, bf16 or a quantized type of files.
 
-    A model is quantized by ``quire quantize IN OUT TYPE``, or while it is read by ``LLM(model, quantize=TYPE)``.
+    To quantize a model, use ``quire quantize IN OUT TYPE``, or ``LLM(model, quantize=TYPE)`` to do so while loading it.
 
     Args:
         values: float32, float16 or bfloat16, or a tensor of any type that values can be read from.
-        importance: [n], what an error in each column costs, relative to the others; some types need it.
-        threads: 0 is one per core.  The result is the same whatever their number.
+        importance: [n], the relative cost of an error in each column; some types need it.
+        threads: 0 means one per core.  The result does not depend on it.
 
     Raises:
         ShapeError: Rows are not whole blocks, or values are not finite or overflow the type.
-        UnsupportedError: The type is none that arrays can have.
+        UnsupportedError: Arrays cannot have this type.
     """
     return native.quantize(_array(values, "quantize"), _type(dtype), importance, threads=threads)
 
 
 def dequantize(storage: Tensor | npt.ArrayLike, dtype: DType | str | None = None, **options: Any) -> Any:
-    """The values, float32, of a tensor, or of an array of bytes that is stored as ``dtype``.
+    """Return the float32 values of a tensor, or of an array of bytes with storage of type ``dtype``.
 
-    ``threads``: 0 is one per core.  Raises ShapeError for bytes that are not whole rows.
+    ``threads`` 0 means one per core.  Raises ShapeError for bytes that are not whole rows.
     """
     given = _array(storage, "dequantize")
     if dtype is None:
@@ -64,8 +64,8 @@ def _array(values: Any, call: str) -> Any:
     """Return values that the native functions take.  Lists become float32 arrays; RequestError for a path or None."""
     if isinstance(values, str | os.PathLike):
         raise RequestError(
-            f"[{call}] {os.fspath(values)!r:.80} is a path, not an array: quire quantize IN OUT TYPE quantizes a "
-            "model, LLM(model, quantize=TYPE) does while it is read"
+            f"[{call}] {os.fspath(values)!r:.80} is a path, not an array: to quantize a model, use quire quantize IN "
+            "OUT TYPE or LLM(model, quantize=TYPE)"
         )
     if values is None:
         raise RequestError(f"[{call}] values is None: give an array or a quire.Tensor")

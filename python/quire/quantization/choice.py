@@ -1,7 +1,7 @@
-"""The type of each tensor in a mix.
+"""Choosing the type of each tensor in a mix.
 
-The exceptions of mixes stand in tables where they are alike.  ``early``, ``late`` and ``deep`` tell where a layer lies:
-errors of the first and last layers cost more than those between.
+Similar exceptions of several mixes are in tables.  ``early``, ``late`` and ``deep`` describe the position of a layer:
+errors in the first and last layers cost more than those in between.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Chooser", "ModelFacts", "exactly", "fallback", "needs_importance"]
 _FEW_BITS = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ1_S", "IQ1_M")
 _TERNARY = ("TQ1_0", "TQ2_0", "Q2_0")
 
-# What the embedding gets where it is not the head's matrix, too.
+# The type of the embedding if it is not the head's matrix, too.
 _EMBEDDING = {
     **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ1_S", "IQ1_M"), "q2_k"),
     **dict.fromkeys(("IQ2_S", "IQ2_M", "IQ3_XXS"), "iq3_s"),
     **dict.fromkeys(_TERNARY, "q4_k"),
 }
 _ATTENTION_OUT = {"Q2_K": "q3_k", "IQ3_XXS": "iq3_s", "Q3_K_M": "q4_k", "Q3_K_L": "q5_k", "IQ3_M": "q4_k"}
-# With eight experts attention is a small part of the file, and gets more.
+# With eight experts, attention is a small part of the file and gets more bits.
 _ATTENTION_OUT_OF_EIGHT = (
     "Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ3_S", "IQ3_M", "IQ4_XS",
 )  # fmt: skip
@@ -42,13 +42,13 @@ _FALLBACKS = {
     "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
 }  # fmt: skip
 _NEED_IMPORTANCE = ("iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_m", "iq1_s")
-# Layers of models whose attn_v is an eighth of attn_q: 70B.
+# The number of layers of 70B models, in which attn_v is an eighth of attn_q.
 _LAYERS_OF_70B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What of a model the choice depends on.  ``n_group``: query heads for each key head of the first layer."""
+    """Properties of a model that the choice depends on; ``n_group`` is query heads per kv head in the first layer."""
 
     architecture: str
     n_layer: int
@@ -58,7 +58,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, metadata: Metadata) -> ModelFacts:
-        """From a file's keys.  LoadError where one is missing or not what it must be."""
+        """Read them from a file's keys.  Raises LoadError if one is missing or invalid."""
         architecture = metadata.text("general.architecture")
         n_head = _first(metadata, f"{architecture}.attention.head_count", 0)
         n_kv_head = _first(metadata, f"{architecture}.attention.head_count_kv", n_head)
@@ -77,14 +77,14 @@ class ModelFacts:
 
 
 def _first(metadata: Metadata, key: str, otherwise: int) -> int:
-    """A number, or the first of an array with one for each layer."""
+    """Return a number, or the first of an array with a number per layer."""
     if key in metadata and metadata.type_of(key).endswith("[]"):
         return int(metadata.array(key)[0])
     return metadata.integer(key, otherwise)
 
 
 class _Depth(NamedTuple):
-    """The place of a tensor among those of its role."""
+    """The position of a tensor among those of its role."""
 
     i: int
     n: int
@@ -99,13 +99,13 @@ class _Depth(NamedTuple):
 
     @property
     def deserves_more(self) -> bool:
-        """The first and last eighth, and every third between."""
+        """True in the first and last eighth, and for every third layer in between."""
         return self.early or self.late or (self.i - self.n // 8) % 3 == 2
 
 
 @dataclass
 class Chooser:
-    """Chooses a type for one tensor after the other: in the order of layers, then names, as places are counted."""
+    """Chooses types for tensors, which must come in the order of layers, then names, because positions are counted."""
 
     mix: Mix
     model: ModelFacts
@@ -121,7 +121,7 @@ class Chooser:
         self._n_values = sum(role.is_value for role in roles)
 
     def choose(self, name: str, shape: Sequence[int]) -> str:
-        """The type of a tensor, before ``fallback``."""
+        """Return the type of a tensor, before ``fallback``."""
         role, mix = role_of(name), self.mix.name
         if role is Role.OUTPUT or (self._tied and role is Role.EMBEDDING):
             return self._head(shape)
@@ -187,12 +187,12 @@ class Chooser:
         return _QUERY.get(self.mix.name) if role in (Role.Q, Role.K) else None
 
     def _depth(self, what: str, name: str) -> _Depth:
-        """With experts a layer's tensors do not follow each other in order: its number is in the name."""
+        """Return a tensor's position; with experts, tensors are not in layer order, so it is read from the name."""
         i, n = self._count(what), self.model.n_layer
         if self.model.n_expert > 1:
             found = re.match(r"blk\.(\d+)\.", name)
             if found is None or int(found[1]) >= n:
-                raise LoadError(f"[quantize] '{name}' must be of one of {n} layers but is not")
+                raise LoadError(f"[quantize] '{name}' does not belong to one of the model's {n} layers")
             i = int(found[1])
         return _Depth(i, n)
 
@@ -232,7 +232,7 @@ class Chooser:
             "IQ4_XS": "q5_k" if early_unguided else None,
             "Q5_K_M": "q6_k" if more else None,
             "Q4_K_S": "q5_k" if depth.early else None,
-            # Guided by importance, four and five bits without a minimum lose the first layers.
+            # With importance, types of four and five bits without a minimum damage the first layers.
             "Q4_0": "q4_1" if early_guided else None,
             "Q5_0": "q5_1" if early_guided else None,
         }
@@ -255,9 +255,10 @@ class Chooser:
 
 
 def fallback(name: str, dtype: str, n_columns: int) -> str:
-    """``dtype`` for the tensor of that name, or what takes its place where rows are no whole blocks of it.
+    """Return ``dtype``, or the type that replaces it if rows are not whole blocks.
 
-    RequestError where nothing does.
+    Raises:
+        RequestError: No type fits.
     """
     block = DType(dtype).block_size
     if n_columns % block == 0:
@@ -269,20 +270,18 @@ def fallback(name: str, dtype: str, n_columns: int) -> str:
 
 
 def exactly(name: str, dtype: str, n_columns: int) -> str:
-    """``dtype``, which the user named for this tensor.  RequestError where rows are no whole blocks of it."""
+    """Return ``dtype``, which the user chose for this tensor.  Raises RequestError if rows are not whole blocks."""
     if n_columns % DType(dtype).block_size:
         raise _no_whole_blocks(name, dtype, n_columns)
     return dtype
 
 
 def _no_whole_blocks(name: str, dtype: str, n_columns: int) -> RequestError:
-    return RequestError(
-        f"[quantize] '{name}' must have rows of whole blocks of {dtype} but they have {n_columns} columns"
-    )
+    return RequestError(f"[quantize] '{name}' cannot be {dtype}: its rows of {n_columns} columns are not whole blocks")
 
 
 def needs_importance(name: str, dtype: str, mix: Mix) -> bool:
-    """Whether a tensor of so few bits is of no use without an importance matrix."""
+    """Return True if a tensor with so few bits is useless without an importance matrix."""
     if role_of(name) in (Role.EMBEDDING, Role.OUTPUT):
         return False
     return dtype in _NEED_IMPORTANCE or (dtype == "q2_k" and mix.name == "Q2_K_S")

@@ -1,7 +1,7 @@
-"""Importance matrices: what an error in each column of a matrix costs, measured over a text.
+"""Importance matrices: the cost of an error in each column of a matrix, measured on a text.
 
-Files are llama.cpp's: GGUF files with sums of squared inputs (``NAME.in_sum2``) and counts (``NAME.counts``), and the
-older form without a header.
+Files have llama.cpp's formats: GGUF files with sums of squared inputs (``NAME.in_sum2``) and counts (``NAME.counts``),
+and the older format without a header.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MOST_NAME_BYTES, _MOST_VALUES = 1 << 12, 1 << 28
 
 @dataclass
 class Sums:
-    """Of one tensor: ``squares`` [n_matrix, n_columns], summed over ``counts`` [n_matrix] rows of input."""
+    """The sums of one tensor: ``squares`` [n_matrix, n_columns] over ``counts`` [n_matrix] rows of input."""
 
     squares: Floats
     counts: Floats
 
     def mean(self) -> Floats:
-        """Mean squares [n_matrix, n_columns]; ones for a matrix that no row came to."""
+        """Return the mean squares [n_matrix, n_columns]; ones for a matrix without rows."""
         import numpy as np
 
         counts = self.counts[:, None]
@@ -46,9 +46,14 @@ class Sums:
 
 @dataclass
 class Importance:
-    """Sums by the name of the tensor; ``datasets``: the texts, ``n_chunks`` pieces of ``chunk_tokens`` of them.
+    """The sums of all tensors.
 
-    ``counts_calls``: counts are of chunks and not of rows, as the older form has them; see ``to_rows``.
+    Attributes:
+        sums: Sums by the name of the tensor.
+        datasets: Names of the texts.
+        n_chunks: Number of chunks of the texts.
+        chunk_tokens: Tokens per chunk.
+        counts_calls: Counts are chunks instead of rows, as in the older format; see ``to_rows``.
     """
 
     sums: dict[str, Sums] = field(default_factory=dict)
@@ -60,20 +65,20 @@ class Importance:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Importance:
-        """From a file of either form.  LoadError for what is none, or holds what is no importance."""
+        """Read a file of either format.  Raises LoadError if it is malformed or has invalid numbers."""
         try:
             with Path(path).open("rb") as file:
                 is_gguf = file.read(4) == b"GGUF"
                 file.seek(0)
                 made = _read_gguf(path) if is_gguf else _read_legacy(file)
         except OSError as error:
-            raise LoadError(f"[imatrix] '{os.fspath(path)}' must be readable but: {error.strerror}") from error
+            raise LoadError(f"[imatrix] cannot read '{os.fspath(path)}': {error.strerror}") from error
         made.path = os.fspath(path)
         made._check()
         return made
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """As a GGUF file, beside its place and renamed."""
+        """Write a GGUF file atomically."""
         import numpy as np
 
         names = sorted(self.sums)
@@ -90,7 +95,7 @@ class Importance:
                 writer.write(name + COUNTS, np.ascontiguousarray(self.sums[name].counts))
 
     def write_older(self, path: str | os.PathLike[str]) -> None:
-        """In the form without a header, beside its place and renamed; what no row came to is left out."""
+        """Write the older format atomically, without tensors that have no rows."""
         import numpy as np
 
         names = [name for name in sorted(self.sums) if self.sums[name].counts.any()]
@@ -106,7 +111,7 @@ class Importance:
             file.write(struct.pack("<ii", self.n_chunks, len(dataset)) + dataset)
 
     def to_rows(self, chunk_tokens: int) -> None:
-        """Count rows where calls are counted, ``chunk_tokens`` for each, so that other texts may be added."""
+        """Convert counts of chunks to rows, ``chunk_tokens`` each, so that other texts can be added."""
         if self.counts_calls:
             for sums in self.sums.values():
                 sums.squares *= chunk_tokens
@@ -115,7 +120,7 @@ class Importance:
         self.chunk_tokens = self.chunk_tokens or chunk_tokens
 
     def merge(self, other: Importance) -> None:
-        """Add what was measured over another text.  RequestError for a tensor of another shape."""
+        """Add the sums of another text.  Raises RequestError if a tensor has another shape."""
         for name, sums in other.sums.items():
             if name in self.sums:
                 own, more = _alike(name, self.sums[name], sums)
@@ -127,7 +132,7 @@ class Importance:
         self.chunk_tokens = self.chunk_tokens or other.chunk_tokens
 
     def select(self, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> None:
-        """Keep the tensors whose names hold one of ``include``, or none of ``exclude``."""
+        """Keep the tensors whose names contain one of ``include``, or none of ``exclude``."""
         kept = (name for name in self.sums if not include or any(part in name for part in include))
         self.sums = {name: self.sums[name] for name in kept if not any(part in name for part in exclude)}
 
@@ -137,11 +142,11 @@ class Importance:
         for name, sums in self.sums.items():
             numbers = (sums.squares, sums.counts)
             if not all(np.isfinite(one).all() and (one >= 0).all() for one in numbers):
-                raise LoadError(f"[imatrix] the sums of '{name}' must be finite and not negative but are not")
+                raise LoadError(f"[imatrix] negative or infinite sums for '{name}'")
 
 
 def _alike(name: str, one: Sums, other: Sums) -> tuple[Sums, Sums]:
-    """Both with as many matrices: a file may have one count for all matrices of a tensor."""
+    """Return both with the same number of matrices, as a file may have one count for all matrices of a tensor."""
     import numpy as np
 
     if one.squares.size == other.squares.size:
@@ -152,7 +157,7 @@ def _alike(name: str, one: Sums, other: Sums) -> tuple[Sums, Sums]:
                 for sums in (one, other)
             )
             return first, second
-    raise RequestError(f"[imatrix] '{name}' must have one shape but has {one.squares.shape} and {other.squares.shape}")
+    raise RequestError(f"[imatrix] '{name}' has different shapes: {one.squares.shape} and {other.squares.shape}")
 
 
 def _read_gguf(path: str | os.PathLike[str]) -> Importance:
@@ -163,15 +168,15 @@ def _read_gguf(path: str | os.PathLike[str]) -> Importance:
     names = {info.name for info in reader.tensors}
     bases = sorted({name.removesuffix(SUMS).removesuffix(COUNTS) for name in names if name.endswith((SUMS, COUNTS))})
     if not bases:
-        raise LoadError(f"[imatrix] '{os.fspath(path)}' must hold sums ({SUMS}) but does not")
+        raise LoadError(f"[imatrix] no sums ({SUMS}) in '{os.fspath(path)}'")
     for name in bases:
         for suffix in (SUMS, COUNTS):
             if name + suffix not in names or str(reader.tensor_info(name + suffix).dtype) != "f32":
-                raise LoadError(f"[imatrix] '{name}{suffix}' must be there as f32 but is not")
+                raise LoadError(f"[imatrix] '{name}{suffix}' is missing or not f32")
         counts = np.array(reader.tensor(name + COUNTS).numpy(), np.float32).reshape(-1)
         squares = np.array(reader.tensor(name + SUMS).numpy(), np.float32)
         if squares.size % len(counts):
-            raise LoadError(f"[imatrix] '{name}' must have columns for each of {len(counts)} matrices but has not")
+            raise LoadError(f"[imatrix] '{name}' has {squares.size} sums, which {len(counts)} matrices cannot share")
         made.sums[name] = Sums(squares.reshape(len(counts), -1), np.rint(counts))
     metadata = reader.metadata
     if "imatrix.datasets" in metadata:
@@ -182,14 +187,14 @@ def _read_gguf(path: str | os.PathLike[str]) -> Importance:
 
 
 def _read_legacy(file: BinaryIO) -> Importance:
-    """Number of entries; for each: name, number of calls, means times calls; at the end the chunks and the text."""
+    """Read the older format: the number of entries, then name, calls and means times calls of each, chunks and text."""
     import numpy as np
 
     def number(low: int, high: int) -> int:
         data = file.read(4)
         value = struct.unpack("<i", data)[0] if len(data) == 4 else -1
         if not low <= value <= high:
-            raise LoadError(f"[imatrix] the file must be an importance matrix but is not (a number of {value})")
+            raise LoadError(f"[imatrix] not an importance matrix: the file has a number of {value}")
         return int(value)
 
     made = Importance(counts_calls=True)
@@ -199,7 +204,7 @@ def _read_legacy(file: BinaryIO) -> Importance:
         n = number(1, _MOST_VALUES)
         data = file.read(4 * n)
         if len(data) != 4 * n:
-            raise LoadError(f"[imatrix] '{name:.60}' must have {n} numbers but has {len(data) // 4}")
+            raise LoadError(f"[imatrix] truncated file: '{name:.60}' has {len(data) // 4} of {n} numbers")
         values = np.frombuffer(data, "<f4")
         made.sums[name] = Sums(values.reshape(1, -1).copy(), np.array([n_calls or 1], np.float32))
     rest = file.read(8)

@@ -1,7 +1,7 @@
-"""Choosing one of several sizes for each of many things, so that all fit and cost the least together.
+"""The multiple-choice knapsack: one of several options for each item, so that all fit and the total cost is least.
 
-A knapsack with multiple choices, solved by dynamic programming over sizes that are rounded up to units, and repaired
-with what the rounding left over.  With fewer than 2^15 units it is exact.
+It is solved by dynamic programming over sizes rounded up to units; the space that rounding leaves is used afterwards.
+With fewer than 2^15 units it is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_UNITS = 1 << 15
 
 @dataclass(frozen=True)
 class Option:
-    """One way to store a thing, by any name."""
+    """One way to store an item."""
 
     name: str
     n_bytes: int
@@ -26,19 +26,21 @@ class Option:
 
 
 def cheapest(things: Sequence[Sequence[Option]], n_bytes: int) -> list[Option]:
-    """An option of each thing, of ``n_bytes`` together at most.  RequestError where not even the smallest fit."""
+    """Return an option for each item, with ``n_bytes`` in total at most.
+
+    Raises:
+        RequestError: Not even the smallest options fit.
+    """
     useful = [_undominated(options) for options in things]
     least = sum(options[0].n_bytes for options in useful)
     if least > n_bytes:
-        raise RequestError(
-            f"[recipe] the size must be at least {least} bytes, for the smallest types, but is {n_bytes}"
-        )
+        raise RequestError(f"[recipe] {n_bytes} bytes are too few: the smallest types take {least}")
     chosen = _solved(useful, n_bytes - least)
     return _repaired(useful, chosen, n_bytes)
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:
-    """By size; each costs less than all that are smaller."""
+    """Return the options by size, without those that cost as much as a smaller one."""
     kept: list[Option] = []
     for option in sorted(options, key=lambda option: (option.n_bytes, option.cost)):
         if not kept or option.cost < kept[-1].cost:
@@ -47,7 +49,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
 
 
 def _solved(things: Sequence[Sequence[Option]], room: int) -> list[int]:
-    """Numbers of the options, which take ``room`` bytes more than the smallest at most."""
+    """Return the indices of the chosen options, which take at most ``room`` bytes more than the smallest."""
     import numpy as np
 
     unit = max(1, -(-room // _MOST_UNITS))
@@ -76,7 +78,7 @@ def _solved(things: Sequence[Sequence[Option]], room: int) -> list[int]:
 
 
 def _repaired(things: Sequence[Sequence[Option]], chosen: list[int], n_bytes: int) -> list[Option]:
-    """What is left over goes where it saves most."""
+    """Use the remaining space where it saves most."""
     left = n_bytes - sum(options[i].n_bytes for options, i in zip(things, chosen, strict=True))
     while True:
         best, saved = None, 0.0

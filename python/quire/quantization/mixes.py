@@ -1,7 +1,8 @@
-"""The mixes of types that llama.cpp's quantizer knows, by name.
+"""The mixes of types of llama.cpp's quantizer.
 
-A mix has a type for most tensors and exceptions: by what a tensor is for, and how deep its layer lies.  For the same
-file, mix and importance matrix each tensor gets the type that llama.cpp gives it, so that files of both are equal.
+A mix has a type for most tensors, and exceptions that depend on a tensor's role and the position of its layer.  With
+the same file, mix and importance matrix each tensor gets the type that llama.cpp gives it, so the files of both are
+equal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["ALIASES", "COPY", "MIXES", "Mix", "mix_named"]
 
 @dataclass(frozen=True)
 class Mix:
-    """``name``; ``file_type``: the number in ``general.file_type``; ``dtype``: of tensors without an exception."""
+    """A mix; ``file_type`` is its number in ``general.file_type``, ``dtype`` the type of most tensors."""
 
     name: str
     file_type: int
@@ -23,7 +24,7 @@ class Mix:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the type has blocks: exceptions and fallbacks are for these."""
+        """True if the type has blocks; exceptions and fallbacks apply only to these."""
         return self.dtype not in ("f32", "f16", "bf16")
 
 
@@ -50,9 +51,9 @@ ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
 def mix_named(name: str) -> Mix:
-    """The mix of a name, in letters of any case.  RequestError for others."""
+    """Return the mix with this name, ignoring case.  Raises RequestError for an unknown name."""
     upper = name.upper()
     found = MIXES.get(ALIASES.get(upper, upper))
     if found is None:
-        raise RequestError(f"[quantize] the type must be one of {', '.join((*MIXES, COPY))} but is '{name:.40}'")
+        raise RequestError(f"[quantize] unknown type '{name:.40}': expected one of {', '.join((*MIXES, COPY))}")
     return found

@@ -1,4 +1,4 @@
-"""A model that is quantized while it is read."""
+"""Quantizing a model while it is read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["QuantizedReader"]
 
 
 class QuantizedReader(MadeReader):
-    """A model, read as the file that ``quantize_model`` would make of it; its data is never written.
+    """Reads a model like the file that ``quantize_model`` would write, without writing its data.
 
-    A tensor is quantized when it is asked for.  Keys and names go to a file in the folder ``scratch``, which has no
-    room for data and is removed at the end of ``with``.  Raises as ``plan`` and ``quantize_model``.
+    Tensors are quantized on demand.  Keys and names are in a sparse file in the folder ``scratch``, which is removed at
+    the end of ``with``.  Raises the errors of ``plan`` and ``quantize_model``.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class QuantizedReader(MadeReader):
 
     @property
     def identity(self) -> str:
-        """That of the source and of the mix; empty where importance had a part in it."""
+        """The identity of source and mix; empty if importance was used."""
         own = self._source.identity if self._importance is None else ""
         return f"{own}{self._mix}\n" if own else ""
 
     @property
     def origin(self) -> Origin | None:
-        """That of the source."""
+        """The origin of the source."""
         return self._source.origin if isinstance(self._source, MadeReader) else None
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor: over the source's memory where it stays as it is, else in memory of its own."""
+        """Return a tensor, in the source's memory if it is unchanged, otherwise in memory of its own."""
         planned = self._planned[name]
         if planned.source == planned.dtype:
             return self._source.tensor(name)

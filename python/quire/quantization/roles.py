@@ -1,4 +1,4 @@
-"""What a tensor is for, by its name, and whether it is quantized at all."""
+"""The role of a tensor, by its name, and the tensors that are not quantized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Role", "is_quantizable", "role_of"]
 
 
 class Role(Enum):
-    """What a tensor is for, as far as its type depends on it."""
+    """The roles of tensors that their types depend on."""
 
     OUTPUT = "output"
     EMBEDDING = "embedding"
@@ -26,14 +26,14 @@ class Role(Enum):
 
     @property
     def is_value(self) -> bool:
-        """Whether the values of attention come of it, which suffer most from few bits."""
+        """True if it produces the values of attention, which suffer most from few bits."""
         return self in (Role.V, Role.QKV, Role.KV_B)
 
 
 _BY_PART = tuple(role for role in Role if role not in (Role.OUTPUT, Role.EMBEDDING, Role.OTHER))
 _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
-# Tensors that are small, or used otherwise than as matrices: they stay as they are.
+# Tensors that are small, or not used as matrices, and therefore kept unchanged.
 _KEPT_PARTS = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
     "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight", "attn_rel_b.weight",
@@ -55,7 +55,7 @@ _KEPT_BY_ARCHITECTURE = {
 
 
 def role_of(name: str) -> Role:
-    """The role of the tensor of that name."""
+    """Return the role of the tensor with this name."""
     if name == "output.weight":
         return Role.OUTPUT
     if name in _EMBEDDINGS:
@@ -64,7 +64,7 @@ def role_of(name: str) -> Role:
 
 
 def is_quantizable(name: str, shape: Sequence[int], architecture: str) -> bool:
-    """Whether a tensor (shape in NumPy order) may get another type."""
+    """Return True if a tensor (shape in NumPy order) may get another type."""
     if all(n == 1 for n in shape[:-1]) or not name.endswith("weight") or name in _KEPT_NAMES:
         return False
     kept = (*_KEPT_PARTS, *_KEPT_BY_ARCHITECTURE.get(architecture, ()))

@@ -1,4 +1,4 @@
-"""Writing a quantized file: planned first, then tensor by tensor, a part of one in memory at a time."""
+"""Planning and writing a quantized file, with only a part of one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Planned", "Wishes", "announce", "pieces", "place_of", "plan", "quantize_model"]
 
-Progress = Callable[[int, int, str], None]  # tensors done, tensors in all, name
+Progress = Callable[[int, int, str], None]  # finished tensors, all tensors, name
 _SLAB_VALUES = 1 << 24
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _VERSION, _FILE_TYPE = "general.quantization_version", "general.file_type"
@@ -36,10 +36,12 @@ _VERSION, _FILE_TYPE = "general.quantization_version", "general.file_type"
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a user wants otherwise than the mix has it.
+    """A user's changes to a mix.
 
-    ``patterns``: expressions with the type of the tensors in whose names they are found; the first one counts.
-    ``pure``: no exceptions.  ``keep_output``: the head stays as it is.
+    Attributes:
+        patterns: Expressions and the types of tensors whose names contain a match; the first match counts.
+        pure: Ignore the mix's exceptions.
+        keep_output: Do not quantize the head.
     """
 
     patterns: tuple[tuple[str, str], ...] = ()
@@ -53,11 +55,11 @@ class Wishes:
         dtypes = [dtype for _, dtype in self.patterns]
         for dtype in (*dtypes, self.output_dtype, self.embedding_dtype):
             if dtype is not None and not _is_dtype(dtype):
-                raise RequestError(f"[quantize] the type of a tensor must be one that is known but is '{dtype:.40}'")
+                raise RequestError(f"[quantize] unknown type for a tensor: '{dtype:.40}'")
         self.expressions()
 
     def expressions(self) -> list[tuple[Expression, str]]:
-        """The patterns as what names are searched with, with their types."""
+        """Return the compiled patterns with their types."""
         what = "[quantize] the pattern of a tensor's type"
         return [(Expression(pattern, what, RequestError), dtype) for pattern, dtype in self.patterns]
 
@@ -71,7 +73,7 @@ def _is_dtype(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Planned:
-    """A tensor: what it is and becomes.  ``fell_back_from``: the type that its rows do not divide into."""
+    """A tensor with its old and new type; ``fell_back_from`` is the type whose blocks do not divide its rows."""
 
     name: str
     shape: tuple[int, ...]
@@ -95,11 +97,11 @@ def _bytes(dtype: str, shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """The tensors in the order of the file: of layers, then of names.  ``mix`` is None for a copy."""
+    """The tensors of a file in its order: by layer, then by name.  ``mix`` is None for a copy."""
 
     mix: Mix | None
     tensors: tuple[Planned, ...]
-    lacking: tuple[str, ...] = field(default=())  # tensors of too few bits for no importance
+    lacking: tuple[str, ...] = field(default=())  # tensors with so few bits that they need importance
 
     @property
     def n_bytes(self) -> int:
@@ -115,10 +117,11 @@ class Plan:
 
 
 def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance: Importance | None = None) -> Plan:
-    """The type of each tensor of a file in a mix (``"Q4_K_M"``, ``"COPY"``, ...).
+    """Plan the type of each tensor of a file in a mix (``"Q4_K_M"``, ``"COPY"``, ...).
 
-    Raises RequestError for an unknown mix, and for a head or embedding that rows do not divide into; UnsupportedError
-    for a source that is quantized where that is not allowed.
+    Raises:
+        RequestError: The mix is unknown, or the rows of head or embedding are not whole blocks.
+        UnsupportedError: The source is already quantized, and the wishes do not allow quantizing it again.
     """
     wishes = wishes or Wishes()
     infos = sorted(reader.tensors, key=lambda info: place_of(info.name))
@@ -146,8 +149,8 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
         dtype = settle(info.name, wanted, info.shape[-1]) if wanted != source else source
         if dtype != source and DType(source).block_size > 1 and not wishes.allow_requantize:
             raise UnsupportedError(
-                f"[quantize] '{info.name}' must be F32, F16 or BF16 but is {source}: quantizing what is quantized "
-                "costs more than quantizing the original (--allow-requantize)"
+                f"[quantize] '{info.name}' is already {source}: quantize the original, or accept a larger error "
+                "with --allow-requantize"
             )
         tensors.append(Planned(info.name, info.shape, source, dtype, info.part, None if wanted == dtype else wanted))
         if dtype != source and needs_importance(info.name, dtype, chosen) and not _has(importance, info.name):
@@ -158,16 +161,16 @@ def plan(reader: GGUFReader, mix: str, wishes: Wishes | None = None, importance:
 def _wanted(
     chooser: Chooser, wishes: Wishes, named: str | None, name: str, shape: tuple[int, ...]
 ) -> tuple[str | None, bool]:
-    """The type of a tensor, None for one that stays as it is; and whether the user named it for this very tensor.
+    """Return the type of a tensor, None if it is kept, and True if the user chose it for this tensor.
 
-    ``named``: the type of the first pattern that is found in the name.
+    ``named`` is the type of the first pattern that matches the name.
     """
     if not is_quantizable(name, shape, chooser.model.architecture):
         return None, False
     role = role_of(name)
     if role is Role.OUTPUT and wishes.keep_output:
         return None, False
-    # The embeddings of layers are a large table of their own: whoever names it means it.
+    # Per-layer embeddings are a large table of their own, so a pattern may choose their type.
     has_own = named is not None and name.startswith("per_layer")
     if wishes.embedding_dtype is not None and role is Role.EMBEDDING and not has_own:
         return wishes.embedding_dtype, True
@@ -183,7 +186,7 @@ def _has(importance: Importance | None, name: str) -> bool:
 
 
 def place_of(name: str) -> tuple[int, bytes]:
-    """By which the tensors of a file are sorted."""
+    """Return the sort key of a tensor in a file."""
     found = re.match(r"blk\.(\d+)\.", name)
     return int(found[1]) if found else -1, name.encode()
 
@@ -199,10 +202,13 @@ def quantize_model(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the file of a plan, or with ``keep_split`` one for each part of the source; returns their paths.
+    """Write the file of a plan, or with ``keep_split`` one per part of the source; return their paths.
 
-    ``overrides``: keys with type and value.  Each file appears when it is complete.  Raises RequestError where the
-    importance that a plan needs is missing or of another model, CapacityError when the disk is full.
+    ``overrides`` are keys with type and value.  Each file appears when it is complete.
+
+    Raises:
+        RequestError: The importance that the plan needs is missing or belongs to another model.
+        CapacityError: The disk is full.
     """
     _check_importance(todo)
     n_parts = reader.n_files if keep_split else 1
@@ -233,7 +239,7 @@ def quantize_model(
 
 
 def announce(writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Importance | None) -> None:
-    """Everything that comes before the data.  Raises as ``quantize_model``."""
+    """Write everything that precedes the data.  Raises the errors of ``quantize_model``."""
     _check_importance(todo)
     _copy_keys(writer, reader, todo, importance, {})
     for tensor in todo.tensors:
@@ -243,13 +249,13 @@ def announce(writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Imp
 def _check_importance(todo: Plan) -> None:
     if todo.lacking:
         raise RequestError(
-            f"[quantize] '{todo.lacking[0]}' and {len(todo.lacking) - 1} more must have importance for so few bits but "
-            "have none (--imatrix)"
+            f"[quantize] '{todo.lacking[0]}' and {len(todo.lacking) - 1} more tensors need importance for so few bits: "
+            "give --imatrix"
         )
 
 
 def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape as ggml writes it."""
+    """Return a shape like ggml writes it, without leading ones."""
     first = next((i for i, n in enumerate(shape[:-1]) if n > 1), len(shape) - 1)
     return shape[first:]
 
@@ -263,7 +269,7 @@ def _copy_keys(
     writer: GGUFWriter, reader: GGUFReader, todo: Plan, importance: Importance | None,
     overrides: Mapping[str, tuple[str, object]],
 ) -> None:  # fmt: skip
-    """The source's keys, those that tell of the types, and last what the user wants."""
+    """Write the source's keys, then those about types, then the user's overrides."""
     own = (_VERSION, _FILE_TYPE, *_SPLIT_KEYS)
     writer.copy_metadata(reader.metadata, without=(*own, *overrides))
     writer.set(_VERSION, 2, "u32")
@@ -281,7 +287,7 @@ def _copy_keys(
 
 
 def pieces(reader: GGUFReader, tensor: Planned, importance: Importance | None, threads: int) -> Iterator[Tensor]:
-    """The storage of a tensor in its new type, some rows at a time."""
+    """Yield the storage of a tensor in its new type, some rows at a time."""
     source = reader.tensor(tensor.name)
     if tensor.source == tensor.dtype:
         yield source
@@ -300,18 +306,18 @@ def pieces(reader: GGUFReader, tensor: Planned, importance: Importance | None, t
 
 
 def _weights(tensor: Planned, importance: Importance | None) -> npt.NDArray[np.float32] | None:
-    """Importance ``[n_matrix, n_columns]``."""
+    """Return the importance ``[n_matrix, n_columns]`` of a tensor, if any."""
     if importance is None or tensor.name not in importance.sums:
         return None
     mean = importance.sums[tensor.name].mean()
     n_matrix = tensor.shape[0] if len(tensor.shape) == 3 else 1
-    if mean.size == n_matrix * tensor.shape[-1]:  # one count may stand for all matrices
+    if mean.size == n_matrix * tensor.shape[-1]:  # all matrices may share one count
         mean = mean.reshape(n_matrix, -1)
     if mean.shape != (n_matrix, tensor.shape[-1]):
         if role_of(tensor.name) is Role.EMBEDDING:
             return None
         raise RequestError(
-            f"[quantize] the importance of '{tensor.name}' must be {(n_matrix, tensor.shape[-1])} but is {mean.shape}: "
-            "it was measured with another model"
+            f"[quantize] the importance of '{tensor.name}' belongs to another model: its shape is {mean.shape} instead "
+            f"of {(n_matrix, tensor.shape[-1])}"
         )
     return mean

@@ -1,4 +1,4 @@
-"""What an importance matrix says of each tensor: how large its inputs are, and how they are spread over the columns."""
+"""Statistics of importance matrices: the size of each tensor's inputs, and their distribution over the columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _INACTIVE = 1e-5
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """Of the mean squares of a tensor's columns (of all its matrices that any row came to).
+    """Statistics of the mean squares of a tensor's columns, over all its matrices that have rows.
 
-    ``active``: the part above 1e-5.  ``entropy`` in bits, of the squares as a distribution over columns.
-    ``deviating``: the part more than a standard deviation above the mean.  ``similarity``: the cosine between the sums
-    and those of the same tensor one layer before, None where there is none.
+    Attributes:
+        active: The fraction above 1e-5.
+        entropy: Entropy, in bits, of the squares as a distribution over columns.
+        deviating: The fraction more than a standard deviation above the mean.
+        similarity: Cosine between the sums and those of the same tensor in the previous layer; None if there is none.
     """
 
     name: str
@@ -43,19 +45,19 @@ class TensorStatistics:
 
     @property
     def layer(self) -> int | None:
-        """Of the tensor, None outside of layers."""
+        """The layer of the tensor, None for one outside the layers."""
         found = re.match(r"blk\.(\d+)\.", self.name)
         return int(found[1]) if found else None
 
     @property
     def relative_entropy(self) -> float:
-        """1 where all columns are alike."""
+        """The entropy relative to its maximum; 1 if all columns are equal."""
         return self.entropy / math.log2(self.n_columns) if self.n_columns > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """Means over a layer's tensors, each weighed by its columns."""
+    """Means over a layer's tensors, weighted by their columns."""
 
     layer: int
     total: float
@@ -64,7 +66,7 @@ class LayerStatistics:
 
 
 def tensor_statistics(importance: Importance) -> list[TensorStatistics]:
-    """Of every tensor that rows came to, by the part of the name behind the layer, the largest first."""
+    """Return the statistics of every tensor with rows, by the name after the layer, largest first."""
     found = [_of(importance, name, sums) for name, sums in importance.sums.items() if (sums.counts > 0).any()]
     return sorted(found, key=lambda one: (re.sub(r"^blk\.\d+\.", "", one.name), -one.total))
 
@@ -104,7 +106,7 @@ def _similarity(importance: Importance, name: str, squares: npt.NDArray[np.float
 
 
 def layer_statistics(tensors: Sequence[TensorStatistics]) -> list[LayerStatistics]:
-    """Of every layer, in order."""
+    """Return the statistics of every layer, in order."""
     layers: dict[int, list[TensorStatistics]] = defaultdict(list)
     for tensor in tensors:
         if tensor.layer is not None:
