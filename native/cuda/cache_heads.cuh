@@ -1,4 +1,5 @@
-// Heads of q and k, normed and rotated, and those of k and v in the cache: see cuda/cache_heads.h.  A warp takes a head.
+// The kernel for cuda/cache_heads.h: norm and rotation of q and k, and writing k and v to the cache.  One warp per
+// head.
 #pragma once
 
 #include "cuda/lanes.cuh"
@@ -12,17 +13,17 @@ struct HeadsArgs {
     char *k_pool, *v_pool;
     const long long *slots;
     const int *positions;
-    const float *q_weight, *k_weight, *factors; // or null
+    const float *q_weight, *k_weight, *factors; // each may be null
     float *out;
-    long long q_row, k_row, v_row; // numbers from a row to the next one
+    long long q_row, k_row, v_row; // numbers between rows
     size_t k_token_bytes, v_token_bytes;
     int n_head, n_kv_head, head_dim, n_dims, norms_q, norms_k, halves, is_bf16;
     float eps, freq_scale, magnitude;
-    double octaves; // of the frequencies from a pair to the next one: -2 / n_dims * log2(freq_base)
+    double octaves; // log2 of the ratio of two pairs' frequencies: -2 / n_dims * log2(freq_base)
 };
 
-// Cosine and sine of a pair's angle.  The fast functions are exact enough between -pi and pi alone, and powers of two so where
-// the whole part is taken apart.
+// Cosine and sine of a pair's angle.  The fast functions are exact enough only between -pi and pi, and the fast power
+// of two only after splitting off the integer part.
 __device__ inline float2 turned_by(const HeadsArgs &a, int pair, int position) {
     const double exponent = a.octaves * pair;
     const int whole = static_cast<int>(exponent);
@@ -30,7 +31,7 @@ __device__ inline float2 turned_by(const HeadsArgs &a, int pair, int position) {
     if (a.factors != nullptr) frequency /= a.factors[pair];
     const float angle = static_cast<float>(position) * frequency * a.freq_scale;
     const float turns = rintf(angle * 0.15915494309F);
-    const float rest = fmaf(-turns, -1.7484555e-7F, fmaf(-turns, 6.2831855F, angle)); // 2 pi, in two parts
+    const float rest = fmaf(-turns, -1.7484555e-7F, fmaf(-turns, 6.2831855F, angle)); // 2 pi as a sum of two floats
     return float2{cosf(rest) * a.magnitude, sinf(rest) * a.magnitude};
 }
 
@@ -39,7 +40,7 @@ __device__ inline void store_half(const HeadsArgs &a, char *to, float x) {
     *reinterpret_cast<unsigned short *>(to) = bits;
 }
 
-// Grid: rows, heads of q, k and v by `heads_together`.
+// Grid: rows, then heads of q, k and v in groups of `heads_together`.
 __global__ void __launch_bounds__(32 * heads_together) cache_heads(HeadsArgs a) {
     __shared__ float normed[heads_together][most_head_dim];
     const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;

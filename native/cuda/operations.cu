@@ -1,4 +1,4 @@
-// Operations of Quire's own in ggml's CUDA module: vendor/edits.py has the module ask for them.
+// Quire's own operations in ggml's CUDA module; vendor/edits.py patches the module to call them.
 #include "common.cuh"
 #include "cuda/cache_heads.h"
 #include "cuda/paged_attention.h"
@@ -100,7 +100,7 @@ void compute_attention(ggml_backend_cuda_context &ctx, ggml_tensor *dst, const P
         attend<quire_cuda::bf16_t>(args, head_dim, static_cast<int>(n_rows), ctx.stream());
 }
 
-// Heads of a row lie side by side.
+// True if the heads of a row are contiguous.
 bool are_heads(const ggml_tensor *x) {
     return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->nb[1] == x->ne[0] * sizeof(float) &&
            x->nb[2] % sizeof(float) == 0;
@@ -227,7 +227,7 @@ bool quire_cuda_compute(ggml_backend_cuda_context &ctx, ggml_tensor *dst) {
     return true;
 }
 
-#else // the kernels were not tried there
+#else // the kernels are untested on HIP and MUSA
 
 bool quire_cuda_supports(int, const ggml_tensor *) { return false; }
 bool quire_cuda_compute(ggml_backend_cuda_context &, ggml_tensor *) { return false; }

@@ -1,10 +1,11 @@
-// Attention of rows that decode to a paged cache, by CUDA: kernels that tests also run on the CPU
-// (tests/native/cuda_emulator.h), so that they use what that has: shuffles, barriers, shared memory and vector loads.
+// Attention of decoding rows with a paged cache, for CUDA.  Tests also run these kernels on the CPU
+// (tests/native/cuda_emulator.h), so they use only what the emulator has: shuffles, barriers, shared memory and vector
+// loads.
 //
-// A row's tokens are cut into splits whose size depends on the row alone, and a block of four warps takes a split of one row
-// for up to four heads that share K and V.  A warp takes 16 of each 64 tokens.  A lane has 8 numbers of a head's dimensions:
-// it reads 16 bytes of K or V at a time, all that a tile needs before it computes.  A second kernel adds the splits up in their
-// order.  So the bits of a row's result do not depend on the other rows.
+// A row's tokens are cut into splits whose size depends on the row alone.  A block of four warps takes a split of one
+// row for up to four heads that share K and V, and each warp 16 of every 64 tokens.  A lane has 8 of a head's
+// dimensions.  It reads 16 bytes of K or V at a time, and everything a tile needs before computing.  A second kernel
+// adds up the splits in their order, so the bits of a row's result do not depend on other rows.
 #pragma once
 
 #include "cuda/lanes.cuh"
@@ -12,21 +13,21 @@
 namespace quire_cuda {
 
 constexpr int block_tokens = 32, tile_tokens = 64, n_warps = 4, warp_tokens = tile_tokens / n_warps, most_splits = 64;
-constexpr float no_score = -1e30F; // finite, so that differences of it are numbers
+constexpr float no_score = -1e30F; // finite, so that differences are not NaN
 
 struct PagedArgs {
     const float *q; // rows of n_head * D numbers
     const char *k, *v; // pools
-    size_t k_token_bytes, v_token_bytes; // from a token to the next one
+    size_t k_token_bytes, v_token_bytes; // bytes between tokens
     const int *tables, *spans;
-    const float *sinks; // or null
+    const float *sinks; // may be null
     float *out, *sums; // sums: [n_rows][n_head][n_splits][D]
     float2 *stats; // [n_rows][n_head][n_splits]: the largest score, and the sum of weights
-    int n_blocks, n_head, n_kv_head, n_splits; // n_blocks: of a row's table
+    int n_blocks, n_head, n_kv_head, n_splits; // n_blocks: length of a row's table
     float scale, soft_cap;
 };
 
-// So few tokens that there are at most `most_splits`.
+// The tokens per split, so that there are at most `most_splits`.
 __host__ __device__ inline int split_tokens(int n_tokens) {
     int n = tile_tokens;
     while (n * most_splits < n_tokens) n *= 2;
@@ -53,7 +54,7 @@ template <> __device__ inline void unpack<bf16_t>(uint4 bytes, float (&out)[8]) 
     }
 }
 
-// Grid: splits, heads of K and V times parts of the heads that share one, rows.
+// Grid: splits, then kv heads times parts of the query heads that share one, then rows.
 template <class T, int D, int H> __global__ void __launch_bounds__(32 * n_warps) attend_splits(PagedArgs a) {
     constexpr int token_lanes = D / 8, together = 32 / token_lanes, n_loads = warp_tokens / together;
     const int row = blockIdx.z, split = blockIdx.x;
@@ -137,7 +138,7 @@ template <class T, int D, int H> __global__ void __launch_bounds__(32 * n_warps)
                 for (int j = 0; j < 8; ++j) mixed[h][j] += scores[i][h] * value[j];
         }
     }
-    // Of the warps one after the other.
+    // The results of each warp.
     __shared__ float shared_mixed[n_warps][H][D], shared_largest[n_warps][H], shared_weight[n_warps][H];
 #pragma unroll
     for (int h = 0; h < H; ++h) {

@@ -1,34 +1,35 @@
-// Products of one row: see cuda/row_product.h.  A warp takes rows of the matrix, one after the other.  The row of activations is
-// rounded to 8 bits in blocks of 32, as ggml does it, by each block of threads for itself, while its first weights are on their
-// way.
+// The kernels for cuda/row_product.h, products of one row.  A warp takes rows of the matrix one by one.  Every thread
+// block rounds the row of activations to 8 bits in blocks of 32 itself, like ggml, while its first weights are being
+// loaded.
 #pragma once
 
 #include "cuda/lanes.cuh"
 
 namespace quire_cuda {
 
-// weights_together: of a block of the K types.  loads_together: of blocks that a lane reads before it multiplies.
+// weights_together: weights in a block of the K types.  loads_together: blocks that a lane loads before it multiplies.
 constexpr int product_warps = 8, product_blocks = 3, weights_together = 256, loads_together = 4;
 
 struct ProductArgs {
-    const char *matrix, *second; // second: or null
+    const char *matrix, *second; // second may be null
     const float *x, *norm, *added; // the last two may be null
     float *out;
     size_t row_bytes;
-    int n_in, n_out, is_normed, gate; // gate: 0 none, 1 silu, 2 gelu by tanh
+    int n_in, n_out, is_normed, gate; // gate: 0 none, 1 SiLU, 2 GELU (tanh)
     float eps;
 };
 
-// Shared memory: numbers of 8 bits, the scale of each 32 and, multiplied by it, the sum of each 16.
+// Shared memory: 8-bit codes, a scale per 32 of them, and a sum per 16, times the scale.
 inline size_t product_shared_bytes(int n_in) { return static_cast<size_t>(n_in) * (1 + 4.0 / 32 + 4.0 / 16); }
 
 struct Activations {
-    const char *codes; // of each block where `place` of the weights' type says, so that neighbours read neighbours
+    const char *codes; // each block at `place` of the weights' type, so that neighbouring lanes read neighbouring bytes
     const float *scales, *sums;
 };
 
-// q4_K: two halves, twelve bytes of 6-bit scales and minima of eight times 32 weights, then 128 bytes of 4 bits, of which each
-// 32 hold 32 weights in their lower halves and the next 32 in their upper ones.  Eight lanes take a block.
+// q4_K: two f16; 12 bytes with 6-bit scales and minima of eight groups of 32 weights; then 128 bytes of 4-bit codes,
+// where each 32 bytes hold 32 weights in their low halves and the next 32 in their high halves.  Eight lanes share a
+// block.
 struct Q4K {
     static constexpr int block_bytes = 144;
     struct Loaded {
@@ -38,12 +39,12 @@ struct Q4K {
     __device__ static Loaded load(const char *block, int part) {
         return {load_once(block), load_once(block + 16 + 16 * part)};
     }
-    // `first`: of the block's activations.
+    // `first` is the index of the block's first activation.
     __device__ static float dot(const Loaded &w, int part, const Activations &x, int first) {
-        const int pair = part / 2, half = part % 2; // of 64 weights, and which 16 of each 32 of them
+        const int pair = part / 2, half = part % 2; // which 64 weights, and which 16 of each 32 of them
         const unsigned shorts[6] = {w.head.y & 0xFFFFU, w.head.y >> 16, w.head.z & 0xFFFFU,
                                     w.head.z >> 16,     w.head.w & 0xFFFFU, w.head.w >> 16};
-        unsigned scales, minima; // two of 8 bits
+        unsigned scales, minima; // two numbers of 8 bits each
         if (pair == 0) {
             scales = shorts[0] & 0x3F3FU;
             minima = shorts[2] & 0x3F3FU;
@@ -77,13 +78,13 @@ struct Q4K {
     }
 };
 
-// q6_K: 128 bytes of the lower 4 bits, 64 of the upper 2, 16 scales of 8 bits and a half.  Of each 128 weights, byte i below 32 of
-// 64 has in its lower half weight i, in its upper one 64 + i, and bits 2 g of upper byte i belong to weight 32 g + i.  Blocks
-// lie at even bytes.
+// q6_K: 128 bytes with the low 4 bits, 64 with the high 2, 16 scales of 8 bits and an f16.  In each half of 128
+// weights, byte i < 64 has the low bits of weights i and 64 + i, and bits 2 g and 2 g + 1 of high byte i < 32 belong to
+// weight 32 g + i.  Blocks are 2-byte aligned.
 struct Q6K {
     static constexpr int block_bytes = 210;
     struct Loaded {
-        unsigned low[4], high[2]; // of 32 weights: two times 16 of lower halves and upper ones
+        unsigned low[4], high[2]; // of 32 weights: twice 16, in low and in high halves
         short scales[2];
         unsigned short scale;
     };
@@ -92,7 +93,7 @@ struct Q6K {
         const auto *halves = reinterpret_cast<const unsigned short *>(from);
         return halves[0] | static_cast<unsigned>(halves[1]) << 16;
     }
-    // Part 0 to 7: of which 128 weights (part / 4), and which 8 bytes of 32, twice.
+    // Part 0 to 7 selects 128 weights (part / 4), and 8 of 32 bytes, twice.
     __device__ static Loaded load(const char *block, int part) {
         const int side = part / 4, bytes = part % 4 * 8;
         Loaded w{};
@@ -103,7 +104,7 @@ struct Q6K {
             w.low[2 + i] = word(low + 32 + 4 * i);
             w.high[i] = word(high + 4 * i);
         }
-        const char *scales = block + 192 + 8 * side + bytes / 16; // of weights 0, 32, 64 and 96 and after them
+        const char *scales = block + 192 + 8 * side + bytes / 16; // scales of the groups at weights 0, 32, 64 and 96
         const auto at = [&](int i) { return static_cast<unsigned char>(scales[2 * i]); };
         w.scales[0] = static_cast<short>(at(0) | at(1) << 8);
         w.scales[1] = static_cast<short>(at(2) | at(3) << 8);
@@ -133,7 +134,7 @@ struct Q6K {
     }
 };
 
-// q8_0: a half, then 32 numbers of 8 bits.  A lane takes one of eight such blocks, which lie at even bytes.
+// q8_0: an f16, then 32 codes of 8 bits.  A lane takes one of eight blocks, which are 2-byte aligned.
 struct Q8 {
     static constexpr int block_bytes = 8 * 34;
     struct Loaded {
@@ -165,7 +166,7 @@ __device__ inline float activated(float x, int gate) {
     return 0.5F * x * (1.0F + tanhf(0.79788456F * x * (1.0F + 0.044715F * x * x)));
 }
 
-// Rounds x, after the norm, into shared memory.
+// Norm and round x into shared memory.
 template <class W> __device__ inline Activations round_row(const ProductArgs &a, char *shared, float *warp_sums) {
     char *codes = shared;
     auto *scales = reinterpret_cast<float *>(shared + a.n_in), *sums = scales + a.n_in / 32;
@@ -182,7 +183,7 @@ template <class W> __device__ inline Activations round_row(const ProductArgs &a,
         for (int w = 0; w < product_warps; ++w) all += warp_sums[w];
         scale = 1.0F / sqrtf(all / a.n_in + a.eps);
     }
-    // n_in is a multiple of 256, so that whole warps leave the loop.
+    // n_in is a multiple of 256, so whole warps leave the loop.
     for (int i = threadIdx.x * 4; i < a.n_in; i += 128 * product_warps) {
         float y[4], largest = 0, sum = 0;
         for (int j = 0; j < 4; ++j) {
@@ -208,7 +209,7 @@ template <class W> __device__ inline Activations round_row(const ProductArgs &a,
 template <class W> __global__ void __launch_bounds__(32 * product_warps, product_blocks) multiply_row(ProductArgs a) {
     DYNAMIC_SHARED_MEMORY(shared_row);
     __shared__ float warp_sums[product_warps];
-    const int lane = threadIdx.x % 32, part = lane % 8, own = lane / 8; // own: of four blocks at a time
+    const int lane = threadIdx.x % 32, part = lane % 8, own = lane / 8; // own: which of four blocks at a time
     const int n_blocks = a.n_in / weights_together, step = gridDim.x * product_warps;
     int row = blockIdx.x * product_warps + threadIdx.x / 32;
     auto block_at = [&](const char *matrix, int of_row, int block) {

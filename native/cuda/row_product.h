@@ -1,10 +1,10 @@
-// Products of one row with quantized matrices, and what stands around them: the norm before, and the gate or the sum after.
-// A step of one row reads each weight once and waits for memory, if it does not wait for the next kernel.  On the CPU
-// graph/stock/own_nodes.cpp computes it, on CUDA cuda/row_product.cuh.
+// Products of one row with quantized matrices, fused with the norm before and the gate or the addition after.  A step
+// of one row reads each weight once, so it is limited by memory bandwidth unless it waits for kernel launches.  On the
+// CPU graph/stock/own_nodes.cpp computes it, on CUDA cuda/row_product.cuh.
 //
-// Sources: 0 a matrix {n_in, n_out} of q4_K, q6_K or q8_0; 1 x f32 {n_in}; 2 the weight of a norm (root mean square) f32 {n_in}, or
-// nothing; 3 what is added f32 {n_out}, or nothing; 4 a second matrix, whose products the first's, activated, are multiplied
-// with, or nothing.  Result f32 {n_out}.
+// Sources: 0 a matrix {n_in, n_out} of q4_K, q6_K or q8_0; 1 x f32 {n_in}; 2 the weight of an RMS norm f32 {n_in},
+// optional; 3 a summand f32 {n_out}, optional; 4 a second matrix, whose products are multiplied by the first one's
+// activated products, optional.  Result: f32 {n_out}.
 #pragma once
 
 #include "cuda/node_params.h"
@@ -17,7 +17,7 @@ struct RowProduct {
     uint32_t magic = magic_number;
     int32_t is_normed = 0;
     float eps = 0;
-    Gate gate = none; // of the first matrix's products where there is a second one
+    Gate gate = none; // activation of the first matrix's products if there is a second matrix
 };
 
 } // namespace quire

@@ -39,29 +39,29 @@ constexpr struct {
 };
 
 #if defined(__x86_64__)
-// Asked of the processor itself: __builtin_cpu_supports() answers no to everything where a linker leaves out the
-// compiler's library that fills its table, as zig's does.
+// Queries CPUID directly: __builtin_cpu_supports() always returns false if the linker omits the compiler library that
+// fills its table, as zig's linker does.
 class Processor {
   public:
     Processor() {
         unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
         if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return;
         basic_ = ecx;
-        if (has(basic_, 27)) saved_ = saved_registers(); // OSXSAVE: the system lets programs ask
+        if (has(basic_, 27)) saved_ = saved_registers(); // OSXSAVE: programs may read XCR0
         if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return;
         extended_ = {ebx, ecx, edx};
         if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) later_ = eax;
     }
 
-    // AVX2, FMA, F16C.
+    // AVX2, FMA and F16C.
     bool has_avx2() const {
         return saves(0x6) && has(basic_, 28) && has(basic_, 12) && has(basic_, 29) && has(extended_.ebx, 5);
     }
     bool has_avx2_bytes() const { return has(later_, 4); } // AVX-VNNI
-    // F, DQ, BW, VL.
+    // AVX-512 F, DQ, BW and VL.
     bool has_avx512() const {
 #if defined(__APPLE__)
-        constexpr unsigned registers = 0x6; // saves the others from a thread's first use of them on
+        constexpr unsigned registers = 0x6; // macOS saves the others once a thread uses them
 #else
         constexpr unsigned registers = 0xe6;
 #endif
@@ -70,7 +70,7 @@ class Processor {
     }
     bool has_avx512_bytes() const { return has(extended_.ecx, 11); } // AVX-512 VNNI
     bool has_avx512_bf16() const { return has(later_, 5); }
-    // AMX's tiles, of bytes and of BF16.
+    // AMX tiles, for bytes and BF16.
     bool has_tiles() const {
         return saves(0x60000) && has(extended_.edx, 22) && has(extended_.edx, 24) && has(extended_.edx, 25);
     }
@@ -78,7 +78,7 @@ class Processor {
   private:
     static bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
     bool saves(unsigned registers) const { return (saved_ & registers) == registers; }
-    // XCR0: whose registers the system keeps for each thread.
+    // XCR0: the registers that the system saves for each thread.
     static unsigned saved_registers() {
         unsigned low = 0, high = 0;
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -91,7 +91,7 @@ class Processor {
     } extended_{};
 };
 
-// Their registers are so large that Linux gives them only to processes that ask (arch_prctl(2)).
+// Tile registers are so large that Linux enables them only for processes that request it (arch_prctl(2)).
 bool may_use_tiles(const Processor &processor) {
 #if defined(__linux__)
     constexpr long request_permission = 0x1023, tile_data = 18;
@@ -136,16 +136,16 @@ std::vector<InstructionSet> instruction_sets_of_this_machine() {
 #elif defined(__aarch64__) && defined(__linux__)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return found;
     found.push_back({Isa::neon});
-    constexpr unsigned long i8mm = 1UL << 13; // HWCAP2_I8MM, which older headers lack
+    constexpr unsigned long i8mm = 1UL << 13; // HWCAP2_I8MM; older headers lack it
     if ((getauxval(AT_HWCAP2) & i8mm) != 0) found.push_back({Isa::neon, DotProducts::matrices});
 #elif defined(__aarch64__) && defined(__APPLE__)
-    found.push_back({Isa::neon}); // every such processor has the dot product
+    found.push_back({Isa::neon}); // all Apple processors have dot products
     int i8mm = 0;
     size_t size = sizeof i8mm;
     if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, nullptr, 0) == 0 && i8mm != 0)
         found.push_back({Isa::neon, DotProducts::matrices});
 #elif defined(__aarch64__) && defined(_WIN32)
-    constexpr DWORD dot_products = 43, i8mm = 66; // PF_ARM_..._INSTRUCTIONS_AVAILABLE, which older headers lack
+    constexpr DWORD dot_products = 43, i8mm = 66; // PF_ARM_..._INSTRUCTIONS_AVAILABLE; older headers lack them
     if (IsProcessorFeaturePresent(dot_products) == 0) return found;
     found.push_back({Isa::neon});
     if (IsProcessorFeaturePresent(i8mm) != 0) found.push_back({Isa::neon, DotProducts::matrices});

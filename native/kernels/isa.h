@@ -1,4 +1,4 @@
-// The instruction sets that there are kernels for.
+// The instruction sets that Quire has kernels for.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,11 @@
 
 namespace quire {
 
-// Families of registers, by which most kernels are chosen.
+// Register families; most kernels depend on the family alone.
 enum class Isa { portable, neon, avx2, avx512 };
 
-// What some machines of a family have beyond its least, each with all before it: dot products of bytes (AVX-VNNI,
-// AVX-512 VNNI), of BF16 (AVX512_BF16), tiles of bytes (AMX); small matrices of bytes (NEON's i8mm).  Software can
-// stand in for tiles where a machine has none.
+// Extensions of a family.  On x86 each includes the ones before it: dot products of bytes (AVX-VNNI, AVX-512 VNNI), of
+// BF16 (AVX512_BF16), tiles (AMX, emulated_tiles in software).  On NEON: products of small byte matrices (i8mm).
 enum class DotProducts { none, bytes, bf16, tiles, emulated_tiles, matrices };
 
 struct InstructionSet {
@@ -25,7 +24,7 @@ struct InstructionSet {
 // "avx512amx-emulated".
 std::string name(InstructionSet set);
 std::optional<InstructionSet> instruction_set_from_name(const std::string &name);
-// Whether or not this build contains them; the best one last.
+// The instruction sets of this machine, the best one last; this build may lack some of them.
 std::vector<InstructionSet> instruction_sets_of_this_machine();
 
 } // namespace quire

@@ -21,13 +21,14 @@ struct KernelTable {
     const MatmulKernels &matmul;
     const FloatMatmulKernels &float_matmul;
     struct {
-        const AttentionKernels &others, &codes, &bf16; // codes: K of 8 bits or fewer; bf16: K and V
+        const AttentionKernels &others, &codes, &bf16; // codes: K has 8 bits or fewer; bf16: K and V are BF16
     } attention;
 };
 
 namespace {
 
-// What a set computes with.  A build for one machine leaves out the sets that the machine lacks (native/CMakeLists.txt).
+// The tables of every instruction set in this build.  A build for one machine leaves out the sets that the machine
+// lacks (native/CMakeLists.txt).
 const KernelTable tables[] = {
     {{Isa::portable},
      portable::row_kernels,
@@ -117,8 +118,9 @@ const KernelTable &checked(InstructionSet set) {
     auto known = emulated_instruction_sets();
     known.insert(known.end(), supported_instruction_sets().begin(), supported_instruction_sets().end());
     if (std::find(known.begin(), known.end(), set) == known.end())
-        throw UnsupportedError("isa", cat(table_of(set) == nullptr ? "this build must have " : "this machine must run ",
-                                          name(set), " but does not"));
+        throw UnsupportedError(
+            "isa", cat(table_of(set) == nullptr ? "this build has no kernels for " : "this machine does not support ",
+                       name(set)));
     return *table_of(set);
 }
 
@@ -144,7 +146,7 @@ std::vector<InstructionSet> emulated_instruction_sets() {
 
 namespace {
 
-// QUIRE_ISA in the environment, or the best that this machine runs.
+// The instruction set in QUIRE_ISA, or the best one that this machine supports.
 const KernelTable &default_table() {
     const char *asked = std::getenv("QUIRE_ISA");
     if (asked == nullptr || *asked == '\0') return checked(supported_instruction_sets().back());

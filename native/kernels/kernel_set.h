@@ -1,5 +1,5 @@
-// What one executor computes with: the tables of functions of an instruction set, and whether results are deterministic.
-// Nothing of it is the process's, so that two models may differ.
+// The kernels of one executor: the function tables of an instruction set, and a flag for deterministic results.  It is
+// not global, so two models in one process may differ.
 #pragma once
 
 #include <optional>
@@ -17,22 +17,22 @@ struct MatmulKernels;
 struct RecurrentKernels;
 struct RowKernels;
 
-// The instruction sets that this machine runs and this build contains; the best one last.
+// The instruction sets that this machine supports and this build contains, the best one last.
 const std::vector<InstructionSet> &supported_instruction_sets();
-// Those that compute in software what the machine lacks: for tests only, and never chosen by itself.
+// The instruction sets that this machine can emulate.  They are for tests and never chosen automatically.
 std::vector<InstructionSet> emulated_instruction_sets();
 
-// A value, cheap to copy.
+// A value type, cheap to copy.
 class KernelSet {
   public:
-    // The instruction set of QUIRE_ISA in the environment, else the best that this machine runs; deterministic where
-    // QUIRE_DETERMINISTIC=1 is there.
+    // The instruction set of QUIRE_ISA, else the best one of this machine; deterministic if QUIRE_DETERMINISTIC=1.
     KernelSet();
-    // UnsupportedError if this machine does not run the instruction set or this build lacks it.  None: as above.
+    // nullopt means the default above.  Throws UnsupportedError if this machine or this build lacks the instruction
+    // set.
     KernelSet(std::optional<InstructionSet> set, std::optional<bool> deterministic);
 
     InstructionSet instruction_set() const;
-    // A row's bits must not depend on what is computed beside it.
+    // If true, a row's bits do not depend on the rows computed with it.
     bool is_deterministic() const { return is_deterministic_; }
 
     const RowKernels &rows() const;
@@ -41,9 +41,9 @@ class KernelSet {
     const FloatMatmulKernels &float_matmul() const;
     const AttentionKernels &attention(KvType k_type, KvType v_type) const;
 
-    // Whether there are products of BF16 with BF16.
+    // True if the kernels multiply BF16 by BF16.
     bool multiplies_bf16() const;
-    // Whether determinism costs anything: many rows are multiplied as BF16 by quantized weights without it.
+    // True if determinism makes products slower: without it, many rows are multiplied by quantized weights as BF16.
     bool determinism_costs() const;
 
   private:

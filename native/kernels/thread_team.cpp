@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than what lies between two pieces of a step, and between two steps of a small model.
+// Longer than the time between two parallel pieces of a step, and between two steps of a small model.
 constexpr auto worker_spin = std::chrono::microseconds(100);
-// Longer than a piece of work takes whose thread is running.
+// Longer than a piece of work takes on a running thread.
 constexpr auto caller_spin = std::chrono::microseconds(40);
 
 void relax() {
@@ -28,9 +28,9 @@ void relax() {
 #endif
 }
 
-// Whether `done` came true in time.
+// Spin until `done` or the time limit; return whether it is done.
 template <class Done> bool spin(std::chrono::nanoseconds limit, Done done) {
-    constexpr int looks = 32; // at what is waited for, between two at the clock
+    constexpr int looks = 32; // checks of `done` per check of the clock
     const auto end = Clock::now() + limit;
     do {
         for (int i = 0; i < looks; ++i) {
@@ -47,20 +47,20 @@ void bind_this_thread(const std::vector<int> &cpus) {
     CPU_ZERO(&set);
     for (int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
     if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0) return;
-    throw CapacityError("threads", "the processors of the mask must be there for this process but none is");
+    throw CapacityError("threads", "this process may use none of the processors in the mask");
 #else
     (void)cpus;
-    throw UnsupportedError("threads", "a processor mask must be left out: this system does not bind threads");
+    throw UnsupportedError("threads", "this system cannot bind threads to processors: leave the processor mask out");
 #endif
 }
 
 void check(int n_workers, const std::vector<int> &cpus) {
     if (n_workers < 1 || n_workers > 512)
-        throw ShapeError("threads", cat("workers must be 1 to 512 but are ", n_workers));
+        throw ShapeError("threads", cat(n_workers, " threads are out of range: expected 1 to 512"));
 #ifdef __linux__
     for (int cpu : cpus) {
         if (cpu < 0 || cpu >= CPU_SETSIZE)
-            throw ShapeError("threads", cat("a processor must be 0 to ", CPU_SETSIZE - 1, " but is ", cpu));
+            throw ShapeError("threads", cat("processor ", cpu, " is out of range: expected 0 to ", CPU_SETSIZE - 1));
     }
 #else
     if (!cpus.empty()) bind_this_thread(cpus);
@@ -71,7 +71,7 @@ void check(int n_workers, const std::vector<int> &cpus) {
 
 ThreadTeam::ThreadTeam(int n_workers, std::vector<int> cpus) : cpus_(std::move(cpus)) {
     check(n_workers, cpus_);
-    // On a thread of its own: the mask is refused here, and the calling thread stays as it is.
+    // Try the mask on a new thread: an invalid one is reported now, and the calling thread stays unbound.
     if (!cpus_.empty()) {
         std::exception_ptr refused;
         std::thread([&] {
@@ -88,7 +88,7 @@ ThreadTeam::ThreadTeam(int n_workers, std::vector<int> cpus) : cpus_(std::move(c
     } catch (const std::system_error &) {
         const size_t n = threads_.size();
         stop();
-        throw CapacityError("threads", cat(n_workers, " threads must start but only ", n + 1, " do"));
+        throw CapacityError("threads", cat("only ", n + 1, " of ", n_workers, " threads could be started"));
     }
 }
 
@@ -113,13 +113,13 @@ void ThreadTeam::call(Job job) {
     job_ = job;
     const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
     gate_.store(uint64_t{epoch} << epoch_shift | open_bit, std::memory_order_release);
-    epoch_.store(epoch); // before sleepers_ is read: see serve()
+    epoch_.store(epoch); // before reading sleepers_; see serve()
     if (sleepers_.load() > 0) epoch_.notify_all();
     job.call(job.context, 0);
     gate_.fetch_and(~open_bit, std::memory_order_acq_rel);
     auto all_left = [this] { return (gate_.load(std::memory_order_acquire) & inside_mask) == 0; };
     if (spin(caller_spin, all_left)) return;
-    // Somebody lost its core amid a piece: this one is free for it.
+    // A thread lost its core in the middle of a piece; sleep so that it can have this one.
     caller_sleeps_.store(true);
     for (uint64_t gate; ((gate = gate_.load()) & inside_mask) != 0;) gate_.wait(gate);
     caller_sleeps_.store(false);
@@ -142,7 +142,7 @@ void ThreadTeam::serve(int worker) {
     if (!cpus_.empty()) bind_this_thread(cpus_);
     for (uint32_t seen = 0;;) {
         if (!spin(worker_spin, [&] { return epoch_.load(std::memory_order_acquire) != seen; })) {
-            ++sleepers_; // before epoch_ is read again: either the caller sees a sleeper or this thread a new epoch
+            ++sleepers_; // before epoch_ is read again, so either the caller sees a sleeper or this thread a new epoch
             epoch_.wait(seen);
             --sleepers_;
         }

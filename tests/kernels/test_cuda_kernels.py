@@ -1,4 +1,4 @@
-"""Kernels for CUDA (native/cuda), whose source runs on the CPU here, the threads of a block in three orders: equal to NumPy."""
+"""CUDA kernels (native/cuda), run on the CPU with the threads of a block in three orders.  Oracle: NumPy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def attended(q: Array, k: Array, v: Array, slots: list[int], cap: float, sinks: Array | None) -> Array:
-    """Of one row, q [n_head, d] and pools [n_slots, n_kv_head, d], by NumPy."""
+    """Compute the attention of one row with NumPy: q [n_head, d], pools [n_slots, n_kv_head, d]."""
     n_head, d = q.shape
     out = np.zeros((n_head, d))
     for h in range(n_head if slots else 0):
@@ -76,7 +76,7 @@ def attended(q: Array, k: Array, v: Array, slots: list[int], cap: float, sinks: 
     [
         (64, "f16", 1, 3, 3, 0.0, False),
         (64, "bf16", 2, 4, 2, 5.0, True),
-        (128, "f16", 4, 7, 1, 0.0, True),  # four heads of seven, and the other three
+        (128, "f16", 4, 7, 1, 0.0, True),  # seven heads in blocks of four and three
         (256, "f16", 2, 2, 1, 0.0, False),
     ],
 )
@@ -159,7 +159,7 @@ class HeadsArgs(ctypes.Structure):
 
 
 def turned(x: Array, weight: Array | None, positions: Array, n_dims: int, halves: bool, factors: Array | None) -> Array:
-    """Heads [rows, heads, d], normed and turned (Su et al. 2021), at half of their positions, 1.5 times as long."""
+    """Norm and rotate heads [rows, heads, d] (Su et al. 2021), at half of their positions, scaled by 1.5."""
     y = x.astype(np.float64)
     if weight is not None:
         y = y / np.sqrt((y * y).mean(-1, keepdims=True) + EPS) * weight
@@ -177,12 +177,12 @@ def turned(x: Array, weight: Array | None, positions: Array, n_dims: int, halves
     ("head_dim", "n_dims", "halves", "dtype", "normed"),
     [(128, 128, True, "f16", True), (64, 48, False, "bf16", False), (80, 20, True, "f16", True)],
 )
-def test_heads_are_normed_turned_and_cached(
+def test_heads_are_normed_rotated_and_cached(
     kernels: ctypes.CDLL, head_dim: int, n_dims: int, halves: bool, dtype: str, normed: bool
 ) -> None:
     random = np.random.default_rng(head_dim)
     n_rows, n_head, n_kv_head, n_slots = 3, 5, 2, 70
-    # As a merged product gives them: the rows of q, k and v are parts of longer ones.
+    # Like the result of a merged product: the rows of q, k and v are parts of longer rows.
     whole = random.standard_normal((n_rows, (n_head + 2 * n_kv_head) * head_dim)).astype(np.float32)
     ends = np.cumsum([0, n_head, n_kv_head, n_kv_head]) * head_dim
     q, k, v = (whole[:, a:b].reshape(n_rows, -1, head_dim) for a, b in pairwise(ends))
@@ -235,7 +235,7 @@ def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed
     row = x.astype(np.float64)
     if normed:
         row = row / np.sqrt((row * row).mean() + EPS) * norm
-    # As it is rounded: to 8 bits in blocks of 32.
+    # The kernel rounds to 8 bits in blocks of 32.
     blocks = row.reshape(-1, 32)
     steps = np.abs(blocks).max(1, keepdims=True) / 127
     row = (np.round(blocks / steps) * steps).reshape(-1)
@@ -253,12 +253,12 @@ def test_a_row_is_multiplied(kernels: ctypes.CDLL, dtype: str, n_in: int, normed
             more.ctypes.data if added else None, out.ctypes.data, stored[0].nbytes // n_out, n_in, n_out, int(normed), gate, EPS,
         )  # fmt: skip
         kernels.cuda_multiply_row(ctypes.byref(args), ["q4_k", "q6_k", "q8_0"].index(dtype), 2, order)
-        # A number between two codes may go either way.
+        # A number between two codes may be rounded either way.
         np.testing.assert_allclose(out, expected, atol=2e-3 * np.abs(expected).max())
 
 
 def aligned(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    """A copy whose first byte is at a multiple of 64."""
+    """Return a copy whose address is a multiple of 64."""
     room = np.empty(x.nbytes + 64, np.uint8)
     begin = -room.ctypes.data % 64
     made = room[begin : begin + x.nbytes].view(np.uint16).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""What the kernels find that this machine can do, against what Linux says."""
+"""Detection of instruction sets, against the flags that Linux reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from quire._native import kernels
 
-# The flags that each set needs, the better sets last.
+# The flags that each set needs, best set last.
 X86 = {
     "avx2": {"avx2", "fma", "f16c"},
     "avx2vnni": {"avx2", "fma", "f16c", "avx_vnni"},
@@ -26,7 +26,7 @@ def may_use_tiles() -> bool:
     return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
-@pytest.mark.slow  # the sanitizers' build leaves some out
+@pytest.mark.slow  # the build with sanitizers leaves some out
 @pytest.mark.pythons
 def test_the_systems_flags_name_the_same_instruction_sets() -> None:
     info = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""Norms, rotations and activations against NumPy in double precision, for every instruction set of this machine."""
+"""Norms, rotations and activations against NumPy in double precision, on every instruction set of this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_layer_norm(n: int, scale: float) -> None:
     for w, b in ((None, None), (weight, None), (None, bias), (weight, bias)):
         found = testing.layer_norm(chosen(), x, w, b, 1e-6)
         exact = expected * (1 if w is None else w) + (0 if b is None else b)
-        # The difference to the mean has its error, which is of the size of the numbers.
+        # The difference from the mean has an error proportional to the numbers.
         np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5 * float(np.abs(weight).max()))
 
 
@@ -77,7 +77,7 @@ def double(x: Array, activation: str) -> npt.NDArray[np.float64]:
 def test_activations_and_gates(activation: str, n: int) -> None:
     x, up = numbers(n, 4.0), numbers(n, seed=9)
     expected = double(x, activation)
-    # What cancels near zero is small beside the operand.
+    # Errors by cancellation near zero are small relative to the operand.
     np.testing.assert_allclose(
         testing.activate(chosen(), x, activation), expected, rtol=1e-6, atol=3e-7 * np.abs(x).max()
     )
@@ -90,7 +90,7 @@ def test_activations_and_gates(activation: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
-def test_activations_of_extremes(activation: str) -> None:
+def test_activations_of_extreme_values(activation: str) -> None:
     x = np.array([0.0, -0.0, 1e-40, -1e-40, 88.0, -88.0, 200.0, -200.0, 1e30, -1e30, np.inf, np.nan], np.float32)
     found = testing.activate(chosen(), x, activation)
     assert found[:2].tolist() == [0.0, 0.0]
@@ -109,7 +109,7 @@ def test_soft_cap(n: int) -> None:
     np.testing.assert_allclose(testing.soft_cap(chosen(), x, 30.0), expected, rtol=2e-6, atol=1e-6)
 
 
-def test_odd_arguments_are_refused() -> None:
+def test_invalid_arguments_are_errors() -> None:
     with pytest.raises(ShapeError, match="one shape"):
         testing.gate(chosen(), numbers(3), numbers(4), "silu")
     with pytest.raises(UnsupportedError, match="'swish'"):

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// With fewer items than this for each, workers may have to wait for each other long; with so few that are equal, not.
+// The number of items per worker below which workers may wait long for each other; equal items need fewer.
 constexpr int enough_items = 8, enough_equal_items = 4;
 
 AttentionPlan::Cut cut_of(const AttentionShape &shape) {
@@ -16,7 +16,7 @@ AttentionPlan::Cut cut_of(const AttentionShape &shape) {
             shape.chunk,  shape.both_ways, shape.k_type,     shape.v_type};
 }
 
-// A sequence's block table as far as it is in use.
+// The used part of a sequence's block table.
 struct Table {
     const int32_t *blocks;
     int n;
@@ -27,7 +27,7 @@ Table table_of(const AttentionBatch &batch, int32_t sequence) {
 }
 
 bool begin_alike(const Table &a, const Table &b) {
-    // Leading blocks that lie behind a window are block 0 in both, and not shared.
+    // Leading blocks that fell out of a window are block 0 in both tables, which is not sharing.
     if (std::min(a.n, b.n) < kv_step_blocks || a.blocks[0] == 0) return false;
     return std::equal(a.blocks, a.blocks + kv_step_blocks, b.blocks);
 }
@@ -39,7 +39,7 @@ AttentionPlan::Layout::Layout(const AttentionShape &shape)
       n_parts_((group_ + tile_heads_ - 1) / tile_heads_),
       most_together_(std::clamp(usual_tile_queries / group_, 1, cut_.n_kv_head)) {}
 
-// Large tiles read K and V less often, but there must be enough of them for all workers.
+// Large tiles read K and V less often; halve them until there are enough for all workers.
 void AttentionPlan::Layout::cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch,
                                 int n_workers) {
     int queries = kernels.attention(cut_.k_type, cut_.v_type).tile_queries;
@@ -48,7 +48,7 @@ void AttentionPlan::Layout::cut(const KernelSet &kernels, const AttentionPlan &p
         queries /= 2;
         make_tiles(plan, batch, queries / tile_heads_);
     }
-    // The last rows of a prompt have the most to do: they go first.
+    // The last rows of a prompt take longest, so they go first.
     std::reverse(tiles_.begin(), tiles_.end());
     spread(n_workers);
     number_items();
@@ -93,7 +93,7 @@ int AttentionPlan::Layout::count_items(bool by_chunks) const {
     return n;
 }
 
-// Chunks are handed out one by one, and then fewer heads at a time, until there is enough for all.
+// Make items of single chunks, then of fewer heads, until there are enough for all workers.
 void AttentionPlan::Layout::spread(int n_workers) {
     together_ = most_together_;
     is_split_ = n_workers > 1 && count_items(false) < enough_items * n_workers;
@@ -128,7 +128,7 @@ AttentionPlan::Item AttentionPlan::Layout::item(int index) const {
     auto later = [](int wanted, const Tile &tile) { return wanted < tile.first_item; };
     const Tile &tile = *(std::upper_bound(tiles_.begin(), tiles_.end(), index, later) - 1);
     const int parts = parts_of(tile), local = index - tile.first_item;
-    const int part = local % parts, heads = heads_of(tile); // one, where there are several parts
+    const int part = local % parts, heads = heads_of(tile); // one if there are several parts
     const int skipped = part % n_parts_ * tile_heads_;
     Item item{};
     item.tile = &tile;
@@ -159,7 +159,7 @@ const AttentionPlan::Layout *AttentionPlan::find(const AttentionShape &shape) co
     return nullptr;
 }
 
-// Sequences whose tables begin alike become neighbours; the more they share, the nearer they are.
+// Order sequences so that those whose tables share a prefix are neighbours; the longer the prefix, the closer.
 void AttentionPlan::order_sequences(const AttentionBatch &batch) {
     order_.resize(static_cast<size_t>(batch.n_sequences));
     std::iota(order_.begin(), order_.end(), 0);

@@ -1,10 +1,11 @@
-// How the attention of a step is cut into work items.  Any cut gives the same bits; this one
-// - puts queries that read the same memory into one tile: the rows of a prompt, and those of sequences whose block tables
-//   begin alike, so that K and V of shared blocks are read once for all of them;
-// - lets a row alone take many kv heads at a time: a block's heads lie side by side, and memory is read fastest in order;
-// - hands out long contexts by chunks where there are few tiles, so that all workers have something to do.
+// Cuts the attention of a step into work items.  Any cut gives the same bits.  This one
+// - puts queries that read the same memory into one tile: the rows of a prompt, and rows of sequences whose block
+//   tables share a prefix, so that K and V of shared blocks are read once for all of them;
+// - gives a single row many kv heads at a time, because a block's heads are contiguous and sequential reads are
+//   fastest;
+// - cuts long contexts into chunks if there are few tiles, so that all workers have something to do.
 //
-// Invariants: rows of a sequence are neighbours and ascend; tiles and items cover each row and head once; counters are
+// Invariants: rows of a sequence are contiguous and ascend; tiles and items cover each row and head once; counters are
 // zero between uses.
 #pragma once
 
@@ -21,7 +22,7 @@ struct AttentionTile;
 
 class AttentionPlan {
   public:
-    // What cutting depends on: layers that agree here share it.
+    // The properties of a layer that the cut depends on; layers that agree in them share a layout.
     struct Cut {
         int n_head, n_kv_head, v_head_dim, window, chunk;
         bool both_ways;
@@ -29,23 +30,24 @@ class AttentionPlan {
         bool operator==(const Cut &) const = default;
     };
     struct Tile {
-        int first_row, n_rows; // of rows()
-        int first_chunk, last_chunk; // that any of them sees
+        int first_row, n_rows; // indices into rows()
+        int first_chunk, last_chunk; // chunks that any of the rows sees
         int first_item;
-        bool is_split; // an item for each chunk; else one for all
+        bool is_split; // one item per chunk, otherwise one for all chunks
         int64_t partials;
         int counter;
     };
     struct Row {
-        int32_t sequence, row; // of the batch
+        int32_t sequence, row; // indices into the batch
     };
-    // An item: a tile's queries of one kv head (of a part of its query heads, where they are many), or a row's of several.
+    // The queries of a tile for one kv head, or for part of its query heads if there are many; or those of one row for
+    // several kv heads.
     struct Item {
         const Tile *tile;
         int kv_head, n_kv_heads, first_head, n_heads;
         int first_chunk, last_chunk;
-        float *partials; // of all of the tile's chunks; null when not split
-        std::atomic<int> *counter; // of chunks done; null when not split
+        float *partials; // states of all chunks of the tile; null if not split
+        std::atomic<int> *counter; // number of finished chunks; null if not split
     };
     class Layout {
       public:
@@ -58,15 +60,15 @@ class AttentionPlan {
         void cut(const KernelSet &kernels, const AttentionPlan &plan, const AttentionBatch &batch, int n_workers);
         void make_tiles(const AttentionPlan &plan, const AttentionBatch &batch, int tile_rows);
         void add_tile(const AttentionPlan &plan, const AttentionBatch &batch, int first, int end);
-        int heads_of(const Tile &tile) const { return tile.n_rows > 1 ? 1 : together_; } // kv heads of an item
-        int parts_of(const Tile &tile) const; // items of each chunk
+        int heads_of(const Tile &tile) const { return tile.n_rows > 1 ? 1 : together_; } // kv heads per item
+        int parts_of(const Tile &tile) const; // items per chunk
         int count_items(bool by_chunks) const;
         void spread(int n_workers);
         void number_items();
 
         Cut cut_;
         int group_, tile_heads_, n_parts_;
-        int most_together_, together_ = 1; // kv heads of an item of one row
+        int most_together_, together_ = 1; // kv heads per item of one row
         bool is_split_ = false;
         std::vector<Tile> tiles_;
         std::vector<float> partials_;
@@ -74,10 +76,10 @@ class AttentionPlan {
         int n_counters_ = 0, n_items_ = 0;
     };
 
-    // Layers of this shape will attend.
+    // Register the shape of a layer.
     void add(const AttentionShape &shape);
     bool empty() const { return layouts_.empty(); }
-    // Before each step, by one thread.  The batch's arrays must stay while the step runs.
+    // Called before each step by one thread.  The batch's arrays must stay valid during the step.
     void begin(const KernelSet &kernels, const AttentionBatch &batch, int n_workers);
     const Layout *find(const AttentionShape &shape) const;
     const std::vector<Row> &rows() const { return rows_; }
@@ -88,7 +90,7 @@ class AttentionPlan {
     std::vector<Layout> layouts_;
     std::vector<int32_t> order_;
     std::vector<Row> rows_;
-    std::vector<bool> may_join_; // by row: it may share a tile with the row before it
+    std::vector<bool> may_join_; // per row: it may share a tile with the previous row
 };
 
 } // namespace quire

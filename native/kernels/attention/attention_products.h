@@ -1,10 +1,10 @@
-// The two products of attention, as templates over the vector type of an instruction set: scores of some queries with
-// the tokens of a block, and sums of values by weights.
+// The two products of attention, as templates over the vector type of an instruction set: the scores of queries with
+// the tokens of a block, and weighted sums of values.
 //
-// Fixed order: a score adds one dimension after the other, a sum of values one token after the other, each by fma().
-// How many queries, tokens or dimensions go together changes neither, and widening to float is exact.
+// The order is fixed: a score adds its dimensions one by one, a sum of values its tokens one by one, each with fma().
+// The number of queries, tokens or dimensions computed together changes neither, and widening to float is exact.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include <type_traits>
@@ -20,28 +20,30 @@ namespace {
 constexpr int block_tokens = kv_block_tokens;
 constexpr int step_tokens = kv_step_tokens;
 
-// Queries of a tile as scores want them: times the factor, in floats; or, for an 8-bit cache, as codes and scales.
+// The queries of a tile, prepared for scores: floats times the factor or, for an 8-bit cache, codes and scales.
 struct Queries {
     float *rows; // [n, stride]
     int stride, dim;
     float *scales;
-    int32_t *sums; // of codes
-    bool has_smallest; // of K of 5 bits
+    int32_t *sums; // sums of codes
+    bool has_smallest; // K has 5 bits, so groups have a smallest value
 };
 
-// K of a block and head, and the memory to ask for meanwhile: blocks lie anywhere, so the hardware does not foresee it.
+// K of a block and head, and the memory to prefetch meanwhile.  Blocks are scattered, so the hardware cannot prefetch
+// them.
 template <class T> struct KeyBlock {
     const T *keys;
     const char *next;
     bool ahead;
 };
 
-// The scales of a block's codes.
+// Prefetch the scales of a block's codes.
 inline void ask_for_scales(const char *scales) {
     for (int line = 0; line < block_tokens * static_cast<int>(sizeof(float)); line += 64) prefetch_line(scales + line);
 }
 
-// Codes of x, x = code * scale, and the scale.  Where that is too small to divide by, x counts as zero.
+// Write the codes of x, where x = code * scale, and return the scale.  If the scale is too small to divide by, x counts
+// as zero.
 template <class L> float to_codes(const float *x, int8_t *codes, int n) {
     constexpr int width = L::width;
     constexpr float smallest = 1e-30F;
@@ -50,7 +52,7 @@ template <class L> float to_codes(const float *x, int8_t *codes, int n) {
     for (int i = 0; i < n; i += width) {
         const auto v = load(i);
         largest = L::max(largest, L::max(v, L::sub(L::set(0.0F), v)));
-        strange = L::fma(v, L::set(0.0F), strange); // not a number where v is not finite
+        strange = L::fma(v, L::set(0.0F), strange); // NaN if a value is not finite
     }
     const float found = L::largest(largest), inverse = found > smallest ? 127.0F / found : 0.0F;
     for (int i = 0; i < n; i += width) {
@@ -68,7 +70,7 @@ template <class L, class T> class Keys {
     static constexpr int width = L::width;
 
   public:
-    static constexpr int most_queries = L::registers / 4; // of one call to score
+    static constexpr int most_queries = L::registers / 4; // queries per call of score()
 
     static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
 
@@ -76,7 +78,7 @@ template <class L, class T> class Keys {
         for (int d = 0; d < queries.dim; ++d) queries.rows[i * queries.stride + d] = q[d] * factor;
     }
 
-    // Scores of n queries from `first` on with all tokens of a block, to out [n, step_tokens].
+    // Write the scores of n queries, from `first` on, with all tokens of a block to out [n, step_tokens].
     template <int n>
     [[gnu::noinline]] static void score(const Queries &queries, int first, const KeyBlock<T> &block, float *out) {
         constexpr int half = L::registers / 2 / n;
@@ -113,8 +115,8 @@ template <class L, class T> class Keys {
     }
 };
 
-// K of an 8-bit cache: [head_dim / 4][32 tokens][4] codes, then scales.  Dot products are sums of integers, exact, so their
-// order is nobody's concern.
+// K of an 8-bit cache: [head_dim / 4][32 tokens][4] codes, then scales.  Dot products are exact sums of integers, so
+// their order does not matter.
 template <class L> class Keys<L, int8_t> {
     static constexpr int width = L::width;
 
@@ -175,7 +177,7 @@ template <class L> class Keys<L, int8_t> {
     }
 };
 
-// Registers of 16 bytes, which every instruction set has.
+// A square matrix in registers of 16 bytes, which every instruction set has.
 template <class Unit> struct Square {
     static constexpr int n = 16 / static_cast<int>(sizeof(Unit));
     typedef Unit Row __attribute__((vector_size(16)));
@@ -193,7 +195,7 @@ template <class Unit> struct Square {
         else
             return __builtin_shufflevector(a, b, 2, 6, 3, 7);
     }
-    // Each round turns the bits of row and column numbers by one place.
+    // Each round rotates the bits of (row, column) by one place.
     [[gnu::always_inline]] void transpose() {
 #pragma GCC unroll 3
         for (int round = 1; round < n; round *= 2) {
@@ -209,7 +211,7 @@ template <class Unit> struct Square {
     }
 };
 
-// `n` units of each of 32 tokens, [n][32], as rows of the tokens, `stride` bytes apart.
+// Transpose `n` units of 32 tokens, [n][32], to one row per token, `stride` bytes apart.
 template <class Unit> inline void transpose_tokens(const void *from, int n, void *to, int64_t stride) {
     constexpr int some = Square<Unit>::n, unit = static_cast<int>(sizeof(Unit));
     const auto *source = static_cast<const char *>(from);
@@ -254,15 +256,15 @@ template <class L, class T> class Values {
     static constexpr int width = L::width;
 
   public:
-    static constexpr bool has_scales = sizeof(T) == 1; // of an 8-bit cache, after its codes
+    static constexpr bool has_scales = sizeof(T) == 1; // an 8-bit cache has scales after its codes
     static constexpr int most_queries = L::registers / 4;
-    static constexpr int together = 1; // tokens that one instruction adds
+    static constexpr int together = 1; // tokens that one instruction adds up
     static constexpr bool arranges = false;
 
-    static constexpr int weighed_together = width; // tokens
+    static constexpr int weighed_together = width; // in tokens
 
-    // Overwrites the scores of tokens [begin, end) with their weights relative to the largest score; with an 8-bit cache,
-    // times the scales of their tokens.  Returns the sum of the weights.
+    // Replace the scores of tokens [begin, end) by their weights relative to the largest score, for an 8-bit cache
+    // times the scales of the tokens.  Return the sum of the weights.
     [[gnu::always_inline]] static float weigh(const T *const *blocks, int dim, float *scores, int begin, int end,
                                               float largest) {
         Vec sum = L::set(0.0F);
@@ -288,15 +290,15 @@ template <class L, class T> class Values {
     template <int n> static constexpr int n_vectors = L::registers / 2 / n < 8 ? L::registers / 2 / n : 8;
 
     struct Piece {
-        const T *const *blocks; // of a step, each at its first token
+        const T *const *blocks; // the step's blocks, each at its first token
         int dim; // v_head_dim
-        int begin, end; // tokens of the step
-        const char *next; // where the memory after these blocks begins
+        int begin, end; // range of tokens in the step
+        const char *next; // the memory to read after these blocks
         bool ahead;
     };
 
-    // sums [n, sum_stride] = sums * rescale + weights [n, step_tokens] * values.  Wide strips of dimensions first; a
-    // strip's width changes no sum.
+    // sums [n, sum_stride] = sums * rescale + weights [n, step_tokens] * values, in strips of dimensions, wide ones
+    // first.  The width of a strip does not change the sums.
     template <int n>
     static void add(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride) {
         constexpr int m = n_vectors<n>;
@@ -308,7 +310,7 @@ template <class L, class T> class Values {
     }
 
   private:
-    // The same for m * width dimensions from d on.
+    // add() for m * width dimensions from d on.
     template <int n, int m>
     [[gnu::noinline]] static void add_strip(const Piece &piece, const float *weights, const float *rescale, float *sums,
                                             int sum_stride, int d) {
@@ -350,7 +352,7 @@ template <class L, class T> class Values {
         }
     }
 
-    // The same for the last dimensions, fewer than `width`.
+    // add() for the last dimensions, fewer than `width`.
     template <int n>
     static void add_last(const Piece &piece, const float *weights, const float *rescale, float *sums, int sum_stride,
                          int d) {

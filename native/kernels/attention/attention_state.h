@@ -1,6 +1,6 @@
-// What softmax keeps of the tokens that a query has seen, and how it is put together and written.
+// The softmax state of a query, and merging and writing it.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/attention/attention_kernels.h"
@@ -11,12 +11,12 @@ namespace {
 
 constexpr float log2_e = 1.44269504F;
 
-// Largest score (in units of ln 2), sum of weights relative to it, and the weighted sum of values.
+// The largest score (in units of ln 2), the sum of weights relative to it, and the weighted sum of values.
 struct SoftmaxState {
     float *largest, *total, *sums;
 };
 
-// What one query has seen of later tokens joins what it has seen before.
+// Merge a query's state of later tokens into its state of earlier ones.
 template <class L> void merge_state(SoftmaxState into, const SoftmaxState &from, int n_sums) {
     const float largest = *from.largest > *into.largest ? *from.largest : *into.largest;
     const float before = L::first(exponential2<L>(L::set(*into.largest - largest)));

@@ -1,17 +1,17 @@
 // The attention of a tile of queries, as a template over the vector type of an instruction set.
 //
-// Softmax is taken in one pass over the blocks: each query keeps the largest score so far, the sum of exponentials
-// below it and the weighted sum of values, and rescales the latter two when a step raises the first (Milakov and
-// Gimelshein 2018; Dao et al. 2022).  Each chunk starts anew, and its state is merged into that of those before it; so
-// chunks may as well be visited by different workers.  K and V of a step are read once for all queries of the tile
-// whose tables name the same blocks there.
+// Softmax takes one pass over the blocks: each query keeps the largest score so far, the sum of exponentials relative
+// to it and the weighted sum of values, and rescales the last two when a step raises the first (Milakov and Gimelshein
+// 2018; Dao et al. 2022).  Each chunk starts a new state, which is merged into that of the chunks before it, so
+// different workers may visit different chunks.  K and V of a step are read once for all queries of the tile whose
+// tables have the same blocks there.
 //
-// Fixed order: see attention_products.h for products; weights of a step are summed in lanes, token t in lane
-// t % weighed_together, then over the lanes by one tree.  Where the step's tokens are not seen, weights are zero or left
-// out, which is the same.  No multiplication and addition may be fused but by fma(): these files are compiled with
+// The order is fixed: see attention_products.h for products.  The weights of a step are summed in lanes, token t in
+// lane t % weighed_together, then over the lanes by one tree.  Weights of invisible tokens are zero or omitted, which
+// gives the same bits.  Multiplications and additions are fused only by fma(): these files are compiled with
 // -ffp-contract=off.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include <type_traits>
@@ -23,7 +23,7 @@
 namespace quire {
 namespace {
 
-// TK, TV: elements of K and V.
+// TK and TV are the element types of K and V.
 template <class L, class TK, class TV = TK> class TileAttention {
     using Vec = typename L::Vec;
     static constexpr int width = L::width;
@@ -69,7 +69,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         if (steps_.sees(0, step)) attend_heads(step);
     }
 
-    // Of a block and head.
+    // The number of elements in a block and head.
     template <class Products, class T> static int64_t elements(KvType type, int dim) {
         if constexpr (std::is_same_v<T, LowBits>)
             return LowBitsLayout(type, dim).bytes();
@@ -77,7 +77,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
             return Products::block_elements(dim);
     }
 
-    // `head`: of the tile's.
+    // `head` counts from the tile's first kv head.
     const TK *keys_of(int32_t block, int head = 0) const {
         const int64_t at = static_cast<int64_t>(block) * shape_.n_kv_head + tile_.kv_head + head;
         return static_cast<const TK *>(tile_.k_pool) + at * key_elements_;
@@ -87,7 +87,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         return static_cast<const TV *>(tile_.v_pool) + at * value_elements_;
     }
 
-    // As products read them: those of a cache of 4 or 5 bits widened, while the memory at `next` is asked for.
+    // The form that products read: a cache of 4 or 5 bits is widened, prefetching the memory at `next` meanwhile.
     const TK *readable(const TK *keys, [[maybe_unused]] const void *next) {
         if constexpr (widens_keys) {
             widen_keys<L>(shape_.k_type, keys, shape_.head_dim, wide_keys_, static_cast<const char *>(next));
@@ -95,7 +95,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         }
         return keys;
     }
-    // b: the block's place in the step.
+    // `b` is the block's index in the step.
     const TV *readable(const TV *values, [[maybe_unused]] int b, [[maybe_unused]] const void *next) {
         if constexpr (widens_values) {
             TV *to = own_values(b);
@@ -112,14 +112,15 @@ template <class L, class TK, class TV = TK> class TileAttention {
             return own_values_ + b * value_elements_;
     }
 
-    // Of an 8-bit cache: weights are multiplied by them before values are read.
+    // Prefetch the scales of an 8-bit cache: weights are multiplied by them before the values are read.
     void ask_for_scales_of([[maybe_unused]] const TV *values) const {
         if constexpr (std::is_same_v<TV, int8_t>) {
             ask_for_scales(reinterpret_cast<const char *>(V::scales(values, shape_.v_head_dim)));
         }
     }
 
-    // What is read after the step of queries [.., end): the next ones' keys, or the first ones' of the next step.
+    // The memory read after this step of the queries before `end`: keys of the next queries, or of the first query in
+    // the next step.
     const char *after(int step, int end) const {
         const bool same_step = end < n_ && steps_.sees(end, step);
         const int i = same_step ? end : 0;
@@ -128,7 +129,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         return reinterpret_cast<const char *>(keys_of(tile_.queries[i].table[block < last ? block : last]));
     }
 
-    // One step of a row's queries of several heads: block after block with its heads side by side, as memory holds them.
+    // One step of a row's queries of several heads, in memory order: block by block, all heads of a block together.
     void attend_heads(int step) {
         const Range seen = steps_.seen(0, step);
         const int32_t *table = tile_.queries[0].table + step * kv_step_blocks;
@@ -155,7 +156,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
             score_queries(found, b * block_tokens, {head * group, (head + 1) * group}, next, nullptr);
         });
         for (int head = 0; head < n_heads; ++head) {
-            for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head); // for their scales
+            for (int b = first; b < n; ++b) values_[b] = values_of(table[b], head); // weigh() reads their scales
             for (int i = head * group; i < (head + 1) * group; ++i) weigh(i);
         }
         each(values, after(step, n_), [&](int b, int head, const char *next) {
@@ -172,7 +173,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         return piece;
     }
 
-    // Values of one block for queries that all see the same of it.
+    // Add the values of one block for queries that all see the same tokens of it.
     void add_block(typename V::Piece piece, Range queries, bool is_first) {
         constexpr float ones[] = {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F,
                                   1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F};
@@ -183,7 +184,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         });
     }
 
-    // Queries in groups as large as the registers allow.
+    // Call act for groups of queries as large as the registers allow.
     template <int most, class Act> static void in_groups(Range queries, Act act) {
         int i = queries.begin;
         for (; i + most <= queries.end; i += most) act.template operator()<most>(i);
@@ -194,9 +195,9 @@ template <class L, class TK, class TV = TK> class TileAttention {
         for (; i < queries.end; ++i) act.template operator()<1>(i);
     }
 
-    // Queries [first, end) and one step; they read the same blocks.
+    // One step of queries [first, end), which read the same blocks.
     void attend(int step, int first, int end) {
-        // A later row of a sequence sees more blocks than the rows before it, and no others.
+        // The last row sees every block that the rows before it see.
         const int n = steps_.n_blocks(end - 1, step);
         const int32_t *table = tile_.queries[end - 1].table + step * kv_step_blocks;
         int seen_begin = step_tokens;
@@ -227,7 +228,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         if constexpr (V::arranges) {
             is_arranged_ = shape_.v_in_k || end - first >= V::most_queries;
             if (is_arranged_ && !shape_.v_in_k) {
-                // Where sequences share blocks, a later query may see earlier tokens, behind a window.
+                // If sequences share blocks and there is a window, a later query may see earlier tokens.
                 Range seen = seen_[first];
                 for (int i = first + 1; i < end; ++i) {
                     if (seen_[i].begin < seen.begin) seen.begin = seen_[i].begin;
@@ -239,10 +240,10 @@ template <class L, class TK, class TV = TK> class TileAttention {
         add_values(first, end, after(step, end));
     }
 
-    // Values of a block, where they are a part of the keys.
+    // Copy the values of a block out of its keys, if they are part of them.
     void take_values([[maybe_unused]] const TK *keys, [[maybe_unused]] int b) {
         if constexpr (!std::is_same_v<TK, TV>) {
-            // Both are of one type there.
+            // K and V have one type here.
         } else if constexpr (V::arranges) {
             V::arrange_keys(keys, shape_.v_head_dim, b, arranged_);
         } else if constexpr (widens_values) {
@@ -253,7 +254,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         }
     }
 
-    // Tokens that a query does not see get scores too; weigh() overwrites them.
+    // Score all tokens of a block, even invisible ones, which weigh() overwrites.
     void score_block(const TK *keys, int t, Range queries, const char *next, const void *values) {
         auto touches = [&](int i) { return seen_[i].begin < t + block_tokens && seen_[i].end > t; };
         while (!queries.is_empty() && !touches(queries.begin)) ++queries.begin;
@@ -263,18 +264,17 @@ template <class L, class TK, class TV = TK> class TileAttention {
 
     void score_queries(const TK *keys, int t, Range queries, const char *next, const void *values) {
         in_groups<K::most_queries>(queries, [&]<int n>(int i) {
-            // The first ones ask for what is read next, the second ones for the values that are arranged then.
+            // The first group prefetches the next keys, the second one the values to be rearranged.
             const bool is_first = i == queries.begin, is_second = V::arranges && i == queries.begin + K::most_queries;
             const char *asked = is_first ? next : static_cast<const char *>(values);
             K::template score<n>(queries_, i, {keys, asked, is_first || is_second}, scores_ + i * step_tokens + t);
         });
     }
 
-    // Scores of one query become weights relative to its largest score so far.
+    // Turn the scores of one query into weights relative to its largest score so far.
     void weigh(int i) {
         const Range seen = seen_[i];
-        if (seen == Range{0, step_tokens})
-            return weigh(i, Range{0, step_tokens}); // of a number that the compiler knows
+        if (seen == Range{0, step_tokens}) return weigh(i, Range{0, step_tokens}); // a length known at compile time
         weigh(i, seen);
     }
 
@@ -306,7 +306,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
         in_groups<V::most_queries>({first, end}, [&]<int n>(int i) { add_group<n>(i, next, i == first); });
     }
 
-    // Tokens that all of n queries see go together; those that only some see, before and after, one by one.
+    // Add values for n queries: together for tokens that all of them see, one by one for those before and after.
     template <int n> void add_group(int first, const char *next, bool ahead) {
         Range common = seen_[first];
         bool is_ragged = false;
@@ -315,7 +315,7 @@ template <class L, class TK, class TV = TK> class TileAttention {
             if (seen_[i].begin > common.begin) common.begin = seen_[i].begin;
             if (seen_[i].end < common.end) common.end = seen_[i].end;
         }
-        if (is_ragged) { // whole pairs, where tokens are added by pairs
+        if (is_ragged) { // whole pairs if tokens are added in pairs
             common.begin = (common.begin + V::together - 1) / V::together * V::together;
             common.end = common.end / V::together * V::together;
         }
@@ -355,23 +355,23 @@ template <class L, class TK, class TV = TK> class TileAttention {
     const AttentionTile &tile_;
     const AttentionShape &shape_;
     TileSteps<kv_step_blocks> steps_;
-    int n_, step_ = 0; // the step at hand
+    int n_, step_ = 0; // the current step
     Queries queries_;
     QueryStates<L> states_;
-    float *scores_; // in the step at hand
-    int64_t key_elements_, value_elements_; // of a block and head
-    float rescale_[max_tile_queries]; // of what is known of earlier steps
+    float *scores_; // scores of the current step
+    int64_t key_elements_, value_elements_; // per block and head
+    float rescale_[max_tile_queries]; // factors for the sums of earlier steps
     Range seen_[max_tile_queries];
     const TV *values_[kv_step_blocks];
-    // The values of the step at hand in another order, where there are many queries for them.
+    // The values of the current step, rearranged if many queries read them.
     TV *arranged_;
     bool is_arranged_ = false;
-    // Of a step: where they are a part of the keys, as a pool of them would hold them; or widened.
+    // The values of a step, copied out of the keys in the layout of a V pool, or widened.
     TV *own_values_;
-    int8_t *wide_keys_; // of one block
+    int8_t *wide_keys_; // keys of one block
 };
 
-// V of F16 or fewer bits, which K of the same goes with.
+// V of F16 or fewer bits, to go with such K.
 template <class L, class TK> void attend_keys(const AttentionTile &tile) {
     switch (tile.shape->v_type) {
     case KvType::q8: TileAttention<L, TK, int8_t>(tile).run(); break;

@@ -12,7 +12,7 @@ struct Group {
     float scale, smallest;
 };
 
-// Where a scale is too small to divide by, it counts as zero.
+// Scales below this are too small to divide by and count as zero.
 constexpr float least_scale = 1e-30F;
 
 bool is_finite(const float *x) {
@@ -21,7 +21,7 @@ bool is_finite(const float *x) {
     return strange == 0.0F;
 }
 
-// x = (code - 8) * scale: the number of the largest magnitude becomes code 0.
+// x = (code - 8) * scale; the number with the largest magnitude gets code 0.
 Group four_bits(const float *x) {
     float largest = 0.0F;
     for (int i = 0; i < low_bits_group; ++i) {

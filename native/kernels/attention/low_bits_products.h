@@ -1,9 +1,9 @@
-// The two products of attention with a cache of 4 or 5 bits (low_bits.h), whose blocks are widened before.
+// The two products of attention with a cache of 4 or 5 bits (low_bits.h), on widened blocks.
 //
-// Fixed order: a score adds one group of 32 dimensions after the other, each an exact sum of integers; values are widened
-// to float and rounded once, then added as those of other caches are.
+// The order is fixed: a score adds its groups of 32 dimensions one by one, each an exact sum of integers; values are
+// widened to float, rounded once, and added like those of other caches.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/attention/attention_products.h"
@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Scales, and smallest values where there are such, in floats.
+// Widen scales, and smallest values if the type has them, to floats.
 template <class L> void widen_scales(const LowBitsLayout &layout, const LowBits *from, int8_t *wide) {
     auto *to = reinterpret_cast<float *>(wide + int64_t{layout.dim} * block_tokens);
     const int n = layout.n_groups() * block_tokens;
@@ -37,7 +37,7 @@ template <int n> struct ByteVector {
     [[gnu::always_inline]] static void store(void *to, Bytes x) { __builtin_memcpy(to, &x, n); }
 };
 
-// K: to [head_dim / 4][32 tokens][4].
+// Widen the codes of K to [head_dim / 4][32 tokens][4].
 template <class L> void widen_keys(KvType type, const LowBits *from, int dim, int8_t *to, const char *next) {
     constexpr int n = L::width * 4, plane_bytes = 4 * block_tokens;
     using Vector = ByteVector<n>;
@@ -66,7 +66,7 @@ template <class L> void widen_keys(KvType type, const LowBits *from, int dim, in
     widen_scales<L>(layout, from, to);
 }
 
-// V of four bits: to [32 tokens][v_head_dim], some dimensions at a time.
+// Widen the codes of V with four bits to [32 tokens][v_head_dim], n dimensions at a time.
 template <class L, int n = 16> void widen_value_codes(const LowBits *from, int half, int8_t *to) {
     using Vector = ByteVector<n>;
     if constexpr (n == 16 && L::width > 4) {
@@ -130,7 +130,7 @@ template <class L> class Keys<L, LowBits> {
   public:
     static constexpr int most_queries = L::registers / 4;
 
-    // Codes as an 8-bit cache takes them, then their sum in each group.
+    // Write codes as for an 8-bit cache, then their sum in each group.
     static void prepare(const Queries &queries, int i, const float *q, float factor) {
         Keys<L, int8_t>::prepare(queries, i, q, factor);
         const auto *codes = reinterpret_cast<const int8_t *>(queries.rows + i * queries.stride);
@@ -207,7 +207,7 @@ template <class L> class Keys<L, LowBits> {
     }
 
   private:
-    // After the codes, which take a quarter of the row.
+    // The group sums follow the codes, which take a quarter of the row.
     static int32_t *group_sums(const Queries &queries, int i) {
         return reinterpret_cast<int32_t *>(queries.rows + i * queries.stride) + queries.dim / q8_group;
     }
@@ -230,25 +230,24 @@ template <class L> class Values<L, LowBits> {
     }
 
     struct Piece {
-        const LowBits *const *blocks; // of a step, each at its first token
+        const LowBits *const *blocks; // the step's blocks, each at its first token
         int dim; // v_head_dim
-        int begin, end; // tokens of the step
-        const char *next; // not asked for: it was when the blocks were widened
+        int begin, end; // range of tokens in the step
+        const char *next; // not used: widening the blocks prefetched it
         bool ahead;
         bool has_smallest = false;
     };
 
-    // A strip is one or two groups, or a part of one.  Sums of two groups are independent, and fill the time that each
-    // waits for the one before it.
+    // A strip is one or two groups, or part of one.  The sums of two groups are independent, which hides their latency.
     template <int n>
     [[gnu::noinline]] static void add(const Piece &piece, const float *weights, const float *rescale, float *sums,
                                       int sum_stride) {
         constexpr int of_registers = L::registers / 2 / n, of_group = low_bits_group / width;
         constexpr int n_groups = of_registers >= 2 * of_group ? 2 : 1;
-        constexpr int m = of_registers < of_group ? of_registers : of_group; // of a group
+        constexpr int m = of_registers < of_group ? of_registers : of_group; // registers per group
         static_assert(of_group % m == 0, "a strip lies in one group");
         for (int d = 0; d < piece.dim; d += n_groups * m * width) {
-            // Where the last strip has one group of two, it is computed twice.
+            // If the last strip has only one group, it is computed twice.
             int at[n_groups];
 #pragma GCC unroll 2
             for (int g = 0; g < n_groups; ++g) at[g] = d + g * m * width < piece.dim ? d + g * m * width : d;
@@ -275,7 +274,7 @@ template <class L> class Values<L, LowBits> {
                     scales[g] = LowBitsLayout::wide_scales(codes, piece.dim) + place;
                     smallest[g] = LowBitsLayout::wide_smallest(codes, piece.dim) + place;
                 }
-                // Without smallest values the scales go into the weights.
+                // Without smallest values, the scales are multiplied into the weights.
                 float scaled[n_groups][n][block_tokens];
                 if (!piece.has_smallest) {
 #pragma GCC unroll 2
@@ -288,7 +287,7 @@ template <class L> class Values<L, LowBits> {
                         }
                     }
                 }
-                // Loops of their own: compilers keep no sums in registers across branches.
+                // Two loops, because compilers do not keep sums in registers across branches.
                 auto add_tokens = [&]<bool has_smallest>() __attribute__((always_inline)) {
                     for (int k = t - first; k < stop - first; ++k) {
                         const int8_t *row = codes + int64_t{k} * piece.dim;

@@ -17,17 +17,18 @@
 namespace quire {
 namespace {
 
-// 64-byte aligned memory of this thread, kept for its next call.
+// This thread's scratch memory, 64-byte aligned and kept for its next call.
 float *thread_scratch(size_t n_floats) {
     static thread_local AlignedMemory memory;
     return reinterpret_cast<float *>(memory.at_least(n_floats * sizeof(float)));
 }
 
-// Queries and sums, then scores and two numbers for each query, then the values of a step: see attention_tile.h.
+// The scratch memory of attention_tile.h: queries and sums, scores and two numbers per query, then the values of a
+// step.
 size_t usual_scratch_floats(const AttentionShape &shape) {
     const int floats = padded_floats(shape.head_dim) + 2 * padded_floats(shape.v_head_dim) + kv_step_tokens + 2;
     int of_values = kv_step_tokens / 2 * ((shape.v_head_dim + 31) / 32 * 32);
-    // And those of a step that have an array of their own, and keys of a block.
+    // Copied or widened values of a step, and the keys of a block.
     if (shape.v_in_k || is_low_bits(shape.v_type)) of_values += kv_step_tokens * padded_floats(shape.v_head_dim + 1);
     if (is_low_bits(shape.k_type)) of_values += static_cast<int>(LowBitsLayout::wide_bytes(shape.head_dim) / 4);
     return static_cast<size_t>(max_tile_queries) * static_cast<size_t>(floats) + static_cast<size_t>(of_values);
@@ -39,12 +40,12 @@ size_t scratch_floats(const AttentionShape &shape, const AttentionKernels &kerne
     return kernels.attend_few == nullptr ? own : std::max(own, usual_scratch_floats(shape));
 }
 
-// Queries of a tile as K of 4 or 5 bits wants them.
+// The size of a tile's rotated queries, which K of 4 or 5 bits needs.
 size_t rotated_floats(const AttentionShape &shape) {
     return is_low_bits(shape.k_type) ? static_cast<size_t>(max_tile_queries) * static_cast<size_t>(shape.head_dim) : 0;
 }
 
-// What a worker needs to attend to the items of one plan.
+// One worker's state while it runs items of a plan.
 class Worker {
   public:
     Worker(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
@@ -80,7 +81,7 @@ class Worker {
         const int first = item.tile->first_chunk, n_chunks = item.tile->last_chunk - first;
         tile.partials = item.partials + int64_t{item.first_chunk - first} * tile.n_queries * partial_floats(shape_);
         attend_tile(tile);
-        // Who finishes the last chunk puts all of them together.
+        // The worker that finishes the last chunk merges all of them.
         if (item.counter->fetch_add(1, std::memory_order_acq_rel) + 1 < n_chunks) return;
         item.counter->store(0, std::memory_order_relaxed);
         tile.partials = item.partials;
@@ -139,15 +140,15 @@ template <class T> void scatter(const T *from, T *to, int n) {
 
 constexpr int piece = 128; // dimensions converted at a time
 
-// Writes rows of one head's K or V; `kernels` convert to any type.
+// Writes rows of one head's K or V; `kernels` converts to any type.
 struct HeadRows {
     const AttentionKernels &kernels;
     KvType type;
     int dim;
     bool are_keys;
-    int rotated; // dimensions together, for 4 and 5 bits
+    int rotated; // dimensions rotated together, for 4 and 5 bits
 
-    // `rows`: where the head's K or V of the block begin; `offset`: of the token in its block.
+    // `rows` is the start of the head's K or V in the block, `offset` the token's place in the block.
     void write(const float *from, uint8_t *rows, int64_t offset) const {
         switch (type) {
         case KvType::f32: return write_floats(from, reinterpret_cast<float *>(rows), offset);
@@ -201,13 +202,13 @@ size_t head_bytes(KvType type, int dim) {
     return static_cast<size_t>(dim) * kv_block_tokens * (type == KvType::f32 ? 4 : 2);
 }
 
-// Slots [offset, 32) of a block and head, in `n` runs of 32 slots of `slot_bytes` each, one after the other.
+// Poison slots [offset, 32) of a block and head in each of `n` contiguous runs of 32 slots of `slot_bytes`.
 void poison_slots(uint8_t *runs, size_t n, size_t slot_bytes, size_t offset) {
     for (size_t i = 0; i < n; ++i)
         poison(runs + (i * kv_block_tokens + offset) * slot_bytes, (kv_block_tokens - offset) * slot_bytes);
 }
 
-// Of K or V of a block and head.  Codes may have any value: their scales are none.
+// Poison K or V of a block and head from slot `offset` on.  For codes it is enough to poison their scales.
 void poison_rest(KvType type, int dim, bool are_keys, uint8_t *rows, size_t offset) {
     if (type == KvType::q8) return poison_slots(rows + q8_codes_bytes(dim, kv_block_tokens), 1, sizeof(float), offset);
     if (is_low_bits(type)) {
@@ -245,7 +246,7 @@ void kv_write_rows(const KernelSet &set, const AttentionShape &shape, const KvRo
     const HeadRows values{kernels, shape.v_type, shape.v_head_dim, false, value_rotated_together(shape)};
     const size_t k_bytes = head_bytes(shape.k_type, shape.head_dim);
     const size_t v_bytes = head_bytes(shape.v_type, shape.v_head_dim);
-    // Head by head: a token touches every line of a head's keys, which should stay in the first-level cache meanwhile.
+    // Head by head, as each token touches every line of a head's keys, which thus stay in the first-level cache.
     for (int64_t head = 0; head < shape.n_kv_head; ++head) {
         for (int i = 0; i < rows.n; ++i) {
             const int64_t block = rows.slots[i] / kv_block_tokens, offset = rows.slots[i] % kv_block_tokens;
@@ -271,12 +272,12 @@ void kv_write(const KernelSet &kernels, const AttentionShape &shape, const Atten
 void paged_attention(const KernelSet &kernels, const AttentionShape &shape, const AttentionBatch &batch,
                      const AttentionData &data, std::atomic<int> &next) {
     const AttentionPlan::Layout *layout = batch.plan->find(shape);
-    if (layout == nullptr) throw InternalError("attention", "a layer's shape must be added to the plan but is not");
+    if (layout == nullptr) throw InternalError("attention", "the layer's shape was not added to the plan");
     Worker worker(kernels, shape, batch, data, *batch.plan);
     int index = next.fetch_add(1, std::memory_order_relaxed);
     for (; index < layout->n_items(); index = next.fetch_add(1, std::memory_order_relaxed))
         worker.attend(layout->item(index));
-    // One more item: the padding.
+    // The last item clears the padding.
     if (index == layout->n_items() && data.n_out_rows > batch.n_rows) {
         const size_t row_floats = static_cast<size_t>(shape.n_head) * static_cast<size_t>(shape.v_head_dim);
         const auto n_padding = static_cast<size_t>(data.n_out_rows - batch.n_rows);

@@ -1,7 +1,7 @@
-// What attention knows of each query of a tile: softmax and the weighted sum of values in the chunk at hand, and in all
-// chunks before it.
+// The state of each query of a tile: softmax and the weighted sum of values, in the current chunk and in all chunks
+// before it.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/attention/attention_steps.h"
@@ -11,7 +11,8 @@ namespace {
 
 template <class L> class QueryStates {
   public:
-    // `memory`: of 2 * n_queries * stride numbers.  `stride`: of a query's sums, padded_floats(v_head_dim) or more.
+    // `memory` has 2 * n_queries * stride floats; `stride` is the distance of the queries' sums, at least
+    // padded_floats(v_head_dim).
     QueryStates(const AttentionTile &tile, float *memory, int stride)
         : tile_(tile), shape_(*tile.shape), n_(tile.n_queries), stride_(stride), sums_(memory),
           merged_(memory + int64_t{n_} * stride_) {
@@ -21,12 +22,12 @@ template <class L> class QueryStates {
     int stride() const { return stride_; }
     float *end() const { return merged_ + int64_t{n_} * stride_; }
 
-    // Of the chunk at hand.
+    // The state in the current chunk.
     float *sums(int i) { return sums_ + int64_t{i} * stride_; }
     float &largest(int i) { return largest_[i]; }
     float &total(int i) { return total_[i]; }
 
-    // Sums are left as they are.
+    // Reset everything but the sums.
     void begin_chunk() {
         for (int i = 0; i < n_; ++i) {
             largest_[i] = -infinity;
@@ -34,7 +35,7 @@ template <class L> class QueryStates {
         }
     }
 
-    // put_in_order(sums): to the order of dimensions, where they have another one.
+    // put_in_order(sums) restores the order of dimensions.
     template <class PutInOrder> void end_chunk(int chunk, PutInOrder put_in_order) {
         const int begin = chunk * kv_chunk_tokens, end = begin + kv_chunk_tokens;
         for (int i = 0; i < n_; ++i) {
@@ -75,12 +76,12 @@ template <class L> class QueryStates {
     const AttentionShape &shape_;
     int n_, stride_;
     float *sums_, *merged_;
-    bool is_started_[max_tile_queries]; // of an earlier chunk
+    bool is_started_[max_tile_queries]; // it has a state from an earlier chunk
     float largest_[max_tile_queries], total_[max_tile_queries], merged_largest_[max_tile_queries],
         merged_total_[max_tile_queries];
 };
 
-// Of states that were kept for each chunk.
+// Compute the results of a tile from the stored states of its chunks.
 template <class L> void merge_tile(const AttentionTile &tile) {
     const AttentionShape &shape = *tile.shape;
     const int n_sums = padded_floats(shape.v_head_dim);

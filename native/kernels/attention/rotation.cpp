@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// Compilers find no vectors for neighbours by themselves.
+// Explicit vectors, because compilers do not vectorize sums of neighbours.
 typedef float Four __attribute__((vector_size(16)));
 
 Four load(const float *x) {
@@ -19,7 +19,7 @@ void store(float *x, Four four) { std::memcpy(x, &four, sizeof four); }
 } // namespace
 
 void rotate_head(float *x, int dim, int together) {
-    // Numbers that are one apart, then two.
+    // Numbers one apart, then two apart.
     constexpr Four odd = {1.0F, -1.0F, 1.0F, -1.0F}, upper = {1.0F, 1.0F, -1.0F, -1.0F};
     for (int d = 0; d < dim; d += 4) {
         Four all = load(x + d);

@@ -20,7 +20,7 @@ struct CodeLanes : Lanes {
         __builtin_memcpy(&bits, at, sizeof bits);
         return _mm256_set1_epi32(bits);
     }
-    // The bits of `mask` in each byte, after moving them by `left`.
+    // Shift each byte left by `left` bits (right if negative) and mask it.
     [[gnu::always_inline]] static Bytes shifted(Bytes x, int left, int mask) {
         const Bytes moved = left >= 0 ? _mm256_slli_epi16(x, left) : _mm256_srli_epi16(x, -left);
         return _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(mask)));
@@ -47,7 +47,7 @@ struct CodeLanes : Lanes {
     static Ints high_nibbles(Ints x) { return _mm256_srli_epi32(x, 4); }
     static Vec to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
     static Vec from_bits(Ints x) { return _mm256_castsi256_ps(x); }
-    // 2^(x - 128), also where that is subnormal.
+    // 2^(x - 128), even if it is subnormal.
     static Vec power(Ints x) {
         const Ints half = _mm256_srli_epi32(x, 1), rest = _mm256_sub_epi32(x, half), bias = set_ints(63);
         return mul(from_bits(shifted_left(_mm256_add_epi32(half, bias), 23)),
@@ -59,7 +59,7 @@ struct CodeLanes : Lanes {
         _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), x);
     }
 
-    // To the nearest code, from -127 to 127; what is not a number gets some code.
+    // Round to the nearest code from -127 to 127; NaN gets an arbitrary code.
     static Ints rounded(Vec x) {
         return _mm256_max_epi32(_mm256_min_epi32(_mm256_cvtps_epi32(x), set_ints(127)), set_ints(-127));
     }
@@ -74,7 +74,7 @@ struct CodeLanes : Lanes {
     }
 
     // For pair_products.h.
-    static Bytes with_signs_of(Bytes x, Bytes codes) { return _mm256_sign_epi8(x, codes); } // zero where a code is
+    static Bytes with_signs_of(Bytes x, Bytes codes) { return _mm256_sign_epi8(x, codes); } // zero if the code is zero
     static Bytes magnitudes(Bytes codes) { return _mm256_abs_epi8(codes); }
     static Ints pairs_of_products(Bytes codes, Bytes x) { return _mm256_maddubs_epi16(codes, x); }
     static Ints add_pairs(Ints a, Ints b) { return _mm256_add_epi16(a, b); }

@@ -17,7 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 8;
-    static constexpr int registers = 16; // of vectors
+    static constexpr int registers = 16; // vector registers
 
     static Vec widen(__m128i x, F16) { return _mm256_cvtph_ps(x); }
     static Vec widen(__m128i x, Bf16) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
@@ -27,7 +27,7 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)), T{});
     }
-    // The even or the odd ones of `width` pairs.
+    // Load the even or the odd numbers of `width` pairs.
     static Vec load_even(const Bf16 *p) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), 16));
     }
@@ -40,7 +40,7 @@ struct Lanes {
         return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
     }
     template <class T> static Vec load_part(const T *p, int n) {
-        // There is no masked load of 16 bits, and what lies behind is not ours to read.
+        // There is no masked load of 16-bit numbers, and reading past the end is not allowed.
         uint16_t values[width] = {};
         for (int i = 0; i < n; ++i) values[i] = p[i].bits;
         return widen(_mm_loadu_si128(reinterpret_cast<const __m128i *>(values)), T{});
@@ -54,7 +54,7 @@ struct Lanes {
         return load(values);
     }
 
-    // Dot products of four codes a lane with four codes of a query, by pairs of 16 bits.
+    // Dot products of four codes per lane with four codes of a query, by 16-bit pairs.
     using Ints = __m256i;
     struct Codes {
         __m256i even, odd;

@@ -1,11 +1,11 @@
-// Attention to keys of 8 bits or fewer with dot products of bytes.
+// Attention with keys of 8 bits or fewer, by dot products of bytes.
 #include "kernels/attention/attention_tile.h"
 #include "kernels/avx2/lanes.h"
 
 namespace quire {
 namespace {
 
-// VPDPBUSD multiplies unsigned bytes by signed ones.  So 128 is added to each key, and a sum starts at minus the excess.
+// VPDPBUSD multiplies unsigned bytes by signed ones, so 128 is added to each key, and sums start at minus the excess.
 struct ByteLanes : Lanes {
     using Codes = __m256i;
     static Ints begin_dot(int query_sum) { return _mm256_set1_epi32(-128 * query_sum); }

@@ -1,4 +1,4 @@
-// Products of unsigned 8-bit codes of weights with signed ones of activations: VPDPBUSD on 32 bytes (AVX-VNNI).
+// Products of unsigned codes of weights with signed codes of activations: VPDPBUSD on 32 bytes (AVX-VNNI).
 #include "kernels/avx2/code_lanes.h"
 
 #include "kernels/matmul/matmul_tile.h"

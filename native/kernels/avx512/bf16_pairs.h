@@ -1,6 +1,6 @@
 // Two rows of BF16 side by side, and rounding to BF16 without the extension.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/avx512/lanes.h"
@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// Number j of both rows in lane j, of two registers.
+// Interleave two rows: lane j of the two result registers has number j of both.
 [[gnu::always_inline]] inline void pair_up(__m512i even, __m512i odd, __m512i *pairs) {
     const __m512i step = _mm512_set1_epi32(0x200000);
     const __m512i first = _mm512_add_epi32(step, _mm512_setr_epi32(0x0000, 0x10001, 0x20002, 0x30003, 0x40004, 0x50005,
@@ -19,10 +19,10 @@ namespace {
     pairs[1] = _mm512_permutex2var_epi16(even, second, odd);
 }
 
-// The first n of 32 numbers.
+// A mask of the first n of 32 numbers.
 inline __mmask32 first_of_32(int n) { return n >= 32 ? ~0U : n <= 0 ? 0U : (1U << n) - 1; }
 
-// To the nearest even; the extension's own instruction would flush subnormal numbers.
+// Round to nearest even.  The instruction of the extension would flush subnormal numbers.
 [[gnu::always_inline]] inline __m256i to_bf16_lanes(__m512 x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -19,7 +19,7 @@ struct CodeLanes : Lanes {
         __builtin_memcpy(&bits, at, sizeof bits);
         return _mm512_set1_epi32(bits);
     }
-    // The bits of `mask` in each byte, after moving them by `left`.
+    // Shift each byte left by `left` bits (right if negative) and mask it.
     [[gnu::always_inline]] static Bytes shifted(Bytes x, int left, int mask) {
         const Bytes moved = left >= 0 ? _mm512_slli_epi16(x, static_cast<unsigned>(left))
                                       : _mm512_srli_epi16(x, static_cast<unsigned>(-left));
@@ -47,12 +47,12 @@ struct CodeLanes : Lanes {
     static Ints high_nibbles(Ints x) { return _mm512_srli_epi32(x, 4); }
     static Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
     static Vec from_bits(Ints x) { return _mm512_castsi512_ps(x); }
-    // 2^(x - 128), also where that is subnormal.
+    // 2^(x - 128), even if it is subnormal.
     static Vec power(Ints x) { return times_power_of_two(set(1.0F), sub(to_floats(x), set(128.0F))); }
     static Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
     static void store_part(float *to, Vec x, int n) { _mm512_mask_storeu_ps(to, first_lanes(n), x); }
 
-    // To the nearest code, from -127 to 127; what is not a number gets some code.
+    // Round to the nearest code from -127 to 127; NaN gets an arbitrary code.
     static Ints rounded(Vec x) {
         return _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(x), set_ints(127)), set_ints(-127));
     }

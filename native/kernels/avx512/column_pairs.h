@@ -1,6 +1,6 @@
-// Two rows of 32 numbers of BF16 side by side, as products of pairs want them.
+// Interleaving of two rows of 32 BF16 numbers, as products of pairs need them.
 //
-// Included once by each instruction set's file; nothing here has external linkage.
+// Each instruction set's file includes this once; nothing here has external linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,7 @@ constexpr int lanes = 16;
     pairs[1] = _mm512_unpackhi_epi16(even, odd);
 }
 
-// Sums in that order to that of the numbers.
+// Store sums that are in the order of interleave() in the order of the numbers.
 [[gnu::always_inline]] inline void store_sums(const __m512 *two, float *to) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     _mm512_storeu_ps(to, _mm512_permutex2var_ps(two[0], first, two[1]));

@@ -17,7 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 16;
-    static constexpr int registers = 32; // of vectors
+    static constexpr int registers = 32; // vector registers
 
     static __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
     static Vec widen(__m256i x, F16) { return _mm512_cvtph_ps(x); }
@@ -28,7 +28,7 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)), T{});
     }
-    // The even or the odd ones of `width` pairs.
+    // Load the even or the odd numbers of `width` pairs.
     static Vec load_even(const Bf16 *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
     static Vec load_odd(const Bf16 *p) {
         const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
@@ -45,7 +45,7 @@ struct Lanes {
         return to_floats(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p)));
     }
 
-    // Dot products of four codes a lane with four codes of a query, by pairs of 16 bits.
+    // Dot products of four codes per lane with four codes of a query, by 16-bit pairs.
     using Ints = __m512i;
     struct Codes {
         __m512i even, odd;

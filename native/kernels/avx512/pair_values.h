@@ -1,6 +1,6 @@
-// What sums of values of a BF16 cache have in common where two tokens are multiplied at a time.
+// The common part of weighted sums over a BF16 cache that multiply two tokens at a time.
 //
-// Included once by each instruction set's file, after attention_tile.h; nothing here has external linkage.
+// Each instruction set's file includes this once, after attention_tile.h; nothing here has external linkage.
 #pragma once
 
 #include "kernels/attention/attention_tile.h"
@@ -13,7 +13,7 @@ namespace {
 struct PairValues {
     using Bf16 = Lanes::Bf16;
     static constexpr bool arranges = true;
-    static constexpr int strip = 2 * Lanes::width; // dimensions of one register of a row
+    static constexpr int strip = 2 * Lanes::width; // dimensions in one register
 
     static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
 
@@ -23,12 +23,12 @@ struct PairValues {
         int begin, end;
         const char *next;
         bool ahead;
-        const Bf16 *arranged = nullptr; // the same values, where arrange() was worth its while
-        bool is_arranged_alone = false; // they are nowhere else: arrange_keys() made them
+        const Bf16 *arranged = nullptr; // the same values after arrange(); null if that did not pay off
+        bool is_arranged_alone = false; // arrange_keys() made them, so they exist in this order only
     };
 
-    // Block `b` of a step in the same order, where values are the first `dim` dimensions of the keys: two tokens of a
-    // dimension lie side by side there, and are moved as one number.
+    // Arrange block `b` of a step if values are the first `dim` dimensions of the keys.  Two tokens of a dimension are
+    // adjacent in the keys and are moved as one number.
     static void arrange_keys(const Bf16 *keys, int dim, int b, Bf16 *to) {
         for (int64_t d = 0; d < dim; d += Lanes::width) {
             __m512i rows[Lanes::width];
@@ -42,8 +42,8 @@ struct PairValues {
         }
     }
 
-    // Pairs of tokens of [tokens.begin, tokens.end) of a step, for many queries: [dim / 32][64 pairs][32 dimensions][2].
-    // load(from, mask, token) reads some dimensions of one.
+    // Arrange the tokens [tokens.begin, tokens.end) of a step in pairs, for many queries:
+    // [dim / 32][64 pairs][32 dimensions][2].  load(from, mask, token) reads some dimensions of a token.
     template <class Load>
     [[gnu::always_inline]] static void arrange_pairs(const Piece &piece, Range tokens, Bf16 *to, Load load) {
         const int64_t dim = piece.dim;

@@ -1,6 +1,6 @@
 // Softmax weights of one query for the tokens of a step, rounded to BF16.
 //
-// Included once by each instruction set's file; nothing here has external linkage.
+// Each instruction set's file includes this once; nothing here has external linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -13,9 +13,9 @@
 namespace quire {
 namespace {
 
-// 2^x for x <= 0, as exact as BF16 can be: relative error below 9e-5, and 2^0 = 1.
+// 2^x for x <= 0, as exact as BF16 allows: the relative error is below 9e-5, and 2^0 = 1.
 [[gnu::always_inline]] inline __m512 rough_exponential2(__m512 x) {
-    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); // x less the integer below it
+    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); // x - floor(x)
     __m512 p = _mm512_set1_ps(0.07706704F);
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.22764499F));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69511679F));
@@ -23,8 +23,8 @@ namespace {
     return _mm512_scalef_ps(p, x);
 }
 
-// Overwrites the scores of tokens [begin, end), whole blocks, with their weights relative to `largest`, in half the space:
-// each score is read before its place is written.  Returns the sum.  Rounds::to_bf16(low, high): 32 numbers of BF16.
+// Replace the scores of tokens [begin, end), whole blocks, by their weights relative to `largest`, in half the space:
+// each score is read before its place is written.  Return the sum.  Rounds::to_bf16(low, high) gives 32 BF16 numbers.
 template <class Rounds>
 [[gnu::always_inline]] inline float weigh_scores(float *scores, int begin, int end, float largest) {
     auto *weights = reinterpret_cast<uint16_t *>(scores);

@@ -1,5 +1,5 @@
-// Activations to codes, 16 groups of 32 columns at a time: their scales and sums fill registers, so that what is done once
-// for a group is done for 16 by one instruction.  Bit by bit what quantize_group of matmul_tile.h gives.
+// Quantization of activations, 16 groups of 32 columns at a time: their scales and sums fill registers, so one
+// instruction does for 16 groups what is done once per group.  The bits are those of quantize_group in matmul_tile.h.
 #pragma once
 
 #include "kernels/avx512/code_lanes.h"
@@ -18,7 +18,7 @@ template <class Combine> __m512i over_parts(const __m512i *x, Combine combine) {
     return combine(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
 }
 
-// Numbers 4 p + r to places 4 r + p.
+// Move number 4 p + r to place 4 r + p.
 inline __m512i transposed(__m512i x) {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
 }
@@ -31,7 +31,7 @@ template <class Combine> __m512i over_numbers(const __m512i *x, Combine combine)
     return transposed(combine(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)));
 }
 
-// The bits of the largest magnitude of each group.  Bits of infinities and NaNs are larger than all others.
+// The bits of the largest magnitude of each group.  As integers, the bits of infinities and NaNs are the largest.
 inline __m512i largest_bits(const float *from) {
     const auto larger = [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); };
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -47,7 +47,7 @@ inline __m512i largest_bits(const float *from) {
     return over_numbers(of_four, larger);
 }
 
-// 8 groups to codes; the sums of their 16 halves.  What is not a number gets some code.
+// Write the codes of 8 groups and return the sums of their 16 halves.  NaN gets an arbitrary code.
 inline __m512i write_codes(const float *from, const float *inverse, int8_t *codes) {
     __m512i of_four[4];
     for (int i = 0; i < 4; ++i, from += register_bytes, codes += register_bytes) {

@@ -1,6 +1,6 @@
-// Transposition of numbers of 32 bits.
+// Transposition of 32-bit numbers.
 //
-// Included once by each instruction set's file; nothing here has external linkage.
+// Each instruction set's file includes this once; nothing here has external linkage.
 #pragma once
 
 #include <immintrin.h>

@@ -13,9 +13,9 @@ namespace {
 // Sizes for one step through the keys.
 constexpr int long_step_blocks = 8, long_step = long_step_blocks * block_tokens;
 
-// A list of memory to prefetch while other work goes on.  Blocks lie anywhere, so the hardware prefetcher does not find
-// them.  Its line fill buffers are few, so the list is prefetched a few lines at a time.
-class Ahead {
+// A list of memory to prefetch during other work.  Blocks are scattered, so the hardware does not prefetch them.  Line
+// fill buffers are few, so the list is prefetched a few lines at a time.
+class PrefetchList {
   public:
     void clear() { n_pieces_ = next_ = n_lines_ = 0; }
     void add(const uint16_t *piece, int64_t n) {
@@ -58,9 +58,9 @@ template <class Ask>
     }
 }
 
-// Arranges values from dimension d on, of `tokens` of a block, as [pairs of tokens][16 n dimensions][2], in the order in
-// which interleave() leaves these tokens' weights.  The block's other tokens become zeros.  If `asked`, marks in `strange`
-// the values that are not finite.  Calls `ask` for every two tokens.
+// Arranges values from dimension d on, of `tokens` of a block, as [pairs of tokens][16 n dimensions][2], in the order
+// in which interleave() leaves these tokens' weights.  The block's other tokens become zeros.  If `asked`, marks in
+// `strange` the values that are not finite.  Calls `ask` for every two tokens.
 template <int n, class Ask>
 [[gnu::always_inline]] inline void arrange_values(const uint16_t *from, int64_t dim, int64_t d, Range tokens,
                                                   uint16_t *to, bool asked, __mmask32 &strange, const Ask &ask) {
@@ -89,8 +89,8 @@ template <int n, class Ask>
     }
 }
 
-// The same for a latent cache, where the values are the first `dim` dimensions of the keys, [dimension][32 tokens].  Two
-// tokens of a dimension lie side by side there and are moved as one number.
+// Arranges values of a latent cache, which are the first `dim` dimensions of the keys, [dimension][32 tokens].  Two
+// tokens of a dimension are adjacent there and are moved as one number.
 template <int n, class Ask>
 [[gnu::always_inline]] inline void arrange_values_of_keys(const uint16_t *keys, int64_t dim, int64_t d, Range tokens,
                                                           uint16_t *to, bool asked, __mmask32 &strange,

@@ -1,7 +1,7 @@
-// Attention to a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone.  Queries and
-// weights are rounded to BF16.  Scores multiply 32 dimensions at a time, sums of values the 32 tokens of a block.
+// Attention with a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone.  Queries
+// and weights are rounded to BF16.  Scores multiply 32 dimensions at a time, sums of values the 32 tokens of a block.
 //
-// For a few queries, arranging keys and values for tiles takes longer than multiplying them without (VDPBF16PS).
+// For a few queries, arranging keys and values in tiles takes longer than multiplying them with VDPBF16PS.
 #include "kernels/avx512amx/query_attention.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
-// BF16 products in blocks of up to 32 rows and 32 output rows.  Every loaded tile is used in two products, so that loads
-// take less time than products.  Few rows use blocks of up to 16 rows and 64 output rows.  The instruction is AMX's
-// TDPBF16PS or its software model: see bf16_tiles.h.
+// BF16 products in blocks of up to 32 rows and 32 output rows.  Every loaded tile is used in two products, so that
+// loads take less time than products.  Few rows use blocks of up to 16 rows and 64 output rows.  The instruction is
+// AMX's TDPBF16PS or its software model: see bf16_tiles.h.
 #pragma once
 
 #include "kernels/avx512amx/bf16_tiles.h"
@@ -10,13 +10,14 @@ namespace quire {
 namespace {
 
 constexpr int64_t tile_bytes_bf16 = 1024;
-constexpr int64_t strip_bytes = 4 * 64; // one line of each of four tiles that lie side by side in memory
+constexpr int64_t strip_bytes = 4 * 64; // one line of each of four adjacent tiles
 constexpr int64_t steps_ahead = 2;
-// The ring holds the tiles of this many steps.  A tile is made this many steps before its product, so that it has reached
-// the cache by then.
+// The ring holds the tiles of this many steps.  A tile is made this many steps before its product, so that it has
+// reached the cache by then.
 constexpr int64_t made_steps = 8, made_ahead = 6;
 constexpr int64_t ring_bytes = made_steps * 2 * tile_bytes_bf16;
-// Few rows read the lines of four tiles side by side.  They prefetch this far ahead, from this many pages in turn.
+// Few rows read the lines of four adjacent tiles.  They prefetch `steps_ahead` steps ahead, interleaving this many
+// pages.
 constexpr int strip_log_pages = 2;
 constexpr int64_t strip_ahead_bytes = ahead_bytes << strip_log_pages;
 constexpr int64_t asked_bytes = 2 * tile_bytes_bf16; // prefetched with every step of two tiles
@@ -25,7 +26,7 @@ static_assert(asked_bytes == 8 * piece_bytes);
 // `locality`: 3 for the first-level cache, 2 for the second-level one.
 template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uint8_t *from, int64_t size_bytes) {
     for (int64_t i = 0; i < size_bytes; i += piece_bytes) {
-        const uint8_t *piece = in_turn(from + i, strip_log_pages);
+        const uint8_t *piece = page_interleaved(from + i, strip_log_pages);
         for (int64_t line = 0; line < piece_bytes; line += 64) __builtin_prefetch(piece + line, 0, locality);
     }
 }
@@ -33,21 +34,21 @@ template <int locality> [[gnu::always_inline]] inline void ask_in_turn(const uin
 // C [i][j] += A [i] x B [j] over some steps of 32 columns; i and j count tiles.
 struct BlockProduct {
     const uint8_t *a[2];
-    int64_t a_stride; // of a row, in bytes
+    int64_t a_stride; // bytes between rows
     const uint8_t *b[4];
-    int64_t b_stride, b_step; // of a pair of columns (64 or strip_bytes), of the next step's tile, in bytes
+    int64_t b_stride, b_step; // bytes between pairs of columns (64 or strip_bytes), and between the tiles of two steps
     int64_t n_steps;
     const float *from[2][4]; // whole tiles; null: zeros
     float *to[2][4];
-    int64_t to_stride[4]; // of a row, in bytes
-    const uint8_t *ask; // read later: asked_bytes of it are prefetched with every step; null: nothing
+    int64_t to_stride[4]; // bytes between rows
+    const uint8_t *ask; // read later, so every step prefetches asked_bytes of it; null: nothing
 };
 
-// Registers 0 to 3 hold C, 4 and 5 hold A, 6 and 7 hold B.  The object configures their shapes and resets them when it
-// goes.
+// Registers 0 to 3 hold C, 4 and 5 hold A, 6 and 7 hold B.  The constructor configures their shapes, and the destructor
+// resets them.
 class Bf16Blocks : TileInstructions {
   public:
-    explicit Bf16Blocks(int n_rows) { // of a tile of A, 1 to 16
+    explicit Bf16Blocks(int n_rows) { // rows per tile of A, 1 to 16
         const TileShapes shapes = bf16_shapes(n_rows, 2);
         asm volatile("ldtilecfg %0" ::"m"(shapes));
     }
@@ -59,8 +60,8 @@ class Bf16Blocks : TileInstructions {
         p.b_stride == 64 ? multiply_tiles<rows, columns, 64>(p) : multiply_tiles<rows, columns, strip_bytes>(p);
     }
 
-    // Starts from zeros.  make(step, j, to) makes the tiles of B one after the other, some steps before their products, so
-    // that its work overlaps with products.  `ring` has ring_bytes.
+    // Starts from zeros.  make(step, j, to) makes the tiles of B one after the other, some steps before their products,
+    // so that its work overlaps with products.  `ring` has ring_bytes.
     template <int rows, int columns, class Make>
     void multiply_made(const BlockProduct &p, uint8_t *ring, Make make) const {
         constexpr int64_t step_bytes = columns * tile_bytes_bf16;
@@ -89,7 +90,7 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // Multiplies one tile of A with four of B, whose lines lie side by side, and prefetches what is read soon.
+    // Multiplies one tile of A with four adjacent tiles of B, and prefetches the lines of later steps.
     void multiply_strip(const BlockProduct &p) const {
         begin<0, 0, 0>(p);
         begin<1, 0, 1>(p);
@@ -126,8 +127,9 @@ class Bf16Blocks : TileInstructions {
         store_all<rows, columns>(p);
     }
 
-    // Prefetches what the steps after the next one read, as neither 32 rows nor two tiles' columns stay in the first-level
-    // cache.  Does a little between any two tile instructions: doing it all at once takes a third longer.
+    // Prefetches for the steps after the next one, as neither 32 rows nor the columns of two tiles stay in the
+    // first-level cache.  Some lines are prefetched between any two tile instructions: all at once takes a third
+    // longer.
     template <int rows, int columns, int b_stride, bool asks>
     [[gnu::always_inline]] static void multiply_steps(const BlockProduct &p) {
         Operands at{p.a[0], p.a[1], p.b[0], p.b[1], p.a_stride, b_stride, p.b_step};

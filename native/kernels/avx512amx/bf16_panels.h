@@ -1,16 +1,17 @@
-// Products of BF16 rows with BF16 weights, or with weights that are converted to BF16.  Many rows go panel by panel: a panel
-// is some columns of all output rows of a part.  It stays in the second-level cache while all rows of the part are
-// multiplied with it, and sums wait in memory in between.  Up to 32 rows go tile by tile, and each tile is multiplied at
-// once.  All operations have the same order for one row and for many, however rows and output rows are divided.
+// Products of BF16 rows with BF16 weights, or with weights that are converted to BF16.  Many rows go panel by panel: a
+// panel is some columns of all output rows of a part.  It stays in the second-level cache while all rows of the part
+// are multiplied with it, and sums wait in memory in between.  Up to 32 rows go tile by tile, and each tile is
+// multiplied at once.  All operations have the same order for one row and for many, however rows and output rows are
+// divided.
 //
 // `Weights` is a class with
 // - columns_at_once(number of rows, first column): how many columns a panel has; the first is a multiple of 32;
 // - prepare(first column, columns, panel): make the panel's tiles, for the second operand;
 // - place(tile of 16 output rows, first column, columns, panel): where the tile of the first 32 columns is;
-// - if not are_made: ask_first(columns) for what the first tiles of so many columns read; read_after(tile, first column,
-//   columns): what to ask for while two tiles from `tile` on are multiplied for the first time, or null;
-// - are_made: whether all tiles have to be made; then also make_tile(tile of 16 output rows, step of 32 columns, where to),
-//   and ask_ahead(tile, step) for memory that is read some steps later.
+// - if not are_made: ask_first(columns), which prefetches for the first tiles of that many columns; read_after(tile,
+//   first column, columns), the memory to prefetch while two tiles from `tile` on are first multiplied, or null;
+// - are_made: true if tiles have to be made; then also make_tile(tile of 16 output rows, step of 32 columns, target),
+//   and ask_ahead(tile, step), which prefetches memory that is read some steps later.
 #pragma once
 
 #include "kernels/avx512amx/bf16_blocks.h"
@@ -114,8 +115,8 @@ template <class Blocks, class Weights> class PanelProduct {
         }
     }
 
-    // Multiplies all columns.  Each tile serves all rows at once: it is read from the first-level cache, and sums stay in
-    // registers.
+    // Multiplies all columns.  Each tile serves all rows at once: it is read from the first-level cache, and sums stay
+    // in registers.
     template <int rows> void make_and_multiply(const Blocks &blocks) const {
         int t = 0;
         for (; t + 1 < n_tiles_; t += 2) make_and_multiply<rows, 2>(blocks, t);

@@ -1,5 +1,5 @@
-// Products of BF16 tiles, C [rows][16] += A [rows][32] x B [16 pairs][16][2]: AMX's TDPBF16PS, or a software model of it,
-// so that the code around it can be tested on machines without AMX.
+// Products of BF16 tiles, C [rows][16] += A [rows][32] x B [16 pairs][16][2]: AMX's TDPBF16PS, or a software model of
+// it, so that the code around it can be tested on machines without AMX.
 //
 // The instruction sums the products of even columns and those of odd columns separately, each with fused multiply-adds.
 // It adds the two sums, then adds C.  Subnormal numbers count as zero, also in between (Intel's Software Developer's
@@ -20,12 +20,12 @@ constexpr int pair_columns = 32; // columns of one product
 // Products that add up in the same C.  All strides and steps are in bytes.
 struct TileProducts {
     const void *a;
-    int64_t a_stride; // of a row; 64 bytes of it are a step
+    int64_t a_stride; // between rows; a step takes 64 bytes of each
     const void *b;
-    int64_t b_stride, b_tile, b_step; // of a pair, of the B beside it, of the next step's
+    int64_t b_stride, b_tile, b_step; // between pairs, between adjacent B, between steps
     int64_t n_steps;
     float *c;
-    int64_t c_stride; // the C side by side are 64 bytes apart
+    int64_t c_stride; // between rows; adjacent C are 64 bytes apart
 };
 
 // For registers 0 to 3 as C, the next n_a, 1 or 2, as A, the others as B.
@@ -51,7 +51,7 @@ struct TileInstructions {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
     }
 
-    // Where the next step is read: 1 or 2 A, one below the other, and 1 or 2 B, side by side.  All strides are in bytes.
+    // The operands of the next step: 1 or 2 A, one below the other, and 1 or 2 adjacent B.  All strides are in bytes.
     struct Operands {
         const uint8_t *a0, *a1, *b0, *b1;
         int64_t a_stride, b_stride, b_step;
@@ -67,9 +67,9 @@ struct TileInstructions {
     // Adds one step to registers 0 to 3, with A in 4 and 5 and B in 6 and 7.  `more`: another step follows.
     //
     // Each register is loaded for the next step as soon as its last product has begun.  between(0) to between(7) run
-    // between tile instructions.  Both matter where another thread shares the core, which then looks less far ahead, and
-    // where a load right after a product stalls: with operands in the first-level cache a product takes 27 ns, with six
-    // other instructions in between 18 ns, and alone 16 ns.
+    // between tile instructions.  Both matter where another thread shares the core, which then looks less far ahead,
+    // and where a load right after a product stalls: with operands in the first-level cache a product takes 27 ns, with
+    // six other instructions in between 18 ns, and alone 16 ns.
     template <int rows, int columns, bool more, class Between>
     [[gnu::always_inline]] static void multiply_step(Operands &at, const Between &between) {
         add_product<0, 4, 6>();
@@ -90,7 +90,7 @@ struct TileInstructions {
         between(7);
         at.a1 += 64;
     }
-    // For where there is nothing to do in between.
+    // Fills the time between tile instructions if there is no other work.
     [[gnu::always_inline]] static void pause() { asm volatile("nop; nop; nop; nop; nop; nop"); }
 };
 

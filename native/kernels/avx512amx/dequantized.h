@@ -51,7 +51,7 @@ template <WeightFormat format> struct DequantizedWeights {
     }
 
   private:
-    static constexpr int halves = group_columns / From::scale_columns; // scales of a group
+    static constexpr int halves = group_columns / From::scale_columns; // scales per group
     static constexpr float too_much = 256.0F + From::zero_point;
     // A scale that is a power of two may be so large that 256 times it overflows.
     static constexpr bool any_size = From::layout.scales == ScaleForm::powers;

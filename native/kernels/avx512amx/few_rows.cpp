@@ -1,7 +1,7 @@
-// Products of few rows with tiles as they lie in memory.  Reading the weights is what takes the time.
+// Products of few rows with packed tiles, which are limited by reading the weights.
 //
-// All tiles of a strip are read side by side.  Several streams keep more lines of memory in flight than one stream does,
-// however far ahead that one is prefetched: Sapphire Rapids prefetches by pages, and each page only a few lines ahead.
+// All tiles of a strip are read in parallel.  Several streams keep more lines of memory in flight than one stream does,
+// however far ahead that one is prefetched: Sapphire Rapids prefetches per page, and only a few lines ahead in each.
 #include <atomic>
 
 #include "kernels/avx512vnni/vnni_lanes.h"
@@ -11,13 +11,13 @@ namespace quire {
 namespace {
 
 using L = VnniLanes;
-constexpr int few_rows = 8; // at a time
+constexpr int few_rows = 8; // rows multiplied at a time
 
 // Multiplies `n_rows` rows with all tiles of a part.
 template <WeightFormat format, int n_rows> class FewRows {
     using Weights = Packed<L, format>;
     static_assert(L::width == tile_rows);
-    // How many tiles have their products in registers at a time.  Where that is all of them, the sums are, too.
+    // The number of tiles that have their products in registers at a time.  If all tiles do, so do the sums.
     static constexpr int at_once = n_rows <= 4 ? strip_tiles : 2, n_blocks = strip_tiles / at_once;
     using Tiles = Block<L, Weights, n_rows, at_once>;
     static constexpr int group_bytes =
@@ -27,12 +27,12 @@ template <WeightFormat format, int n_rows> class FewRows {
     static_assert(ahead_chunks > 0);
 
   public:
-    // `next`: where the tiles that are read after these begin, from the end of these.
+    // `next`: the distance from the end of these tiles to the start of the tiles that are read next.
     static void run(const MatmulPart &part, int64_t row, int64_t next) {
         const RowBlock<n_rows> x(*part.x, row, Weights::scale_columns == 16);
         const int64_t n_chunks = part.weights->n_chunks(), tile_bytes = n_chunks * Weights::chunk_bytes;
         const uint8_t *tiles[strip_tiles];
-        // Only the matrix's last strip may have fewer tiles; what is computed beyond them is not stored.
+        // Only the last strip of a matrix may have fewer tiles; results beyond them are not stored.
         for (int t = 0; t < strip_tiles; ++t)
             tiles[t] = part.weights->data + (part.first_tile + (t < part.n_tiles ? t : 0)) * tile_bytes;
         typename Tiles::Sums sums[n_blocks];
@@ -56,7 +56,7 @@ template <WeightFormat format, int n_rows> class FewRows {
         for (int g = 0; g < Weights::chunk_groups; ++g) {
 #pragma GCC unroll 4
             for (int b = 0; b < n_blocks; ++b) {
-                // Keeping what the blocks share in registers would take those of their products.
+                // Keep the compiler from holding shared values in registers, which the products need.
                 if constexpr (n_blocks > 1) std::atomic_signal_fence(std::memory_order_seq_cst);
                 Tiles block{{}, x};
 #pragma GCC unroll 4
@@ -86,7 +86,7 @@ template <WeightFormat format> void multiply_rows(const MatmulPart &part) {
     int row = part.first_row;
     for (int left = (part.n_rows + few_rows - 1) / few_rows; left > 0; --left) {
         const int n_rows = (part.first_row + part.n_rows - row + left - 1) / left;
-        // From the tiles' ends back to their beginnings for the next rows, or on to the next strip.
+        // The next rows start again at the beginning of these tiles, otherwise the next strip follows.
         const int64_t next = left > 1 ? -tile_bytes : (strip_tiles - 1) * tile_bytes;
         multiply_block_of_few<format, few_rows>(n_rows, part, row, next);
         row += n_rows;

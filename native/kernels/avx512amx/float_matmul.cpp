@@ -1,12 +1,12 @@
-// Products of BF16 with BF16 by tiles, for one row and for many: any number of rows goes through the same instruction, so
-// that a row's bits depend on it alone.  AVX-512 takes weights of other types.
+// Products of BF16 by BF16 with tiles, for one row and for many: any number of rows uses the same instruction, so a
+// row's bits depend on it alone.  AVX-512 multiplies weights of other types.
 #include "kernels/avx512amx/bf16_panels.h"
 
 namespace quire {
 namespace {
 
-// Packed weights are tiles of 64 output rows in pairs of columns, which the instruction takes as its second operand as they
-// are.  Only the columns after the last whole 32 are copied, and padded with zeros.
+// Packed weights are tiles of 64 output rows in pairs of columns, which the instruction takes as its second operand
+// directly.  Only the columns after the last whole 32 are copied and padded with zeros.
 struct Bf16Weights {
     static constexpr bool are_made = false;
     const uint8_t *first;
@@ -27,8 +27,8 @@ struct Bf16Weights {
     }
     // Prefetches the first half of the first strip's columns.
     void ask_first(int64_t n) const { ask_in_turn<2>(first, n / pair_columns * asked_bytes); }
-    // The four tiles of a strip are multiplied two by two.  The first two prefetch the second half of the strip's columns,
-    // the others the first half of the next strip's.
+    // The four tiles of a strip are multiplied two by two.  The first two prefetch the second half of the strip's
+    // columns, the others the first half of the next strip's.
     const uint8_t *read_after(int tile, int64_t column, int64_t n) const {
         if (n < pair_columns) return nullptr;
         if (tile % 4 == 0) return pairs(tile / 4, column + n / 2);

@@ -1,6 +1,6 @@
-// Products of many rows by tiles, 16 rows at a time.  Few rows, and those left over, do without tiles: up to most_few_rows
-// go through few_rows.cpp, others as in avx512vnni.  The bits are the same: products of codes are exact in both, and both
-// scale and add them in the same order.
+// Products of many rows by tiles, 16 rows at a time.  Few rows and leftover rows do not use tiles: up to most_few_rows
+// go through few_rows.cpp, others through the code of avx512vnni.  The bits are the same, because products of codes are
+// exact and are scaled and added in the same order.
 #include "kernels/avx512amx/dequantized.h"
 #include "kernels/avx512amx/tile_registers.h"
 #include "kernels/matmul/matmul_tile.h"
@@ -14,13 +14,13 @@ struct TileLanes : CodeLanes {
     static constexpr int code_class(int) { return 255; }
 };
 
-// Multiplies 16 rows with one tile of 16 output rows.  The sums over the columns of one scale go from the tile registers to
-// memory while those of the next scale are computed.
+// Multiplies 16 rows with one tile of 16 output rows.  The sums over the columns of one scale go from the tile
+// registers to memory while those of the next scale are computed.
 template <template <int> class Tiles, class Weights> class TileBlock {
     using L = TileLanes;
     using Vec = L::Vec;
     static constexpr int k = Weights::scale_columns;
-    static constexpr int parts = group_columns / k; // of a group
+    static constexpr int parts = group_columns / k; // scales per group
     static constexpr int chunk_scales = Weights::chunk_groups * parts;
     static_assert(chunk_scales % 2 == 0 && Weights::zero_point == 0);
 
@@ -53,7 +53,7 @@ template <template <int> class Tiles, class Weights> class TileBlock {
         tiles.template multiply<slot>(x_.codes(row_) + i * k, stride_, codes, products_[slot]);
     }
 
-    // The same operations in the same order as Block::add of matmul_block.h.
+    // The operations and their order are those of Block::add in matmul_block.h.
     template <int slot> [[gnu::always_inline]] void add(int64_t i, Vec (&sums)[block_rows]) const {
         const Weights chunk = chunk_of(i);
         const int at = static_cast<int>(i % chunk_scales);
@@ -114,7 +114,7 @@ void quantize_as_vnni(const float *x, int64_t first, int64_t last, QuantizedRows
 template <template <int> class Tiles> void multiply_rows_by_tiles(const MatmulPart &part) {
     MatmulPart some = part;
     some.n_rows = part.n_rows / block_rows * block_rows;
-    // Up to this many rows read weights as they lie in memory, without unpacking.
+    // Up to this many rows read packed weights.
     if (part.n_rows <= few_packed_rows) some.n_rows = 0;
     if (some.n_rows > 0) multiply_any_by_tiles<Tiles>(some);
     some.first_row += some.n_rows;

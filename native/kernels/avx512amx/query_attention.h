@@ -1,15 +1,15 @@
-// The attention of a tile of queries to a BF16 cache, by products of tiles.  As in attention_tile.h, softmax is taken in one
-// pass over chunks, but with longer steps.  Queries go through a step 32 at a time: their data stays in the first-level
-// cache, and K and V of the step, arranged for products, stay in the second-level cache.
+// The attention of a tile of queries with a BF16 cache, by products of tiles.  As in attention_tile.h, softmax takes
+// one pass over each chunk, but with longer steps.  Queries go through a step 32 at a time: their data stays in the
+// first-level cache, and K and V of the step, arranged for products, stay in the second-level cache.
 //
-// Columns of products are in the order of interleave() (column_pairs.h): the tokens of a block in scores and weights, and
-// 32 dimensions at a time in sums, until a chunk ends.
+// Columns of products are in the order of interleave() (column_pairs.h): the tokens of a block in scores and weights,
+// and 32 dimensions at a time in sums, until a chunk ends.
 #pragma once
 
 #include "kernels/avx512amx/arranged_blocks.h"
-#include "kernels/avx512amx/query_states.h"
 #include "kernels/avx512amx/query_tiles.h"
 #include "kernels/avx512amx/query_weights.h"
+#include "kernels/avx512amx/tile_states.h"
 
 namespace quire {
 namespace {
@@ -17,9 +17,9 @@ namespace {
 static_assert(kv_chunk_tokens % long_step == 0);
 constexpr int group_queries = 32;
 constexpr int score_stride = long_step + lanes; // padded, so that rows do not all begin in one cache set
-constexpr int strip_dims = 64; // of V, arranged at a time
+constexpr int strip_dims = 64; // dimensions of V arranged at a time
 
-// Not the library's: see attention_kernels.h.
+// Not std::min, which has external linkage: see attention_kernels.h.
 inline int smaller(int a, int b) { return a < b ? a : b; }
 inline int larger(int a, int b) { return a > b ? a : b; }
 
@@ -51,9 +51,9 @@ template <class Tiles> class QueryAttention {
     }
 
   private:
-    // The queries that share blocks in a step, and what they see of them.
+    // The queries that share blocks in a step, and the tokens that any of them sees.
     struct Run {
-        Range queries, seen; // by any of them
+        Range queries, seen;
         const int32_t *table; // from the step's first block on
         int head; // one of the tile's
         bool is_ragged; // not all see the same tokens
@@ -98,7 +98,7 @@ template <class Tiles> class QueryAttention {
         return static_cast<const uint16_t *>(tile_.v_pool) + at * block_tokens * shape_.v_head_dim;
     }
 
-    // Prefetches the values of this run, and the keys that are read after it.
+    // Lists the memory to prefetch: the values of this run and the keys read after it.
     void find_ahead(int step, const Run &run) {
         const int64_t k_size = int64_t{block_tokens} * shape_.head_dim,
                       v_size = int64_t{block_tokens} * shape_.v_head_dim;
@@ -177,7 +177,7 @@ template <class Tiles> class QueryAttention {
         return group;
     }
 
-    // Whether the sums of the whole group begin here.  Where only some begin, those are set to zero.
+    // Sets is_fresh if all sums of the group start here.  If only some do, those are set to zero.
     void begin_sums(Group &group) {
         int n_begun = 0;
         for (int i = group.first; i < group.first + group.n; ++i) n_begun += states_.has_sums(i) ? 1 : 0;
@@ -189,7 +189,7 @@ template <class Tiles> class QueryAttention {
         }
     }
 
-    // Arranges a block's keys while those of the block before it are multiplied.
+    // Arranges a block's keys while the keys of the previous block are multiplied.
     void score(const Run &run, const Group &group, Group *before) {
         arrange_block(run, group.blocks.begin);
         for (int b = group.blocks.begin; b < group.blocks.end; ++b) {
@@ -251,7 +251,7 @@ template <class Tiles> class QueryAttention {
         if (group.first == run.queries.begin) is_sound = arrange_strip<n>(run, run.seen, d, values, run.is_ragged);
         float *sums = states_.sums(group.first) + d;
         if (is_sound) return add_values<n>(group.blocks, group.is_fresh, group.scores, values, sums);
-        // What a query does not see has weight zero, but zero times a value that is not finite is not zero.
+        // Invisible tokens have weight zero, but zero times a value that is not finite is not zero.
         Tiles::set_rows(1);
         for (int i = group.first; i < group.first + group.n; ++i) {
             arrange_strip<n>(run, seen_[i], d, own_, false);
@@ -277,7 +277,7 @@ template <class Tiles> class QueryAttention {
         is_fresh ? Tiles::template add<n, true>(products, ask) : Tiles::template add<n, false>(products, ask);
     }
 
-    // Arranges the dimensions from d on of these tokens' blocks.  If `asked`, returns whether all are finite.
+    // Arranges the dimensions from d on of these tokens' blocks.  If `asked`, returns true if all values are finite.
     template <int n> bool arrange_strip(const Run &run, Range tokens, int64_t d, uint16_t *to, bool asked) {
         __mmask32 strange = 0;
         for (int b = tokens.begin / block_tokens; b * block_tokens < tokens.end; ++b) {
@@ -299,15 +299,15 @@ template <class Tiles> class QueryAttention {
     const AttentionShape &shape_;
     TileSteps<long_step_blocks> steps_;
     int n_, step_ = 0; // the current step
-    int64_t dim_; // of a query: whole tiles
+    int64_t dim_; // dimensions of a query, padded to whole tiles
     TileStates states_;
-    float *scores_; // of the current group
+    float *scores_; // scores of the current group
     uint16_t *queries_; // times the factor
     // K and V of a step, arranged.  With one group of queries they hold two blocks and one strip only.
     uint16_t *keys_, *values_, *own_;
-    bool *is_sound_; // by strip: all values that some do not see are finite
-    uint32_t is_arranged_ = 0; // by block: its keys
-    Ahead ahead_;
+    bool *is_sound_; // per strip: all values that some queries do not see are finite
+    uint32_t is_arranged_ = 0; // bit per block: its keys are arranged
+    PrefetchList ahead_;
     int lines_a_key_step_ = 0, lines_with_keys_ = 0, lines_a_value_step_ = 0, lines_with_values_ = 0;
     Range seen_[max_tile_queries];
 };

@@ -1,5 +1,5 @@
-// Products of BF16 tiles for 1 to 32 rows at a time, over bf16_tiles.h.  More than 16 rows take two A, one below the other,
-// so that each tile of B is loaded once for two products.
+// Products of BF16 tiles for 1 to 32 rows at a time, on top of bf16_tiles.h.  More than 16 rows use two A, one below
+// the other, so that each tile of B is loaded once for two products.
 #pragma once
 
 #include "kernels/avx512/bf16_pairs.h"
@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-// With at most 16 rows as in bf16_shapes; with more, 0 and 1 are C of the first 16, 2 and 3 of the others, 4 and 5 are A, 6
-// and 7 are B.
+// Up to 16 rows use the registers like bf16_shapes.  With more, registers 0 and 1 are C of the first 16 rows, 2 and 3 C
+// of the others, 4 and 5 are A, 6 and 7 are B.
 constexpr TileShapes query_shapes(int n_rows) {
     if (n_rows <= 16) return bf16_shapes(n_rows, 1);
     TileShapes shapes = bf16_shapes(16, 2);
@@ -31,8 +31,8 @@ class QueryTileRegisters : TileInstructions {
         rows_ = 0;
     }
 
-    // Computes n C side by side (2 or 4), on top of what they hold or from zeros.  Calls other() in between, n_steps times
-    // or twice as often.
+    // Computes n adjacent C (2 or 4), starting from their contents or from zeros.  Calls other() in between, n_steps
+    // times or twice as often.
     template <int n, bool fresh, class Other>
     [[gnu::always_inline]] static void add(const TileProducts &p, Other other) {
         if (rows_ <= 16) return add_few<n, fresh>(p, other);

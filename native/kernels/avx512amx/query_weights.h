@@ -34,7 +34,7 @@ inline void cap_scores(float *scores, Range tokens, float soft_cap) {
     }
 }
 
-// As in attention_steps.h; `tokens` are whole blocks.
+// Adds the distance bias like add_bias() in attention_steps.h; `tokens` are whole blocks.
 inline void add_block_bias(const TileQuery &query, int first, float *scores, Range tokens) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
     const __m512i last = _mm512_set1_epi32(query.bias.n - 1);

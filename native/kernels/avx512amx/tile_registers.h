@@ -1,5 +1,5 @@
-// Products of byte tiles, C [16 rows][16] = A [16][k] x B [k / 4][16][4]: AMX's TDPBSSD, or a software model of it, so that
-// the code around it can be tested on machines without AMX.
+// Products of byte tiles, C [16 rows][16] = A [16][k] x B [k / 4][16][4]: AMX's TDPBSSD, or a software model of it, so
+// that the code around it can be tested on machines without AMX.
 //
 // Source: Intel's Software Developer's Manual, volume 2 (LDTILECFG, TILELOADD, TDPBSSD, TILESTORED).
 #pragma once
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int block_rows = 16; // rows of A and C
 
-// What LDTILECFG reads: for each of 8 registers the number of rows and the bytes of a row.
+// The operand of LDTILECFG: the number of rows and the bytes per row of each of 8 registers.
 struct alignas(64) TileShapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -30,9 +30,9 @@ constexpr TileShapes tile_shapes(int k) {
     return shapes;
 }
 
-// Configures this thread's tile registers while the object lives.  Afterwards they are as if never used, so that context
-// switches stay cheap and other users of tiles find them clean.  The compiler's own intrinsics are not used: they do not
-// tell it what memory they read.
+// Configures this thread's tile registers during the object's life.  The destructor resets them, which keeps context
+// switches cheap and leaves clean registers to other users.  Compiler intrinsics are not used, because they do not
+// declare the memory that they read.
 template <int k> class TileRegisters {
   public:
     TileRegisters() {
@@ -43,7 +43,7 @@ template <int k> class TileRegisters {
     TileRegisters(const TileRegisters &) = delete;
     TileRegisters &operator=(const TileRegisters &) = delete;
 
-    // `slot`, 0 or 1: products of both may be in flight at a time.
+    // `slot` is 0 or 1; products of both may be in flight at the same time.
     template <int slot>
     [[gnu::always_inline]] void multiply(const int8_t *a, int64_t stride, const uint8_t *b, int32_t *c) {
         const int64_t line = 64;

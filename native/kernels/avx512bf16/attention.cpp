@@ -1,6 +1,6 @@
-// Attention to a BF16 cache where VDPBF16PS is: queries and weights are rounded to BF16, too, and two dimensions (of
-// scores) or two tokens (of sums of values) are multiplied at a time, in the same order for one query and for many.  The
-// instruction counts subnormal numbers as zero.
+// Attention with a BF16 cache by VDPBF16PS.  Queries and weights are rounded to BF16, too.  Two dimensions (for scores)
+// or two tokens (for sums of values) are multiplied at a time, in the same order for one query and for many.  The
+// instruction treats subnormal numbers as zero.
 #include "kernels/avx512/pair_values.h"
 #include "kernels/avx512/pair_weights.h"
 
@@ -16,7 +16,7 @@ constexpr int width = PairLanes::width;
 constexpr int n_vectors = block_tokens / width;
 static_assert(n_vectors == 2, "a row of a block of K fills one register");
 
-// Two rows of up to 32 numbers: number j of both in lane j, of two registers.
+// Interleave two rows of up to 32 numbers: lane j of the two result registers has number j of both.
 [[gnu::always_inline]] inline void load_pairs(__m512i even, __m512i odd, __m512bh *pairs) {
     __m512i both[2];
     pair_up(even, odd, both);
@@ -24,7 +24,7 @@ static_assert(n_vectors == 2, "a row of a block of K fills one register");
     pairs[1] = reinterpret_cast<__m512bh>(both[1]);
 }
 
-// A pair of one query, for every lane.
+// Broadcast a pair of one query to every lane.
 [[gnu::always_inline]] inline __m512bh set_pair(const uint16_t *at) {
     int32_t pair;
     __builtin_memcpy(&pair, at, sizeof pair);
@@ -39,7 +39,7 @@ template <> class Keys<PairLanes, Bf16> {
 
     static int64_t block_elements(int dim) { return static_cast<int64_t>(dim) * block_tokens; }
 
-    // Up to whole registers, with zeros.
+    // Pad to whole registers with zeros.
     static void prepare(const Queries &queries, int i, const float *q, float factor) {
         auto *row = reinterpret_cast<uint16_t *>(queries.rows + i * queries.stride);
         for (int d = 0; d < queries.dim; d += width) {
@@ -78,7 +78,7 @@ template <> class Keys<PairLanes, Bf16> {
         } else {
             for (; d + 1 < head_dim; d += 2, at += 2 * block_tokens) add_pair(d, _mm512_loadu_si512(at + block_tokens));
         }
-        if (d < head_dim) add_pair(d, _mm512_setzero_si512()); // the last one of an odd number goes with a zero
+        if (d < head_dim) add_pair(d, _mm512_setzero_si512()); // an odd last dimension is paired with zero
 #pragma GCC unroll 16
         for (int i = 0; i < n; ++i) {
             Lanes::store(out + i * step_tokens, sum[i][0]);
@@ -143,7 +143,7 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
                 for (int j = 0; j < m; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], pairs[j], weight);
             }
         };
-        // Pairs of which only one token is seen are not those.
+        // Arranged pairs cannot be used if only one token of a pair is visible.
         const bool is_whole = piece.begin % 2 == 0 && piece.end % 2 == 0;
         if (n == most_queries && piece.arranged != nullptr && is_whole) {
             const Bf16 *at = piece.arranged + d * step_tokens + piece.begin * strip;
@@ -173,7 +173,7 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
         }
     }
 
-    // Pairs of tokens of a piece, m strips of each.
+    // Visit the pairs of tokens of a piece, m strips of each.
     template <int m, class Visit> [[gnu::always_inline]] static void each_pair(const Piece &piece, int d, Visit visit) {
         const int64_t dim = piece.dim;
         const __mmask32 mask = first_of_32(piece.dim - d - (m - 1) * strip);
@@ -186,7 +186,7 @@ template <> class Values<PairLanes, Bf16> : public PairValues {
             const char *next =
                 (b < last ? reinterpret_cast<const char *>(piece.blocks[b + 1]) : piece.next) + offset * 2;
             for (; t < stop; t += 2, values += 2 * dim, next += 4 * dim) {
-                // What a query does not see may be anything: no weight makes it zero.
+                // Invisible values may be NaN or infinite, and no weight turns these into zero.
                 const __mmask32 even = t < piece.begin ? 0 : mask, odd = t + 1 < piece.end ? mask : 0;
                 __m512bh pairs[2 * m];
 #pragma GCC unroll 4
@@ -210,7 +210,7 @@ void to_bf16(const float *from, uint16_t *to, int n) { avx512::attention_kernels
 
 } // namespace
 
-// Values are arranged once for a tile; with more queries yet, what is kept of them leaves the second-level cache.
+// Values are arranged once per tile; with more queries than this, their states would leave the second-level cache.
 constexpr int tile_queries = 128;
 
 const AttentionKernels avx512bf16::attention_kernels = {attend,  merge_tile<Lanes>, nullptr,

@@ -1,5 +1,5 @@
-// Products of BF16 with BF16 where VDPBF16PS is: two columns are multiplied at a time, in the same order for one row and
-// for many.  The instruction counts subnormal numbers as zero.
+// Products of BF16 by BF16 with VDPBF16PS: two columns are multiplied at a time, in the same order for one row and for
+// many.  The instruction treats subnormal numbers as zero.
 #include "kernels/avx512/lanes.h"
 #include "kernels/matmul/float_blocks.h"
 
@@ -23,7 +23,7 @@ struct PairColumns {
 #pragma GCC unroll 8
             for (int t = 0; t < n_registers; ++t) total[r][t] = sums.begin<Lanes>(r, t * Lanes::width);
         }
-        Ahead ahead = block.ahead;
+        PrefetchCursor ahead = block.ahead;
         for (int64_t k = 0; k < block.n_columns; k += 2, tile += 2 * float_tile_rows) {
             if constexpr (n_rows <= few_rows) {
                 ahead.next_lines<4>();

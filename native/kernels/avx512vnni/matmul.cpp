@@ -1,4 +1,4 @@
-// Products of unsigned 8-bit codes of weights with signed ones of activations: VPDPBUSD.
+// Products of unsigned codes of weights with signed codes of activations: VPDPBUSD.
 #include "kernels/avx512vnni/vnni_lanes.h"
 
 #include "kernels/avx512/quantize.h"

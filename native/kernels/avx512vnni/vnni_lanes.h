@@ -1,6 +1,6 @@
 // Products of codes by VPDPBUSD.
 //
-// Included by each instruction set's file; nothing here has external linkage.
+// Each instruction set's files include this; nothing here has external linkage.
 #pragma once
 
 #include "kernels/avx512/code_lanes.h"
@@ -12,8 +12,8 @@ struct VnniLanes : CodeLanes {
     static constexpr bool signed_codes = false;
     static constexpr int code_class(int) { return 255; }
     static constexpr BlockShape few{8, 1}, more{6, 2};
-    // Taking codes out of memory is done beside the products.  Scales of two levels are made again for each block of rows;
-    // where they are twice as many, few blocks make up for unpacking.
+    // Extracting codes overlaps with the products, but scales of two levels are computed again for each block of rows.
+    // With a scale per 16 columns there are twice as many, and unpacking pays off after a few blocks.
     static constexpr int max_packed_rows(const ChunkLayout &layout) {
         return layout.scale_columns == 16 ? few_packed_rows : layout.has_two_levels() ? 48 : any_rows;
     }

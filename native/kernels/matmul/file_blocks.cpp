@@ -5,8 +5,8 @@
 namespace quire {
 namespace {
 
-// Blocks of 32: an f16 scale; with minima an f16 minimum; with 5 bits the fifth ones in 4 bytes; then codes, two in a
-// byte, the first half of the block in the low bits.
+// Blocks of 32 columns: an f16 scale; an f16 minimum if the type has minima; with 5 bits, the fifth bits in 4 bytes;
+// then codes, two per byte, the first half of the block in the low bits.
 void read_small_blocks(const ChunkLayout &layout, const uint8_t *block, int64_t block_bytes, int n, RowChunk &to) {
     for (int i = 0; i < n; ++i, block += block_bytes) {
         const uint8_t *at = block;
@@ -33,8 +33,8 @@ void read_small_blocks(const ChunkLayout &layout, const uint8_t *block, int64_t 
     }
 }
 
-// Q4_K and Q5_K: f16 factors of scales and minima, 8 scales and 8 minima of 6 bits in 12 bytes, with 5 bits the fifth
-// ones in 32 bytes (bit i of byte k: group i, column k), then codes: byte k of 32 has column k of two groups.
+// Q4_K and Q5_K: f16 factors of scales and minima; 8 scales and 8 minima of 6 bits in 12 bytes; with 5 bits, the fifth
+// bits in 32 bytes (bit i of byte k: group i, column k); then codes (byte k of 32: column k of two groups).
 void read_k_block(const ChunkLayout &layout, const uint8_t *block, RowChunk &to) {
     to.factor = half_at(block);
     to.minimum_factor = half_at(block + 2);
@@ -121,7 +121,7 @@ void read_q2_k(const uint8_t *block, RowChunk &to) {
     to.minimum_factor = half_at(block + 82);
 }
 
-// Two codes in a byte, `n` columns, the first half of them in the low bits.
+// Read `n` codes, two per byte, the first half of them in the low bits.
 void read_pairs(const uint8_t *from, int n, uint8_t *codes) {
     for (int k = 0; k < n / 2; ++k) {
         codes[k] = from[k] & 15;
@@ -129,7 +129,7 @@ void read_pairs(const uint8_t *from, int n, uint8_t *codes) {
     }
 }
 
-// MXFP4: a byte of exponent, 32 codes.
+// MXFP4: an exponent of one byte and 32 codes.
 void read_mxfp4(const uint8_t *block, int n_blocks, RowChunk &to) {
     for (int i = 0; i < n_blocks; ++i, block += 17) {
         to.scales[static_cast<size_t>(i)] = block[0];
@@ -137,7 +137,7 @@ void read_mxfp4(const uint8_t *block, int n_blocks, RowChunk &to) {
     }
 }
 
-// NVFP4: 4 scales, of which 127 stands for zero, and 4 times 16 codes.
+// NVFP4: 4 scales (127 means zero), then 4 times 16 codes.
 void read_nvfp4(const uint8_t *block, RowChunk &to) {
     for (size_t i = 0; i < 4; ++i) {
         to.scales[i] = block[i] == 127 ? 0 : block[i] & 127;
@@ -156,7 +156,7 @@ void read_codebook(const ChunkLayout &layout, const uint8_t *from, RowChunk &to)
     CodebookBlock block;
     std::memcpy(&block, from, sizeof block);
     to.factor = block.factor;
-    const int least = -layout.zero_point; // what kernels add to it fits an unsigned code
+    const int least = -layout.zero_point; // so that kernels can add the zero point and get unsigned codes
     for (size_t i = 0; i < to.table.size(); ++i)
         to.table[i] = static_cast<int8_t>(std::clamp<int>(block.values[i], least, -least - 1));
     for (size_t i = 0; i < to.scales.size(); ++i) to.scales[i] = static_cast<uint8_t>(block.scales[i]);
@@ -167,7 +167,7 @@ void read_codebook(const ChunkLayout &layout, const uint8_t *from, RowChunk &to)
 
 void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to) {
     const ChunkLayout layout = chunk_layout(format);
-    // Columns behind the last: zero codes and scales, and zero activations.
+    // Columns after the last have zero codes and scales, and zero activations.
     to = {};
     switch (format) {
     case WeightFormat::q4_k:

@@ -1,4 +1,4 @@
-// Blocks of quantized weights as model files hold them, taken apart: formats of ggml (ggml-common.h, ggml-quants.c).
+// Decoding of quantized blocks in the form they have in model files: ggml's formats (ggml-common.h, ggml-quants.c).
 #pragma once
 
 #include <array>
@@ -9,26 +9,26 @@
 
 namespace quire {
 
-// Bytes of a block in a model file, and its columns.
+// The bytes of a block in a model file, and its columns.
 int64_t file_block_bytes(WeightFormat format);
 int64_t file_block_columns(WeightFormat format);
 
-// One chunk of one row: the codes, and what scales them, as the layout stores them.
+// One chunk of one row: the codes, scales and minima in the layout's form.
 struct RowChunk {
-    static constexpr int most_columns = 256, most_scales = 16; // of any layout
+    static constexpr int most_columns = 256, most_scales = 16; // the largest of all layouts
     std::array<uint8_t, most_columns> codes;
     std::array<uint16_t, most_scales> scales; // f16, or bytes
     std::array<uint16_t, most_scales> minima;
     uint16_t factor, minimum_factor; // f16
-    std::array<int8_t, 16> table;    // where the layout has one in each chunk; of a tile, one for all
+    std::array<int8_t, 16> table;    // if the layout has one per chunk; all rows of a tile share it
 };
 
-// A block of codebook_3 or codebook_4.  No file has such: it is what other types' blocks become before they are packed.
+// A block of codebook_3 or codebook_4.  No file has these: blocks of other types are converted to them before packing.
 struct CodebookBlock {
     static constexpr int columns = 256;
     uint16_t factor; // f16
     int8_t values[16]; // in the order of their codes
-    int8_t scales[16]; // as many as the layout has, in its unit
+    int8_t scales[16]; // as many as the layout has, in the layout's unit
     uint8_t codes[columns];
 };
 
@@ -38,7 +38,7 @@ inline uint16_t half_at(const uint8_t *at) {
     return bits;
 }
 
-// The chunk of a row whose first block is at `blocks`; behind its n_blocks, columns of zero codes and scales.
+// Read the chunk of a row whose first block is at `blocks`; columns after its n_blocks get zero codes and scales.
 void read_chunk(WeightFormat format, const uint8_t *blocks, int n_blocks, RowChunk &to);
 
 } // namespace quire

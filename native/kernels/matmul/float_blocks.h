@@ -1,7 +1,7 @@
-// How products with weights of 16 or 32 bits go through tiles: some columns at a time, which stay in the first-level
-// cache, for all rows, block by block.  Sums wait in scratch memory in between; that changes no bit of them.
+// The loops of products with weights of 16 or 32 bits: a few columns of a tile at a time, which stay in the first-level
+// cache, for all rows, block by block.  Sums are kept in scratch memory in between, which does not change their bits.
 //
-// Included once by each instruction set's file; nothing here has external linkage.
+// Each instruction set's file includes this once; nothing here has external linkage.
 #pragma once
 
 #include <cstring>
@@ -11,18 +11,18 @@
 namespace quire {
 namespace {
 
-// A block of so few rows is the only one, and the memory is what limits it.
+// Up to this many rows there is a single block, and memory bandwidth is the limit.
 constexpr int few_rows = 2;
 
-// What a block of rows reads beside the tile.
+// The inputs of a block of rows, other than the tile.
 template <class Value> struct ColumnBlock {
-    const Value *x; // of the first row
+    const Value *x; // activations of the first row
     int64_t x_stride, n_columns;
-    Ahead ahead; // a share of it for every column
+    PrefetchCursor ahead; // advanced for every column
 };
 
-// The sums of a block of rows with all output rows of a tile: what the columns before gave, [rows, float_tile_rows], or
-// null before the first ones; and where they go, which may be the same place.
+// The sums of a block of rows with all output rows of a tile: those of the previous columns, [rows, float_tile_rows],
+// or null for the first columns; and the output, which may be the same memory.
 struct BlockSums {
     const float *before;
     float *to;
@@ -34,7 +34,7 @@ struct BlockSums {
     BlockSums from(int i) const { return {before == nullptr ? nullptr : before + i, to + i, to_stride}; }
 };
 
-// Rows [row, end) in blocks of up to max_rows, about equally large.
+// Visit rows [row, end) in blocks of up to max_rows and about equal size.
 template <int max_rows, class Visit> void for_row_blocks(int row, int end, Visit visit) {
     for (int left = (end - row + max_rows - 1) / max_rows; left > 0; --left) {
         const int n = (end - row + left - 1) / left;
@@ -56,14 +56,15 @@ template <class Value> struct ActivationRows {
     int64_t stride;
 };
 
-// Columns::add<n>(block, tile, sums): up to Columns::max_rows rows times all output rows of a tile.  part.scratch holds
-// the sums, [rows, float_tile_rows]; the last columns' go to the result.
+// Columns::add<n>(block, tile, sums) multiplies n <= Columns::max_rows rows by all output rows of a tile.  The sums are
+// in part.scratch, [rows, float_tile_rows]; the last columns write to the result.
 template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationRows<typename Columns::X> rows) {
     using Weight = typename Columns::Weight;
     constexpr int64_t columns_at_once = 32768 / (float_tile_rows * static_cast<int64_t>(sizeof(Weight)));
     const int64_t n_in = part.weights->n_in, n_out = part.weights->n_out;
     const int end = part.first_row + part.n_rows;
-    // A single block of rows prefetches what it reads soon; of several, each prefetches a share of the next columns.
+    // A single block of rows prefetches what it reads next; of several blocks, each prefetches a share of the next
+    // columns.
     const bool once = part.n_rows <= Columns::max_rows;
     auto *kept = reinterpret_cast<float *>(part.scratch);
     for (int64_t t = part.first_tile; t < part.first_tile + part.n_tiles; ++t) {
@@ -79,7 +80,7 @@ template <class Columns> void multiply_tiles(const MatmulPart &part, ActivationR
             for_row_blocks<Columns::max_rows>(part.first_row, end, [&](int row, int n) {
                 const int64_t done = row - part.first_row;
                 const uint8_t *from = next + size_bytes * done / part.n_rows;
-                auto ahead = Ahead::in_steps(from, size_bytes * n / part.n_rows, n_columns);
+                auto ahead = PrefetchCursor::in_steps(from, size_bytes * n / part.n_rows, n_columns);
                 ahead.log_pages = part.log_pages;
                 BlockSums sums{k == 0 ? nullptr : kept + done * float_tile_rows, kept + done * float_tile_rows,
                                float_tile_rows};

@@ -1,7 +1,7 @@
-// Products with weights of 16 or 32 bits, as a template over the vector type of an instruction set: single precision,
-// one column after the other.
+// Products with weights of 16 or 32 bits in single precision, column by column, as a template over the vector type of
+// an instruction set.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include <type_traits>
@@ -11,14 +11,14 @@
 namespace quire {
 namespace {
 
-// How many registers of a column a block of rows takes: sums of more would not stay in registers.
+// The number of a column's registers that a block of rows takes at a time, so that all sums stay in registers.
 template <class L> constexpr int registers_of_column(int n_rows) {
     int n = float_tile_rows / L::width;
     while (n > 1 && n * n_rows > (L::registers >= 32 ? 24 : 12)) n /= 2;
     return n;
 }
 
-// L::width output rows of a column.
+// Load L::width output rows of a column.
 template <class L, class Value>
 [[gnu::always_inline]] inline typename L::Vec load_column(const Value *tile, int64_t k, int row) {
     if constexpr (std::is_same_v<Value, typename L::Bf16>) {
@@ -29,8 +29,8 @@ template <class L, class Value>
     }
 }
 
-// Columns [0, n_columns) of n_rows of x times n_registers * L::width output rows from `first` on, which is where `sums`
-// begin.
+// Multiply columns [0, n_columns) of n_rows of x by n_registers * L::width output rows from `first` on, the first of
+// `sums`.
 template <class L, class Value, int n_rows>
 [[gnu::always_inline]] inline void add_columns(const ColumnBlock<float> &block, const Value *tile, int first,
                                                const BlockSums &sums) {
@@ -44,7 +44,7 @@ template <class L, class Value, int n_rows>
 #pragma GCC unroll 16
         for (int t = 0; t < n_registers; ++t) total[r][t] = sums.begin<L>(r, t * L::width);
     }
-    Ahead ahead = block.ahead;
+    PrefetchCursor ahead = block.ahead;
     for (int64_t k = 0; k < block.n_columns; ++k) {
         if constexpr (n_rows <= few_rows && n_registers * L::width == float_tile_rows) {
             ahead.template next_lines<float_tile_rows *static_cast<int>(sizeof(Value)) / register_bytes>();

@@ -11,20 +11,21 @@ namespace quire {
 namespace {
 
 static_assert(strip_columns == strip_tiles * tile_rows);
-// Rows of one item at most, and fewer where they would not stay in the second-level cache beside a strip of weights;
-// multiples of the blocks of every instruction set.
+// The most rows of an item, and the step in which they are reduced until they fit in the second-level cache with a
+// strip of weights.  Both are multiples of the row blocks of every instruction set.
 constexpr int part_rows = 192, part_row_step = 48;
 constexpr int64_t part_bytes = 768 << 10;
-// By tiles of BF16, weights are made ready for all rows of an item, and so many strips of them use what is read of x.
+// BF16 by tiles: weights are converted for all rows of an item, and an item has this many strips, which share the rows
+// read.
 constexpr int tile_strips = bf16_part_tiles / strip_tiles, tile_row_step = 32;
-// Up to so many rows, weights are what takes the time, and long runs of them are read fastest.
+// Up to this many rows, reading weights dominates, and long runs of them are read fastest.
 constexpr int max_few_rows = few_packed_rows;
 static_assert(many_rows > few_packed_rows);
-// Yet a late worker should not delay the others for long: strips of a run, with that many rows or fewer.
+// The longest run for that many rows, in strips, so that a late worker does not delay the others for long.
 constexpr int64_t longest_run = 16;
 
-// Of a strip of tiles: codes of a byte, and a scale and a minimum of 4 bytes for every 16 columns.  Of one tile of
-// floats: sums.
+// For quantized weights, a strip of unpacked tiles: codes of one byte, and a scale and a minimum of 4 bytes per 16
+// columns.  For floats, the sums of one tile.
 size_t scratch_bytes(const PackedWeights &weights) {
     if (weights.is_float()) return part_rows * float_tile_rows * sizeof(float);
     const int64_t columns = (weights.n_in + 255) / 256 * 256;
@@ -83,11 +84,11 @@ void matrix_row(const Matrix &matrix, int64_t row, float *out) {
 
 namespace {
 
-// Some columns of a factor's result, for some rows.
+// A rectangle of a factor's result: some columns of some rows.
 struct Piece {
     int64_t first_column, end_column;
     int first_row, n_rows;
-    RowForm form; // of activations
+    RowForm form; // form of the activations
 };
 
 void multiply_packed(const KernelSet &kernels, const Factor &factor, const Piece &piece) {
@@ -151,7 +152,7 @@ void multiply(const KernelSet &kernels, const Factor &factor, const Piece &piece
 } // namespace
 
 int64_t product_cost_bytes(const Product &product) {
-    constexpr int64_t rows_for_free = 4; // about so many are computed in the time that reading takes
+    constexpr int64_t rows_for_free = 4; // about as many rows as are computed in the time of reading the weights
     int64_t size_bytes = 0;
     for (const Factor &factor : product.factors) size_bytes += factor.matrix->size_bytes();
     return size_bytes * (product.n_rows + rows_for_free - 1) / rows_for_free;
@@ -175,9 +176,9 @@ ProductItems::ProductItems(const KernelSet &kernels, const Product &product, int
     }
     n_row_parts_ = (product.n_rows + rows_ - 1) / rows_;
     n_items_ = static_cast<int>((n_units_ + n_together_ - 1) / n_together_) * n_row_parts_;
-    // What one part of the rows leaves of the weights to ask for is another worker's, if strips are handed out one by one.
+    // With several parts of rows, strips are handed out one by one, and the next strip is another worker's to prefetch.
     if (product.n_rows > max_few_rows && (n_row_parts_ > 1 || by_tiles())) return;
-    // Long runs first, short ones at the end, so that all workers end at about the same time.
+    // Long runs first, short ones last, so that all workers finish at about the same time.
     const int64_t longest = longest_run * max_few_rows / std::max(product.n_rows, max_few_rows);
     for (int64_t end = 0; end < n_units_;) {
         end += std::clamp<int64_t>((n_units_ - end) / (int64_t{3} * n_workers), 1, longest);
@@ -186,7 +187,7 @@ ProductItems::ProductItems(const KernelSet &kernels, const Product &product, int
     n_items_ = static_cast<int>(run_ends_.size());
 }
 
-// Whether all factors are multiplied by tiles of BF16.
+// True if all factors are multiplied as BF16 by tiles.
 bool ProductItems::by_tiles() const {
     return std::all_of(product_.factors.begin(), product_.factors.end(), [&](const Factor &factor) {
         return factor.matrix->form(product_.form_rows) == RowForm::bf16 &&
@@ -199,14 +200,14 @@ void ProductItems::run(int item) const {
         const auto i = static_cast<size_t>(item);
         return run_units({i == 0 ? 0 : run_ends_[i - 1], run_ends_[i]}, 0, product_.n_rows);
     }
-    // The rows of a part are read again and again, so they come first: weights are what changes.
+    // Consecutive items share the rows of a part, which are reused, and have different weights.
     const int64_t n_groups = (n_units_ + n_together_ - 1) / n_together_, unit = item % n_groups * n_together_;
     const int first_row = static_cast<int>(item / n_groups) * rows_;
     run_units({unit, std::min(unit + n_together_, n_units_)}, first_row, std::min(rows_, product_.n_rows - first_row));
 }
 
 void ProductItems::run_units(Units units, int first_row, int n_rows) const {
-    int64_t first = 0; // unit of the factor
+    int64_t first = 0; // first unit of the factor
     for (const Factor &factor : product_.factors) {
         const int64_t n = n_strips(factor.matrix->n_out);
         const int64_t begin = std::max(units.begin - first, int64_t{0}), end = std::min(units.end - first, n);

@@ -1,8 +1,8 @@
-// Some tiles of weights times some rows of activations, with all sums in registers.
+// The product of a few tiles of weights and a few rows of activations, with all sums in registers.
 //
-// L must have what packed_tile.h needs, and Products, which sums products of codes exactly.  Where there are
-// L::MatrixProducts, they multiply even numbers of rows.  The order of all floating-point operations
-// is the same everywhere, and so are the bits of the result.
+// L needs everything that packed_tile.h does, and Products, which sums products of codes exactly.  If it has
+// L::MatrixProducts, these multiply even numbers of rows.  The order of floating-point operations is the same on all
+// instruction sets, and so are the bits of the result.
 #pragma once
 
 #include "kernels/matmul/packed_tile.h"
@@ -10,11 +10,11 @@
 namespace quire {
 namespace {
 
-// What a block of rows reads of the activations.
+// The activations that a block of rows reads.
 template <int n_rows> struct RowBlock {
     const int8_t *codes[n_rows];
     const float *scales[n_rows];
-    // Of 16 columns each where scales are, else of 32.
+    // Sums per 16 columns if each 16 columns have a scale, otherwise per 32.
     const float *scaled_sums[n_rows];
     const int32_t *negated_sums[n_rows];
 
@@ -28,23 +28,23 @@ template <int n_rows> struct RowBlock {
     }
 };
 
-// Whether the instruction set multiplies matrices of codes.
+// True if the instruction set multiplies matrices of codes.
 template <class L>
 concept multiplies_matrices = requires { typename L::MatrixProducts; };
 
-// Some tiles times some rows.  Registers of a row of the result: tile by tile, part by part.
+// n_tiles tiles times n_rows rows.  The registers of a row of the result are ordered by tile, then by part.
 template <class L, class Weights, int n_rows, int n_tiles> struct Block {
     using Vec = typename L::Vec;
     using Bytes = typename L::Bytes;
     static constexpr int parts = tile_rows / L::width;
     static constexpr int n_registers = n_tiles * parts;
-    static constexpr int scale_parts = group_columns / Weights::scale_columns; // of a group
+    static constexpr int scale_parts = group_columns / Weights::scale_columns; // scales per group
 
     Weights weights[n_tiles];
     RowBlock<n_rows> x;
     using Sums = Vec[n_rows][n_registers];
 
-    // The columns of one scale: codes . x codes, exactly.
+    // Sum codes * x codes over the columns of one scale, exactly.
     [[gnu::always_inline]] inline void multiply_codes(int64_t group, int g, int half,
                                                       typename L::Ints (&totals)[n_rows][n_registers]) const {
         constexpr int n_steps = Weights::scale_columns / step_columns;
@@ -75,7 +75,7 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
         }
     }
 
-    // The same by products of matrices: two steps of output rows with those of two rows of activations.
+    // multiply_codes() with products of matrices: two steps of output rows times those of two rows of activations.
     [[gnu::always_inline]] inline void multiply_matrices(int64_t group, int g, int half,
                                                          typename L::Ints (&totals)[n_rows][n_registers]) const {
         constexpr int n_steps = Weights::scale_columns / step_columns;
@@ -105,7 +105,7 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
         }
     }
 
-    // What the weights' zero point adds to the products with a row.
+    // The initial sums, which subtract the zero point of the weights times the sum of a row's codes.
     [[gnu::always_inline]] inline typename L::Ints first_total(int64_t group, int half, int r) const {
         if constexpr (Weights::zero_point == 0) {
             return L::set_ints(0);
@@ -115,7 +115,7 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
         }
     }
 
-    // The columns of one scale: `sum` += scale * x scale * (codes . x codes).
+    // Add the columns of one scale: sum += scale * x scale * (codes . x codes).
     [[gnu::always_inline]] inline void add(int64_t group, int g, int half, Sums &sums) const {
         typename L::Ints totals[n_rows][n_registers];
         if constexpr (multiplies_matrices<L> && n_rows % 2 == 0) {
@@ -146,7 +146,7 @@ template <class L, class Weights, int n_rows, int n_tiles> struct Block {
         }
     }
 
-    [[gnu::always_inline]] inline void run(int64_t n_chunks, Ahead &ahead, Sums &sums) {
+    [[gnu::always_inline]] inline void run(int64_t n_chunks, PrefetchCursor &ahead, Sums &sums) {
 #pragma GCC unroll 16
         for (int r = 0; r < n_rows; ++r) {
 #pragma GCC unroll 16

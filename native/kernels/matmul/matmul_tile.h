@@ -1,9 +1,9 @@
-// Products of codes of weights with codes of activations: how a part is divided into blocks, and the codes themselves.
+// Products of codes: the division of a part into blocks, and the quantization of activations.
 //
-// L must have what matmul_block.h needs, and the shapes of blocks: `few` for so many rows at once, `more` for more of them
-// (both with tiles as they lie in memory; few.rows = 0: never), `unpacked` for more than max_packed_rows.
+// L needs everything that matmul_block.h does, and the shapes of blocks: `few` for up to few.rows rows (0: never),
+// `more` for more of them, both reading packed tiles, and `unpacked` for more than max_packed_rows.
 //
-// Included once by each instruction set's file, after its CodeLanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its CodeLanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/matmul/matmul_block.h"
@@ -11,25 +11,25 @@
 namespace quire {
 namespace {
 
-// Some tiles, one after the other, for some rows.
+// Contiguous tiles for some rows.
 struct TileRun {
     const uint8_t *first;
     int64_t n_tiles, n_chunks, first_tile;
 };
 
 template <class L, class Weights, int n_rows, int n_tiles>
-void multiply_block(const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
+void multiply_block(const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, PrefetchCursor &ahead) {
     Block<L, Weights, n_rows, n_tiles> block{{}, {*part.x, row, Weights::scale_columns == 16}};
-    typename Block<L, Weights, n_rows, n_tiles>::Sums sums; // not a member: it shall live in registers
+    typename Block<L, Weights, n_rows, n_tiles>::Sums sums; // not a member, so that it stays in registers
     for (int i = 0; i < n_tiles; ++i)
         block.weights[i].chunk = tiles.first + (t + i) * tiles.n_chunks * Weights::chunk_bytes;
-    Ahead own = ahead; // in registers, too
+    PrefetchCursor own = ahead; // a copy, to stay in registers, too
     block.run(tiles.n_chunks, own, sums);
     ahead = own;
     block.store(part, tiles.first_tile + t, row, sums);
 }
 
-// The fewest rows of a block where more than `above` rows are divided into blocks of up to `most`, about equally large.
+// The fewest rows a block can have if more than `above` rows are divided into about equal blocks of up to `most`.
 constexpr int least_rows(int above, int most) {
     int least = most;
     for (int n = above + 1; n <= above + most; ++n) {
@@ -39,9 +39,10 @@ constexpr int least_rows(int above, int most) {
     return least;
 }
 
-// Only blocks of `least` rows and more are compiled.
+// Multiply n_rows; only blocks of `least` rows and more are compiled.
 template <class L, class Weights, BlockShape shape, int least>
-void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row, Ahead &ahead) {
+void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int64_t t, int64_t row,
+                   PrefetchCursor &ahead) {
     if constexpr (shape.rows > least) {
         if (n_rows < shape.rows) {
             constexpr BlockShape fewer{shape.rows - 1, shape.tiles};
@@ -52,7 +53,7 @@ void multiply_rows(int n_rows, const MatmulPart &part, const TileRun &tiles, int
 }
 
 template <class L, class Weights, BlockShape shape, int least>
-void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, Ahead &ahead) {
+void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, PrefetchCursor &ahead) {
     int row = part.first_row;
     const int end = row + part.n_rows;
     for (int left = (part.n_rows + shape.rows - 1) / shape.rows; left > 0; --left) {
@@ -66,9 +67,10 @@ void multiply_all_rows(const MatmulPart &part, const TileRun &tiles, int64_t t, 
     }
 }
 
-// `above`: the part has more rows.  A tile that is left over is multiplied by smaller blocks: it is the last of a matrix.
+// Multiply all tiles of a part with more than `above` rows.  Tiles left over, at the end of a matrix, use smaller
+// blocks.
 template <class L, class Weights, BlockShape shape, int above>
-void multiply_tiles(const MatmulPart &part, const TileRun &tiles, Ahead ahead) {
+void multiply_tiles(const MatmulPart &part, const TileRun &tiles, PrefetchCursor ahead) {
     int64_t t = 0;
     for (; t + shape.tiles <= tiles.n_tiles; t += shape.tiles)
         multiply_all_rows<L, Weights, shape, least_rows(above, shape.rows)>(part, tiles, t, ahead);
@@ -83,12 +85,12 @@ template <BlockShape shape> constexpr int64_t blocks_of(int64_t n_rows, int64_t 
     return (n_rows + shape.rows - 1) / shape.rows * ((n_tiles + shape.tiles - 1) / shape.tiles);
 }
 
-// Tiles as they lie in memory.
+// Multiply packed tiles.
 template <class L, WeightFormat format, BlockShape shape, int above> void multiply_packed(const MatmulPart &part) {
     using From = Packed<L, format>;
     const int64_t n_chunks = part.weights->n_chunks(), tile_bytes = n_chunks * From::chunk_bytes;
     const uint8_t *first = part.weights->data + part.first_tile * tile_bytes;
-    // With several blocks of rows, each prefetches a share of the next tiles.
+    // If there are several blocks of rows, each prefetches a share of the next tiles.
     const int64_t n_blocks = blocks_of<shape>(part.n_rows, part.n_tiles);
     const bool once = shape.tiles == 1 && n_blocks == part.n_tiles;
     constexpr bool is_byte = From::layout.code_bits == 8;
@@ -97,11 +99,12 @@ template <class L, WeightFormat format, BlockShape shape, int above> void multip
                                                                : codes_ahead_bytes);
     const int64_t n_times = n_blocks * n_chunks * (From::chunk_groups / asking_groups);
     const bool is_foreseen = part.n_rows == 1 && !is_byte;
-    const auto ahead = is_foreseen ? Ahead{} : Ahead::in_steps(at, part.n_tiles * tile_bytes, n_times);
+    const auto ahead =
+        is_foreseen ? PrefetchCursor{} : PrefetchCursor::in_steps(at, part.n_tiles * tile_bytes, n_times);
     multiply_tiles<L, From, shape, above>(part, {first, part.n_tiles, n_chunks, part.first_tile}, ahead);
 }
 
-// All tiles of the part, unpacked to its scratch memory.
+// Unpack all tiles of the part to its scratch memory.
 template <class L, WeightFormat format> TileRun unpack_tiles(const MatmulPart &part) {
     using From = Packed<L, format>;
     using To = UnpackedOf<L, format>;
@@ -116,11 +119,11 @@ template <class L, WeightFormat format> TileRun unpack_tiles(const MatmulPart &p
 
 template <class L, WeightFormat format> void multiply_unpacked(const MatmulPart &part) {
     const TileRun unpacked = unpack_tiles<L, format>(part);
-    // The next strip, while this one is multiplied.
+    // Prefetch the next strip while this one is multiplied.
     const int64_t strip_bytes = part.n_tiles * part.weights->tile_bytes();
     const auto ahead =
-        Ahead::in_steps(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes, strip_bytes,
-                        blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
+        PrefetchCursor::in_steps(part.weights->data + part.first_tile * part.weights->tile_bytes() + strip_bytes,
+                                 strip_bytes, blocks_of<L::unpacked>(part.n_rows, part.n_tiles) * unpacked.n_chunks);
     multiply_tiles<L, UnpackedOf<L, format>, L::unpacked, L::max_packed_rows(chunk_layout(format))>(part, unpacked,
                                                                                                     ahead);
 }
@@ -140,7 +143,7 @@ template <class L> void multiply_any(const MatmulPart &part) {
     with_format(part.weights->format, [&]<WeightFormat format>() { multiply<L, format>(part); });
 }
 
-// A group of 32 activations to codes.  `from` is null behind the last column.
+// Quantize a group of 32 activations; `from` is null after the last column.
 template <class L> void quantize_group(const float *from, const QuantizedRows &to, int64_t row, int64_t group) {
     constexpr int n = group_columns / L::width;
     typename L::Vec x[n], largest = L::set(0.0F), finite = L::set(0.0F);
@@ -150,9 +153,9 @@ template <class L> void quantize_group(const float *from, const QuantizedRows &t
         finite = L::add(finite, L::mul(x[i], L::set(0.0F)));
     }
     float scale = L::largest(largest) / 127.0F;
-    // The maximum passes over what is not a number; a row that has such a column must not look sound.
+    // The maximum ignores NaN, but a row with NaN must not get finite results.
     if (!(L::total(finite) == 0.0F)) scale = __builtin_nanf("");
-    // Below the normal numbers the inverse overflows; such columns count as zero.
+    // The inverse of a subnormal scale overflows, so such columns count as zero.
     const typename L::Vec inverse = L::set(scale > 1e-37F ? 1.0F / scale : 0.0F);
     int32_t sums[2] = {0, 0};
     for (int i = 0; i < n; ++i) {

@@ -1,11 +1,11 @@
-// Tiles of codes of weights, as they lie in memory and unpacked, as templates over the vector type of an instruction set:
-// see packed_weights.h for the layout.  The 16 output rows of a tile lie in `parts` registers side by side.
+// Packed and unpacked tiles of quantized weights, as templates over the vector type of an instruction set; see
+// packed_weights.h for the layout.  The 16 output rows of a tile take `parts` registers.
 //
-// What L, an instruction set's CodeLanes, has beside its Lanes: Bytes and Ints (a register of them) and the operations
-// below.  Where L::signed_codes, codes of 8 bits are multiplied as signed numbers, with 128 taken off; all others are
+// L is an instruction set's CodeLanes.  In addition to its Lanes it has Bytes and Ints, registers of these, and the
+// operations below.  If L::signed_codes, codes of 8 bits are multiplied as signed numbers, minus 128; all others are
 // unsigned.
 //
-// Included by each instruction set's file, after its CodeLanes; nothing here has external linkage.
+// Each instruction set's file includes this after its CodeLanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/prefetch.h"
@@ -13,13 +13,13 @@
 namespace quire {
 namespace {
 
-// Whether the instruction set has tables of 16 bytes.  Others look up many codes at a time, when they are unpacked.
+// True if the instruction set looks up bytes in a table of 16.  Others look up many codes at a time, when unpacking.
 template <class L>
 concept looks_up_bytes = requires(typename L::Bytes codes) { L::looked_up(nullptr, 0, codes); };
 
 constexpr bool is_signed_code(bool signed_codes, int max_code) { return signed_codes && max_code == 255; }
 
-// Weights of a tile as they lie in memory.  `p` is the part of the 16 rows.
+// The packed weights of a tile; `p` is the part of the 16 rows.
 template <class L, WeightFormat format> struct Packed {
     using Bytes = typename L::Bytes;
     using Vec = typename L::Vec;
@@ -39,7 +39,7 @@ template <class L, WeightFormat format> struct Packed {
         return L::load_bytes(chunk + at + p * L::width * step_columns);
     }
     static constexpr bool looks_up_later = layout.has_table() && !looks_up_bytes<L>;
-    // The codes of a step of the chunk's group g; where looks_up_later, the places of their values in the table.
+    // The codes of a step in group g of the chunk; if looks_up_later, they are still indices into the table.
     [[gnu::always_inline]] Bytes codes(int g, int step, int p) const {
         const Bytes all = bytes(layout.low_at(g, step), p);
         if constexpr (layout.code_bits == 8) {
@@ -63,7 +63,7 @@ template <class L, WeightFormat format> struct Packed {
         const Vec all = halves(chunk + layout.factors_at() + (which * tile_rows + p * L::width) * 2);
         return layout.unit == 1.0F ? all : L::mul(all, L::set(layout.unit));
     }
-    // i: which scale of the chunk.
+    // `i` is the index of the scale in the chunk.
     [[gnu::always_inline]] Vec scale(int i, int p) const {
         const uint8_t *at = chunk + layout.scale_at(i) + p * L::width * (layout.scale_bytes() / tile_rows);
         if constexpr (layout.scales == ScaleForm::halves) return halves(at);
@@ -76,7 +76,7 @@ template <class L, WeightFormat format> struct Packed {
             return L::mul(factors(0, p), L::to_floats(L::low_nibbles(L::widen_bytes(at))));
         return L::mul(factors(0, p), L::to_floats(L::widen_bytes(at)));
     }
-    // What is added; two levels subtract it.
+    // The number to add; scales of two levels subtract their minima.
     [[gnu::always_inline]] Vec minimum(int i, int p) const {
         const uint8_t *at = chunk + layout.minimum_at(i) + p * L::width * (layout.scale_bytes() / tile_rows);
         if constexpr (layout.scales == ScaleForm::halves) return halves(at);
@@ -87,8 +87,9 @@ template <class L, WeightFormat format> struct Packed {
     }
 };
 
-// Weights of a tile, unpacked once for many rows: codes of a byte, then scales, then minima, as floats.  Without minima
-// the zero point is in the middle of what codes may be, up to largest_code, so that a few such types serve all formats.
+// The weights of a tile, unpacked once for many rows: codes of one byte, then scales, then minima, both as floats.
+// Without minima, the zero point is in the middle of the range of codes up to largest_code, so a few types serve all
+// formats.
 template <class L, int columns_of_scale, bool minima, int largest_code> struct Unpacked {
     using Bytes = typename L::Bytes;
     using Vec = typename L::Vec;
@@ -119,7 +120,7 @@ template <class L, WeightFormat format>
 using UnpackedOf = Unpacked<L, chunk_layout(format).scale_columns, chunk_layout(format).has_minima,
                             L::code_class(chunk_layout(format).max_code())>;
 
-// A chunk of the file's to chunks of `Unpacked`.
+// Unpack a packed chunk to chunks of `Unpacked`.
 template <class L, WeightFormat format> void unpack_chunk(const Packed<L, format> &from, uint8_t *to) {
     using To = UnpackedOf<L, format>;
     constexpr int parts = tile_rows / L::width;

@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Whether a product that goes through a chunk's columns meets its lines from front to back, without a gap.
+// True if a product that goes through a chunk's columns reads its cache lines in order and without gaps.
 constexpr bool is_read_in_order(const ChunkLayout &layout) {
     int last = layout.has_two_levels() ? layout.factors_at() / register_bytes : -1;
     bool in_order = true;
@@ -43,7 +43,7 @@ void merge(uint8_t *at, uint32_t bytes) {
     std::memcpy(at, &there, sizeof there);
 }
 
-// The four codes of a step at a time, a byte each.
+// Write a row's codes to a chunk, a step of four codes at a time.
 template <WeightFormat format> void write_codes(const RowChunk &from, int row, uint8_t *chunk) {
     constexpr ChunkLayout layout = chunk_layout(format);
     constexpr uint32_t each = 0x01010101U, low_mask = each * ((1U << layout.low_bits()) - 1),
@@ -116,7 +116,7 @@ float small_number(ScaleForm form, uint8_t byte) {
     }
 }
 
-// Scale i of a row.
+// Scale `i` of a row.
 template <WeightFormat format> float scale_at(const uint8_t *chunk, int i, int lane_row) {
     constexpr ChunkLayout layout = chunk_layout(format);
     const uint8_t *scales = chunk + layout.scale_at(i);
@@ -126,7 +126,7 @@ template <WeightFormat format> float scale_at(const uint8_t *chunk, int i, int l
     return half_to_float(half_at(chunk + layout.factors_at() + lane_row * 2)) * layout.unit * small;
 }
 
-// What is added to the values of a scale.
+// The minimum that belongs to scale `i`, which is added to its values.
 template <WeightFormat format> float minimum_at(const uint8_t *chunk, int i, int lane_row) {
     constexpr ChunkLayout layout = chunk_layout(format);
     const uint8_t *minima = chunk + layout.minimum_at(i);
@@ -137,7 +137,7 @@ template <WeightFormat format> float minimum_at(const uint8_t *chunk, int i, int
     return -(factor * static_cast<float>(small));
 }
 
-// To the nearest, ties to even.
+// Round F16 to the nearest BF16, ties to even.
 uint16_t half_to_bf16(uint16_t half) {
     const float value = half_to_float(half);
     uint32_t bits;
@@ -152,7 +152,7 @@ void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, u
     auto *values = reinterpret_cast<Value *>(to);
     const int64_t first = tile * float_tile_rows, n = std::min<int64_t>(float_tile_rows, packed.n_out - first);
     std::memset(to, 0, static_cast<size_t>(packed.tile_bytes()));
-    // Some columns at a time, so that both sides stay in the first-level cache.
+    // A few columns at a time, so that both sides stay in the first-level cache.
     constexpr int64_t run = 32;
     for (int64_t begin = 0; begin < packed.n_in; begin += run) {
         const int64_t end = std::min(begin + run, packed.n_in);
@@ -164,7 +164,7 @@ void transpose(const PackedWeights &packed, const uint8_t *rows, int64_t tile, u
 }
 
 void pack_float_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to) {
-    // Looked up: there are few halves, and conversion by itself takes longer than reading a file.
+    // A lookup table: there are few F16 numbers, and converting each one takes longer than reading the file.
     static const std::vector<uint16_t> rounded = [] {
         std::vector<uint16_t> table(65536);
         for (size_t half = 0; half < table.size(); ++half) table[half] = half_to_bf16(static_cast<uint16_t>(half));

@@ -1,22 +1,22 @@
-// Weights of matrix products, rearranged for one layout that serves one row and many.
+// The packed layout of weights, which products of one row and of many rows share.
 //
-// A tile holds 16 output rows of a matrix [n_out, n_in]; the last one is filled up with zeros.  A tile is a sequence of
-// chunks of 64 or 256 columns, each a multiple of 64 bytes.  Everything lies in the order in which a product reads it,
-// because hardware prefetchers follow sequential reads, and deliver data three times as fast as software prefetches of
-// single lines do (Zen 4).
+// A tile holds 16 output rows of a matrix [n_out, n_in]; the last tile is padded with zeros.  A tile is a sequence of
+// chunks of 64 or 256 columns, each a multiple of 64 bytes.  Everything is in the order in which a product reads it,
+// because hardware prefetchers follow sequential reads and deliver data three times as fast as software prefetches of
+// single lines (Zen 4).
 //
-// A chunk begins with its factors, where scales have two levels.  Then come sections of 64 columns, or more where their
-// scales would not fill 64 bytes: scales, minima, and codes.  Codes stand in groups of 32 columns and, in a group, in steps
-// of 4 columns: [step][output row][column of the step], so that one register of 64 bytes holds a step of all 16 rows.
-// Smaller codes share registers: bits of 8 / n steps lie beside each other where n bits of each are stored.  Those are the
-// low 4 of codes of 4 to 6 bits, the low 2 of 2 and 3 bits, and what is left as high bits: a register of these goes before
-// the low ones of the same steps.
+// If scales have two levels, a chunk starts with its factors.  Then come sections of 64 columns, or more if the scales
+// of 64 would not fill 64 bytes.  A section has scales, minima and codes.  Codes are in groups of 32 columns and,
+// within a group, in steps of 4 columns: [step][output row][column of the step], so one register of 64 bytes holds a
+// step of all 16 rows.  Smaller codes share registers: if n bits of each are stored, the bits of 8 / n steps are next
+// to each other.  Codes of 4 to 6 bits store their low 4 bits, codes of 2 and 3 bits their low 2.  The remaining high
+// bits come first: one register of them precedes the low bits of the same steps.
 //
-// A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].  Where tables differ from matrix
-// to matrix, each chunk has its own behind the factors.
+// A value is scale * (code - zero_point), scale * code - minimum, or scale * table[code].  If tables differ between
+// matrices, each chunk has its own after the factors.
 //
-// Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row], but BF16, of which two columns are
-// multiplied at a time: [column / 2][output row][2], an odd number of columns being filled up with zeros.
+// Weights of 16 or 32 bits have tiles of 64 output rows: [column][output row].  BF16 is multiplied two columns at a
+// time and has [column / 2][output row][2], where an odd number of columns is padded with zeros.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ enum class WeightFormat {
     nvfp4,
     q2_0,
     codebook_3, // any 8 values from -64 to 63
-    codebook_4, // any 16 values of a byte: the layout of iq4_xs, which is one of them
+    codebook_4, // any 16 values of one byte; the layout of iq4_xs, which is a special case
 };
 inline constexpr WeightFormat last_format = WeightFormat::codebook_4;
 
@@ -55,35 +55,34 @@ inline constexpr int step_columns = 4;
 inline constexpr int group_steps = group_columns / step_columns;
 inline constexpr int register_bytes = 64;
 
-// How scales are stored, and with them minima.  Bytes of three kinds are small integers, times an f16 factor for each
-// chunk and row ("two levels").
+// The storage of scales and minima.  In "two levels", they are small integers times an f16 factor per chunk and row.
 enum class ScaleForm {
     halves, // f16
     bytes, // uint8, two levels
     signed_bytes, // int8, two levels
     nibbles, // a scale in the low 4 bits and a minimum in the high ones, two levels
-    powers, // a byte e: 2^(e - 128)
-    minifloats, // half of a number with 4 bits of exponent and 3 of fraction
+    powers, // a byte e, for 2^(e - 128)
+    minifloats, // half the value of a number with 4 bits of exponent and 3 of fraction
 };
 
-// What codes of 4 bits stand for where that is not a line: IQ4_NL and IQ4_XS; MXFP4 and NVFP4 (in halves).
+// The values of codes of 4 bits in IQ4_NL and IQ4_XS; in MXFP4 and NVFP4 (in units of 1/2).
 inline constexpr int8_t uneven_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-// What codes stand for.  Not a pointer: under the sanitizers GCC takes no comparison of one for a constant.
+// The values of codes.  It is not a pointer, because with sanitizers GCC does not treat comparing one as a constant.
 enum class CodeValues { lines, uneven, float4, in_chunk };
 
-// Where things lie in a chunk, in bytes from its begin.  All is inlined: kernels shall have constants, and what one
-// instruction set's file compiles must not serve others.
+// The places of a chunk's parts, in bytes from its start.  Everything is inlined so that kernels have constants, and so
+// that no instruction set uses the code compiled for another one.
 struct ChunkLayout {
-    int columns; // 64, or 256 where blocks of the file are that long
+    int columns; // 64, or 256 if the file's blocks are that long
     int code_bits; // 2, 3, 4, 5, 6 or 8
     int scale_columns; // columns that share a scale: 32 or 16
-    int zero_point; // 0 where there are minima
+    int zero_point; // 0 if there are minima
     ScaleForm scales;
-    bool has_minima = false; // of one per scale
-    CodeValues values = CodeValues::lines; // else a table of 16, to which zero_point is added
-    float unit = 1.0F; // of signed_bytes: a power of two
+    bool has_minima = false; // one per scale
+    CodeValues values = CodeValues::lines; // otherwise a table of 16, to which zero_point is added
+    float unit = 1.0F; // for signed_bytes: a power of two
 
     [[gnu::always_inline]] constexpr bool has_two_levels() const {
         return scales == ScaleForm::bytes || scales == ScaleForm::signed_bytes || scales == ScaleForm::nibbles;
@@ -93,23 +92,23 @@ struct ChunkLayout {
         if (values == CodeValues::in_chunk) return reinterpret_cast<const int8_t *>(chunk + table_at());
         return values == CodeValues::uneven ? uneven_values : float4_values;
     }
-    [[gnu::always_inline]] constexpr int max_code() const { // after the table, with zero_point
+    [[gnu::always_inline]] constexpr int max_code() const { // after looking up and adding zero_point
         return !has_table() ? (1 << code_bits) - 1 : zero_point == 128 ? 255 : 2 * zero_point - 1;
     }
     [[gnu::always_inline]] constexpr int low_bits() const { return code_bits == 8 ? 8 : code_bits <= 3 ? 2 : 4; }
     [[gnu::always_inline]] constexpr int high_bits() const { return code_bits - low_bits(); }
     [[gnu::always_inline]] constexpr int n_scales() const { return columns / scale_columns; }
 
-    // Steps that share a register.
+    // The number of steps that share a register.
     [[gnu::always_inline]] constexpr int low_steps() const { return 8 / low_bits(); }
     [[gnu::always_inline]] constexpr int high_steps() const { return high_bits() == 0 ? group_steps : 8 / high_bits(); }
-    // A register of high bits, if any, and those of the low bits of the same steps.
+    // A set is a register of high bits, if there are any, and the registers of low bits of the same steps.
     [[gnu::always_inline]] constexpr int set_bytes() const {
         return ((high_bits() == 0 ? 0 : 1) + high_steps() / low_steps()) * register_bytes;
     }
     [[gnu::always_inline]] constexpr int group_bytes() const { return group_steps / high_steps() * set_bytes(); }
 
-    // Of all output rows.
+    // Bytes of a section's scales, for all output rows.
     [[gnu::always_inline]] constexpr int scale_bytes() const {
         return tile_rows * (scales == ScaleForm::halves ? 2 : 1);
     }
@@ -131,7 +130,7 @@ struct ChunkLayout {
     [[gnu::always_inline]] constexpr int section_bytes() const {
         return section_head_bytes() + section_groups() * group_bytes();
     }
-    // f16 [16] of scales, [16] of minima, or in their place a table
+    // f16 [16] for scales, then [16] for minima or a table
     [[gnu::always_inline]] constexpr int factors_at() const { return 0; }
     [[gnu::always_inline]] constexpr int table_at() const { return factors_at() + tile_rows * 2; }
     [[gnu::always_inline]] constexpr int section_at(int i) const {
@@ -145,7 +144,7 @@ struct ChunkLayout {
     [[gnu::always_inline]] constexpr int minimum_at(int i) const {
         return scale_at(i) + (has_bytes_of_minima() ? section_scales() * scale_bytes() : 0);
     }
-    [[gnu::always_inline]] constexpr int high_at(int group, int step) const { // where the step's set begins
+    [[gnu::always_inline]] constexpr int high_at(int group, int step) const { // the start of the step's set
         return section_at(group / section_groups()) + section_head_bytes() + group % section_groups() * group_bytes() +
                step / high_steps() * set_bytes();
     }
@@ -181,8 +180,8 @@ constexpr ChunkLayout chunk_layout(WeightFormat format) {
     }
 }
 
-// Calls `act` with the format of quantized weights, or one of the same layout, as its template argument; floats are
-// float_matmul_tile.h's.
+// Call `act` with the format of quantized weights, or another one of the same layout, as its template argument.
+// float_matmul_tile.h handles floats.
 template <class Act> void with_format(WeightFormat format, const Act &act) {
     switch (format) {
     case WeightFormat::q4_0: return act.template operator()<WeightFormat::q4_0>();
@@ -206,18 +205,18 @@ template <class Act> void with_format(WeightFormat format, const Act &act) {
     }
 }
 
-// A matrix in tiles.  `data` is aligned to 64 bytes.
+// A matrix in tiles; `data` is 64-byte aligned.
 struct PackedWeights {
     WeightFormat format;
     int64_t n_out, n_in;
     const uint8_t *data;
-    bool is_rounded = false; // BF16 of what the file holds as F16
+    bool is_rounded = false; // BF16, converted from the F16 of the file
 
     bool is_float() const { return format <= WeightFormat::bf16; }
     int64_t rows_of_tile() const { return is_float() ? float_tile_rows : tile_rows; }
     int64_t n_tiles() const { return (n_out + rows_of_tile() - 1) / rows_of_tile(); }
     // Columns are filled up to whole chunks with zeros.
-    int64_t n_chunks() const { // not of floats
+    int64_t n_chunks() const { // not for floats
         const int columns = chunk_layout(format).columns;
         return (n_in + columns - 1) / columns;
     }
@@ -229,16 +228,16 @@ struct PackedWeights {
     int64_t size_bytes() const { return n_tiles() * tile_bytes(); }
 };
 
-// Where in a tile of floats a number stands.
+// The index of a number in a tile of floats.
 constexpr int64_t float_at(WeightFormat format, int64_t column, int64_t row) {
     if (format == WeightFormat::bf16) return (column / 2 * float_tile_rows + row) * 2 + column % 2;
     return column * float_tile_rows + row;
 }
 
-// Rearrange one tile of a matrix as model files hold it, rows of whole blocks, to tile `tile` of `to`.
+// Pack one tile of a matrix, given as rows of whole blocks like in a model file, to tile `tile` of `to`.
 void pack_tile(const PackedWeights &packed, const uint8_t *rows, int64_t tile, uint8_t *to);
 
-// The values of one row, [n_in].
+// Write the values of one row, [n_in].
 void unpack_row(const PackedWeights &packed, int64_t row, float *to);
 
 } // namespace quire

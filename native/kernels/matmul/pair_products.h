@@ -1,4 +1,4 @@
-// Products of codes without VNNI: pairs of products are added in 16 bits.  The same for registers of 32 and 64 bytes;
+// Products of codes without VNNI: pairs of products are added in 16 bits.  It works for registers of 32 and 64 bytes;
 // C, an instruction set's CodeLanes, has the operations.
 #pragma once
 
@@ -15,12 +15,13 @@ template <class C> struct PairLanes : C {
 
     template <int max_code> struct Products {
         static constexpr bool is_signed = max_code == 255;
-        // So many steps fit in 16 bits: of two products each, of a code (as a magnitude of up to 128) with up to 127.
+        // The number of steps whose sum fits in 16 bits: two products per step, of a code (a magnitude up to 128) and a
+        // number up to 127.
         static constexpr int steps_that_fit = 32767 / ((is_signed ? 128 : max_code) * 2 * 127);
         Ints sum, pairs;
         void start(Ints begin) {
             sum = begin;
-            pairs = C::set_ints(0); // not read
+            pairs = C::set_ints(0); // never read
         }
         [[gnu::always_inline]] inline void add(Bytes codes, Bytes x, int step) {
             if constexpr (is_signed) {
@@ -29,8 +30,8 @@ template <class C> struct PairLanes : C {
             }
             const Ints products = C::pairs_of_products(codes, x);
             pairs = step % steps_that_fit == 0 ? products : C::add_pairs(pairs, products);
-            // Keeps GCC from postponing the additions to a tree at the end, which needs more registers than there are.
-            // The same holds for `sum` below.
+            // Keep GCC from postponing the additions to a tree at the end, which needs more registers than there are.
+            // The other asm, for `sum`, does the same.
             asm("" : "+v"(pairs));
             if (step % steps_that_fit == steps_that_fit - 1) widen();
         }

@@ -12,7 +12,7 @@ struct CodeLanes : Lanes {
     using Ints = int32x4_t;
     static constexpr BlockShape few{2, 1}, more{2, 1}, unpacked{4, 1};
     static constexpr int max_packed_rows(const ChunkLayout &) { return few_packed_rows; }
-    // SDOT multiplies signed numbers; unsigned codes of less than 8 bits are such, too.
+    // SDOT multiplies signed numbers; unsigned codes of fewer than 8 bits fit.
     static constexpr bool signed_codes = true;
     static constexpr int code_class(int) { return 255; }
 
@@ -23,7 +23,7 @@ struct CodeLanes : Lanes {
         __builtin_memcpy(&bits, at, sizeof bits);
         return vreinterpretq_u8_s32(vdupq_n_s32(bits));
     }
-    // The bits of `mask` in each byte, after moving them by `left`.
+    // Shift each byte left by `left` bits (right if negative) and mask it.
     static Bytes shifted(Bytes x, int left, int mask) {
         return vandq_u8(vshlq_u8(x, vdupq_n_s8(static_cast<int8_t>(left))), vdupq_n_u8(static_cast<uint8_t>(mask)));
     }
@@ -51,7 +51,7 @@ struct CodeLanes : Lanes {
     static Ints high_nibbles(Ints x) { return vshrq_n_s32(x, 4); }
     static Vec to_floats(Ints x) { return vcvtq_f32_s32(x); }
     static Vec from_bits(Ints x) { return vreinterpretq_f32_s32(x); }
-    // 2^(x - 128), also where that is subnormal.
+    // 2^(x - 128), even if it is subnormal.
     static Vec power(Ints x) {
         const Ints half = vshrq_n_s32(x, 1), rest = vsubq_s32(x, half), bias = set_ints(63);
         return mul(from_bits(vshlq_n_s32(vaddq_s32(half, bias), 23)),
@@ -64,7 +64,7 @@ struct CodeLanes : Lanes {
         for (int i = 0; i < n; ++i) to[i] = values[i];
     }
 
-    // To the nearest code, from -127 to 127; what is not a number gets some code.
+    // Round to the nearest code from -127 to 127; NaN gets an arbitrary code.
     static Ints rounded(Vec x) { return vmaxq_s32(vminq_s32(vcvtnq_s32_f32(x), set_ints(127)), set_ints(-127)); }
     static void store_codes(int8_t *to, Ints x) {
         const int16x4_t words = vmovn_s32(x);

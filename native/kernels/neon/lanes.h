@@ -17,7 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 4;
-    static constexpr int registers = 32; // of vectors
+    static constexpr int registers = 32; // vector registers
 
     static Vec widen(uint16x4_t x, F16) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
     static Vec widen(uint16x4_t x, Bf16) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); }
@@ -25,14 +25,14 @@ struct Lanes {
     static Vec set(float x) { return vdupq_n_f32(x); }
     static Vec load(const float *p) { return vld1q_f32(p); }
     template <class T> static Vec load(const T *p) { return widen(vld1_u16(&p->bits), T{}); }
-    // The even or the odd ones of `width` pairs.
+    // Load the even or the odd numbers of `width` pairs.
     static Vec load_even(const Bf16 *p) {
         return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(vld1q_u16(&p->bits)), 16));
     }
     static Vec load_odd(const Bf16 *p) {
         return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(vld1q_u16(&p->bits)), vdupq_n_u32(0xffff0000U)));
     }
-    // What lies behind is not ours to read.
+    // Reading past the end is not allowed.
     static Vec load_part(const float *p, int n) {
         float values[width] = {};
         for (int i = 0; i < n && i < width; ++i) values[i] = p[i];
@@ -53,7 +53,7 @@ struct Lanes {
         return load(values);
     }
 
-    // Dot products of four codes a lane with four codes of a query.
+    // Dot products of four codes per lane with four codes of a query.
     using Ints = int32x4_t;
     using Codes = int8x16_t;
     static Ints begin_dot(int) { return vdupq_n_s32(0); }
@@ -68,7 +68,7 @@ struct Lanes {
     static Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
     static Vec div(Vec a, Vec b) { return vdivq_f32(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
-    // The second operand when one is not a number, as in the other instruction sets.
+    // Returns the second operand if one is NaN, like the other instruction sets.
     static Vec max(Vec a, Vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
     static Vec min(Vec a, Vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
     static Vec round(Vec x) { return vrndnq_f32(x); }

@@ -1,6 +1,6 @@
 #include "kernels/neon/lanes.h"
 
-#include "kernels/rows/row_tile.h"
+#include "kernels/rows/row_kernels-inl.h"
 
 namespace quire {
 namespace {

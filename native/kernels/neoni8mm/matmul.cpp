@@ -1,4 +1,4 @@
-// Products of codes of two rows at a time by SMMLA, 2 x 8 times 8 x 2; of odd rows by SDOT.
+// Products of codes, two rows at a time with SMMLA (2 x 8 times 8 x 2); a last odd row uses SDOT.
 #include "kernels/neon/code_lanes.h"
 
 #include "kernels/matmul/matmul_tile.h"
@@ -12,7 +12,7 @@ struct MatrixLanes : CodeLanes {
     }
     static Ints add_ints(Ints a, Ints b) { return vaddq_s32(a, b); }
 
-    // Of four output rows, two in a register: each with the first row of activations, then with the second.
+    // Sums of four output rows, two per register: each with the first row of activations, then with the second.
     struct MatrixProducts {
         Ints low = set_ints(0), high = set_ints(0);
         void add(const Bytes (&steps)[2], Bytes two_rows) {

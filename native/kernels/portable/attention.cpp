@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// To nearest, ties to even; what overflows becomes infinite, not-a-number stays so.
+// Round to nearest, ties to even; overflow gives infinity, and NaN stays NaN.
 uint16_t to_f16_bits(float x) {
     const uint32_t bits = Lanes::to_bits(x);
     const uint32_t sign = bits >> 16 & 0x8000U;
@@ -13,7 +13,7 @@ uint16_t to_f16_bits(float x) {
     if (magnitude > 0x7f800000U) return static_cast<uint16_t>(sign | 0x7e00U | (magnitude >> 13 & 0x3ffU));
     if (magnitude >= 0x477ff000U) return static_cast<uint16_t>(sign | 0x7c00U);
     if (magnitude < 0x38800000U) {
-        // Adding 0.5 leaves multiples of 2^-24 in the low bits, rounded by the hardware.
+        // After adding 0.5, the low bits count multiples of 2^-24, rounded by the hardware.
         const uint32_t rounded = Lanes::to_bits(Lanes::from_bits(magnitude) + 0.5F);
         return static_cast<uint16_t>(sign | (rounded - 0x3f000000U));
     }

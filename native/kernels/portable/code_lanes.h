@@ -8,8 +8,8 @@ namespace quire {
 namespace {
 
 struct CodeLanes : Lanes {
-    // The compilers' own vectors: of loops over lanes, unrolled in every block, they would have to find these again, which
-    // took most of the time to compile this.
+    // Compiler vector types instead of loops over lanes: vectorizing these loops again, unrolled in every block, took
+    // most of the compile time.
     using Bytes [[gnu::vector_size(16)]] = uint8_t;
     using Ints [[gnu::vector_size(16)]] = int32_t;
     static constexpr BlockShape few{0, 0}, unpacked{2, 1};
@@ -28,14 +28,14 @@ struct CodeLanes : Lanes {
         __builtin_memcpy(&bits, at, sizeof bits);
         return reinterpret_cast<Bytes>(set_ints(bits));
     }
-    // The bits of `mask` in each byte, after moving them by `left`.
+    // Shift each byte left by `left` bits (right if negative) and mask it.
     static Bytes shifted(Bytes x, int left, int mask) {
         return (left >= 0 ? x << left : x >> -left) & static_cast<uint8_t>(mask);
     }
     static Bytes either(Bytes a, Bytes b) { return a | b; }
     static Bytes flip_sign(Bytes x) { return x ^ uint8_t{128}; }
     static Bytes add_to_bytes(Bytes x, int offset) { return x + static_cast<uint8_t>(offset); }
-    // Codes of so many bits become a table's values, in place.  Each bit of a code halves what it may stand for.
+    // Replace codes of `bits` bits by a table's values, in place.  Each bit of a code halves the candidates.
     template <int bits>
     [[gnu::noinline]] static void look_up(const int8_t *table, int zero_point, uint8_t *codes, int n) {
         constexpr int half = 1 << (bits - 1);
@@ -80,12 +80,12 @@ struct CodeLanes : Lanes {
     static Vec from_bits(Ints x) {
         return make([&](int i) { return Lanes::from_bits(static_cast<uint32_t>(x[i])); });
     }
-    // 2^(x - 128), also where that is subnormal.
+    // 2^(x - 128), even if it is subnormal.
     static Vec power(Ints x) {
         const auto factor = [](int n) { return Lanes::from_bits(static_cast<uint32_t>(n + 63) << 23); };
         return make([&](int i) { return factor(x[i] / 2) * factor(x[i] - x[i] / 2); });
     }
-    // Rounded once, as the instructions of the others do it.
+    // Rounded once, like the fused instructions of other sets.
     static Vec fused(const Vec &a, const Vec &b, const Vec &c) {
         return make([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]); });
     }
@@ -93,7 +93,7 @@ struct CodeLanes : Lanes {
         for (int i = 0; i < n; ++i) to[i] = x.lane[i];
     }
 
-    // To the nearest code, from -127 to 127; what is not a number gets the lowest.
+    // Round to the nearest code from -127 to 127; NaN gets the lowest.
     static Ints rounded(const Vec &x) {
         const Vec limited = min(max(x, set(-127.0F)), set(127.0F));
         const Vec whole = round(limited);
@@ -111,7 +111,7 @@ struct CodeLanes : Lanes {
         using UnsignedWords [[gnu::vector_size(16)]] = uint16_t;
         Ints sum;
         void start(Ints begin) { sum = begin; }
-        // Two of the four products of a lane in a register: they fit 16 bits, but not their sum.
+        // A register has two of the four products of a lane: a product fits in 16 bits, a sum of two does not.
         static Ints sums_of_pairs(Words products) {
             const auto both = reinterpret_cast<Ints>(products);
             return (both >> 16) + ((both << 16) >> 16);

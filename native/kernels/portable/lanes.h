@@ -17,7 +17,7 @@ struct Lanes {
         uint16_t bits;
     };
     static constexpr int width = 4;
-    static constexpr int registers = 16; // of vectors
+    static constexpr int registers = 16; // vector registers
 
     static float from_bits(uint32_t bits) {
         float value;
@@ -51,7 +51,7 @@ struct Lanes {
     template <class T> static Vec load(const T *p) {
         return make([p](int i) { return to_f32(p[i]); });
     }
-    // The even or the odd ones of `width` pairs.
+    // Load the even or the odd numbers of `width` pairs.
     static Vec load_even(const Bf16 *p) {
         return make([p](int i) { return to_f32(p[2 * i]); });
     }
@@ -62,7 +62,7 @@ struct Lanes {
         return make([p, n](int i) { return i < n ? to_f32(p[i]) : 0.0F; });
     }
 
-    // Dot products of four codes a lane with four codes of a query.
+    // Dot products of four codes per lane with four codes of a query.
     struct Ints {
         int32_t lane[width];
     };
@@ -108,7 +108,7 @@ struct Lanes {
     static Vec fma(const Vec &a, const Vec &b, const Vec &c) {
         return make([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
     }
-    // The second operand when one is not a number, as in the other instruction sets.
+    // Returns the second operand if one is NaN, like the other instruction sets.
     static Vec max(const Vec &a, const Vec &b) {
         return make([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
     }

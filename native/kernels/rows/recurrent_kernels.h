@@ -1,9 +1,9 @@
-// Operations that go through the rows of one sequence and carry a state: convolution, selective scan, and states that
-// outer products are added to.  One table per instruction set; see attention_kernels.h for why nothing else of their
-// files may be visible.
+// Operations that carry a state through the rows of one sequence: convolution, selective scan, and states that outer
+// products are added to.  There is one table per instruction set; see attention_kernels.h for why nothing else may be
+// visible.
 //
-// The state stays in the first-level cache, a few columns at a time, while all rows pass: a row takes as many
-// multiplications as it must, so that nothing is gained by chunks, and its bits do not depend on which rows come with it.
+// All rows are processed for a few columns of the state at a time, which stay in the first-level cache.  Rows are not
+// grouped into chunks: that would save no multiplications, and a row's bits would depend on the rows around it.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace quire {
 
-// out[r, c] = bias[c] + sum over j of taps[j, c] * x[r + j - (width - 1), c], rows before the first being the past's.
+// out[r, c] = bias[c] + sum over j of taps[j, c] * x[r + j - (width - 1), c]; rows before the first come from `past`.
 struct ConvRows {
-    int64_t n_rows, n; // n: channels
-    int64_t stride; // floats from row to row, of all arrays
+    int64_t n_rows, n; // n is the number of channels
+    int64_t stride; // floats between rows, for all arrays
     int width; // at most most_conv_width
     bool is_silu;
     const float *x, *past, *taps, *bias; // past [width - 1]; bias may be null
@@ -23,19 +23,19 @@ struct ConvRows {
 };
 inline constexpr int most_conv_width = 32;
 
-// Mamba 1 (Gu and Dao 2023).  Blocks of scan_channels channels (the last may have fewer, m): `a` and `state` are
-// [blocks][n_state][m].
+// The selective scan of Mamba 1 (Gu and Dao 2023).  Channels are in blocks of m = scan_channels, the last of which may
+// have fewer; `a` and `state` are [blocks][n_state][m].
 struct ScanRows {
-    int64_t n_rows, n; // n: channels
-    int64_t stride; // of x, dt and out
-    int64_t n_state; // numbers of a channel; of a row of b and c
+    int64_t n_rows, n; // n is the number of channels
+    int64_t stride; // floats between rows of x, dt and out
+    int64_t n_state; // numbers per channel, and per row of b and c
     const float *x, *dt, *b, *c;
     const float *a, *skip; // skip [n] may be null
     float *state, *out;
 };
 inline constexpr int64_t scan_channels = 16;
 
-// What one head does to its state S [n_key, n_value], for each row with decay d, key k, value v, query q:
+// How a head updates its state S [n_key, n_value] for each row, with decay d, key k, value v and query q.
 enum class OuterRule {
     product, // S = d S + k (beta v)^T; out = S^T q + skip v: Mamba 2 (Dao and Gu 2024)
     delta, // S = d S; S += k (beta (v - S^T k))^T; out = S^T q: gated delta rule (Yang et al. 2024)
@@ -50,10 +50,10 @@ struct OuterRows {
         int64_t stride;
     };
     Rows key, query, value;
-    Rows decay; // its logarithms, not above 0: one number, or n_key
+    Rows decay; // logarithms, at most 0: one number per row, or n_key
     bool is_decay_by_key;
-    float decay_factor = 1; // multiplies the logarithms, where they are one
-    Rows beta{nullptr, 0}; // one number
+    float decay_factor = 1; // multiplies the logarithm if there is one per row
+    Rows beta{nullptr, 0}; // one number per row
     float skip = 0;
     const float *first = nullptr; // [n_key]
     Rows a{nullptr, 0}, b{nullptr, 0};
@@ -61,8 +61,9 @@ struct OuterRows {
     int64_t out_stride;
 };
 inline constexpr int64_t most_keys = 256;
-// The state lies in blocks of so many columns (the last may have fewer, m): [blocks][n_key][m].  Of 128 keys a block
-// takes half of the first-level cache; columns of a whole matrix would compete for few of its lines.
+// The state is stored in blocks of m = outer_columns columns, the last of which may have fewer: [blocks][n_key][m].
+// With 128 keys a block takes half of the first-level cache; columns of a whole matrix would compete for few of its
+// sets.
 inline constexpr int64_t outer_columns = 32;
 
 struct RecurrentKernels {

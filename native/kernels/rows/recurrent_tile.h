@@ -1,10 +1,10 @@
 // The operations of recurrent_kernels.h as templates over the vector type of an instruction set.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/rows/recurrent_kernels.h"
-#include "kernels/rows/row_tile.h"
+#include "kernels/rows/row_kernels-inl.h"
 
 namespace quire {
 namespace {
@@ -41,7 +41,7 @@ template <class L> struct Recurrent {
         }
     }
 
-    // One row of a vector of channels, whose states lie `stride` apart.
+    // One row of a vector of channels; `stride` is the distance of their state numbers.
     static void scan_row(const ScanRows &rows, int64_t row, int64_t channel, int n, const float *a, float *state,
                          int64_t stride) {
         const float *b = rows.b + row * rows.n_state, *c = rows.c + row * rows.n_state;
@@ -72,7 +72,7 @@ template <class L> struct Recurrent {
         }
     }
 
-    // Sums of four rows of the state each, in flight together.
+    // Four partial sums, in flight together, each over every fourth row of the state.
     template <int V> struct Sums {
         static constexpr int ways = 4;
         Vec sum[ways][V];
@@ -98,15 +98,15 @@ template <class L> struct Recurrent {
         return sums;
     }
 
-    // What a row is to all columns of the state.
+    // The inputs of a row that are the same for all columns of the state.
     struct Row {
         const float *key, *query;
         const float *decay; // [n_key]
-        float decay_number; // where it is one
+        float decay_number; // if there is one number per row
         const float *a, *b;
     };
 
-    // S[i] = d[i] S[i] + k[i] u + b[i] w and sums[v] += q[i] S[i], old or new.
+    // S[i] = d[i] S[i] + k[i] u + b[i] w and sums[v] += q[i] S[i], with the old or the new S[i].
     template <int V, OuterRule rule, bool by_key>
     static Sums<V> update(const Row &row, const Vec (&u)[V], const Vec (&w)[V], float *state, int64_t stride,
                           int64_t n_key) {
@@ -131,7 +131,7 @@ template <class L> struct Recurrent {
         return sums;
     }
 
-    // All rows over V vectors of columns, of which the last has `n` lanes (fewer than all: only where V is 1).
+    // All rows, for V vectors of columns.  The last vector has `n` lanes; only for V = 1 may that be fewer than all.
     template <int V, OuterRule rule, bool by_key>
     static void columns(const OuterRows &rows, int64_t column, int n, float *state, int64_t stride) {
         float decays[most_keys], decayed_key[most_keys];
@@ -174,7 +174,7 @@ template <class L> struct Recurrent {
         }
     }
 
-    // A block of the state: `m` columns from `first` on.
+    // All rows, for a block of the state: `m` columns from `first` on.
     template <OuterRule rule, bool by_key>
     static void block(const OuterRows &rows, int64_t first, int64_t m, float *state) {
         constexpr int vectors = 2;

@@ -1,6 +1,6 @@
 // The operations of row_kernels.h as templates over the vector type of an instruction set.
 //
-// Included once by each instruction set's file, after its Lanes; nothing here has external linkage.
+// Each instruction set's file includes this once, after its Lanes; nothing here has external linkage.
 #pragma once
 
 #include "kernels/rows/row_kernels.h"
@@ -9,12 +9,12 @@
 namespace quire {
 namespace {
 
-// L is Lanes with swap_pairs(x): lanes 2i and 2i + 1 exchanged.
+// L is Lanes plus swap_pairs(x), which exchanges lanes 2i and 2i + 1.
 template <class L> struct Rows {
     using Vec = typename L::Vec;
     static constexpr int width = L::width;
 
-    // out[i] = function(load(i)) where load gives the vector at i; the last lanes by way of a buffer.
+    // out[i] = function(inputs[i]...), a vector at a time; the last, partial vector goes through a buffer.
     template <class Function, class... Inputs>
     static void each(float *out, int64_t n, Function function, const Inputs *...inputs) {
         int64_t i = 0;
@@ -26,7 +26,7 @@ template <class L> struct Rows {
         __builtin_memcpy(out + i, last, static_cast<size_t>(left) * sizeof(float));
     }
 
-    // add(v, sum) over the vectors of x; lanes after the last number are zero.
+    // Fold add(v, sum) over the vectors of x; the lanes after the last number are zero.
     template <class Add> static Vec sum_of(const float *x, int64_t n, Add add) {
         constexpr int ways = 4; // sums in flight
         Vec sums[ways];
@@ -104,7 +104,7 @@ template <class L> struct Rows {
     }
 
     static Vec silu(Vec x) {
-        // Beyond 88 the quotient is zero anyway; the operands' order lets what is not a number through.
+        // Below -88 the quotient is zero anyway; the order of operands passes NaN on.
         const Vec power = exponential<L>(L::min(L::set(88.0F), L::sub(L::set(0.0F), x)));
         return L::div(x, L::add(L::set(1.0F), power));
     }
@@ -113,10 +113,10 @@ template <class L> struct Rows {
         const Vec inner = L::mul(L::set(0.797884560802865F), L::fma(L::set(0.044715F), cube, x));
         return L::mul(L::mul(L::set(0.5F), x), L::add(L::set(1.0F), hyperbolic_tangent<L>(inner)));
     }
-    // x times the normal distribution's probability of less: x or 0, and the rest of it by the complementary error
-    // function, whose relative error is below 1.2e-7 (Press et al. 1992, Numerical Recipes, section 6.2).
+    // x times the normal distribution's cumulative probability at x.  The complementary error function has a relative
+    // error below 1.2e-7 (Press et al. 1992, Numerical Recipes, section 6.2).
     static Vec gelu(Vec x) {
-        // Beyond 64 the rest is zero; the operands' order lets what is not a number through.
+        // Beyond 64 the complement is zero; the order of operands passes NaN on.
         const Vec size = L::min(L::set(64.0F), L::max(L::sub(L::set(0.0F), x), x));
         const Vec z = L::mul(size, L::set(0.707106781186547F));
         const Vec t = L::div(L::set(1.0F), L::fma(L::set(0.5F), z, L::set(1.0F)));
