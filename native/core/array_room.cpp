@@ -10,7 +10,7 @@ ArrayRoom::ArrayRoom(Device device, const std::vector<size_t> &sizes_bytes,
                      const std::function<std::shared_ptr<Buffer>(size_t)> &make) {
     const size_t alignment = std::max(tensor_alignment_bytes, device.alignment_bytes());
     const size_t largest = Buffer::largest_bytes(device);
-    size_t first = 0, total = 0; // of the buffer that is being filled
+    size_t first = 0, total = 0; // first array and size of the buffer being filled
     auto close = [&](size_t end) {
         if (first == end) return;
         const std::shared_ptr<Buffer> buffer = make(total);
@@ -29,7 +29,7 @@ ArrayRoom::ArrayRoom(Device device, const std::vector<size_t> &sizes_bytes,
 }
 
 ArrayRoom::Place ArrayRoom::next() {
-    if (next_ == places_.size()) throw InternalError("buffer", "there must be room for an array but there is none");
+    if (next_ == places_.size()) throw InternalError("buffer", "next() called more often than there are arrays");
     return places_[next_++];
 }
 

@@ -1,5 +1,5 @@
-// Room for arrays whose sizes are known before, in as few buffers as the device allows.  Drivers round each allocation up
-// (CUDA to 2 MB), and some allow only some thousand of them (Vulkan), or none above a size.
+// Places arrays of known sizes in as few buffers as the device allows.  Drivers round each allocation up (CUDA to 2
+// MB), and some limit the number of allocations (Vulkan: a few thousand) or the size of one.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,11 @@ class ArrayRoom {
         std::shared_ptr<Buffer> buffer;
         size_t offset_bytes;
     };
-    // `make`: a buffer of so many bytes.  An array that is larger than a buffer may be is asked for by itself: CapacityError.
+    // `make` returns a buffer of the given size.  An array above the device's largest buffer gets a call of its own, so
+    // that `make` raises CapacityError for it.
     ArrayRoom(Device device, const std::vector<size_t> &sizes_bytes,
               const std::function<std::shared_ptr<Buffer>(size_t)> &make);
-    Place next(); // of the arrays, in their order
+    Place next(); // one call per array, in the order of `sizes_bytes`
     size_t size_bytes() const { return size_bytes_; }
 
   private:

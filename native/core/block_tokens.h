@@ -1,4 +1,4 @@
-// Tokens of one block of the cache.  The kernels' layouts of K and V are built around this number.
+// The number of tokens in a cache block.  The kernels' layouts of K and V are built around it.
 #pragma once
 
 namespace quire {

@@ -1,4 +1,4 @@
-// Memory on a device that tensors live in.
+// Device memory that holds tensors.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace quire {
 // (a mapped file, a NumPy array).
 class Buffer {
   public:
-    // Fresh memory on `device`; CapacityError when there is not enough.
+    // Allocate memory on `device`; CapacityError if there is not enough.
     static std::shared_ptr<Buffer> allocate(Device device, size_t size_bytes);
-    static size_t largest_bytes(Device device); // of a buffer there
-    // Of measured sizes: places that nobody may read or write.
+    static size_t largest_bytes(Device device); // the largest buffer the device allows
+    // A buffer without memory, for measuring; its contents must not be accessed.
     static std::shared_ptr<Buffer> measured(Device device, size_t size_bytes);
-    // Host memory of somebody else, used in place on the CPU.  `read_only` memory is never written by Quire.
+    // Use host memory that `owner` keeps alive in place, on the CPU.  Quire never writes to `read_only` memory.
     static std::shared_ptr<Buffer> borrow(void *data, size_t size_bytes, bool read_only, std::shared_ptr<void> owner);
     ~Buffer();
     Buffer(const Buffer &) = delete;
@@ -30,7 +30,7 @@ class Buffer {
     size_t size_bytes() const { return size_bytes_; }
     bool is_host() const;
     bool read_only() const { return read_only_; }
-    uint8_t *base() const; // an address, on a device too
+    uint8_t *base() const; // a device address if the buffer is on a device
     ggml_backend_buffer *handle() const { return handle_; }
 
   private:
@@ -42,7 +42,7 @@ class Buffer {
     std::shared_ptr<void> owner_;
 };
 
-// What Buffer::measured has, for ggml's own functions.
+// The ggml buffer behind Buffer::measured, for ggml's own functions.
 ggml_backend_buffer *new_measured_buffer(Device device, size_t size_bytes);
 
 // The alignment that tensors in a CPU buffer need.

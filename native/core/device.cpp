@@ -25,16 +25,16 @@ std::string lower(std::string text) {
     return text;
 }
 
-// The folder that holds the backend modules: where libggml itself was loaded from.
+// The folder that libggml was loaded from; the backend modules are in it.
 fs::path library_folder() {
     const fs::path file = file_of(reinterpret_cast<const void *>(&ggml_backend_load));
     if (file.empty()) {
-        throw InternalError("device", "the path of libggml must be known but the loader does not tell it");
+        throw InternalError("device", "cannot find the file that libggml was loaded from");
     }
     return fs::canonical(file).parent_path();
 }
 
-// How well a CPU module fits this machine; 0 when it needs instructions that are not there.
+// ggml's score of a CPU module for this machine; 0 if it needs instructions that the processor lacks.
 int module_score(const fs::path &path) {
     const Library module = Library::open(path);
     if (!module.is_open()) return 0;
@@ -42,7 +42,7 @@ int module_score(const fs::path &path) {
     return score == nullptr ? 1 : score();
 }
 
-// Where the CPU module that is in use lies.
+// The path of the CPU module in use.
 fs::path &cpu_module() {
     static fs::path path;
     return path;
@@ -53,7 +53,7 @@ void quiet(ggml_log_level, const char *, void *) {}
 template <class Function> Function cpu_function(const char *name) {
     ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
     void *found = cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(cpu, name);
-    if (found == nullptr) throw InternalError("device", cat("the CPU backend must offer ", name, " but does not"));
+    if (found == nullptr) throw InternalError("device", cat("the CPU backend has no function ", name));
     return reinterpret_cast<Function>(found);
 }
 
@@ -62,27 +62,29 @@ template <class Function> Function cpu_function(const char *name) {
 void load_backend(const std::string &path) {
     const fs::path file = path_from(path);
     if (!file.is_absolute()) {
-        throw LoadError("device", cat("a backend must be named by its full path but is '", path, "'"));
+        throw LoadError("device", cat("not a full path to a backend module: '", path, "'"));
     }
     check_module_file(file);
-    auto refuse = [&](const std::string &what) { throw LoadError("device", cat("'", path, "' must load but ", what)); };
-    const Library module = Library::open(file); // the registry opens it once more
+    auto refuse = [&](const std::string &reason) {
+        throw LoadError("device", cat("cannot load '", path, "': ", reason));
+    };
+    const Library module = Library::open(file); // ggml's registry opens it again
     if (!module.is_open()) {
         const std::string reason = load_error();
-        refuse(reason.empty() ? "does not" : reason);
+        refuse(reason.empty() ? "the system's loader rejects it" : reason);
     }
     auto *start = reinterpret_cast<ggml_backend_reg_t (*)()>(module.symbol("ggml_backend_init"));
-    if (start == nullptr) refuse("has no ggml_backend_init");
+    if (start == nullptr) refuse("it does not export ggml_backend_init");
     ggml_backend_reg_t reg = nullptr;
     try {
         reg = start();
     } catch (const std::exception &error) {
-        refuse(cat("its start failed: ", error.what()));
+        refuse(error.what());
     }
-    if (reg == nullptr) refuse("found nothing to run on");
+    if (reg == nullptr) refuse("it found no device to run on");
     if (ggml_backend_reg_by_name(ggml_backend_reg_name(reg)) != nullptr)
-        refuse(cat("a module for ", ggml_backend_reg_name(reg), " is loaded already"));
-    if (ggml_backend_load(path.c_str()) == nullptr) refuse(cat("is not for ggml ", ggml_version()));
+        refuse(cat("a module for ", ggml_backend_reg_name(reg), " is already loaded"));
+    if (ggml_backend_load(path.c_str()) == nullptr) refuse(cat("it was not built for ggml ", ggml_version()));
 }
 
 void load_cpu_backend() {
@@ -90,8 +92,8 @@ void load_cpu_backend() {
     std::call_once(once, [] {
         ggml_log_set(quiet, nullptr);
         ggml_set_abort_callback(end_or_throw);
-        // ggml's tiled products compute a row differently when more rows come with it.  Without them a row's bits do not
-        // depend on the rest of the batch.  ggml reads the switch at the first product.
+        // ggml's tiled products make a row's bits depend on the number of rows in the batch, so they are switched off.
+        // ggml reads the variable at the first product.
         set_environment("GGML_CPU_TILED_MM", "0");
         fs::path best_cpu;
         int best_score = 0;
@@ -111,8 +113,8 @@ void load_cpu_backend() {
             }
         }
         if (best_cpu.empty()) {
-            throw LoadError("device", cat("a CPU backend that fits this machine must lie in '",
-                                          text_of(library_folder()), "' but there is none", refused));
+            throw LoadError("device",
+                            cat("no CPU backend for this machine in '", text_of(library_folder()), "'", refused));
         }
         load_backend(text_of(best_cpu));
         cpu_module() = best_cpu;
@@ -123,7 +125,7 @@ void *cpu_symbol(const char *name) {
     load_cpu_backend();
     const Library module = Library::find(cpu_module()); // ggml's registry keeps it loaded
     void *symbol = module.is_open() ? module.symbol(name) : nullptr;
-    if (symbol == nullptr) throw InternalError("device", cat("the CPU backend must export ", name, " but does not"));
+    if (symbol == nullptr) throw InternalError("device", cat("the CPU backend does not export ", name));
     return symbol;
 }
 
@@ -140,7 +142,7 @@ Device find_device(const std::string &wanted) {
         if (lower(device.name()) == lower(wanted)) return device;
         names += (names.empty() ? "" : ", ") + device.name();
     }
-    throw UnsupportedError("device", cat("the device must be one of ", names, " but is '", wanted, "'"));
+    throw UnsupportedError("device", cat("no such device: '", wanted, "' (available: ", names, ")"));
 }
 
 std::string Device::name() const { return ggml_backend_dev_name(handle_); }
@@ -216,7 +218,7 @@ std::vector<DType> Device::dtypes(const std::string &operation) const {
     std::vector<DType> found;
     for (DType dtype : all_dtypes()) {
         const bool is_plain = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-        if (!is_plain && !is_quantized(dtype)) continue; // backends answer for matrices of numbers alone
+        if (!is_plain && !is_quantized(dtype)) continue; // integer types hold no weights
         ggml_init_params params{ggml_tensor_overhead() * 8, nullptr, true};
         std::unique_ptr<ggml_context, void (*)(ggml_context *)> owner(ggml_init(params), ggml_free);
         ggml_context *ctx = owner.get();
@@ -234,9 +236,8 @@ std::vector<DType> Device::dtypes(const std::string &operation) const {
         } else if (operation == "set_rows") {
             node = ggml_set_rows(ctx, matrix, rows(), ggml_new_tensor_1d(ctx, GGML_TYPE_I64, 8));
         } else {
-            throw UnsupportedError("device", cat("the operation must be one of mul_mat, mul_mat_id, get_rows, set_rows "
-                                                 "but is '",
-                                                 operation, "'"));
+            throw UnsupportedError("device", cat("unknown operation '", operation,
+                                                 "': expected mul_mat, mul_mat_id, get_rows or set_rows"));
         }
         if (ggml_backend_dev_supports_op(handle_, node)) found.push_back(dtype);
     }
@@ -258,36 +259,37 @@ std::vector<std::string> Device::features() const {
 void Backend::FreeBackend::operator()(ggml_backend *backend) const {
     try {
         driver_call(Device(ggml_backend_get_device(backend)), [backend] { ggml_backend_free(backend); });
-    } catch (const std::exception &) { // there is nobody to tell
+    } catch (const std::exception &) { // a destructor cannot report it
     }
 }
 
 Backend::Backend(Device device, int n_threads, Memory memory)
     : device_(device), n_threads_(n_threads), memory_(memory), team_(nullptr, FreeTeam{}) {
     if (n_threads < 0 || n_threads > GGML_MAX_N_THREADS) {
-        throw ShapeError("device", cat("threads must be 0 to ", GGML_MAX_N_THREADS, " but is ", n_threads));
+        throw ShapeError("device",
+                         cat("n_threads ", n_threads, " is out of range: expected 0 to ", GGML_MAX_N_THREADS));
     }
     if (n_threads_ == 0) n_threads_ = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     std::string reason;
     driver_call(device, [&] {
         try {
             backend_.reset(ggml_backend_dev_init(device.handle(), nullptr));
-        } catch (const std::exception &error) { // of the driver
+        } catch (const std::exception &error) { // the driver's
             reason = cat(": ", error.what());
         }
     });
-    if (!backend_) throw CapacityError("device", cat("device ", device.name(), " must start but does not", reason));
+    if (!backend_) throw CapacityError("device", cat("cannot start device ", device.name(), reason));
 }
 
 ggml_threadpool *Backend::team() {
     if (team_ || !is_cpu()) return team_.get();
     ggml_threadpool_params params;
     ggml_threadpool_params_init(&params, n_threads_);
-    params.poll = 1; // about a millisecond of spinning between graphs, then sleep: idle threads must not burn cores
+    params.poll = 1; // spin for about 1 ms between graphs, then sleep, so that idle threads do not burn cores
     auto make = cpu_function<ggml_threadpool_t (*)(ggml_threadpool_params *)>("ggml_threadpool_new");
     FreeTeam free{cpu_function<void (*)(ggml_threadpool *)>("ggml_threadpool_free")};
     team_ = std::unique_ptr<ggml_threadpool, FreeTeam>(make(&params), free);
-    if (!team_) throw CapacityError("device", cat("a team of ", n_threads_, " threads must start but does not"));
+    if (!team_) throw CapacityError("device", cat("cannot start a team of ", n_threads_, " threads"));
     cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(backend_.get(), n_threads_);
     cpu_function<void (*)(ggml_backend_t, ggml_threadpool_t)>("ggml_backend_cpu_set_threadpool")(backend_.get(),
                                                                                                  team_.get());

@@ -26,15 +26,16 @@ LostDevices &lost_devices() {
 
 thread_local bool aborts_are_thrown = false;
 
-// What ggml's abort callback throws.  It flies through ggml's frames and the driver's, whose handlers do not know it.
+// Thrown by ggml's abort callback.  It is not a std::exception, so handlers in ggml and the driver do not catch it.
 struct DriverEnded {
     std::string message;
 };
 
 [[noreturn]] void tell(Device device, const std::string &reason) {
-    throw DeviceError("device", cat(device.name(), " must go on but is lost, with all that it held: ", reason,
-                                    ". A new process can try it again; 'quire devices --check' tells whether it works, "
-                                    "and the device 'cpu' does without"));
+    throw DeviceError("device",
+                      cat("lost ", device.name(), " and everything on it: ", reason,
+                          " (restart the process to try it again, check it with 'quire devices --check', or use the "
+                          "device 'cpu')"));
 }
 
 } // namespace
@@ -77,7 +78,7 @@ void DriverCall::failed() const {
         throw;
     } catch (const std::bad_alloc &) {
         throw;
-    } catch (const std::logic_error &) { // a bug of ours
+    } catch (const std::logic_error &) { // a bug in Quire
         throw;
     } catch (const std::exception &error) {
         if (!watched_) throw;
@@ -85,13 +86,12 @@ void DriverCall::failed() const {
     }
 }
 
-// The last words of a process that ggml ends: of a driver's error, mostly.  There nothing may be allocated any more.
+// If it returns, ggml aborts the process, mostly because of a driver's error.  It must not allocate memory then.
 void end_or_throw(const char *message) {
     if (aborts_are_thrown) throw DriverEnded{message};
     std::fprintf(stderr,
-                 "[device] ggml must go on but ends the process: %s\n"
-                 "[device] if the model was on a device, 'quire devices --check' tells whether that works; "
-                 "--device cpu does without\n",
+                 "[device] ggml aborts the process: %s\n"
+                 "[device] if the model was on a GPU, check it with 'quire devices --check' or use --device cpu\n",
                  message);
 }
 
@@ -101,7 +101,7 @@ void free_buffer(ggml_backend_buffer *buffer) {
     if (device == nullptr) return ggml_backend_buffer_free(buffer);
     try {
         driver_call(Device(device), [buffer] { ggml_backend_buffer_free(buffer); });
-    } catch (const std::exception &) { // there is nobody to tell
+    } catch (const std::exception &) { // destructors call this, so nothing is thrown
     }
 }
 

@@ -1,5 +1,5 @@
-// What becomes of a device whose driver fails.  It is lost to this process: nothing is asked of it any more, and what it
-// holds is not freed, as drivers end the process for that.
+// Handling of devices whose driver fails.  Such a device is lost to this process: it is not used again, and its memory
+// is not freed, because drivers abort the process if that is tried.
 #pragma once
 
 #include <string>
@@ -12,27 +12,29 @@ struct ggml_gallocr;
 
 namespace quire {
 
-// The device is lost for this reason: DeviceError.
+// Mark the device as lost and throw DeviceError with the first reason it was lost for.
 [[noreturn]] void lose(Device device, const std::string &reason);
 bool is_lost(const ggml_backend_device *device);
-void require_not_lost(Device device); // DeviceError
+void require_not_lost(Device device); // throws DeviceError if it is
 
-// While one is there, ggml's aborts on this thread are exceptions.  On the CPU they are not: there they are bugs.
+// While one exists, ggml's aborts on this thread become exceptions.  Aborts on the CPU stay aborts, as they are bugs.
 class DriverCall {
   public:
     explicit DriverCall(Device device);
     ~DriverCall();
     DriverCall(const DriverCall &) = delete;
     DriverCall &operator=(const DriverCall &) = delete;
-    [[noreturn]] void failed() const; // in a handler: what was thrown as an error of ours, the device lost if it is not
+    // Called in a catch block: rethrows errors of Quire, running out of memory and bugs; any other exception loses the
+    // device.
+    [[noreturn]] void failed() const;
 
   private:
     Device device_;
     bool watched_, outer_;
 };
 
-// Does what asks a device's driver for something.  Where the driver throws, or ggml would end the process, the device is
-// lost: DeviceError.  Our own errors pass, and so do failures of memory.
+// Run `work`, which calls a device's driver.  If the driver throws or ggml would abort the process, the device is lost:
+// DeviceError.  Errors of Quire and std::bad_alloc are passed on.
 template <class Work> auto driver_call(Device device, Work &&work) {
     const DriverCall call(device);
     try {
@@ -42,10 +44,10 @@ template <class Work> auto driver_call(Device device, Work &&work) {
     }
 }
 
-// ggml's abort callback.
+// The abort callback for ggml.
 void end_or_throw(const char *message);
 
-// Nothing is thrown, and nothing freed of a device that is lost.  Null is nothing.
+// Free without throwing; a no-op for null and for memory of a lost device.
 void free_buffer(ggml_backend_buffer *buffer);
 void free_allocator(ggml_gallocr *allocator, Device device);
 

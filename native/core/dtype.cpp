@@ -20,7 +20,7 @@ ggml_type to_ggml(DType dtype) { return static_cast<ggml_type>(dtype); }
 } // namespace
 
 const std::vector<DType> &all_dtypes() {
-    // ggml keeps numbers of removed types as entries of size zero.
+    // ggml keeps the numbers of removed types as entries of size 0.
     static const std::vector<DType> types = [] {
         std::vector<DType> found;
         for (int id = 0; id < GGML_TYPE_COUNT; ++id) {
@@ -62,12 +62,12 @@ bool is_quantized(DType dtype) { return ggml_is_quantized(to_ggml(dtype)); }
 
 size_t row_bytes(DType dtype, int64_t n) {
     if (n < 0 || n % block_size(dtype) != 0) {
-        throw ShapeError("dtype", cat("a row of ", name(dtype), " must be a multiple of ", block_size(dtype),
-                                      " elements but has ", n));
+        throw ShapeError("dtype", cat("a row of ", n, " elements does not fit ", name(dtype),
+                                      ": expected a multiple of ", block_size(dtype)));
     }
     size_t bytes = 0;
     if (__builtin_mul_overflow(static_cast<size_t>(n / block_size(dtype)), block_bytes(dtype), &bytes)) {
-        throw ShapeError("dtype", cat("a row must be below 2^64 bytes but has ", n, " elements of ", name(dtype)));
+        throw ShapeError("dtype", cat("a row of ", n, " elements of ", name(dtype), " exceeds 2^64 bytes"));
     }
     return bytes;
 }

@@ -1,4 +1,4 @@
-// Element types: every type that ggml stores, with the size of its blocks.  Numeric values are ggml's and GGUF's.
+// Every element type that ggml stores, with the size of its blocks.  The numeric values are those of ggml and GGUF.
 #pragma once
 
 #include <cstddef>
@@ -47,11 +47,11 @@ enum class DType : int32_t {
     q2_0 = 42,
 };
 
-// All types, in numeric order.
+// All types in numeric order.
 const std::vector<DType> &all_dtypes();
-// The type with GGUF's number, if there is one.
+// The type with this number in GGUF, if there is one.
 std::optional<DType> dtype_from_id(int64_t id);
-// The type called `name` ("q8_0", case ignored), if there is one.
+// The type called `name` ("q8_0", ignoring case), if there is one.
 std::optional<DType> dtype_from_name(std::string name);
 
 std::string name(DType dtype);

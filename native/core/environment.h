@@ -1,4 +1,4 @@
-// Switches in the environment.
+// Environment variables that switch something on ("1") or off ("0").
 #pragma once
 
 #include <cstdlib>

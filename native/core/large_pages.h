@@ -1,5 +1,5 @@
-// Memory in large pages, where the system has them: a processor keeps the addresses of few pages, and what is read all
-// over small ones waits for addresses.
+// Memory in large pages, if the system has them.  A processor's TLB holds the addresses of few pages, so scattered
+// reads from small pages stall on TLB misses.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace quire {
 
 inline constexpr size_t large_page_bytes = size_t{2} << 20;
 
-/** The size of the large pages that hold so much. */
+/** Round a size up to whole large pages. */
 inline constexpr size_t whole_large_pages(size_t size_bytes) {
     return (size_bytes + large_page_bytes - 1) / large_page_bytes * large_page_bytes;
 }
 
-/** Ask for large pages in memory that is still to be filled; advice, which may be ignored. */
+/** Ask for large pages before memory is first written; the system may ignore the advice. */
 inline void advise_large_pages([[maybe_unused]] void *memory, [[maybe_unused]] size_t size_bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     const size_t skipped =
@@ -31,15 +31,16 @@ inline void advise_large_pages([[maybe_unused]] void *memory, [[maybe_unused]] s
 #endif
 }
 
-// Of unknown content, aligned to lines of the caches; large pages from half of one on.
+// Uninitialised memory, aligned to cache lines; in large pages if it fills at least half of one.
 class AlignedMemory {
   public:
     AlignedMemory() = default;
-    // std::bad_alloc
+    // Throws std::bad_alloc.
     explicit AlignedMemory(size_t size_bytes) : AlignedMemory(size_bytes, size_bytes >= large_page_bytes / 2) {}
 
     uint8_t *data() const { return memory_.get(); }
-    // Other memory where this is smaller: what a thread keeps as scratch memory.  std::bad_alloc
+    // Return at least this much memory, without keeping the contents if it has to grow; for a thread's scratch memory.
+    // Throws std::bad_alloc.
     uint8_t *at_least(size_t size_bytes) {
         if (size_bytes > size_bytes_) *this = AlignedMemory(size_bytes);
         return data();

@@ -1,5 +1,5 @@
-// Libraries that are loaded while the program runs, each system's loader in a source of its own: library_posix.cpp and
-// library_windows.cpp, one of which is compiled.
+// Shared libraries loaded at run time.  library_posix.cpp and library_windows.cpp implement this; one of them is
+// compiled.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +8,12 @@
 
 namespace quire {
 
-// A loaded library, given back when this ends.
+// A loaded library, released by the destructor.
 class Library {
   public:
-    // With all that it needs, for nobody else to see.
+    // Load a library and its dependencies, resolving all symbols now and keeping them private to it.
     static Library open(const std::filesystem::path &path);
-    // One that is loaded already; not open: it is not.
+    // Find a library that is already loaded; is_open() is false if it is not.
     static Library find(const std::filesystem::path &path);
 
     Library(Library &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
@@ -21,20 +21,20 @@ class Library {
     ~Library();
 
     bool is_open() const { return handle_ != nullptr; }
-    void *symbol(const char *name) const; // null: it has none of that name
+    void *symbol(const char *name) const; // null if it does not export that name
 
   private:
     explicit Library(void *handle) : handle_(handle) {}
     void *handle_;
 };
 
-/** Why the last Library::open() on this thread failed, in the loader's words; "" where it does not tell. */
+/** The loader's message for the last Library::open() that failed on this thread; "" if it gives none. */
 std::string load_error();
-/** The file with the code of a function; empty where the loader does not tell. */
+/** The library file that contains a function; empty if the loader does not know. */
 std::filesystem::path file_of(const void *function);
-/** How names of libraries begin on this system. */
+/** The prefix of library file names on this system: "lib" or "". */
 extern const char *const library_prefix;
-/** Of this process, for what reads its environment later. */
+/** Set a variable in this process's environment. */
 void set_environment(const char *name, const char *value);
 
 } // namespace quire

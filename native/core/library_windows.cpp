@@ -19,7 +19,7 @@ HMODULE as_module(void *handle) { return static_cast<HMODULE>(handle); }
 const char *const library_prefix = "";
 
 Library Library::open(const std::filesystem::path &path) {
-    // Without a window that says what it lacks; with what lies beside it.
+    // No dialog about missing dependencies; the library's own folder is searched for them.
     DWORD before = 0;
     SetThreadErrorMode(SEM_FAILCRITICALERRORS, &before);
     HMODULE module =
@@ -54,7 +54,7 @@ std::filesystem::path file_of(const void *function) {
     for (;;) {
         const DWORD n = GetModuleFileNameW(module, path.data(), static_cast<DWORD>(path.size()));
         if (n < path.size()) return path.substr(0, n);
-        path.resize(path.size() * 2); // it was cut off
+        path.resize(path.size() * 2); // the path was truncated
     }
 }
 

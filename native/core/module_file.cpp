@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const fs::path &path, const std::string &what) {
-    throw LoadError("device", cat("'", text_of(path), "' must be a backend module of this build but ", what));
+[[noreturn]] void refuse(const fs::path &path, const std::string &reason) {
+    throw LoadError("device", cat("cannot load '", text_of(path), "': ", reason));
 }
 
 #if defined(__linux__)
@@ -37,27 +37,27 @@ constexpr int machine = EM_X86_64;
 #elif defined(__aarch64__)
 constexpr int machine = EM_AARCH64;
 #else
-constexpr int machine = EM_NONE; // not known here: the loader decides
+constexpr int machine = EM_NONE; // unknown, so the loader decides
 #endif
 
-// A file that is read in parts, each of which must be there.
+// Reads parts of a file and refuses it if one is missing.
 class ModuleFile {
   public:
     ModuleFile(const fs::path &path, uint64_t size_bytes)
         : path_(path), size_bytes_(size_bytes), in_(path, std::ios::binary) {
-        if (!in_) refuse(path_, "cannot be read");
+        if (!in_) refuse(path_, "not readable");
     }
 
     void expect_inside(uint64_t begin, uint64_t n_bytes) const {
         if (n_bytes > size_bytes_ || begin > size_bytes_ - n_bytes)
-            refuse(path_, cat("is cut off: it has ", size_bytes_, " bytes and needs ", begin + n_bytes));
+            refuse(path_, cat("truncated: ", size_bytes_, " bytes instead of at least ", begin + n_bytes));
     }
 
     void read(uint64_t begin, void *target, size_t n_bytes) {
         expect_inside(begin, n_bytes);
         in_.seekg(static_cast<std::streamoff>(begin));
         if (!in_.read(static_cast<char *>(target), static_cast<std::streamsize>(n_bytes)))
-            refuse(path_, "cannot be read");
+            refuse(path_, "not readable");
     }
 
   private:
@@ -70,17 +70,17 @@ Header checked_header(ModuleFile &file, const fs::path &path, uint64_t size_byte
     Header header{};
     unsigned char magic[SELFMAG] = {};
     file.read(0, magic, std::min<uint64_t>(size_bytes, SELFMAG));
-    if (std::memcmp(magic, ELFMAG, SELFMAG) != 0) refuse(path, "is no library");
+    if (std::memcmp(magic, ELFMAG, SELFMAG) != 0) refuse(path, "not a shared library");
     file.read(0, &header, sizeof header);
     if (header.e_ident[EI_CLASS] != word_class || header.e_type != ET_DYN || header.e_phentsize != sizeof(Segment) ||
         (machine != EM_NONE && header.e_machine != machine))
-        refuse(path, "is no library for this machine");
-    // The table of sections is what a linker writes last.
+        refuse(path, "not a shared library for this machine");
+    // Linkers write the section table last, so this also checks that the file is complete.
     file.expect_inside(header.e_shoff, uint64_t{header.e_shentsize} * header.e_shnum);
     return header;
 }
 
-// The text of our note in a segment of notes; empty without.
+// The text of Quire's note in a segment of notes; "" if it has none.
 std::string note_in(const std::vector<char> &bytes) {
     auto padded = [](uint64_t n) { return (n + 3) & ~uint64_t{3}; };
     for (size_t at = 0; bytes.size() - at >= 12;) {
@@ -115,8 +115,8 @@ void check_contents(const fs::path &path, uint64_t size_bytes) {
     ModuleFile file(path, size_bytes);
     const Header header = checked_header(file, path, size_bytes);
     const std::string note = read_note(file, header);
-    if (note.empty()) refuse(path, cat("was not built with Quire (", module_version(), ")"));
-    if (note != module_version()) refuse(path, cat("is of another build: ", note, ", and this is ", module_version()));
+    if (note.empty()) refuse(path, cat("not built with Quire (", module_version(), ")"));
+    if (note != module_version()) refuse(path, cat("from another build: ", note, " instead of ", module_version()));
 }
 #else
 void check_contents(const fs::path &, uint64_t) {}
@@ -128,10 +128,10 @@ std::string module_version() { return QUIRE_MODULE_VERSION; }
 
 void check_module_file(const fs::path &path) {
     std::error_code error;
-    if (!fs::is_regular_file(path, error)) refuse(path, "is no file");
+    if (!fs::is_regular_file(path, error)) refuse(path, "not a regular file");
     const uint64_t size_bytes = fs::file_size(path, error);
-    if (error) refuse(path, "cannot be read");
-    if (size_bytes == 0) refuse(path, "is empty");
+    if (error) refuse(path, "not readable");
+    if (size_bytes == 0) refuse(path, "empty file");
     check_contents(path, size_bytes);
 }
 

@@ -1,4 +1,4 @@
-// A backend module's file, looked at without running any of it.
+// Checks of a backend module's file that run none of its code.
 #pragma once
 
 #include <filesystem>
@@ -6,12 +6,12 @@
 
 namespace quire {
 
-// What the modules of this build say of themselves: "ggml 0.25.3 832db0699007".
+// The text of the note in every module of this build: "ggml 0.25.3 832db0699007".
 std::string module_version();
 
-// LoadError unless the file is a whole library for this machine whose note names this build.  The system's loader maps
-// a file as its headers have it, and a process that reads what a cut file lacks gets SIGBUS.  Where libraries are not in
-// the ELF format, only that it is a file that is not empty.
+// Throw LoadError unless the file is a complete library for this machine whose note names this build.  The system's
+// loader trusts the headers, so reading the missing part of a truncated file would end in SIGBUS.  On systems without
+// ELF the only check is that the file is not empty.
 void check_module_file(const std::filesystem::path &path);
 
 } // namespace quire

@@ -1,4 +1,5 @@
-// Paths as text, which is UTF-8 with us on every system; the standard library takes plain text for the system's own.
+// Conversion of paths from and to text.  Quire's text is UTF-8 on every system; the standard library would read a plain
+// string in the system's own encoding.
 #pragma once
 
 #include <filesystem>

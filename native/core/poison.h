@@ -1,5 +1,5 @@
-// For tests (QUIRE_POISON=1 in the environment): memory that nobody may read before it is written is filled with bits
-// that are not a number in any type, so that every test of an answer is also one of what it was computed from.
+// With QUIRE_POISON=1 in the environment, for tests: memory that must be written before it is read is filled with the
+// bits of NaN, so that reading it too early makes a test's result wrong.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// What operating systems do each in a way of their own: files, pages of memory, and what wakes an event loop.
-// system_posix.cpp and system_windows.cpp have it, one of which is compiled.  Nothing here throws but what says so; where
-// a call fails, system_error() tells why.  Paths are UTF-8.
+// Functions that differ between operating systems: files, memory pages and waking an event loop.  system_posix.cpp and
+// system_windows.cpp implement this; one of them is compiled.  Nothing throws unless its comment says so; after a
+// failure system_error() has the reason.  Paths are UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace quire {
 
-/** Why the last call of these on this thread failed, in the system's words. */
+/** The system's message for the last of these calls that failed on this thread. */
 std::string system_error();
 
 struct FileInfo {
     uint64_t device, inode, size_bytes;
-    int64_t modified_s, modified_ns; // of the contents
-    int64_t changed_s, changed_ns; // of contents, name or rights
-    bool is_trusted; // belongs to this user or to the system's administrator
+    int64_t modified_s, modified_ns; // last change of the contents
+    int64_t changed_s, changed_ns; // last change of contents, name or permissions
+    bool is_trusted; // owned by this user or by the system's administrator
 };
 
-// An open file, closed when this ends.
+// An open file, closed by the destructor.
 class File {
   public:
     File() = default;
@@ -34,18 +34,18 @@ class File {
     }
     ~File() { close(); }
 
-    // To read.  What is no regular file (a named pipe) does not make it wait.
+    // Open for reading.  Returns at once even for a named pipe.
     static File open(const std::string &path);
-    // To write: a new file in `directory`, whose name no other has and begins and ends so; `path` becomes its path.
+    // Create a file for writing in `directory`, with a unique name between `prefix` and `suffix`; sets `path`.
     static File create(const std::string &directory, std::string_view prefix, std::string_view suffix,
                        std::string &path);
 
     bool is_open() const { return handle_ != none; }
-    std::optional<FileInfo> info() const; // nothing where it is no regular file
-    // How many bytes came; 0 at the file's end, negative when reading failed.
+    std::optional<FileInfo> info() const; // nullopt if it is not a regular file
+    // Return the number of bytes read, 0 at the end of the file, negative after a failure.
     int64_t read_at(void *to, size_t size_bytes, uint64_t offset) const;
     bool write_at(const void *from, size_t size_bytes, uint64_t offset);
-    // Exactly so long, and on the disk.
+    // Set the file's size and flush it to the disk.
     bool end_at(uint64_t size_bytes);
     void close();
 
@@ -55,25 +55,27 @@ class File {
     intptr_t handle_ = none;
 };
 
-/** Give a complete file its name, in place of the file that has it; also after a loss of power it has one of the two. */
+/** Rename a complete file, replacing the target atomically: after a power loss it is the old or the new file. */
 bool rename_over(const std::string &from, const std::string &to);
 void remove_file(const std::string &path);
 
-/** The contents of an open file, read-only and shared with others who map it; null: it failed. */
+/** Map an open file read-only and shared with other processes; null on failure. */
 std::shared_ptr<uint8_t> map_file(const File &file, size_t size_bytes);
-/** Pages of zeros, which take memory when they are first written to; null: it failed.  `all_written`: all of them will
- *  be, so that it fails at once where the system knows that they do not fit. */
+/** Map zeroed pages, which take memory on the first write; null on failure.  `all_written` says that all will be
+ *  written, so the call fails at once if the system knows that they cannot fit. */
 std::shared_ptr<uint8_t> new_pages(size_t size_bytes, bool all_written);
 void make_read_only(uint8_t *pages, size_t size_bytes);
-/** Keep pages in memory; false: this process may not. */
+/** Lock pages in memory; false if this process is not allowed to. */
 bool lock_pages(uint8_t *pages, size_t size_bytes);
-/** Take the whole pages inside of a range out of memory: mapped files are read again when touched, others are zero. */
+/** Release the whole pages in a range: pages of a mapped file are read again when touched, others become zero. */
 void give_back(const uint8_t *begin, size_t size_bytes);
 
-// A file descriptor that is readable while this is raised, for event loops.
+// A file descriptor for event loops that is readable while the signal is raised.
 class WakeSignal {
   public:
-    WakeSignal(); // CapacityError: no descriptor is free; UnsupportedError: on Windows, whose loops do not wait for one
+    // Throws CapacityError if no descriptor is free, UnsupportedError on Windows, whose event loops do not use
+    // descriptors.
+    WakeSignal();
     ~WakeSignal();
     WakeSignal(const WakeSignal &) = delete;
     WakeSignal &operator=(const WakeSignal &) = delete;

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t most_at_once = size_t{1} << 30; // of bytes for one call
+constexpr size_t most_at_once = size_t{1} << 30; // bytes per call
 
 int descriptor(intptr_t handle) { return static_cast<int>(handle); }
 
@@ -33,7 +33,7 @@ std::string system_error() { return std::strerror(errno); }
 
 File File::open(const std::string &path) {
     File file;
-    file.handle_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); // so that a named pipe answers at once
+    file.handle_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a named pipe must not block
     return file;
 }
 
@@ -130,7 +130,7 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
 
 WakeSignal::WakeSignal() {
     int ends[2];
-    if (pipe(ends) != 0) throw CapacityError("decoder", cat("a pipe must be free but there is ", std::strerror(errno)));
+    if (pipe(ends) != 0) throw CapacityError("decoder", cat("cannot create a pipe: ", std::strerror(errno)));
     read_fd_ = ends[0];
     write_fd_ = ends[1];
     for (int end : ends) {
@@ -144,7 +144,7 @@ WakeSignal::~WakeSignal() {
     ::close(write_fd_);
 }
 
-void WakeSignal::raise() { // one byte is in the pipe at most, so writing it cannot fail for want of room
+void WakeSignal::raise() { // the pipe holds at most one byte, so it is never full
     if (std::exchange(is_raised_, true)) return;
     while (write(write_fd_, "", 1) < 0 && errno == EINTR) {
     }

@@ -3,7 +3,7 @@
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <windows.h>
-// Needs windows.h before it.
+// windows.h must come before it.
 #include <aclapi.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t most_at_once = size_t{1} << 30; // of bytes for one call
+constexpr size_t most_at_once = size_t{1} << 30; // bytes per call
 
 HANDLE as_handle(intptr_t handle) { return reinterpret_cast<HANDLE>(handle); }
 
@@ -27,7 +27,7 @@ std::wstring wide(std::string_view text) {
     return result;
 }
 
-// Of 100 ns since 1601, as seconds and the rest since 1970.
+// Convert ticks of 100 ns since 1601 to seconds and nanoseconds since 1970.
 std::pair<int64_t, int64_t> unix_time(int64_t ticks) {
     const int64_t since_1970 = ticks - 116444736000000000;
     return {since_1970 / 10000000, since_1970 % 10000000 * 100};
@@ -35,7 +35,7 @@ std::pair<int64_t, int64_t> unix_time(int64_t ticks) {
 
 uint64_t joined(DWORD high, DWORD low) { return uint64_t{high} << 32 | low; }
 
-// Where a call reads or writes.
+// The file offset of one read or write.
 OVERLAPPED at(uint64_t offset) {
     OVERLAPPED place{};
     place.Offset = static_cast<DWORD>(offset);
@@ -162,12 +162,12 @@ std::shared_ptr<uint8_t> map_file(const File &file, size_t size_bytes) {
     HANDLE section = CreateFileMappingW(as_handle(file.handle_), nullptr, PAGE_READONLY, 0, 0, nullptr);
     if (section == nullptr) return nullptr;
     void *view = MapViewOfFile(section, FILE_MAP_READ, 0, 0, size_bytes);
-    CloseHandle(section); // the view keeps it
+    CloseHandle(section); // the view keeps the section alive
     if (view == nullptr) return nullptr;
     return {static_cast<uint8_t *>(view), [](uint8_t *p) { UnmapViewOfFile(p); }};
 }
 
-std::shared_ptr<uint8_t> new_pages(size_t size_bytes, bool /*all_written*/) { // Windows promises memory to all
+std::shared_ptr<uint8_t> new_pages(size_t size_bytes, bool /*all_written*/) { // Windows always commits memory
     void *pages = VirtualAlloc(nullptr, size_bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
     if (pages == nullptr) return nullptr;
     return {static_cast<uint8_t *>(pages), [](uint8_t *p) { VirtualFree(p, 0, MEM_RELEASE); }};
@@ -181,7 +181,7 @@ void make_read_only(uint8_t *pages, size_t size_bytes) {
 bool lock_pages(uint8_t *pages, size_t size_bytes) {
     SIZE_T least = 0, most = 0;
     HANDLE process = GetCurrentProcess();
-    // A process may lock as much as its working set is promised, less a little.
+    // A process may lock slightly less than its minimum working set.
     if (GetProcessWorkingSetSize(process, &least, &most) != 0)
         SetProcessWorkingSetSize(process, least + size_bytes, std::max(most, least) + size_bytes);
     return VirtualLock(pages, size_bytes) != 0;
@@ -197,18 +197,17 @@ void give_back(const uint8_t *begin, size_t size_bytes) {
     const uintptr_t end = (reinterpret_cast<uintptr_t>(begin) + size_bytes) / page * page;
     if (first >= end) return;
     auto *pages = reinterpret_cast<void *>(first);
-    VirtualUnlock(pages, end - first); // of what is not locked: out of the working set
+    VirtualUnlock(pages, end - first); // if the pages are not locked, this removes them from the working set
     MEMORY_BASIC_INFORMATION kind{};
     const bool is_own = VirtualQuery(pages, &kind, sizeof kind) != 0 && kind.Type == MEM_PRIVATE;
     if (!is_own || kind.Protect != PAGE_READWRITE || kind.RegionSize < end - first) return;
-    // Discarded pages keep their contents or not; those that are taken anew are zero.
+    // Discarded pages might keep their contents; decommitted and committed again, they are zero.
     if (VirtualFree(pages, end - first, MEM_DECOMMIT) != 0)
         VirtualAlloc(pages, end - first, MEM_COMMIT, PAGE_READWRITE);
 }
 
 WakeSignal::WakeSignal() {
-    throw UnsupportedError("decoder",
-                           "events must be waited for with wait(): event loops of Windows know no descriptor");
+    throw UnsupportedError("decoder", "no file descriptor for events on Windows: call wait() instead");
 }
 WakeSignal::~WakeSignal() = default;
 void WakeSignal::raise() {}

@@ -1,5 +1,5 @@
-// A typed array in a buffer.  Shapes are NumPy's: the last dimension is contiguous.  This file and tensor.cpp are the
-// only place where ggml's reversed order is turned round.
+// A typed array in a buffer.  Shapes are in NumPy's order: the last dimension is contiguous.  Only this file and
+// tensor.cpp convert to ggml's reversed order.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,19 @@ namespace quire {
 using Shape = std::vector<int64_t>;
 
 std::string to_string(const Shape &shape); // "[2, 3]"
-// Bytes of a contiguous array; ShapeError for more than 4 dimensions, sizes below 1, broken blocks or overflow.
+// Bytes of a contiguous array; ShapeError for more than 4 dimensions, sizes below 1, partial blocks or overflow.
 size_t shape_bytes(DType dtype, const Shape &shape);
 
-// Contiguous, fixed in place.  Copying the handle shares the memory.
+// A contiguous array at a fixed address.  Copies of the handle share the memory.
 // Invariants: the bytes lie inside the buffer; the address suits the dtype.
 class Tensor {
   public:
     // Uninitialised memory on a device.
     static Tensor empty(DType dtype, Shape shape, Device device);
-    // Part of a buffer, `offset_bytes` from its base.
-    // On devices with room behind for what `needed_bytes` says.
+    // A tensor at `offset_bytes` from the base of a buffer.  On devices it needs room for `needed_bytes`.
     static Tensor in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
 
-    // What a tensor takes on a device: some pad the rows of quantized types, and clear that.
+    // The bytes a tensor takes on a device, with the padding that some add to rows of quantized types and clear.
     static size_t needed_bytes(DType dtype, const Shape &shape, Device device);
 
     DType dtype() const { return dtype_; }
@@ -41,18 +40,18 @@ class Tensor {
     const std::shared_ptr<Buffer> &buffer() const { return buffer_; }
     Device device() const { return buffer_->device(); }
     bool is_host() const { return buffer_->is_host(); }
-    // The bytes in host memory; UnsupportedError on a device of another kind.
+    // The address in host memory; UnsupportedError if the tensor is on a device.
     uint8_t *data() const;
-    void copy_from_host(const void *source, size_t size_bytes) const; // both: exactly all bytes
+    void copy_from_host(const void *source, size_t size_bytes) const; // both copy the whole tensor
     void copy_to_host(void *target, size_t size_bytes) const;
-    Tensor to(Device device) const; // a copy, or itself where it already is there
-    void copy_to(const Tensor &target) const; // of the same type and shape
-    // Parts [begin, end) of the first dimension, in the same memory.
+    Tensor to(Device device) const; // the tensor itself if it already is there
+    void copy_to(const Tensor &target) const; // InternalError unless type and shape are the same
+    // Rows [begin, end) of the first dimension, in the same memory.
     Tensor part(int64_t begin, int64_t end) const;
     ggml_tensor *handle() const { return handle_; }
 
   private:
-    // `is_part`: of another tensor there.
+    // `is_part`: the bytes belong to a larger tensor.
     Tensor(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes, bool is_part);
     static size_t needed_bytes(Device device, const ggml_tensor *record);
     DType dtype_;

@@ -2,7 +2,7 @@
 
 namespace quire {
 
-/** Of the package.  In a file of its own: with another version only that is compiled anew. */
+/** The package's version.  version.cpp is a file of its own so that a new version recompiles nothing else. */
 const char *version();
 
 } // namespace quire

@@ -1,4 +1,4 @@
-// Constants of the GGUF container (specification: ggml, docs/gguf.md) and the limits that we set on it.
+// Constants of the GGUF container (specification: ggml, docs/gguf.md) and Quire's own limits.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +23,20 @@ enum class GgufType : uint32_t {
 };
 inline constexpr uint32_t gguf_n_types = 13;
 
-inline constexpr uint32_t gguf_magic = 0x46554747; // "GGUF", little endian
+inline constexpr uint32_t gguf_magic = 0x46554747; // "GGUF", little-endian
 inline constexpr uint32_t gguf_default_alignment = 32;
 
 namespace gguf_limit {
-inline constexpr uint64_t entries = 65536;       // keys, tensors
+inline constexpr uint64_t entries = 65536;       // keys and tensors, each
 inline constexpr uint64_t string_bytes = 16U << 20;
 inline constexpr uint64_t array_entries = 16U << 20;
 inline constexpr uint64_t key_bytes = 65535;
-inline constexpr uint64_t tensor_name_bytes = 63; // ggml keeps 64 with the end mark
+inline constexpr uint64_t tensor_name_bytes = 63; // ggml stores 64 with the terminating NUL
 inline constexpr uint64_t alignment = 65536;
 inline constexpr uint32_t splits = 4096;
 } // namespace gguf_limit
 
-// Bytes of a scalar; 0 for strings and arrays.
+// The size of a scalar; 0 for strings and arrays.
 constexpr size_t scalar_bytes(GgufType type) {
     switch (type) {
     case GgufType::u8:

@@ -1,4 +1,4 @@
-// Walks the bytes of one GGUF file.
+// The parser of one GGUF file.
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@
 
 namespace quire {
 
-// Bytes with a place in them.  Every read checks that the bytes are there.
+// A read position in a file's bytes.  Every read checks that the bytes exist.
 class ByteCursor {
   public:
     ByteCursor(const uint8_t *data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
     size_t position() const { return position_; }
     size_t left() const { return size_bytes_ - position_; }
-    // The next n bytes; LoadError naming `what` when there are fewer.
+    // Return the next n bytes; LoadError naming `what` if there are fewer.
     std::span<const uint8_t> take(uint64_t n, const std::string &what);
     template <class T> T scalar(const std::string &what) {
         T value;
@@ -23,7 +23,7 @@ class ByteCursor {
         __builtin_memcpy(&value, bytes.data(), sizeof(T));
         return value;
     }
-    // A string: its length, at most `limit`, then its bytes.
+    // Return a string, stored as its length, which may be at most `limit`, and its bytes.
     std::string_view string(uint64_t limit, const std::string &what);
 
   private:
@@ -34,13 +34,13 @@ class ByteCursor {
 
 bool is_utf8(std::string_view text);
 
-// Parses file `part` of `reader` and adds its keys (of part 0) and tensors.
+// Parses file `part` of `reader` and adds its tensors to the reader, and for part 0 its keys.
 class GgufParser {
   public:
     GgufParser(GgufReader &reader, size_t part);
     void parse();
-    // A key's value when it is an unsigned or non-negative whole number; LoadError when it is something else.
-    const GgufValue *value(const std::string &key) const;
+    const GgufValue *value(const std::string &key) const; // null if absent
+    // Return an integer; `absent` if there is no such key, LoadError for other types.
     uint64_t whole_number(const std::string &key, uint64_t absent) const;
 
   private:

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// "name-00001-of-00003.gguf" with another number.
+// The path of part `number` (from 0), from that of the first part: "name-00002-of-00003.gguf".
 std::string part_path(const std::string &first, uint64_t number, uint64_t count) {
     char tail[64], wanted[64];
     std::snprintf(tail, sizeof tail, "-00001-of-%05llu.gguf", static_cast<unsigned long long>(count));
@@ -16,18 +16,17 @@ std::string part_path(const std::string &first, uint64_t number, uint64_t count)
                   static_cast<unsigned long long>(count));
     size_t n = std::strlen(tail);
     if (first.size() < n || first.compare(first.size() - n, n, tail) != 0) {
-        throw LoadError("gguf",
-                        cat("the first of ", count, " parts must be called NAME", tail, " but is '", first, "'"));
+        throw LoadError("gguf", cat("'", first, "' is the first of ", count, " parts: rename it to NAME", tail));
     }
     return first.substr(0, first.size() - n) + wanted;
 }
 
-// The mapping is page-aligned, so an offset's alignment is its address's.
+// The mapping is page-aligned, so an address is aligned like its offset.
 void check_address(const GgufTensorInfo &info) {
     size_t wanted = is_quantized(info.dtype) ? 4 : block_bytes(info.dtype);
     if (info.offset_bytes % wanted != 0) {
-        throw LoadError("gguf", cat("tensor '", info.name, "' of ", name(info.dtype), " must start at a multiple of ",
-                                    wanted, " but starts at ", info.offset_bytes));
+        throw LoadError("gguf", cat("tensor '", info.name, "' of ", name(info.dtype), " starts at offset ",
+                                    info.offset_bytes, ": expected a multiple of ", wanted));
     }
 }
 
@@ -40,14 +39,13 @@ GgufReader::GgufReader(const std::string &path, LoadMode mode) {
     uint64_t count = parser.whole_number("split.count", 1);
     uint64_t number = parser.whole_number("split.no", 0);
     if (count > gguf_limit::splits)
-        throw LoadError("gguf", cat("key 'split.count' must be at most ", gguf_limit::splits, " but is ", count));
+        throw LoadError("gguf", cat("the model has ", count, " parts, the limit is ", gguf_limit::splits));
     if (count > 1 && number != 0)
-        throw LoadError(
-            "gguf", cat("a split model must be opened by its first part but this is part ", number + 1, " of ", count));
+        throw LoadError("gguf", cat("this is part ", number + 1, " of ", count, ": open the first part instead"));
     if (count > 1) open_parts(path, mode, count);
     for (const GgufTensorInfo &info : tensors_) check_address(info);
     for (const auto &file : files_) {
-        // Never written: the buffer is marked read-only, and on the mapping itself writing is not allowed.
+        // The cast is safe: the buffer is marked read-only, and so are the pages.
         buffers_.push_back(Buffer::borrow(const_cast<uint8_t *>(file->data()), file->size_bytes(), true, file));
     }
 }
@@ -60,17 +58,17 @@ void GgufReader::open_parts(const std::string &path, LoadMode mode, uint64_t cou
         parser.parse();
         uint64_t its_count = parser.whole_number("split.count", 1), its_number = parser.whole_number("split.no", 0);
         if (its_count != count || its_number != number) {
-            throw LoadError("gguf", cat("'", files_.back()->path(), "' must be part ", number + 1, " of ", count,
-                                        " but says ", its_number + 1, " of ", its_count));
+            throw LoadError("gguf", cat("'", files_.back()->path(), "' says it is part ", its_number + 1, " of ",
+                                        its_count, ": expected part ", number + 1, " of ", count));
         }
     }
-    if (total == nullptr) throw LoadError("gguf", "a split model must tell its 'split.tensors.count' but does not");
+    if (total == nullptr) throw LoadError("gguf", "a split model without the key 'split.tensors.count'");
     if (total->is_array || scalar_bytes(total->type) == 0)
-        throw LoadError("gguf", "key 'split.tensors.count' must be a whole number");
+        throw LoadError("gguf", "key 'split.tensors.count' is not a number");
     uint64_t wanted = 0;
     std::memcpy(&wanted, total->bytes.data(), total->bytes.size());
     if (wanted != tensors_.size())
-        throw LoadError("gguf", cat("the parts must hold ", wanted, " tensors together but hold ", tensors_.size()));
+        throw LoadError("gguf", cat("the parts have ", tensors_.size(), " tensors together: expected ", wanted));
 }
 
 size_t GgufReader::size_bytes() const {

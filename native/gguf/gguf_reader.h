@@ -1,4 +1,4 @@
-// A strict reader of GGUF files: everything is checked before anything is used (DESIGN section 10).
+// A strict reader of GGUF files: the whole file is checked before anything is used.
 #pragma once
 
 #include <memory>
@@ -14,27 +14,27 @@
 
 namespace quire {
 
-// A metadata value, still in the file's bytes.
+// A metadata value; its contents stay in the file's memory.
 struct GgufValue {
-    GgufType type;                      // of the value, or of an array's elements
+    GgufType type;                      // the type of the value, or of an array's elements
     bool is_array;
-    uint64_t n;                         // elements; 1 for what is no array
-    std::span<const uint8_t> bytes; // the elements; strings each with their length of 8 bytes before them
+    uint64_t n;                         // number of elements; 1 unless it is an array
+    std::span<const uint8_t> bytes; // the elements; each string is preceded by its length in 8 bytes
 };
 
 struct GgufTensorInfo {
     std::string name;
     DType dtype;
     Shape shape; // NumPy order
-    size_t part;       // number of the file, 0 unless the model is split
-    size_t offset_bytes; // from the start of that file
+    size_t part;       // index of the file, 0 unless the model is split
+    size_t offset_bytes; // from the start of the file
     size_t size_bytes;
 };
 
-// One model: a file, or all parts of a split one.  Tensors borrow the file's memory and keep it alive.
+// A model: one file, or all parts of a split one.  Tensors use the file's memory and keep it alive.
 class GgufReader {
   public:
-    // LoadError for whatever is wrong with the file, with the place in it.
+    // Throws LoadError if anything is wrong with the file, naming the key or tensor.
     GgufReader(const std::string &path, LoadMode mode);
 
     uint32_t version() const { return version_; }
@@ -42,12 +42,12 @@ class GgufReader {
     size_t n_files() const { return files_.size(); }
     size_t size_bytes() const;
     const std::vector<std::string> &keys() const { return keys_; }
-    const GgufValue *find(const std::string &key) const; // null when absent
+    const GgufValue *find(const std::string &key) const; // null if absent
     const std::vector<GgufTensorInfo> &tensors() const { return tensors_; }
     const GgufTensorInfo *find_tensor(const std::string &name) const;
     Tensor tensor(const GgufTensorInfo &info) const;
     void check_unchanged() const;
-    std::string identity() const; // that of all files; empty where that of one is
+    std::string identity() const; // MappedFile::identity of all files; empty if one of them is
 
   private:
     friend class GgufParser;
@@ -62,7 +62,7 @@ class GgufReader {
     std::unordered_map<std::string, size_t> tensor_numbers_;
 };
 
-// The strings of an array, or the one string.
+// The strings of an array; a single string counts as an array of one.
 std::vector<std::string_view> strings_of(const GgufValue &value);
 
 } // namespace quire

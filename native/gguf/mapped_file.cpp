@@ -9,14 +9,14 @@
 namespace quire {
 namespace {
 
-// Times of files advance with the kernel's ticks, and coarsely on some file systems.
+// File times advance with the kernel's ticks, on some file systems in steps of up to 2 s.
 constexpr int64_t young_s = 2;
 
-[[noreturn]] void fail(const std::string &path, const char *what) {
-    throw LoadError("file", cat("'", path, "' must ", what, ": ", system_error()));
+[[noreturn]] void fail(const std::string &path) {
+    throw LoadError("file", cat("cannot read '", path, "': ", system_error()));
 }
 
-// Not the time of the inode's change, which a new name of the file moves.
+// Compare files without the inode's change time, which renaming or linking the file changes, too.
 bool is_same(const FileInfo &a, const FileInfo &b) {
     return a.device == b.device && a.inode == b.inode && a.size_bytes == b.size_bytes && a.modified_s == b.modified_s &&
            a.modified_ns == b.modified_ns;
@@ -32,10 +32,10 @@ std::string MappedFile::identity() const {
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string &path, LoadMode mode) {
     const File file = File::open(path);
-    if (!file.is_open()) fail(path, "be readable");
+    if (!file.is_open()) fail(path);
     const std::optional<FileInfo> info = file.info();
-    if (!info) throw LoadError("file", cat("'", path, "' must be a regular file but is something else"));
-    if (info->size_bytes == 0) throw LoadError("file", cat("'", path, "' must have contents but is empty"));
+    if (!info) throw LoadError("file", cat("not a regular file: '", path, "'"));
+    if (info->size_bytes == 0) throw LoadError("file", cat("empty file: '", path, "'"));
     std::shared_ptr<MappedFile> mapped(new MappedFile);
     mapped->path_ = path;
     mapped->mode_ = mode;
@@ -52,12 +52,11 @@ void MappedFile::map(const File &file) {
     const bool own = mode_ == LoadMode::copy;
     data_ = own ? new_pages(size_bytes_, true) : map_file(file, size_bytes_);
     if (!data_)
-        throw CapacityError("file",
-                            cat("'", path_, "' must fit in memory (", size_bytes_, " bytes): ", system_error()));
+        throw CapacityError("file", cat("cannot load '", path_, "' (", size_bytes_, " bytes): ", system_error()));
     if (own) {
-        advise_large_pages(data_.get(), size_bytes_); // weights are read from end to end for every token
+        advise_large_pages(data_.get(), size_bytes_); // every token reads all weights
     } else if (mode_ == LoadMode::lock && !lock_pages(data_.get(), size_bytes_)) {
-        throw CapacityError("file", cat("'", path_, "' must be locked in memory (", size_bytes_,
+        throw CapacityError("file", cat("cannot lock '", path_, "' in memory (", size_bytes_,
                                         " bytes, see ulimit -l): ", system_error()));
     }
 }
@@ -65,8 +64,9 @@ void MappedFile::map(const File &file) {
 void MappedFile::read(const File &file) {
     for (size_t done = 0; done < size_bytes_;) {
         const int64_t n = file.read_at(data_.get() + done, size_bytes_ - done, done);
-        if (n < 0) fail(path_, "be readable to its end");
-        if (n == 0) throw LoadError("file", cat("'", path_, "' must have ", size_bytes_, " bytes but ends at ", done));
+        if (n < 0) fail(path_);
+        if (n == 0)
+            throw LoadError("file", cat("'", path_, "' was truncated from ", size_bytes_, " to ", done, " bytes"));
         done += static_cast<size_t>(n);
     }
     make_read_only(data_.get(), size_bytes_);
@@ -74,10 +74,9 @@ void MappedFile::read(const File &file) {
 
 void MappedFile::check_unchanged() const {
     const File file = File::open(path_);
-    if (!file.is_open()) fail(path_, "still be there");
+    if (!file.is_open()) fail(path_);
     const std::optional<FileInfo> info = file.info();
-    if (!info || !is_same(*info, info_))
-        throw LoadError("file", cat("'", path_, "' must not change while it is in use but did"));
+    if (!info || !is_same(*info, info_)) throw LoadError("file", cat("'", path_, "' changed while in use"));
 }
 
 } // namespace quire

@@ -1,4 +1,4 @@
-// A regular file's bytes in memory: mapped, mapped and locked, or read into memory of our own.
+// A regular file in memory: mapped, mapped and locked, or copied.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace quire {
 
 enum class LoadMode { mmap, copy, lock };
 
-// Read-only bytes.  A mapped file that somebody cuts while it is in use ends the process when touched, so long-lived
-// users ask check_unchanged().
+// The read-only bytes of a file.  Touching a mapped file that was truncated meanwhile ends the process, so long-lived
+// users call check_unchanged().
 class MappedFile {
   public:
-    // LoadError unless `path` is a readable regular file; CapacityError when locking is not allowed.
+    // Throws LoadError unless `path` is a readable regular file, CapacityError if locking is not allowed.
     static std::shared_ptr<MappedFile> open(const std::string &path, LoadMode mode);
     MappedFile(const MappedFile &) = delete;
     MappedFile &operator=(const MappedFile &) = delete;
@@ -25,10 +25,10 @@ class MappedFile {
     size_t size_bytes() const { return size_bytes_; }
     const std::string &path() const { return path_; }
     LoadMode mode() const { return mode_; }
-    // LoadError when the file of that name is no longer the one that was opened (size, time, inode).
+    // Throws LoadError if the path no longer refers to the opened file (device, inode, size, modification time).
     void check_unchanged() const;
-    // What is the same for a file that nobody wrote to since: device, inode, size, times of modification and change.
-    // Empty while the file is so young that a write might not show in its times.
+    // A string that changes when the file is written to: device, inode, size, times of modification and change.
+    // Empty if the file is so young that another write might not change its times.
     std::string identity() const;
 
   private:

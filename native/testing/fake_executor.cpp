@@ -16,8 +16,8 @@ uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-void require(bool holds, const char *what) {
-    if (!holds) throw InternalError("fake_executor", cat(what, " but that is not so"));
+void require(bool holds, const char *problem) {
+    if (!holds) throw InternalError("fake_executor", problem);
 }
 
 std::vector<CacheSpec> layers_of(const FakeExecutorOptions &options) {
@@ -45,17 +45,17 @@ size_t FakeExecutor::cache_budget_bytes() const {
 
 FakeExecutor::Slot &FakeExecutor::slot(size_t group, int64_t index) {
     require(index >= options_.block_tokens && index < static_cast<int64_t>(slots_[group].size()),
-            "slots must be in the store");
+            "a slot is outside the store");
     return slots_[group][static_cast<size_t>(index)];
 }
 
 FakeExecutor::Seen &FakeExecutor::state(int slot) {
-    require(slot > 0 && static_cast<size_t>(slot) < states_.size(), "states must be in the store");
+    require(slot > 0 && static_cast<size_t>(slot) < states_.size(), "a state is outside the store");
     return states_[static_cast<size_t>(slot)];
 }
 
 void FakeExecutor::count_copy() {
-    if (options_.fail_copy == n_copies_++) throw CapacityError("fake_executor", "a copy must not fail but does");
+    if (options_.fail_copy == n_copies_++) throw CapacityError("fake_executor", "this copy fails, as configured");
 }
 
 void FakeExecutor::copy_block(int group, int from, int to) {
@@ -79,17 +79,21 @@ void FakeExecutor::discard_state(int slot) { state(slot) = {0, -1, false}; }
 
 void FakeExecutor::check_limits(const StepBatch &batch) const {
     const auto n_rows = static_cast<int>(batch.tokens.size());
-    require(n_rows <= options_.max_rows, "a step must have at most max_rows rows");
-    require(static_cast<int>(batch.logit_rows.size()) <= options_.max_logit_rows, "logit rows must be within limits");
-    require(static_cast<int>(batch.n_kv.size()) <= options_.max_sequences, "sequences must be within limits");
-    require(batch.row_begin.size() == batch.n_kv.size() + 1 && batch.row_begin.back() == n_rows, "rows must be all");
+    require(n_rows <= options_.max_rows, "a step has more than max_rows rows");
+    require(static_cast<int>(batch.logit_rows.size()) <= options_.max_logit_rows,
+            "a step has more than max_logit_rows rows of logits");
+    require(static_cast<int>(batch.n_kv.size()) <= options_.max_sequences,
+            "a step has more than max_sequences sequences");
+    require(batch.row_begin.size() == batch.n_kv.size() + 1 && batch.row_begin.back() == n_rows,
+            "the rows of the sequences are not those of the step");
     require(batch.features.size() == batch.tokens.size() * static_cast<size_t>(n_features_read()),
-            "features must come with every token of a head");
-    require(batch.groups.size() == slots_.size(), "groups must be those of the layout");
-    require(batch.states.size() == (states_.empty() ? 0 : batch.n_kv.size()), "a sequence must have a state");
+            "the features do not match the tokens");
+    require(batch.groups.size() == slots_.size(), "the groups are not those of the layout");
+    require(batch.states.size() == (states_.empty() ? 0 : batch.n_kv.size()), "the states do not match the sequences");
     int64_t n_kv = 0;
     for (int32_t n : batch.n_kv) n_kv += n;
-    require(options_.max_kv_tokens == 0 || n_kv <= options_.max_kv_tokens, "cached tokens must be within limits");
+    require(options_.max_kv_tokens == 0 || n_kv <= options_.max_kv_tokens,
+            "a step has more than max_kv_tokens cached tokens");
 }
 
 float *FakeExecutor::run(const StepBatch &batch) {
@@ -100,14 +104,14 @@ float *FakeExecutor::run(const StepBatch &batch) {
     features_.clear();
     next_logit_row_ = 0;
     for (size_t sequence = 0; sequence < batch.n_kv.size(); ++sequence) run_sequence(batch, sequence);
-    require(next_logit_row_ == batch.logit_rows.size(), "logit rows must be ascending");
+    require(next_logit_row_ == batch.logit_rows.size(), "logit rows are not ascending");
     return logits_.data();
 }
 
 void FakeExecutor::write(const StepBatch &batch) {
     for (size_t row = 0; row < batch.tokens.size(); ++row) {
         if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
-            throw CapacityError("fake_executor", cat("a step must not have token ", *options_.fail_on, " but has it"));
+            throw CapacityError("fake_executor", cat("a step with token ", *options_.fail_on, " fails, as configured"));
         for (size_t g = 0; g < slots_.size(); ++g)
             if (!layout_.groups()[g].lifetime.of_source)
                 slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
@@ -117,10 +121,11 @@ void FakeExecutor::write(const StepBatch &batch) {
 void FakeExecutor::encode(const StepBatch &batch) {
     const auto g = static_cast<size_t>(layout_.source_group().value());
     require(batch.logit_rows.empty() && batch.groups[g].slots.size() == batch.tokens.size(),
-            "a source must be written");
+            "a source text has logits or tokens without a slot");
     for (size_t row = 0; row < batch.tokens.size(); ++row) {
         if (options_.fail_on && batch.tokens[row] == *options_.fail_on)
-            throw CapacityError("fake_executor", cat("a text must not have token ", *options_.fail_on, " but has it"));
+            throw CapacityError("fake_executor",
+                                cat("a source text with token ", *options_.fail_on, " fails, as configured"));
         slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
     }
 }
@@ -130,7 +135,7 @@ void FakeExecutor::run_sequence(const StepBatch &batch, size_t sequence) {
     for (int32_t row = batch.row_begin[sequence]; row < batch.row_begin[sequence + 1]; ++row) {
         const auto i = static_cast<size_t>(row);
         if (state) {
-            require(state->n_tokens == batch.positions[i], "a state must be that after all tokens before");
+            require(state->n_tokens == batch.positions[i], "a state does not contain exactly the tokens before");
             see(*state, batch.tokens[i]);
         }
         const bool wanted = next_logit_row_ < batch.logit_rows.size() && batch.logit_rows[next_logit_row_] == row;
@@ -154,9 +159,9 @@ FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, s
     if (!rows.n_source.empty()) position = rows.n_source[sequence] - 1;
     for (auto i = static_cast<int32_t>(layout_.groups()[group].lifetime.first_seen(position)); i <= position; ++i) {
         const auto entry = static_cast<size_t>(rows.table_begin[sequence] + i / options_.block_tokens);
-        require(entry < rows.tables.size(), "a table must cover its tokens");
+        require(entry < rows.tables.size(), "a table has fewer blocks than its tokens need");
         const Slot &at = slot(group, int64_t{rows.tables[entry]} * options_.block_tokens + i % options_.block_tokens);
-        require(at.position == i, "a table must lead to its sequence's positions");
+        require(at.position == i, "a table leads to other positions than its sequence's");
         see(seen, at.token);
     }
     return seen;

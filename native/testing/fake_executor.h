@@ -1,4 +1,4 @@
-// A model without weights, to test the decoder: its logits are a hash of what its layers see through the cache.
+// A model without weights, for tests of the decoder: its logits hash the tokens that layers see through the cache.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,32 @@ namespace quire {
 
 struct FakeExecutorOptions {
     int n_vocab = 64;
-    int n_blocks = 65; // of each group
+    int n_blocks = 65; // per group
     int block_tokens = 32;
     int max_rows = 256;
     int max_logit_rows = 64;
     int max_sequences = 64;
     int max_kv_tokens = 0;
-    double step_s = 0;                // how long a step takes
+    double step_s = 0;                // duration of a step in seconds
     std::optional<int32_t> fail_on;   // a step with this token throws CapacityError
     std::optional<int32_t> nan_after; // the logits of a sequence that has this token are NaN
-    std::vector<CacheLifetime> layers = {CacheLifetime{}}; // that keep rows, each of 8 bytes a token
-    int64_t n_state = 0; // numbers in a layer's recurrent state; 0: no such layer
-    int n_states = 17;   // slots, slot 0 included
+    std::vector<CacheLifetime> layers = {CacheLifetime{}}; // those that keep rows, of 8 bytes per token
+    int64_t n_state = 0; // size of the recurrent layer's state; 0: no such layer
+    int n_states = 17;   // number of slots, including slot 0
     std::optional<size_t> budget_bytes;                    // none: enough for every block and slot
-    bool undivided_prompts = false;                        // rows see the whole of their prompt
+    bool undivided_prompts = false;                        // each row sees its whole prompt
     std::optional<int> fail_copy;                          // this copy of a block or state throws CapacityError
-    bool shows_features = false; // of a row, r as four numbers of 16 bits
-    bool reads_features = false; // r is mix(r' * 31 + token + 1), of the r' that comes with the token: a head
+    bool shows_features = false; // a row's features are r as four 16-bit numbers
+    bool reads_features = false; // a head: r is mix(r' * 31 + token + 1), where r' comes with the token
 };
 
-// Each layer keeps the token and position of every row, and a hash of the tokens that a row sees: h = 0; for each of them
-// h = mix(h * 31 + token + 1).  The recurrent layer keeps such a hash of all tokens.  One layer's hash is the row's; of
-// several it is the hash of their hashes, in the order of the layout's groups, the recurrent one last: r = 0; for each
-// r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v), divided by 2^21.  mix is the finalizer of
-// SplitMix64 (Steele, Lea, Flood 2014).  A row sees all of a source text.  A table that leads to other positions than the sequence's own, or a state after
-// another number of tokens, is an InternalError.
+// Each layer keeps the token and position of every row and hashes the tokens that a row sees: h = 0, then
+// h = mix(h * 31 + token + 1) for each token, with the finalizer of SplitMix64 (Steele, Lea, Flood 2014) as mix.  The
+// recurrent layer keeps such a hash of all tokens.  The hash r of a row is that of its only layer.  Several layers are
+// combined in the order of the layout's groups, the recurrent one last: r = 0, then r = mix(r * 31 + h + 1) for each.
+// Logit v is the upper 24 bits of mix(r + v), divided by 2^21.  Every row sees the whole source text.
+//
+// InternalError if a table leads to other positions than its sequence's, or a state contains another number of tokens.
 class FakeExecutor : public Executor {
   public:
     explicit FakeExecutor(const FakeExecutorOptions &options);
@@ -65,7 +66,7 @@ class FakeExecutor : public Executor {
     struct Slot {
         int32_t token = -1, position = -1;
     };
-    struct Seen { // what a layer keeps of the tokens that it has seen
+    struct Seen { // a layer's summary of the tokens that it has seen
         uint64_t hash = 0;
         int64_t n_tokens = 0;
         bool is_nan = false;

@@ -11,7 +11,7 @@ ScriptedDrafter::ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, doub
                                  int32_t n_vocab, double token_read_s)
     : scripts_(std::move(scripts)), agreement_(agreement), seed_(seed), n_vocab_(n_vocab), token_read_s_(token_read_s) {
     if (!(agreement >= 0 && agreement <= 1))
-        throw RequestError("scripted_drafter", cat("agreement must be from 0 to 1 but is ", agreement));
+        throw RequestError("scripted_drafter", cat("agreement ", agreement, " is out of range: expected 0 to 1"));
 }
 
 int ScriptedDrafter::find(const DraftWish &wish) const {

@@ -1,4 +1,4 @@
-// A drafter that is made to be right at a given rate, to test and measure speculation.
+// A drafter with a given rate of right tokens, to test and measure speculation.
 #pragma once
 
 #include <unordered_map>
@@ -8,12 +8,12 @@
 
 namespace quire {
 
-// Proposes what follows in the script that a sequence is the beginning of: texts of prompt and answer, which somebody has
-// computed before.  Each position is right with the probability `agreement`, decided by a hash of seed, sequence and position;
-// a wrong token is the next id.
+// Proposes the continuation of the first script (a prompt with its answer, computed before) that begins with the sequence.
+// Each token is right with the probability `agreement`, decided by a hash of seed, sequence and position; a wrong token is
+// the next id.
 class ScriptedDrafter : public Drafter {
   public:
-    // RequestError where agreement is not from 0 to 1.  token_read_s: it tells that reading a token takes so long.
+    // RequestError if `agreement` is outside 0 to 1.  `token_read_s`: the seconds that it reports for reading a token.
     ScriptedDrafter(std::vector<std::vector<int32_t>> scripts, double agreement, uint64_t seed, int32_t n_vocab,
                     double token_read_s = 0);
     std::string name() const override { return "scripted"; }
@@ -32,7 +32,7 @@ class ScriptedDrafter : public Drafter {
     uint64_t seed_;
     int32_t n_vocab_;
     double token_read_s_;
-    std::unordered_map<SequenceId, int> chosen_; // index of its script, -1: none
+    std::unordered_map<SequenceId, int> chosen_; // index of the sequence's script, -1 for none
 };
 
 } // namespace quire

@@ -1,4 +1,8 @@
-"""The exceptions of Quire, one tree.  Texts have the form ``[place] what must hold but what was found``."""
+"""The exceptions of Quire.
+
+A message starts with its place in brackets and says what went wrong, with the offending value, then what to do:
+``[device] no such device: 'CUDA3' (available: CPU, CUDA0)``.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ __all__ = [
 
 
 class QuireError(Exception):
-    """Every error that Quire raises on purpose."""
+    """The base class of all errors that Quire raises on purpose."""
 
 
 class LoadError(QuireError):
-    """A file, checkpoint or backend is missing, malformed or does not fit together."""
+    """A file, checkpoint or backend is missing, malformed or inconsistent."""
 
 
 class ShapeError(QuireError, ValueError):
@@ -28,7 +32,7 @@ class ShapeError(QuireError, ValueError):
 
 
 class UnsupportedError(QuireError):
-    """Well-formed, but not something that Quire (or this device) does."""
+    """The input is valid, but Quire or this device does not support it."""
 
 
 class CapacityError(QuireError):
@@ -36,7 +40,7 @@ class CapacityError(QuireError):
 
 
 class BusyError(CapacityError):
-    """Others are served first, or the caller has had its share: the same request may pass after ``retry_after_s``."""
+    """The queue is full or the caller used up its share; the request may succeed after ``retry_after_s`` seconds."""
 
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -44,12 +48,12 @@ class BusyError(CapacityError):
 
 
 class RequestError(QuireError, ValueError):
-    """A request's own parameters do not hold; other requests are not affected."""
+    """A request's own parameters are invalid; other requests are not affected."""
 
 
 class DeviceError(QuireError):
-    """A device is lost, with all that it held: its driver failed.  A new process can try it again."""
+    """A device is lost, with everything on it, because its driver failed.  A new process can try it again."""
 
 
 class InternalError(QuireError):
-    """An invariant of Quire broke: a bug to report."""
+    """An invariant of Quire broke, which is a bug to report."""

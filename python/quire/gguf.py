@@ -1,4 +1,4 @@
-"""GGUF files: a strict reader and an atomic writer.  The public place of ``quire.files.gguf``."""
+"""GGUF files: a strict reader and an atomic writer; the public name of ``quire.files.gguf``."""
 
 from .files.gguf import NUMBER_CODES, REQUIRED, GGUFReader, GGUFWriter, LoadMode, Metadata, Required
 

@@ -1,4 +1,4 @@
-"""Checkpoints in safetensors files, read strictly.  The public place of ``quire.files.safetensors``."""
+"""A strict reader of checkpoints in safetensors files; the public name of ``quire.files.safetensors``."""
 
 from .files.safetensors import SafetensorsFile, SafetensorsFolder
 

@@ -42,8 +42,8 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 NEW = '{"quant_type": "nf4", "blocksize": %s, "dtype": "bfloat16", "shape": %s}'
 # A case, what its tensors have otherwise, and what the error says.
 TENSORS: dict[str, tuple[str, Change, str]] = {
-    "no qzeros": ("gptq", without("qzeros"), "must hold tensor .*up_proj.qzeros"),
-    "no scales": ("gptq", without("scales"), "must hold tensor .*up_proj.scales"),
+    "no qzeros": ("gptq", without("qzeros"), "up_proj.qzeros"),
+    "no scales": ("gptq", without("scales"), "up_proj.scales"),
     "scales of another shape": ("gptq", put("scales", "F16", np.ones((3, 128)), "f2"), r"up_proj.scales' .*\[2, 128\]"),
     "scales of words": ("gptq", put("scales", "I32", np.ones((2, 128)), "i4"), "up_proj.scales' is I32"),
     "qweight of floats": ("gptq", put("qweight", "F32", np.ones((8, 128)), "f4"), "up_proj.qweight' is F32"),
@@ -215,5 +215,5 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     write_quantized(tmp_path / "a", CASES["gptq"])
     path = tmp_path / "a" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(LoadError, match="must fill the file"):
+    with pytest.raises(LoadError, match=r"194144.*194044"):
         convert(tmp_path / "a", tmp_path / "x.gguf")

@@ -445,7 +445,7 @@ def test_a_step_that_throws_fails_its_own_requests_alone() -> None:
         assert error is not None
         assert (error.error_kind, error.error) == (
             "CapacityError",
-            "[fake_executor] a step must not have token 62 but has it",
+            "[fake_executor] a step with token 62 fails, as configured",
         )
         for i, id_ in enumerate(ids):
             if id_ not in errors:

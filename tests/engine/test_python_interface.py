@@ -42,7 +42,7 @@ def test_help_shows_docstrings_of_native_classes() -> None:
 
     text = pydoc.plain(pydoc.render_doc(quire.Tensor))
     assert "A typed, contiguous array on a device" in text
-    assert "A copy on another device" in text
+    assert "Return a copy on another device" in text
 
 
 def test_every_public_name_has_a_docstring() -> None:
@@ -138,9 +138,7 @@ def test_keys_are_copied_one_by_one(tmp_path: Path) -> None:
     assert [*quire.GGUFReader(tmp_path / "x.gguf").metadata] == [*reader.metadata]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "text"), [("f16", "must be f16, as announced, but is f32"), ("f32", "must have 16 bytes but 24 came")]
-)
+@pytest.mark.parametrize(("dtype", "text"), [("f16", "f32.* f16"), ("f32", "24 of 16 bytes")])
 def test_a_tensor_of_another_kind_is_rejected(tmp_path: Path, dtype: str, text: str) -> None:
     writer = quire.GGUFWriter(tmp_path / "x.gguf", "llama")
     writer.add_tensor("a", dtype, (4,))
@@ -152,7 +150,7 @@ def test_a_tensor_of_another_kind_is_rejected(tmp_path: Path, dtype: str, text: 
 def test_a_value_that_is_not_an_array_is_rejected(tmp_path: Path) -> None:
     writer = quire.GGUFWriter(tmp_path / "x.gguf", "llama")
     for value in (7, "text", None):
-        with pytest.raises(quire.ShapeError, match="must be an array but is"):
+        with pytest.raises(quire.ShapeError, match=r"'a' is .*array"):
             writer.set("a", value, "i32[]")
 
 

@@ -360,7 +360,7 @@ def test_a_draft_model_that_fails_is_left_alone() -> None:
         id_ = client.submit([5, *prompt(5)], params(max_tokens=30))
         client.run()
         assert client.answer(id_).token_ids == greedy_without_eog([5, *prompt(5)], 30)
-        assert "must not have token 5" in client.decoder.stats().drafters[0].failure
+        assert "token 5 " in client.decoder.stats().drafters[0].failure
 
 
 def test_draft_models_that_cannot_be_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Which class a checkpoint is read as, where config.json names another one, several, or none."""
+"""The class a checkpoint is read as if config.json names another one, several, or none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.python_only
 
 CASES: list[tuple[dict[str, object], str]] = [
     ({"architectures": ["MistralModel"]}, "MistralForCausalLM"),  # e5-mistral-7b-instruct
-    ({"architectures": ["Qwen3Model"]}, "Qwen3ForCausalLM"),  # what sentence-transformers saves of Qwen3-Embedding
+    ({"architectures": ["Qwen3Model"]}, "Qwen3ForCausalLM"),  # Qwen3-Embedding saved by sentence-transformers
     ({"architectures": ["Gemma2Model"]}, "Gemma2ForCausalLM"),
     ({"architectures": ["Gemma3Model"], "text_config": {}}, "Gemma3ForConditionalGeneration"),
     ({"architectures": ["Gemma3TextModel"]}, "Gemma3TextModel"),
@@ -30,7 +30,10 @@ CASES: list[tuple[dict[str, object], str]] = [
     ({"architectures": None, "model_type": "mistral"}, "MistralForCausalLM"),
     ({"model_type": "bert"}, "BertForMaskedLM"),  # MiniLM-L12-H384-uncased
     ({"model_type": "t5"}, "T5ForConditionalGeneration"),
-    ({"architectures": ["OPTForCausalLM"], "model_type": "opt"}, "OPTForCausalLM"),  # refused by that name
+    (
+        {"architectures": ["OPTForCausalLM"], "model_type": "opt"},
+        "OPTForCausalLM",
+    ),  # unsupported, and named in the error
 ]
 
 
@@ -40,7 +43,7 @@ def test_a_configuration_names_its_class_in_several_ways(values: dict[str, objec
 
 
 @pytest.mark.parametrize("values", [{}, {"architectures": []}, {"architectures": "x", "model_type": "unheard_of"}])
-def test_a_configuration_without_a_class_is_refused(values: dict[str, object]) -> None:
+def test_a_configuration_without_a_class_is_an_error(values: dict[str, object]) -> None:
     with pytest.raises(LoadError, match=repr(values.get("model_type"))):
         class_of(values)
 
@@ -74,7 +77,7 @@ def test_a_model_without_its_head_has_the_same_tensors(tmp_path: Path, tiny: str
         np.testing.assert_array_equal(dequantize(found.tensor(name)), dequantize(whole.tensor(name)))
 
 
-def test_a_language_model_without_its_head_is_refused(tmp_path: Path) -> None:
+def test_a_language_model_without_its_head_is_an_error(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "mistral", {n: s for n, s in shapes_of("mistral").items() if "lm_head" not in n})
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config_of("mistral") | {"tie_word_embeddings": False}))
     with pytest.raises((LoadError, UnsupportedError), match="head"):

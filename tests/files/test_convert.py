@@ -51,7 +51,7 @@ def test_standard_names_keys_and_values(tmp_path: Path) -> None:
 
 
 def test_llama_heads_are_interleaved(tmp_path: Path) -> None:
-    """Row i of the first half of a head goes to row 2i, row i of the second half to 2i + 1."""
+    """Row i of a head's first half becomes row 2i, row i of its second half 2i + 1."""
     write_checkpoint(tmp_path / "hf", "llama")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     theirs = weight_of("llama", "model.layers.0.self_attn.k_proj.weight", (32, 64))
@@ -65,11 +65,11 @@ def test_llama_heads_are_interleaved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("bert", "tokenizer.ggml.token_type_count", 2),  # without it llama.cpp opens no encoder
-        ("gemma4-moe", "gemma4.final_logit_softcapping", 0.0),  # without it llama.cpp takes 30
+        ("bert", "tokenizer.ggml.token_type_count", 2),  # llama.cpp opens no encoder without it
+        ("gemma4-moe", "gemma4.final_logit_softcapping", 0.0),  # llama.cpp's default is 30
     ],
 )
-def test_keys_that_say_what_other_readers_would_assume(tmp_path: Path, name: str, key: str, value: object) -> None:
+def test_keys_that_override_defaults_of_other_readers(tmp_path: Path, name: str, key: str, value: object) -> None:
     write_checkpoint(tmp_path / "hf", name)
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     assert GGUFReader(tmp_path / "x.gguf").metadata[key] == value
@@ -86,7 +86,7 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
         )
 
 
-def test_gemma_norms_carry_their_one(tmp_path: Path) -> None:
+def test_gemma_norms_include_the_added_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "gemma3")
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     ours = GGUFReader(tmp_path / "x.gguf").tensor("blk.3.post_ffw_norm.weight").numpy()
@@ -97,7 +97,7 @@ def test_gemma_norms_carry_their_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "bound"), [("f32", 0.0), ("f16", 5e-4), ("bf16", 4e-3), ("q8_0", 4e-3)])
 def test_dtypes(tmp_path: Path, dtype: str, bound: float) -> None:
-    """Matrices have the dtype asked for, vectors are f32; the error is at most half a step of the type."""
+    """Matrices have the requested dtype, vectors are f32; the error is at most half a step of the type."""
     write_checkpoint(tmp_path / "hf", "qwen3")
     convert(tmp_path / "hf", tmp_path / "x.gguf", dtype)
     reader = GGUFReader(tmp_path / "x.gguf")
@@ -110,7 +110,7 @@ def test_dtypes(tmp_path: Path, dtype: str, bound: float) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_architecture_converts_to_a_smaller_type(tmp_path: Path, name: str) -> None:
-    """What a model takes as f32 stays that, matrices of biases among it: convert opens what it is about to write."""
+    """Weights that a model needs as f32 stay f32, even matrices of biases: convert opens the model before writing it."""
     write_checkpoint(tmp_path / "hf", name)
     convert(tmp_path / "hf", tmp_path / "x.gguf", "bf16")
     kinds = {info.name: str(info.dtype) for info in GGUFReader(tmp_path / "x.gguf").tensors}
@@ -141,7 +141,7 @@ def test_shards_equal_one_file(tmp_path: Path) -> None:
         assert np.array_equal(one.tensor(info.name).numpy(), many.tensor(info.name).numpy())
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "qwen3")
     told: list[tuple[int, int, str]] = []
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f16", lambda done, total, name: told.append((done, total, name)))
@@ -150,7 +150,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 
 def edit(name: str, **changes: object) -> Callable[[Path], None]:
-    """Change fields of a JSON file; None removes one."""
+    """Change fields of a JSON file; None removes a field."""
 
     def change(folder: Path) -> None:
         content = json.loads((folder / name).read_text())
@@ -166,14 +166,14 @@ def edit(name: str, **changes: object) -> Callable[[Path], None]:
 SPLIT = {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"},
                                                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}  # fmt: skip
 BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
-    "no_config": (lambda f: (f / "config.json").unlink(), LoadError, "config.json' does not exist"),
-    "config_no_json": (lambda f: (f / "config.json").write_text("{"), LoadError, "config.json' is not valid JSON"),
-    "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json' is not valid JSON"),
-    "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "config.json' is not a JSON object"),
+    "no_config": (lambda f: (f / "config.json").unlink(), LoadError, "config.json"),
+    "config_no_json": (lambda f: (f / "config.json").write_text("{"), LoadError, "config.json"),
+    "config_deep": (lambda f: (f / "config.json").write_text("[" * 100000), LoadError, "config.json"),
+    "config_list": (lambda f: (f / "config.json").write_text("[]"), LoadError, "config.json"),
     "architecture": (edit("config.json", architectures=["MysteryForCausalLM"]), UnsupportedError, "'MysteryForCausalLM'.* LlamaForCausalLM"),
     "no_architecture": (edit("config.json", architectures=[], model_type="mystery"), LoadError, "'architectures'"),
-    "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size' is missing in config.json"),
-    "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size' of config.json is str"),
+    "no_hidden_size": (edit("config.json", hidden_size=None), LoadError, "'hidden_size'"),
+    "hidden_size_text": (edit("config.json", hidden_size="64"), LoadError, "'hidden_size'"),
     "layers_true": (edit("config.json", num_hidden_layers=True), LoadError, "'num_hidden_layers'"),
     "no_heads": (edit("config.json", num_attention_heads=0), LoadError, "'num_attention_heads'"),
     "heads_negative": (edit("config.json", num_attention_heads=-4), LoadError, "'num_attention_heads'"),
@@ -182,18 +182,18 @@ BAD: dict[str, tuple[Callable[[Path], object], type[QuireError], str]] = {
     "window": (edit("config.json", use_sliding_window=True), UnsupportedError, "'use_sliding_window'"),
     "activation": (edit("config.json", hidden_act="swish7"), UnsupportedError, "'hidden_act'"),
     "rope": (edit("config.json", rope_parameters={"rope_type": "longrope", "rope_theta": 1e4}), UnsupportedError, "'longrope'"),
-    "no_weights": (lambda f: (f / "model.safetensors").unlink(), LoadError, r"must hold model\.safetensors"),
-    "weights_cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), LoadError, r"must fill the file"),
-    "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), LoadError, "tokenizer.json must be readable"),
-    "word_level": (edit("tokenizer.json", model={"type": "WordLevel", "vocab": {}}), UnsupportedError, "model.type must be BPE"),
+    "no_weights": (lambda f: (f / "model.safetensors").unlink(), LoadError, r"model\.safetensors"),
+    "weights_cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), LoadError, "model.safetensors.* the file has"),
+    "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), LoadError, "tokenizer.json"),
+    "word_level": (edit("tokenizer.json", model={"type": "WordLevel", "vocab": {}}), UnsupportedError, "'WordLevel'"),
     "byte_fallback": (edit("tokenizer.json", model={**tokenizer_json()["model"], "byte_fallback": True}), UnsupportedError, "all 256 byte tokens"),  # type: ignore[dict-item]
     "unknown_split": (edit("tokenizer.json", pre_tokenizer=SPLIT), UnsupportedError, "expression"),
-    "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "token id 999 .*vocab_size"),
+    "token_id": (edit("tokenizer.json", added_tokens=[{"id": 999, "content": "<s>"}, {"id": 257, "content": "</s>"}]), LoadError, "vocab_size"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_checkpoints_are_refused_and_leave_nothing(tmp_path: Path, name: str) -> None:
+def test_bad_checkpoints_are_errors_and_leave_no_file(tmp_path: Path, name: str) -> None:
     change, error, message = BAD[name]
     write_checkpoint(tmp_path / "hf", "qwen3")
     change(tmp_path / "hf")
@@ -202,7 +202,7 @@ def test_bad_checkpoints_are_refused_and_leave_nothing(tmp_path: Path, name: str
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_unknown_dtype_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="'q4_k'"):
         convert(tmp_path, tmp_path / "x.gguf", "q4_k")
 
@@ -212,7 +212,7 @@ def test_llama3_factors_follow_the_published_formula(tmp_path: Path) -> None:
     convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     found = GGUFReader(tmp_path / "x.gguf").tensor("rope_freqs.weight").numpy()
     expected = []
-    for i in range(8):  # one frequency at a time, by the cases of the definition
+    for i in range(8):  # one frequency at a time, by the definition's cases
         frequency = 5e5 ** (-2 * i / 16)
         wave = 2 * np.pi / frequency
         smooth = (64 / wave - 1.0) / (4.0 - 1.0)
@@ -245,20 +245,20 @@ def test_advice_on_sampling(tmp_path: Path, advice: dict[str, object] | None, ex
     m = GGUFReader(tmp_path / "x.gguf").metadata
     prefix = "general.sampling."
     assert {key.removeprefix(prefix): m[key] for key in m if key.startswith(prefix)} == expected
-    # As gguf-py names them.
+    # gguf-py's names.
     assert all(prefix + key in vars(gguf.Keys.General).values() for key in expected)
 
 
-def test_advice_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_advice_of_another_type_is_an_error(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "hf", "qwen3")
     (tmp_path / "hf" / "generation_config.json").write_text('{"temperature": "hot"}')
-    with pytest.raises(LoadError, match=r"'temperature' of generation_config.json is"):
+    with pytest.raises(LoadError, match="'temperature'"):
         convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
     assert not (tmp_path / "x.gguf").exists()
 
 
-def test_a_folder_opens_as_the_file_that_is_made_of_it(tmp_path: Path) -> None:
-    """The keys and every tensor's storage, without a file of the data: experts are stacked, heads interleaved."""
+def test_a_folder_opens_like_its_converted_file(tmp_path: Path) -> None:
+    """Keys and every tensor's storage are equal, without writing the data: experts stacked, heads interleaved."""
     for name, dtype in (("qwen3moe", "q8_0"), ("llama", "bf16"), ("gemma3", "f32")):
         write_checkpoint(tmp_path / name, name, n_shards=2)
         convert(tmp_path / name, tmp_path / f"{name}.gguf", dtype)

@@ -1,4 +1,4 @@
-"""Expressions of files and users: they match what Python's ``re`` matches, in bounded time."""
+"""Expressions from files and users: they match like Python's ``re``, in bounded time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTERS = "aab.1_\n A"
 ATOMS = ("a", "b", ".", r"\.", r"\d", r"\w", r"\s", r"\D", r"\W", "[ab]", "[^a]", "[a-z.]", r"[^\d_]", "1", "_", "A")
 PLACES = ("^", "$", r"\b", r"\B", r"\A", r"\Z")
 COUNTS = ("*", "+", "?", "{2}", "{1,2}", "{0,3}", "{2,}", "*?", "+?", "??")
-# Of names that published configurations describe.
+# Names that published configurations use.
 PUBLISHED = (
     r"model\.layers\.\d+\.mlp\.gate$", r".*\.(q|k|v|o)_proj", r"(?!.*lm_head).*proj$", r".*self_attn\.(?!o_proj).*",
     r"(?:.*?(?:language|text).*?(?:self_attn|attention|mlp).*?(?:q_proj|down_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)"
@@ -28,7 +28,7 @@ NAMES = (
 
 
 def made(source: random.Random, depth: int = 0) -> str:
-    """An expression of a few parts."""
+    """A random expression of a few parts."""
     parts = []
     for _ in range(source.randint(1, 3)):
         kind = source.random()
@@ -56,7 +56,7 @@ def check(pattern: str, text: str) -> None:
         assert getattr(ours, how)(text) == (getattr(theirs, how)(text) is not None), (how, pattern, text)
 
 
-def test_matches_are_pythons() -> None:
+def test_matches_equal_pythons() -> None:
     source = random.Random(7)
     for _ in range(1500):
         pattern = source.choice(["", "", "(?i)", "(?s)", "(?m)", "(?a)"]) + made(source)
@@ -74,7 +74,7 @@ def test_matches_are_pythons() -> None:
     "pattern", ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*)*x", "((a*)*)*b", "(a?){99}(a){99}$", ".*.*.*.*.*.*.*.*x", "(((a{0,9}){0,9}){0,9})*$"]
 )  # fmt: skip
 def test_no_expression_takes_exponentially_long(pattern: str) -> None:
-    """Each is answered, or refused within its share of processor time."""
+    """Each gives an answer or an error within its share of processor time."""
     begin_s = time.process_time()
     with contextlib.suppress(LoadError):
         assert not Expression(pattern, "it").fullmatch("a" * 200 + "!")
@@ -104,7 +104,7 @@ def test_back_references_match_as_pythons_do() -> None:
         ("(?:ab){e<=1}", "brace"), ("a{i}", "brace"), ("(?R)", "R"), (r"\p{L}", "bad escape"),
     ],
 )  # fmt: skip
-def test_what_is_refused(pattern: str, words: str) -> None:
+def test_invalid_expressions_are_errors(pattern: str, words: str) -> None:
     with pytest.raises((RequestError, UnsupportedError), match=words):
         Expression(pattern, "[x] 'y'", RequestError)
 

@@ -39,7 +39,7 @@ def write_sample(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def test_reference_reads_what_we_write(tmp_path: Path) -> None:
+def test_the_reference_reads_our_files(tmp_path: Path) -> None:
     arrays = write_sample(tmp_path / "x.gguf")
     reader = gguf.GGUFReader(tmp_path / "x.gguf")
     assert reader.fields["x.i64"].contents() == -(2**60)
@@ -52,7 +52,7 @@ def test_reference_reads_what_we_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", ["mmap", "copy"])
-def test_we_read_what_we_write(tmp_path: Path, load: str) -> None:
+def test_we_read_our_own_files(tmp_path: Path, load: str) -> None:
     arrays = write_sample(tmp_path / "x.gguf")
     reader = GGUFReader(tmp_path / "x.gguf", load)  # type: ignore[arg-type]
     assert list(reader.metadata)[:2] == ["general.architecture", "x.u32"]
@@ -71,7 +71,7 @@ def test_we_read_what_we_write(tmp_path: Path, load: str) -> None:
     reader.check_unchanged()
 
 
-def test_we_read_what_the_reference_writes(tmp_path: Path) -> None:
+def test_we_read_the_references_files(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(str(tmp_path / "y.gguf"), "qwen3")
     writer.add_uint32("k", 3)
     writer.add_array("t", ["x", "yz"])
@@ -90,14 +90,14 @@ def test_we_read_what_the_reference_writes(tmp_path: Path) -> None:
 def test_strict_reads_name_the_key(tmp_path: Path) -> None:
     write_sample(tmp_path / "x.gguf")
     metadata = GGUFReader(tmp_path / "x.gguf").metadata
-    with pytest.raises(LoadError, match="key 'none' must be there"):
+    with pytest.raises(LoadError, match="key 'none'"):
         metadata.integer("none")
     assert metadata.integer("none", 4) == 4
-    with pytest.raises(LoadError, match=r"key 'x\.text' must be a whole number but is string"):
+    with pytest.raises(LoadError, match=r"key 'x\.text' is string"):
         metadata.integer("x.text")
-    with pytest.raises(LoadError, match=r"key 'x\.yes' must be a whole number but is bool"):
+    with pytest.raises(LoadError, match=r"key 'x\.yes' is bool"):
         metadata.integer("x.yes")
-    with pytest.raises(LoadError, match=r"key 'x\.u32' must be 8 to 9 but is 7"):
+    with pytest.raises(LoadError, match=r"key 'x\.u32' is 7: expected 8 to 9"):
         metadata.integer("x.u32", low=8, high=9)
     with pytest.raises(KeyError):
         metadata["none"]
@@ -123,7 +123,7 @@ def fill(path: Path, names: str, pieces: list[tuple[str, int]], *, fail: bool = 
         (gguf_bytes.F64, "d", [0.1]), (gguf_bytes.BOOL, "?", [True, False]),
     ],
 )  # fmt: skip
-def test_numbers_as_the_file_holds_them(tmp_path: Path, kind: int, code: str, numbers: list[object]) -> None:
+def test_packed_numbers(tmp_path: Path, kind: int, code: str, numbers: list[object]) -> None:
     path = tmp_path / "x.gguf"
     text = gguf_bytes.value(gguf_bytes.STRING, "llama")
     keys = [("general.architecture", text), ("k", gguf_bytes.array(kind, numbers)), ("s", text)]
@@ -134,9 +134,9 @@ def test_numbers_as_the_file_holds_them(tmp_path: Path, kind: int, code: str, nu
     metadata = GGUFReader(path).metadata
     assert metadata.beginning("k", 2) == (len(numbers), numbers[:2])
     assert metadata.beginning("k", 99) == (len(numbers), numbers)
-    with pytest.raises(LoadError, match="'s' must be an array of numbers but is string"):
+    with pytest.raises(LoadError, match="'s' is string"):
         metadata.beginning("s", 2)
-    with pytest.raises(LoadError, match="must hold an array of numbers"):
+    with pytest.raises(LoadError, match="'s'"):
         reader.packed_numbers("s")
 
 
@@ -144,11 +144,11 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "z.gguf"
     with pytest.raises(RuntimeError):
         fill(target, "a", [("a", 8)], fail=True)
-    with pytest.raises(ShapeError, match="'a' is not"):
+    with pytest.raises(ShapeError, match="'a'"):
         fill(target, "a", [("a", 8)])
-    with pytest.raises(ShapeError, match="must have 16 bytes but 17 came"):
+    with pytest.raises(ShapeError, match="'a': 17 of 16 bytes"):
         fill(target, "a", [("a", 17)])
-    with pytest.raises(ShapeError, match="'a' must come but 'b' does"):
+    with pytest.raises(ShapeError, match="'b' out of order: expected 'a'"):
         fill(target, "ab", [("b", 16)])
     assert list(tmp_path.iterdir()) == []
 
@@ -156,7 +156,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
     write_sample(tmp_path / "x.gguf")
     reader = GGUFReader(tmp_path / "x.gguf")
-    write_sample(tmp_path / "x.gguf")  # renamed over: another file by that name
-    with pytest.raises(LoadError, match="must not change"):
+    write_sample(tmp_path / "x.gguf")  # replaces the file by another one
+    with pytest.raises(LoadError, match="changed"):
         reader.check_unchanged()
-    assert reader.tensor("a").numpy().shape == (3, 5)  # the old one is still there
+    assert reader.tensor("a").numpy().shape == (3, 5)  # the old file is still mapped

@@ -1,4 +1,4 @@
-"""Every rule of the reader against a file that breaks it, and thousands of damaged copies of a sound one."""
+"""A file that breaks each rule of the reader, and thousands of damaged copies of a valid one."""
 
 from __future__ import annotations
 
@@ -35,110 +35,110 @@ def aligned_by(content: bytes) -> bytes:
     return with_keys(("general.alignment", content))
 
 
-# name: (bytes, what the error must say)
+# name: (bytes, a pattern of the error)
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "must have contents"),
-    "one_byte": (b"G", "the magic must lie inside the file"),
-    "wrong_magic": (File(magic=b"GGML").encode(), 'must start with "GGUF"'),
-    "reversed_magic": (File(magic=b"FUGG").encode(), 'must start with "GGUF"'),
-    "magic_only": (b"GGUF", "the version must lie inside"),
-    "version_0": (File(version=0).encode(), "version must be 2 or 3 but is 0"),
-    "version_1": (File(version=1).encode(), "version must be 2 or 3 but is 1"),
-    "version_4": (File(version=4).encode(), "version must be 2 or 3 but is 4"),
-    "version_huge": (File(version=2**32 - 1).encode(), "version must be 2 or 3"),
-    "big_endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "must be little-endian"),
-    "no_tensor_count": (b"GGUF" + struct.pack("<I", 3), "number of tensors must lie inside"),
-    "no_key_count": (b"GGUF" + struct.pack("<IQ", 3, 0), "number of keys must lie inside"),
-    "too_many_tensors": (File(n_tensors=65537).encode(), "tensors must be at most 65536"),
-    "tensors_2_63": (File(n_tensors=BIG).encode(), "tensors must be at most 65536"),
-    "too_many_keys": (File(n_keys=65537).encode(), "keys must be at most 65536"),
-    "keys_2_64": (File(n_keys=2**64 - 1).encode(), "keys must be at most 65536"),
-    "more_keys_than_bytes": (File(n_keys=60000).encode(), "must fit in the file"),
-    "more_tensors_than_bytes": (File(n_tensors=60000).encode(), "must fit in the file"),
-    "one_key_too_many": (File(n_keys=2, tensors=[], data=b"").encode(), "must"),
-    "one_tensor_too_many": (File(n_tensors=2, data=b"\xff" * 64).encode(), "must"),
-    "key_length_2_64": (HEADER_OF_ONE_KEY + text("k", 2**64 - 1) + bytes(20), "key 0 must be at most 65535"),
-    "key_too_long": (with_keys(("k" * 65536, value(U8, 1))), "key 1 must be at most 65535"),
-    "key_past_the_end": (HEADER_OF_ONE_KEY + text("k", 100) + bytes(20), "key 0 must lie inside"),
-    "empty_key": (with_keys(("", value(U8, 1))), "key 1 must have a name"),
-    "key_not_utf8": (with_keys((b"\xff\xfe", value(U8, 1))), "key 1 must be UTF-8"),
-    "key_overlong_utf8": (with_keys((b"\xc0\x80", value(U8, 1))), "key 1 must be UTF-8"),
-    "key_surrogate": (with_keys((b"\xed\xa0\x80", value(U8, 1))), "key 1 must be UTF-8"),
-    "key_cut_utf8": (with_keys((b"a\xe2\x82", value(U8, 1))), "key 1 must be UTF-8"),
-    "key_nul": (with_keys((b"a\x00b", value(U8, 1))), "key 1 must be UTF-8 without NUL"),
-    "key_twice": (with_keys(("a", value(U8, 1)), ("a", value(U8, 2))), "key 'a' must be there once"),
-    "architecture_twice": (with_keys(ARCH), "'general.architecture' must be there once"),
-    "type_13": (with_keys(("a", struct.pack("<I", 13) + bytes(8))), "key 'a' must have a known type"),
-    "type_huge": (with_keys(("a", struct.pack("<I", 2**32 - 1) + bytes(8))), "key 'a' must have a known type"),
-    "bool_2": (with_keys(("a", value(BOOL, 2))), "key 'a' must hold booleans of 0 or 1"),
-    "bool_255_in_array": (with_keys(("a", array(BOOL, [0, 1, 255]))), "key 'a' must hold booleans of 0 or 1"),
-    "string_length_2_64": (with_keys(("a", struct.pack("<I", STRING) + text("x", 2**64 - 1))), "key 'a' must be at most 16777216"),
-    "string_length_17_mib": (with_keys(("a", struct.pack("<I", STRING) + text("x", 17 << 20))), "key 'a' must be at most 16777216"),
-    "string_past_the_end": (with_keys(("a", struct.pack("<I", STRING) + text("x", 1 << 20))), "key 'a' must lie inside"),
-    "scalar_past_the_end": (HEADER_OF_ONE_KEY + text("a") + struct.pack("<I", U64) + b"\0\0\0", "key 'a' must lie inside"),
-    "array_of_arrays": (with_keys(("a", struct.pack("<IIQ", ARRAY, ARRAY, 1) + array(U8, [1]))), "must not hold arrays of arrays"),
-    "array_type_13": (with_keys(("a", struct.pack("<IIQ", ARRAY, 13, 1) + bytes(8))), "elements of a known type"),
-    "array_2_64": (with_keys(("a", array(U8, [1], 2**64 - 1))), "key 'a' must have at most 16777216 elements"),
-    "array_16_mi_1": (with_keys(("a", array(U8, [1], (16 << 20) + 1))), "key 'a' must have at most 16777216 elements"),
-    "array_past_the_end": (with_keys(("a", array(U64, [1], 1 << 20))), "key 'a' must lie inside"),
-    "array_times_8_wraps": (with_keys(("a", array(U64, [1], 2**61))), "key 'a' must have at most"),
-    "strings_past_the_end": (with_keys(("a", array(STRING, ["x"], 1000))), "key 'a' must"),
-    "string_in_array_2_63": (with_keys(("a", struct.pack("<IIQ", ARRAY, STRING, 1) + text("x", BIG))), "key 'a' must be at most"),
-    "alignment_0": (aligned_by(value(U32, 0)), "'general.alignment' must be a power of two"),
-    "alignment_3": (aligned_by(value(U32, 3)), "'general.alignment' must be a power of two"),
-    "alignment_24": (aligned_by(value(U32, 24)), "'general.alignment' must be a power of two"),
-    "alignment_128k": (aligned_by(value(U32, 1 << 17)), "'general.alignment' must be a power of two up to 65536"),
-    "alignment_2_31": (aligned_by(value(U32, 1 << 31)), "'general.alignment' must be a power of two up to 65536"),
-    "alignment_u64": (aligned_by(value(U64, 32)), "'general.alignment' must be u32"),
-    "alignment_i32": (aligned_by(value(I32, 32)), "'general.alignment' must be u32"),
-    "alignment_text": (aligned_by(value(STRING, "32")), "'general.alignment' must be u32"),
-    "alignment_array": (aligned_by(array(U32, [32])), "'general.alignment' must be u32"),
-    "tensor_no_name": (with_tensors(Info(name="")), "tensor 0 must have a name"),
-    "tensor_name_64": (with_tensors(Info(name="w" * 64)), "name of tensor 0 must be at most 63"),
-    "tensor_name_2_64": (with_tensors(Info(name_length=2**64 - 1)), "name of tensor 0 must be at most 63"),
-    "tensor_name_not_utf8": (with_tensors(Info(name=b"\xff")), "name of tensor 0 must be UTF-8"),
-    "tensor_name_nul": (with_tensors(Info(name=b"a\0b")), "name of tensor 0 must be UTF-8 without NUL"),
-    "tensor_twice": (with_tensors(Info(), Info(offset=32)), "tensor 'w' must be there once"),
-    "dims_0": (with_tensors(Info(dims=(), n_dims=0)), "tensor 'w' must have 1 to 4 dimensions but has 0"),
-    "dims_5": (with_tensors(Info(dims=(1, 1, 1, 1, 1))), "tensor 'w' must have 1 to 4 dimensions but has 5"),
-    "dims_2_32": (with_tensors(Info(n_dims=2**32 - 1)), "tensor 'w' must have 1 to 4 dimensions"),
-    "dim_0": (with_tensors(Info(dims=(0,))), "must have dimensions of 1 to"),
-    "second_dim_0": (with_tensors(Info(dims=(4, 0))), "must have dimensions of 1 to"),
-    "dim_2_63": (with_tensors(Info(dims=(BIG,))), "must have dimensions of 1 to"),
-    "dim_negative": (with_tensors(Info(dims=(2**64 - 1,))), "must have dimensions of 1 to"),
-    "product_2_64": (with_tensors(Info(dims=(2**32, 2**32))), "must be below 2\\^62"),
-    "product_wraps_small": (with_tensors(Info(dims=(2**31, 2**31, 4))), "must be below 2\\^62"),
-    "four_wrapping_dims": (with_tensors(Info(dims=(2**16, 2**16, 2**16, 2**16))), "must be below 2\\^62"),
-    "bytes_2_63": (with_tensors(Info(dims=(2**61,))), "must"),
-    "exabyte": (with_tensors(Info(dims=(2**58,))), "must lie inside the file"),
-    "dtype_removed_4": (with_tensors(Info(dtype=4)), "must have a known dtype but has number 4"),
-    "dtype_removed_36": (with_tensors(Info(dtype=36)), "must have a known dtype but has number 36"),
-    "dtype_43": (with_tensors(Info(dtype=43)), "must have a known dtype"),
-    "dtype_2_32": (with_tensors(Info(dtype=2**32 - 1)), "must have a known dtype"),
-    "row_breaks_q8_0": (with_tensors(Info(dims=(33,), dtype=8)), "must be a multiple of 32"),
-    "row_breaks_q4_k": (with_tensors(Info(dims=(128,), dtype=12)), "must be a multiple of 256"),
-    "offset_odd": (with_tensors(Info(offset=1)), "must start at a multiple of 32"),
-    "offset_16": (with_tensors(Info(offset=16)), "must start at a multiple of 32"),
-    "offset_past_the_end": (with_tensors(Info(offset=4096)), "must lie inside the file"),
-    "offset_2_64": (with_tensors(Info(offset=2**64 - 32)), "must lie inside the file"),
-    "offset_wraps": (with_tensors(Info(dims=(16,), offset=2**64 - 64)), "must lie inside the file"),
-    "data_one_byte_short": (with_tensors(Info(dims=(16,)), data=bytes(63)), "must lie inside the file"),
-    "no_data": (with_tensors(Info(), data=b""), "must lie inside the file"),
-    "overlap": (with_tensors(Info(dims=(16,)), Info(name="v", offset=32)), "must start behind the one before it"),
-    "same_offset": (with_tensors(Info(), Info(name="v")), "must start behind the one before it"),
-    "out_of_order": (with_tensors(Info(offset=32), Info(name="v", offset=0)), "must start behind the one before it"),
-    "header_cut_in_dims": (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("w") + struct.pack("<IQ", 2, 4) + bytes(16), "must"),
-    "split_not_first": (with_keys(("split.count", value(U32, 2)), ("split.no", value(U32, 1)), ("split.tensors.count", value(I32, 1))), "by its first part"),
-    "split_missing_part": (with_keys(("split.count", value(U32, 2)), ("split.no", value(U32, 0)), ("split.tensors.count", value(I32, 1))), "must be called NAME-00001-of-00002.gguf"),
-    "split_count_huge": (with_keys(("split.count", value(U32, 2**31))), "'split.count' must be at most"),
-    "split_count_text": (with_keys(("split.count", value(STRING, "2"))), "'split.count' must be a whole number"),
-    "split_count_float": (with_keys(("split.count", value(F32, 2.0))), "'split.count' must be a whole number"),
+    "empty": (b"", "empty file"),
+    "one_byte": (b"G", "truncated file: the magic"),
+    "wrong_magic": (File(magic=b"GGML").encode(), "not a GGUF file"),
+    "reversed_magic": (File(magic=b"FUGG").encode(), "not a GGUF file"),
+    "magic_only": (b"GGUF", "truncated file: the version"),
+    "version_0": (File(version=0).encode(), "version 0"),
+    "version_1": (File(version=1).encode(), "version 1"),
+    "version_4": (File(version=4).encode(), "version 4"),
+    "version_huge": (File(version=2**32 - 1).encode(), "version 4294967295"),
+    "big_endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "no_tensor_count": (b"GGUF" + struct.pack("<I", 3), "truncated file: the number of tensors"),
+    "no_key_count": (b"GGUF" + struct.pack("<IQ", 3, 0), "truncated file: the number of keys"),
+    "too_many_tensors": (File(n_tensors=65537).encode(), "65537 tensors, the limit is 65536"),
+    "tensors_2_63": (File(n_tensors=BIG).encode(), f"{BIG} tensors"),
+    "too_many_keys": (File(n_keys=65537).encode(), "65537 keys, the limit is 65536"),
+    "keys_2_64": (File(n_keys=2**64 - 1).encode(), f"{2**64 - 1} keys"),
+    "more_keys_than_bytes": (File(n_keys=60000).encode(), "60000 keys"),
+    "more_tensors_than_bytes": (File(n_tensors=60000).encode(), "60000 tensors"),
+    "one_key_too_many": (File(n_keys=2, tensors=[], data=b"").encode(), "key 1 has an empty name"),
+    "one_tensor_too_many": (File(n_tensors=2, data=b"\xff" * 64).encode(), "truncated file|tensor 1"),
+    "key_length_2_64": (HEADER_OF_ONE_KEY + text("k", 2**64 - 1) + bytes(20), "key 0 .*65535"),
+    "key_too_long": (with_keys(("k" * 65536, value(U8, 1))), "key 1 has 65536 bytes"),
+    "key_past_the_end": (HEADER_OF_ONE_KEY + text("k", 100) + bytes(20), "truncated file: key 0"),
+    "empty_key": (with_keys(("", value(U8, 1))), "key 1 .*empty"),
+    "key_not_utf8": (with_keys((b"\xff\xfe", value(U8, 1))), "key 1 .*UTF-8"),
+    "key_overlong_utf8": (with_keys((b"\xc0\x80", value(U8, 1))), "key 1 .*UTF-8"),
+    "key_surrogate": (with_keys((b"\xed\xa0\x80", value(U8, 1))), "key 1 .*UTF-8"),
+    "key_cut_utf8": (with_keys((b"a\xe2\x82", value(U8, 1))), "key 1 .*UTF-8"),
+    "key_nul": (with_keys((b"a\x00b", value(U8, 1))), "key 1 .*NUL"),
+    "key_twice": (with_keys(("a", value(U8, 1)), ("a", value(U8, 2))), "duplicate key 'a'"),
+    "architecture_twice": (with_keys(ARCH), "duplicate key 'general.architecture'"),
+    "type_13": (with_keys(("a", struct.pack("<I", 13) + bytes(8))), "key 'a' .* type 13"),
+    "type_huge": (with_keys(("a", struct.pack("<I", 2**32 - 1) + bytes(8))), "key 'a' .* type 4294967295"),
+    "bool_2": (with_keys(("a", value(BOOL, 2))), "key 'a' .* boolean of 2"),
+    "bool_255_in_array": (with_keys(("a", array(BOOL, [0, 1, 255]))), "key 'a' .* boolean of 255"),
+    "string_length_2_64": (with_keys(("a", struct.pack("<I", STRING) + text("x", 2**64 - 1))), "key 'a' .*16777216"),
+    "string_length_17_mib": (with_keys(("a", struct.pack("<I", STRING) + text("x", 17 << 20))), "key 'a' .*16777216"),
+    "string_past_the_end": (with_keys(("a", struct.pack("<I", STRING) + text("x", 1 << 20))), "truncated file: key 'a'"),
+    "scalar_past_the_end": (HEADER_OF_ONE_KEY + text("a") + struct.pack("<I", U64) + b"\0\0\0", "truncated file: key 'a'"),
+    "array_of_arrays": (with_keys(("a", struct.pack("<IIQ", ARRAY, ARRAY, 1) + array(U8, [1]))), "array of arrays"),
+    "array_type_13": (with_keys(("a", struct.pack("<IIQ", ARRAY, 13, 1) + bytes(8))), "unknown type 13"),
+    "array_2_64": (with_keys(("a", array(U8, [1], 2**64 - 1))), "key 'a' .*16777216"),
+    "array_16_mi_1": (with_keys(("a", array(U8, [1], (16 << 20) + 1))), "key 'a' .*16777216"),
+    "array_past_the_end": (with_keys(("a", array(U64, [1], 1 << 20))), "truncated file: key 'a'"),
+    "array_times_8_wraps": (with_keys(("a", array(U64, [1], 2**61))), "key 'a' .*2305843009213693952"),
+    "strings_past_the_end": (with_keys(("a", array(STRING, ["x"], 1000))), "key 'a'"),
+    "string_in_array_2_63": (with_keys(("a", struct.pack("<IIQ", ARRAY, STRING, 1) + text("x", BIG))), "key 'a' .*9223372036854775808"),
+    "alignment_0": (aligned_by(value(U32, 0)), "'general.alignment' is 0"),
+    "alignment_3": (aligned_by(value(U32, 3)), "'general.alignment' is 3"),
+    "alignment_24": (aligned_by(value(U32, 24)), "'general.alignment' is 24"),
+    "alignment_128k": (aligned_by(value(U32, 1 << 17)), "'general.alignment' .*65536"),
+    "alignment_2_31": (aligned_by(value(U32, 1 << 31)), "'general.alignment' .*65536"),
+    "alignment_u64": (aligned_by(value(U64, 32)), "'general.alignment' .*u32"),
+    "alignment_i32": (aligned_by(value(I32, 32)), "'general.alignment' .*u32"),
+    "alignment_text": (aligned_by(value(STRING, "32")), "'general.alignment' .*u32"),
+    "alignment_array": (aligned_by(array(U32, [32])), "'general.alignment' .*u32"),
+    "tensor_no_name": (with_tensors(Info(name="")), "tensor 0 .*empty"),
+    "tensor_name_64": (with_tensors(Info(name="w" * 64)), "name of tensor 0 .*63"),
+    "tensor_name_2_64": (with_tensors(Info(name_length=2**64 - 1)), "name of tensor 0 .*63"),
+    "tensor_name_not_utf8": (with_tensors(Info(name=b"\xff")), "name of tensor 0 .*UTF-8"),
+    "tensor_name_nul": (with_tensors(Info(name=b"a\0b")), "name of tensor 0 .*NUL"),
+    "tensor_twice": (with_tensors(Info(), Info(offset=32)), "duplicate tensor 'w'"),
+    "dims_0": (with_tensors(Info(dims=(), n_dims=0)), "tensor 'w' has 0 dimensions"),
+    "dims_5": (with_tensors(Info(dims=(1, 1, 1, 1, 1))), "tensor 'w' has 5 dimensions"),
+    "dims_2_32": (with_tensors(Info(n_dims=2**32 - 1)), "tensor 'w' has 4294967295 dimensions"),
+    "dim_0": (with_tensors(Info(dims=(0,))), "dimension of 0"),
+    "second_dim_0": (with_tensors(Info(dims=(4, 0))), "dimension of 0"),
+    "dim_2_63": (with_tensors(Info(dims=(BIG,))), r"dimension of \d+: .* 2\^62"),
+    "dim_negative": (with_tensors(Info(dims=(2**64 - 1,))), r"dimension of \d+: .* 2\^62"),
+    "product_2_64": (with_tensors(Info(dims=(2**32, 2**32))), "exceeds 2\\^62"),
+    "product_wraps_small": (with_tensors(Info(dims=(2**31, 2**31, 4))), "exceeds 2\\^62"),
+    "four_wrapping_dims": (with_tensors(Info(dims=(2**16, 2**16, 2**16, 2**16))), "exceeds 2\\^62"),
+    "bytes_2_63": (with_tensors(Info(dims=(2**61,))), r"'w' .*exceeds 2\^62"),
+    "exabyte": (with_tensors(Info(dims=(2**58,))), "truncated file: tensor"),
+    "dtype_removed_4": (with_tensors(Info(dtype=4)), "dtype 4"),
+    "dtype_removed_36": (with_tensors(Info(dtype=36)), "dtype 36"),
+    "dtype_43": (with_tensors(Info(dtype=43)), "dtype 43"),
+    "dtype_2_32": (with_tensors(Info(dtype=2**32 - 1)), "dtype 4294967295"),
+    "row_breaks_q8_0": (with_tensors(Info(dims=(33,), dtype=8)), "33 .*multiple of 32"),
+    "row_breaks_q4_k": (with_tensors(Info(dims=(128,), dtype=12)), "128 .*multiple of 256"),
+    "offset_odd": (with_tensors(Info(offset=1)), "offset 1: .*multiple of 32"),
+    "offset_16": (with_tensors(Info(offset=16)), "offset 16: .*multiple of 32"),
+    "offset_past_the_end": (with_tensors(Info(offset=4096)), "truncated file: tensor"),
+    "offset_2_64": (with_tensors(Info(offset=2**64 - 32)), "truncated file: tensor"),
+    "offset_wraps": (with_tensors(Info(dims=(16,), offset=2**64 - 64)), "truncated file: tensor"),
+    "data_one_byte_short": (with_tensors(Info(dims=(16,)), data=bytes(63)), "truncated file: tensor"),
+    "no_data": (with_tensors(Info(), data=b""), "truncated file: tensor"),
+    "overlap": (with_tensors(Info(dims=(16,)), Info(name="v", offset=32)), "inside the previous tensor"),
+    "same_offset": (with_tensors(Info(), Info(name="v")), "inside the previous tensor"),
+    "out_of_order": (with_tensors(Info(offset=32), Info(name="v", offset=0)), "inside the previous tensor"),
+    "header_cut_in_dims": (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + text("w") + struct.pack("<IQ", 2, 4) + bytes(16), "dimension of 0"),
+    "split_not_first": (with_keys(("split.count", value(U32, 2)), ("split.no", value(U32, 1)), ("split.tensors.count", value(I32, 1))), "part 2 of 2: open the first"),
+    "split_missing_part": (with_keys(("split.count", value(U32, 2)), ("split.no", value(U32, 0)), ("split.tensors.count", value(I32, 1))), "NAME-00001-of-00002.gguf"),
+    "split_count_huge": (with_keys(("split.count", value(U32, 2**31))), "2147483648 parts"),
+    "split_count_text": (with_keys(("split.count", value(STRING, "2"))), "'split.count' is string"),
+    "split_count_float": (with_keys(("split.count", value(F32, 2.0))), "'split.count' is f32"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("load", ["mmap", "copy"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_are_refused_by_name(tmp_path: Path, name: str, load: str) -> None:
+def test_hostile_files_are_errors_that_name_the_place(tmp_path: Path, name: str, load: str) -> None:
     content, message = HOSTILE[name]
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
@@ -146,17 +146,17 @@ def test_hostile_files_are_refused_by_name(tmp_path: Path, name: str, load: str)
         GGUFReader(path, load)  # type: ignore[arg-type]
 
 
-def test_there_are_enough_kinds() -> None:
+def test_there_are_enough_hostile_files() -> None:
     assert len(HOSTILE) >= 60
 
 
-def test_the_sound_file_is_read(tmp_path: Path) -> None:
+def test_a_valid_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "good.gguf").write_bytes(File().encode())
     assert GGUFReader(tmp_path / "good.gguf").tensor("w").numpy().tolist() == [0, 0, 0, 0]
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")  # opening it for reading would wait for a writer
+def test_missing_and_irregular_files_are_errors(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")  # a blocking open would wait for a writer
     for name in ("missing", "fifo", "."):
         with pytest.raises(LoadError):
             GGUFReader(tmp_path / name)
@@ -172,7 +172,7 @@ def peak_kib() -> int:
 
 
 def test_hostile_files_cost_no_memory(tmp_path: Path) -> None:
-    """Counts and lengths that lie allocate nothing: less than 32 MiB over all of them."""
+    """Wrong counts and lengths allocate nothing: less than 32 MiB for all files."""
     before = peak_kib()
     for content, _ in HOSTILE.values():
         (tmp_path / "bad.gguf").write_bytes(content)
@@ -191,7 +191,7 @@ def split_part(number: int, count: int, names: list[str], total: int) -> bytes:
     return File(keys=[ARCH, *keys], tensors=tensors, data=struct.pack("<f", number) * 8 * max(1, len(names))).encode()
 
 
-def test_splits_are_one_model(tmp_path: Path) -> None:
+def test_parts_of_a_split_file_are_one_model(tmp_path: Path) -> None:
     for i, names in enumerate((["a"], ["b", "c"], ["d"])):
         (tmp_path / f"m-{i + 1:05}-of-00003.gguf").write_bytes(split_part(i, 3, names, 4))
     reader = GGUFReader(tmp_path / "m-00001-of-00003.gguf")
@@ -201,29 +201,32 @@ def test_splits_are_one_model(tmp_path: Path) -> None:
 
 
 BAD_SPLITS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "missing": (lambda f: (f / "m-00002-of-00002.gguf").unlink(), "must be readable"),
+    "missing": (lambda f: (f / "m-00002-of-00002.gguf").unlink(), "cannot read .*m-00002-of-00002.gguf"),
     "other_count": (
         lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 3, ["b"], 2)) and None,
-        "must be part 2 of 2",
+        "expected part 2 of 2",
     ),
     "other_number": (
         lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(0, 2, ["b"], 2)) and None,
-        "must be part 2 of 2",
+        "expected part 2 of 2",
     ),
     "same_tensor": (
         lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["a"], 2)) and None,
-        "'a' must be there once",
+        "duplicate tensor 'a'",
     ),
     "wrong_total": (
         lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(split_part(1, 2, ["b", "c"], 2)) and None,
-        "must hold 2 tensors together",
+        "3 tensors together: expected 2",
     ),
-    "second_is_no_gguf": (lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(b"nothing") and None, "must"),
+    "second_is_no_gguf": (
+        lambda f: f.joinpath("m-00002-of-00002.gguf").write_bytes(b"nothing") and None,
+        "not a GGUF file",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_SPLITS)
-def test_bad_splits_are_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_parts_are_errors(tmp_path: Path, name: str) -> None:
     for i, tensor in enumerate("ab"):
         (tmp_path / f"m-{i + 1:05}-of-00002.gguf").write_bytes(split_part(i, 2, [tensor], 2))
     GGUFReader(tmp_path / "m-00001-of-00002.gguf")
@@ -234,7 +237,7 @@ def test_bad_splits_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def rich_file() -> bytes:
-    """Every type of value, several dtypes."""
+    """A file with every type of value and several dtypes."""
     keys = [
         ARCH,
         ("general.alignment", value(U32, 64)),
@@ -249,7 +252,7 @@ def rich_file() -> bytes:
 
 
 def load_or_refuse(path: Path) -> bool:
-    """True when the file loads, and then every byte of it can be touched."""
+    """Return True if the file loads; then touch every byte of its tensors."""
     try:
         reader = GGUFReader(path)
         for key in reader.metadata:
@@ -270,7 +273,7 @@ def test_truncated_copies(tmp_path: Path) -> None:
 
 
 def test_flipped_copies(tmp_path: Path) -> None:
-    """Each bit of the header, then random bytes of random places; all told more than 2 000 copies."""
+    """Flip each bit of the header, then change random bytes in random places; more than 2 000 copies in total."""
     whole, path = bytearray(rich_file()), tmp_path / "flipped.gguf"
     header = len(whole) - 352
     count = 0
@@ -305,7 +308,7 @@ GGML_SIZES = {0: (1, 4), 1: (1, 2), 8: (32, 34), 12: (256, 144), 30: (1, 2)}  # 
 def test_sizes_agree_with_big_integers(
     tmp_path: Path, shape: list[int], dtype: int, place: int, alignment: int
 ) -> None:
-    """A tensor is accepted exactly when Python's integers say that it fits."""
+    """A tensor is accepted if and only if it fits according to Python's integers."""
     data = bytes(8192)
     keys = [ARCH, ("general.alignment", value(U32, alignment))]
     info = Info(dims=tuple(d % 2**64 for d in shape), dtype=dtype, offset=place * 32)

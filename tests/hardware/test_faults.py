@@ -1,6 +1,6 @@
-"""Drivers that fail, on a device that does it when it is told to (tests/native/counting_device.cpp).
+"""Failing drivers, on a device that fails on request (tests/native/counting_device.cpp).
 
-Oracles: the same requests on the CPU; the processes that the system knows.
+Oracles: the same requests on the CPU; the system's list of processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPTIONS = {"device": "Counting0", "threads": 1, "n_ctx": 256, "kv_dtype": "f32",
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where other processes find the device, and the same quire as this one."""
+    """A folder with the device's module; subprocesses find it and import the same quire as this process."""
     made = tmp_path_factory.mktemp("counting")
     compiled_device(made)
     with pytest.MonkeyPatch.context() as patch:
@@ -70,14 +70,14 @@ print(json.dumps(told))
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("fail 3", "must run but ended with GGML status: error"),
+        ("fail 3", "GGML status: error"),
         ("throw 3", "the driver says: device lost"),
         ("abort 3", "the driver says: illegal access"),
         ("upload 3", "the driver says: no transfer"),
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_lost_device_is_an_error_of_its_requests_and_the_process_goes_on(fault: str, reason: str) -> None:
+def test_a_lost_device_fails_its_requests_and_the_process_continues(fault: str, reason: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(OPTIONS), fault],
         capture_output=True,
@@ -87,9 +87,9 @@ def test_a_lost_device_is_an_error_of_its_requests_and_the_process_goes_on(fault
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert len(told) == 3  # the requests that were there, later ones, and another model on it
+    assert len(told) == 3  # the running requests, later ones, and another model on the device
     for text in told:
-        assert text.startswith("[device] Counting0 must go on but is lost")
+        assert text.startswith("[device] lost Counting0")
         assert reason in text
         assert "quire devices --check" in text
 
@@ -99,17 +99,17 @@ def counting() -> CountingDevice:
     return counting_device()
 
 
-def test_memory_that_is_not_there_is_an_error_of_its_request(counting: CountingDevice) -> None:
+def test_running_out_of_device_memory_fails_only_one_request(counting: CountingDevice) -> None:
     params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
     with LLM(**{**OPTIONS, "device": "cpu"}) as on_cpu:  # type: ignore[arg-type]
         expected = on_cpu.generate("Once upon a time", params)[0].choices[0].token_ids
     for n in (1, 3):
         counting.arm("allocation", n)
-        with pytest.raises(CapacityError, match=r"must fit on (Counting0|the device)"):
+        with pytest.raises(CapacityError, match=r"Counting0|the device"):
             LLM(**OPTIONS)  # type: ignore[arg-type]
     with LLM(**OPTIONS) as llm:  # type: ignore[arg-type]
         counting.arm("exhaust", 3)
-        with pytest.raises(CapacityError, match="Counting0 must have memory for a step but has not"):
+        with pytest.raises(CapacityError, match=r"Counting0.* memory"):
             llm.generate("Once upon a time", params)
         assert llm.generate("Once upon a time", params)[0].choices[0].token_ids == expected
 
@@ -128,7 +128,7 @@ async def text_of(engine: WorkerSupervisor) -> str:
 
 
 async def lost(engine: WorkerSupervisor, code: str) -> str:
-    """A request whose device fails: what it is told; another worker is ready then."""
+    """Run a request whose device fails, wait for the new worker, and return the request's error message."""
     before, begin_s = engine.process_id, time.monotonic()
     with pytest.raises(ApiError) as told:
         await text_of(engine)
@@ -143,7 +143,7 @@ async def lost(engine: WorkerSupervisor, code: str) -> str:
     return told.value.message
 
 
-def test_a_server_replaces_the_worker(folder: Path) -> None:
+def test_a_server_restarts_the_worker(folder: Path) -> None:
     fault = folder / "fault"
 
     async def test() -> None:
@@ -152,12 +152,12 @@ def test_a_server_replaces_the_worker(folder: Path) -> None:
             await engine.start()
             expected = await text_of(engine)
             fault.write_text("hang 4")
-            assert "the worker hung" in await lost(engine, "worker_lost")
+            assert "hung" in await lost(engine, "worker_lost")
             assert await text_of(engine) == expected
             fault.write_text("abort 4")
             assert "the driver says: illegal access" in await lost(engine, "device_lost")
             assert engine.n_restarts == 2
-            # It was under way both times.
+            # The same request was running both times.
             with pytest.raises(ApiError, match="two worker crashes"):
                 await text_of(engine)
         finally:
@@ -166,7 +166,9 @@ def test_a_server_replaces_the_worker(folder: Path) -> None:
     asyncio.run(test())
 
 
-def test_a_device_that_is_lost_again_and_again_is_given_up(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_keeps_losing_its_device_is_not_restarted(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fault = folder / "fault"
 
     async def test() -> None:
@@ -180,7 +182,7 @@ def test_a_device_that_is_lost_again_and_again_is_given_up(folder: Path, capfd: 
                 await text_of(engine)
             while engine.state is not EngineState.STOPPED:
                 await asyncio.sleep(0.01)
-            with pytest.raises(ApiError, match="must work but was lost 2 times within 60 s") as told:
+            with pytest.raises(ApiError, match="2 times within 60 s") as told:
                 await text_of(engine)
             assert told.value.status == 503
             assert engine.n_restarts == 1
@@ -188,4 +190,4 @@ def test_a_device_that_is_lost_again_and_again_is_given_up(folder: Path, capfd: 
             await engine.stop()
 
     asyncio.run(test())
-    assert "quire: the device must work but was lost 2 times within 60 s" in capfd.readouterr().err
+    assert "2 times within 60 s" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The self-test's cases on the CPU: every operation has one, ours agree with ggml's, and what is wrong is seen."""
+"""Cases of the self-test: every operation has one, Quire's kernels agree with ggml's, and errors are detected."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from quire.selftest.models import STEPS, TOLERANCE, model_names, run_model
 from quire.selftest.operations import OPERATIONS
 from quire.selftest.results import CaseResult, deviation_of, worst_step
 
-# Of attention without a cache of its own, a step's rows, or what is no operation of a model.
+# Functions of the stub that are not operations of a forward pass.
 NOT_OPERATIONS = {"plan_memory", "cache_bytes_per_block", "packed_row_bytes"}
 
 
 def operations_of_stub() -> set[str]:
-    """Functions that the stub of the native module declares: what a forward pass can call."""
+    """Return the functions that the native module's stub declares for forward passes."""
     stub = Path(quire.__file__).parent / "_native" / "graph.pyi"
     return set(re.findall(r"^def (\w+)", stub.read_text(encoding="utf-8"), re.MULTILINE)) - NOT_OPERATIONS
 
@@ -42,21 +42,21 @@ def test_every_operation_has_a_case() -> None:
 
 @pytest.mark.parametrize("case", OPERATIONS, ids=lambda case: case.name)
 def test_our_kernels_agree_with_ggmls_operators(case: Any) -> None:
-    """As a device does, ours compute the same in another way; for a cache of F16 they round otherwise."""
+    """Quire's kernels stand in for a device: they compute the same in another way, and round an F16 cache differently."""
     found = []
     for kernels in ("stock", "cpu"):
         bench = Bench(find_device("CPU"), case.cache, blocks=case.blocks)
         found.append(bench.run(case.build(bench), kernels))
     stock, own = found
     assert [len(step) for step in stock] == [40, 1, 7]
-    assert all(step.std() > 1e-3 for step in stock)  # it computes something
-    # Ours keep matrices of F16 as BF16 where the processor multiplies that, and a table may be one.
+    assert all(step.std() > 1e-3 for step in stock)  # the outputs are not constant
+    # Quire keeps F16 matrices as BF16 if the processor multiplies BF16, and an embedding table may be such a matrix.
     tolerance = 4e-3 if case.name == "embed f16" else case.tolerance
     assert worst_step(own, stock, tolerance)[0] <= tolerance
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_models_agree_as_well(name: str) -> None:
+def test_models_agree_on_quires_kernels_and_ggmls_operators(name: str) -> None:
     stock, own = (run_model(name, find_device("CPU"), kernels) for kernels in ("stock", "cpu"))
     assert [len(step) for step in stock] == ([44, 1, 8] if name == "bert" else [44, 1, 8, 23, 1, 3])
     assert all(step.std() > 1e-3 for step in stock)
@@ -72,10 +72,10 @@ def test_deviations() -> None:
     assert deviation_of(a, a * 0) == float("inf")
 
 
-def test_the_worst_step_counts() -> None:
+def test_the_worst_step_decides() -> None:
     many, one = np.ones((40, 8), np.float32), np.ones((1, 8), np.float32)
     assert worst_step([many, one], [many, one], 0.02) == (0, "")
-    deviation, where = worst_step([many, one * 1.25], [many, one], 0.02)  # of all rows together it would be 0.04
+    deviation, where = worst_step([many, one * 1.25], [many, one], 0.02)  # over all rows together it would be 0.04
     assert deviation == pytest.approx(0.25)
     assert where == "step 2 of 40+1 rows: 1 of 1 rows, from row 1 on"
     late = many.copy()
@@ -88,7 +88,7 @@ SUPPORTED = [case.name for case in OPERATIONS]
 
 
 @pytest.mark.parametrize("name", [*SUPPORTED, *(f"model {name}" for name in model_names())])
-def test_a_device_that_computes_as_the_cpu_does_passes(name: str) -> None:
+def test_a_device_that_computes_like_the_cpu_passes(name: str) -> None:
     result = compare(name, counting_device().device)
     assert result.passed, result
     assert result.state == "agrees"
@@ -109,7 +109,7 @@ def test_a_device_that_is_wrong_from_the_17th_row_on_fails(name: str, operation:
     with counting.miscomputing(operation, 16):
         result = compare(name, counting.device)
     assert result.state == "differs", result
-    # Of an encoder each row reads those that are wrong.
+    # In an encoder every row reads the wrong ones.
     assert re.match(r"step 1 of .* rows, from row " + ("1 " if name == "model bert" else "17 ") + "on", result.reason)
     with counting.miscomputing(operation, 100):
         assert compare(name, counting.device).state == "agrees"
@@ -147,10 +147,10 @@ for name in task["cases"]:
         sys.stderr.flush()
         os.abort()
     if name == "c":
-        while True:  # a driver's lines are no answers
+        while True:  # a driver's output does not count as an answer
             time.sleep(0.2)
             print("still compiling", flush=True)
-    if name == "e":  # long, but its steps go on
+    if name == "e":  # slow, but it reports its steps
         for _ in range(5):
             time.sleep(0.7)
             print(json.dumps({"step": "ended"}), flush=True)
@@ -179,7 +179,7 @@ def test_a_device_that_ends_the_process_or_hangs_fails(tmp_path: Path, monkeypat
     assert "FAILED" in lines[-1]
     assert any(line.startswith("  e has run for 0 s") for line in lines)
     assert [path.suffix for path in verdicts.verdicts_folder().iterdir()] == [".json"]
-    assert verdict_of(device) is None  # the CPU needs none
+    assert verdict_of(device) is None  # the CPU is never checked
 
 
 def test_a_case_that_the_cpu_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ with counting.miscomputing("GLU", 16):
 
 
 @pytest.mark.python_only
-def test_a_node_that_the_device_computes_wrongly_is_the_first_that_is_named() -> None:
-    """Those after it compute with what it gave."""
+def test_the_first_wrong_node_is_named_first() -> None:
+    """Later nodes get the device's own, wrong values as input, so they agree."""
     source = Path(quire.__file__).parents[1]
     paths = os.pathsep.join([str(source), str(Path(__file__).parents[1] / "support")])
     done = subprocess.run(
@@ -214,7 +214,7 @@ def test_a_node_that_the_device_computes_wrongly_is_the_first_that_is_named() ->
     )  # 16 rows of 96
     of_steps = [line for line in lines if line.endswith("nodes differ")]
     assert len(of_steps) == len(STEPS)
-    assert re.match(r"\[node\] Counting0: 0 of \d+ nodes differ", of_steps[4])  # of one row
+    assert re.match(r"\[node\] Counting0: 0 of \d+ nodes differ", of_steps[4])  # a step of one row
 
 
 def test_attention_has_a_case_that_copies_blocks() -> None:

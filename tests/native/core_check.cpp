@@ -180,11 +180,11 @@ void check_gguf(const fs::path &folder) {
     write(n);
     expect(error_of([&] { GgufReader(path, LoadMode::mmap); }) ==
                ErrorKind::load,
-           cat("a file of ", n, " bytes is cut off"));
+           cat("a file truncated to ", n, " bytes is refused"));
   }
   expect(error_of([&] { GgufReader(text_of(folder), LoadMode::mmap); }) ==
              ErrorKind::load,
-         "a folder is no file");
+         "a folder is refused");
 }
 
 void check_hash() {

@@ -1,5 +1,5 @@
-"""What Windows does otherwise, as far as another system can run it: nothing that Windows lacks is asked for, listener and
-worker talk over a port of the machine, grammars are tried without a fork, and structures have Windows' sizes."""
+"""The parts of Windows support that run on other systems: no module uses what Windows lacks, listener and worker connect
+through a local port, grammars are tried without a fork, and structures have the documented sizes."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ OWN = PACKAGE / "system" / "posix.py"
 
 @pytest.fixture(autouse=True)
 def same_quire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes import the same quire, whatever the folder."""
+    """Let other processes import the same quire from any folder."""
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
 
 
-def test_every_module_is_imported_without_what_windows_lacks() -> None:
+def test_every_module_can_be_imported_without_modules_that_windows_lacks() -> None:
     done = subprocess.run([*SCRIPT, "imports"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -53,7 +53,7 @@ def test_every_module_is_imported_without_what_windows_lacks() -> None:
 
 
 def asked_for(source: str) -> list[str]:
-    """What Windows lacks and a source names, unless it asks before whether it is there."""
+    """Return the names in a source that Windows lacks, except those it checks for."""
     absent = {(module.__name__, name) for module, names in ATTRIBUTES.items() for name in names.split()}
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -66,7 +66,7 @@ def asked_for(source: str) -> list[str]:
     return found
 
 
-def test_one_file_alone_asks_for_what_windows_lacks() -> None:
+def test_only_one_file_uses_names_that_windows_lacks() -> None:
     assert set(asked_for("import os, signal\nos.killpg(1, signal.SIGKILL)\ndef f():\n    import fcntl")) == {
         "fcntl", "os.killpg", "signal.SIGKILL",
     }  # fmt: skip
@@ -89,14 +89,14 @@ def test_both_systems_have_the_same_functions() -> None:
             assert type(ours) is type(theirs), name
 
 
-def test_structures_have_the_sizes_that_windows_documents() -> None:
+def test_structures_have_the_documented_sizes() -> None:
     found = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._MemoryStatus, windows._ProcessMemory)]
     assert found == [144, 64, 80]
     assert windows._JobLimits.process_memory.offset == 112
 
 
-def test_listener_and_worker_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are those of a worker at the other system's sockets; one that ends is replaced."""
+def test_listener_and_worker_connect_through_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers equal those of a worker on POSIX sockets, and a worker that ends is restarted."""
     work = Generate(0, "Once upon a time", {"temperature": 0.0, "max_tokens": 12})
 
     async def text_of(engine: WorkerSupervisor) -> str:
@@ -142,13 +142,13 @@ SHOWS_ITS_TOKEN = (
 )
 
 
-def test_who_does_not_know_the_secret_is_not_taken_for_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_without_the_secret_is_not_accepted_as_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "_HELLO_S", 0.2)
     process, connected = windows.start_connected([sys.executable, "-c", SHOWS_ITS_TOKEN])
     port = int(process.args[-1])  # type: ignore[index]
     others = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-    others[0].sendall(b"0" * 64)  # a guess
-    others[1].close()  # nothing; and the third says nothing
+    others[0].sendall(b"0" * 64)  # a wrong secret
+    others[1].close()  # closes without a secret; the third one stays open and sends nothing
     with connected() as connection:
         assert connection.makefile("rb").read() == b"it is me"
     assert process.wait() == 0
@@ -156,7 +156,7 @@ def test_who_does_not_know_the_secret_is_not_taken_for_the_worker(monkeypatch: p
         other.close()
 
 
-def test_a_process_that_ends_before_it_connects_is_a_connection_that_ends() -> None:
+def test_a_process_that_ends_before_connecting_gives_a_closed_connection() -> None:
     process, connected = windows.start_connected([sys.executable, "-c", "raise SystemExit(3)"])
     with connected() as connection:
         connection.settimeout(10)
@@ -170,7 +170,7 @@ DEEP = "start: r0\n" + "".join(f'r{i}: r{i + 1} "x" | "y"\n' for i in range(9000
 
 
 def test_grammars_are_tried_without_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes too long, or ends the process, is refused, and the next one gets another process."""
+    """A grammar that takes too long or ends the process is an error, and the next one gets a new process."""
     program = (
         f"import sys; sys.path[:0] = {[str(PACKAGE.parent), str(Path(SCRIPT[1]).parent)]!r} + {sys.path!r}\n"
         "import windows_paths; windows_paths.trials()\n"
@@ -205,7 +205,7 @@ def test_grammars_are_tried_without_a_fork(tmp_path: Path, monkeypatch: pytest.M
     assert after is not first
 
 
-def test_work_that_is_limited_without_a_fork() -> None:
+def test_limited_work_without_a_fork() -> None:
     def fails() -> None:
         raise SystemExit
 
@@ -219,7 +219,7 @@ def test_work_that_is_limited_without_a_fork() -> None:
     seen.set()
 
 
-def test_lines_of_a_process_come_in_time_or_not() -> None:
+def test_lines_of_a_process_with_a_time_limit() -> None:
     program = "import sys; print('one', flush=True); sys.stdin.readline(); print('two')"
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Expression", "MatchTime"]
 
 MAX_CHARACTERS = 1 << 14
-MAX_REPEATED_CHARACTERS = 1 << 18  # of the expression, times its counts: compiles in 0.1 s, with 80 MiB
+MAX_REPEATED_CHARACTERS = 1 << 18  # length times counts; compiles in 0.1 s, with 80 MiB
 MAX_MATCH_S = 1.0
 MAX_TOTAL_S = 20.0  # 70 000 names with five expressions, as the largest models have, take 1 s
 _COUNT = re.compile(r"\{(\d{1,9})")
@@ -67,15 +67,15 @@ class Expression:
         self._compiled = _compiled(text)
 
     def match(self, text: str) -> bool:
-        """Return whether the expression matches at the beginning of the text."""
+        """Return True if the expression matches at the start of the text."""
         return self._found("match", text)
 
     def fullmatch(self, text: str) -> bool:
-        """Return whether the expression matches the whole text."""
+        """Return True if the expression matches the whole text."""
         return self._found("fullmatch", text)
 
     def search(self, text: str) -> bool:
-        """Return whether the expression matches somewhere in the text."""
+        """Return True if the expression matches anywhere in the text."""
         return self._found("search", text)
 
     def _found(self, how: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checkpoints in safetensors files, read strictly (format: the safetensors README, version 0.4)."""
+"""A strict reader of checkpoints in safetensors files (format: the safetensors README, version 0.4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BYTES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
 }  # fmt: skip
 _LOADABLE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
-# Arrays of what NumPy has no type for hold its bits.
+# Types that NumPy lacks are read as unsigned integers with their bits.
 _ARRAYS = {
     "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8",
     "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
@@ -46,7 +46,7 @@ class _Entry:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name comes twice")
+        raise ValueError("duplicate names")
     return found
 
 
@@ -55,16 +55,16 @@ def _is_count(value: object) -> bool:
 
 
 class SafetensorsFile:
-    """One file, mapped.  Raises LoadError for whatever is wrong with it."""
+    """A memory-mapped safetensors file.  Raises LoadError if anything is wrong with it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not self.path.is_file():
-            raise LoadError(f"[safetensors] '{self.path}' must be a regular file but is not")
+            raise LoadError(f"[safetensors] file not found: '{self.path}'")
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < 10:
-                raise LoadError(f"[safetensors] '{self.path}' must have a header but has {size} bytes")
+                raise LoadError(f"[safetensors] no header in '{self.path}': it has {size} bytes")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._entries = self._parse(size)
 
@@ -74,45 +74,43 @@ class SafetensorsFile:
     def _parse(self, size: int) -> dict[str, _Entry]:
         n = int.from_bytes(self._map[:8], "little")
         if n > min(size - 8, _MAX_HEADER_BYTES):
-            raise self._fail(f"the header must lie in the file and be at most {_MAX_HEADER_BYTES} bytes but has {n}")
+            raise self._fail(f"the header has {n} bytes: more than the file, or than the limit of {_MAX_HEADER_BYTES}")
         try:
             header = json.loads(self._map[8 : 8 + n].decode("utf-8"), object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise self._fail(f"the header must be JSON: {error}") from None
+            raise self._fail(f"the header is not valid JSON: {error}") from None
         if not isinstance(header, dict):
-            raise self._fail("the header must be a JSON object")
+            raise self._fail("the header is not a JSON object")
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-            raise self._fail("'__metadata__' must map strings to strings")
+            raise self._fail("'__metadata__' does not map strings to strings")
         entries = {name: self._entry(name, value, 8 + n) for name, value in header.items()}
         end = 8 + n
         for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
             if entry.begin != end:
                 raise self._fail(
-                    f"tensor '{name}' must start where the one before ends, at {end}, but starts at {entry.begin}"
+                    f"tensor '{name}' starts at {entry.begin}: expected {end}, the end of the previous tensor"
                 )
             end = entry.end
         if end != size:
-            raise self._fail(f"the tensors must fill the file of {size} bytes but end at {end}")
+            raise self._fail(f"the tensors end at {end}, the file has {size} bytes")
         return entries
 
     def _entry(self, name: str, value: object, start: int) -> _Entry:
         if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-            raise self._fail(f"tensor '{name}' must have dtype, shape and data_offsets, and nothing else")
+            raise self._fail(f"tensor '{name}' does not have exactly the fields dtype, shape and data_offsets")
         dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
         if dtype not in _BYTES:
-            raise self._fail(f"tensor '{name}' must have a known dtype but has {dtype!r}")
+            raise self._fail(f"tensor '{name}' has the unknown dtype {dtype!r}")
         if not isinstance(shape, list) or not all(_is_count(dim) for dim in shape):
-            raise self._fail(f"tensor '{name}' must have a shape of whole numbers but has {shape!r}")
+            raise self._fail(f"tensor '{name}' has an invalid shape: {shape!r}")
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(offset) for offset in offsets):
-            raise self._fail(f"tensor '{name}' must have two offsets but has {offsets!r}")
+            raise self._fail(f"tensor '{name}' has invalid offsets: {offsets!r}")
         n_bytes = _BYTES[dtype]
         for dim in shape:
             n_bytes *= dim
         if offsets[1] - offsets[0] != n_bytes:
-            raise self._fail(
-                f"tensor '{name}' must have {n_bytes} bytes but its offsets span {offsets[1] - offsets[0]}"
-            )
+            raise self._fail(f"the offsets of tensor '{name}' span {offsets[1] - offsets[0]} bytes: expected {n_bytes}")
         return _Entry(dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
     def __iter__(self) -> Iterator[str]:
@@ -122,37 +120,37 @@ class SafetensorsFile:
         return name in self._entries
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape; LoadError when there is none of that name."""
+        """Return a tensor's shape.  Raises LoadError if there is none with this name."""
         return self._find(name).shape
 
     def _find(self, name: str) -> _Entry:
         if name not in self._entries:
-            raise self._fail(f"tensor '{name}' must be there but is not")
+            raise self._fail(f"no tensor '{name}'")
         return self._entries[name]
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor over the mapped file (f32, f16 or bf16; UnsupportedError for others).
+        """Return a tensor in the mapped file.  Raises UnsupportedError unless it is f32, f16 or bf16.
 
-        ggml has four dimensions: of more, such as a convolution over time has, the last ones become one.
+        ggml has four dimensions, so those from the fourth on are merged into one (convolutions over time have five).
         """
         from .._native.core import DType
         from .._native.core import Tensor as Storage
 
         entry = self._find(name)
         if entry.dtype not in _LOADABLE:
-            raise UnsupportedError(f"[safetensors] tensor '{name}' must be F32, F16 or BF16 but is {entry.dtype}")
-        shape = entry.shape or (1,)  # a number
+            raise UnsupportedError(f"[safetensors] tensor '{name}' is {entry.dtype}: expected F32, F16 or BF16")
+        shape = entry.shape or (1,)  # scalars have an empty shape
         if len(shape) > _MAX_DIMS:
             shape = (*shape[: _MAX_DIMS - 1], math.prod(shape[_MAX_DIMS - 1 :]))
         array = self.array(name).reshape(shape)
         return Storage.from_numpy(array, DType(_LOADABLE[entry.dtype]))
 
     def dtype(self, name: str) -> str:
-        """The tensor's type as the file calls it: ``F16``, ``I32``, ``F8_E4M3``, ..."""
+        """Return a tensor's type by the file's name: ``F16``, ``I32``, ``F8_E4M3``, ..."""
         return self._find(name).dtype
 
     def n_bytes(self, name: str) -> int:
-        """Of the tensor in the file."""
+        """Return a tensor's size in the file."""
         entry = self._find(name)
         return entry.end - entry.begin
 
@@ -163,23 +161,26 @@ class SafetensorsFile:
         entry = self._find(name)
         count = (entry.end - entry.begin) // _BYTES[entry.dtype]
         array = np.frombuffer(self._map, np.dtype(_ARRAYS[entry.dtype]), count, entry.begin).reshape(entry.shape)
-        # Headers of odd length put numbers at odd addresses.
+        # After a header of odd length, numbers are not aligned.
         return array if array.flags.aligned else array.copy()
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor of U8 over the mapped file; LoadError for others."""
+        """Return a U8 tensor in the mapped file.  Raises LoadError for other types."""
         dtype = self._find(name).dtype
         if dtype != "U8":
-            raise LoadError(f"[safetensors] tensor '{name}' must be U8 but is {dtype}")
+            raise LoadError(f"[safetensors] tensor '{name}' is {dtype}: expected U8")
         found: npt.NDArray[np.uint8] = self.array(name)
         return found
 
 
 class SafetensorsFolder(Mapping[str, "Tensor"]):
-    """The checkpoint of a folder: ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
+    """The checkpoint in a folder: ``model.safetensors``, or the shards in ``model.safetensors.index.json``.
 
-    One tensor at a time is mapped in; ``folder[name]`` gives it.  Raises LoadError for a folder without a checkpoint,
-    for shards that lie elsewhere, and for tensors that are not where the index says.
+    ``folder[name]`` maps in one tensor.
+
+    Raises:
+        LoadError: There is no checkpoint, a shard is outside the folder, or a tensor is not in the shard that the index
+            names.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -191,7 +192,7 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
         else:
             single = self.folder / "model.safetensors"
             if not single.is_file():
-                raise LoadError(f"[safetensors] '{self.folder}' must hold model.safetensors or its index but does not")
+                raise LoadError(f"[safetensors] no model.safetensors or its index in '{self.folder}'")
             self._files["model.safetensors"] = SafetensorsFile(single)
             self._where = dict.fromkeys(self._files["model.safetensors"], "model.safetensors")
 
@@ -200,25 +201,25 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
             where = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_unique)["weight_map"]
             names = {str(tensor): str(shard) for tensor, shard in where.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise LoadError(f"[safetensors] '{index.name}' must be JSON with a weight_map: {error}") from None
+            raise LoadError(f"[safetensors] '{index.name}' is not JSON with a weight_map: {error}") from None
         for shard in sorted(set(names.values())):
             if Path(shard).name != shard or not shard.endswith(".safetensors"):
-                raise LoadError(f"[safetensors] a shard must be a .safetensors file of the folder but is '{shard}'")
+                raise LoadError(f"[safetensors] shard '{shard}' is not a .safetensors file in the folder")
             self._files[shard] = SafetensorsFile(self.folder / shard)
         for tensor, shard in names.items():
             if tensor not in self._files[shard]:
-                raise LoadError(f"[safetensors] tensor '{tensor}' must be in '{shard}' as the index says but is not")
+                raise LoadError(f"[safetensors] no tensor '{tensor}' in '{shard}', where the index has it")
         return names
 
     def __getitem__(self, name: str) -> Tensor:
         return self._files[self._shard(name)].tensor(name)
 
     def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor of U8."""
+        """Return a U8 tensor."""
         return self._files[self._shard(name)].bytes_of(name)
 
     def n_bytes(self, name: str) -> int:
-        """Of the tensor in its file."""
+        """Return a tensor's size in its file."""
         return self._files[self._shard(name)].n_bytes(name)
 
     def array(self, name: str) -> npt.NDArray[Any]:
@@ -226,16 +227,16 @@ class SafetensorsFolder(Mapping[str, "Tensor"]):
         return self._files[self._shard(name)].array(name)
 
     def dtype(self, name: str) -> str:
-        """The tensor's type as the file calls it."""
+        """Return a tensor's type by the file's name."""
         return self._files[self._shard(name)].dtype(name)
 
     def _shard(self, name: str) -> str:
         if name not in self._where:
-            raise LoadError(f"[safetensors] the checkpoint must hold tensor '{name}' but does not")
+            raise LoadError(f"[safetensors] no tensor '{name}' in the checkpoint")
         return self._where[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Without mapping the tensor in."""
+        """Return a tensor's shape without mapping it in."""
         return self._files[self._shard(name)].shape(name)
 
     def __iter__(self) -> Iterator[str]:

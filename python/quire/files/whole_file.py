@@ -1,8 +1,8 @@
-"""Files that are there as a whole or not at all: written beside their place, and renamed when all is on the disk.
+"""Atomic file writing: files are written next to their target, flushed to the disk, and renamed.
 
-What a killed process left beside a place is removed by the next one that writes there.  Who writes holds a lock on what
-it writes, which the system gives back when the process ends, however it ends; without such locks (Windows, some
-network file systems) nothing is removed.
+The leftovers of a killed process are removed by the next one that writes to the same target.  A writer holds a lock on
+its file, which the system releases when the process ends in any way.  Without such locks (on Windows and some network
+file systems) nothing is removed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ _SUFFIX = ".part"
 
 
 class WholeFile:
-    """One such file; leaving ``with`` without an error puts it in its place, with one leaves what was there.
+    """A file that is written atomically: leaving ``with`` commits it, or discards it after an error.
 
-    ``place`` begins error messages, ``n_bytes`` is how many will come, as far as that is known.  Raises OSError where
-    the folder cannot be written, CapacityError where the disk is full.
+    Args:
+        path: The target.
+        place: The place in brackets for error messages.
+        n_bytes: The size of the data, if known.
+
+    Raises:
+        OSError: The folder cannot be written to.
+        CapacityError: The disk is full.
     """
 
     def __init__(self, path: str | os.PathLike[str], place: str, n_bytes: int = 0) -> None:
@@ -39,38 +45,38 @@ class WholeFile:
         self._is_over = False
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Write the next bytes."""
         with self._disk():
             self._file.write(data)
 
     def reserve(self, n_bytes: int) -> None:
-        """Give the file its length, of zeros; another may read what was written before."""
+        """Set the file's length, filled with zeros, so that other processes can read the part written so far."""
         with self._disk():
             self._file.truncate(n_bytes)
             self._file.flush()
 
     def commit(self) -> None:
-        """Put the file in its place.  Whatever fails, nothing is left beside it."""
+        """Move the file to its target.  A failure leaves nothing behind."""
         try:
             with self._disk():
                 self._file.flush()
                 os.fsync(self._file.fileno())
             give_usual_mode(self.scratch)
             if sys.platform == "win32":
-                self._file.close()  # an open file cannot be moved there
+                self._file.close()  # Windows cannot move an open file
             os.replace(self.scratch, self.path)
             sync_folder(self.path.parent)
         finally:
             self.abort()
 
     def abort(self) -> None:
-        """Drop what was written.  Without effect after ``commit``."""
+        """Discard the file.  A no-op after ``commit``."""
         if self._is_over:
             return
         self._is_over = True
-        if sys.platform != "win32" and _is_same(self._file, self.scratch):  # before the lock ends
+        if sys.platform != "win32" and _is_same(self._file, self.scratch):  # before releasing the lock
             self.scratch.unlink()
-        with contextlib.suppress(OSError):  # what the buffer still holds may not fit on the disk
+        with contextlib.suppress(OSError):  # the rest of the buffer may not fit on the disk
             self._file.close()
         if sys.platform == "win32":
             self.scratch.unlink(missing_ok=True)
@@ -83,7 +89,7 @@ class WholeFile:
             free = shutil.disk_usage(self.path.parent).free
             needed = f"{self._n_bytes} bytes, " if self._n_bytes else ""
             raise CapacityError(
-                f"[{self._place}] '{self.path}' must fit on its disk ({needed}{free} free): {error.strerror}"
+                f"[{self._place}] cannot write '{self.path}' ({needed}{free} free on its disk): {error.strerror}"
             ) from error
 
     def __enter__(self) -> WholeFile:
@@ -99,12 +105,12 @@ class WholeFile:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what lies beside a place and nobody writes any more."""
+    """Remove the leftovers of writers that no longer run."""
     prefix = f".{path.name}."
     try:
         names = [entry.name for entry in os.scandir(path.parent)]
     except OSError:
-        return  # the folder is not there or not to be read: making a file tells
+        return  # a missing or unreadable folder is reported when the file is created
     for name in names:
         if not (name.startswith(prefix) and name.endswith(_SUFFIX)):
             continue
@@ -119,7 +125,7 @@ def _made_beside(path: Path) -> tuple[BinaryIO, Path]:
         file, scratch = os.fdopen(descriptor, "wb"), Path(name)
         if try_lock(file) is not False and _is_same(file, scratch):
             return file, scratch
-        file.close()  # another process took it for abandoned before the lock was ours
+        file.close()  # another process removed it before we held the lock
 
 
 def _is_same(file: BinaryIO, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Devices: the modules that offer them, which is meant by a name, and what checks have found of them."""
+"""Backend modules, the devices they offer, finding a device by name, and the results of device checks."""
 
 from .choice import checked_gpu, devices, find_device, find_devices, has_gpu
 from .modules import ModuleReport, module_reports

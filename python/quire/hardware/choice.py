@@ -1,4 +1,4 @@
-"""Which device is meant."""
+"""Find devices by name or by kind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _GPUS = ("gpu", "integrated_gpu")
 
 
 def devices() -> list[Device]:
-    """All devices: the CPU, and those of every backend module that can be loaded.
+    """Return the CPU and the devices of every backend module that can be loaded.
 
-    LoadError without the CPU's module.
+    Raises:
+        LoadError: The CPU's module is missing.
     """
     from .._native import core
 
@@ -32,19 +33,29 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> Device:
-    """The device of that name, or the first of a kind; case is ignored.
+    """Return the device of this name, or the first one of a kind.
 
-    ``"gpu"`` is the first GPU, ``"cuda"``, ``"vulkan"``, ``"rocm"``, ``"sycl"`` and ``"metal"`` are the first of
-    theirs.  Of a kind, one that failed ``quire devices --check`` is passed over.  The modules of the CPU and of what is
-    asked for are loaded, and no others.  Raises UnsupportedError, which tells what became of the modules.
+    Loads only the CPU's module and those of the wanted kind.
+
+    Args:
+        name: A device (``"CUDA0"``) or a kind: ``"gpu"``, ``"cuda"``, ``"vulkan"``, ``"rocm"``, ``"sycl"`` or
+            ``"metal"``; case is ignored.  For a kind, devices that failed ``quire devices --check`` are skipped.
+
+    Raises:
+        UnsupportedError: There is no such device; the message says why each module was not used.
     """
     return _found(name, every=False)[0]
 
 
 def find_devices(names: str, *, every: bool = False) -> list[Device]:
-    """The devices of those names, which have commas between them; each once, in their order.
+    """Return the devices of a comma-separated list of names, in order and without duplicates.
 
-    ``every``: of a kind all, not the first alone.  Raises as ``find_device``.
+    Args:
+        names: Names as for :func:`find_device`, separated by commas.
+        every: Return all devices of a kind instead of its first one.
+
+    Raises:
+        UnsupportedError: One of the names matches no device.
     """
     found: list[Device] = []
     for name in names.split(","):
@@ -70,7 +81,7 @@ def _found(name: str, every: bool) -> list[Device]:
         verdict = verdict_of(device)
         if verdict is not None and not verdict.passed:
             _LOG.warning(
-                "[device] %s is passed over: it failed 'quire devices --check' (%s); --device %s uses it all the same",
+                "[device] skipping %s: it failed 'quire devices --check' (%s); use --device %s to force it",
                 device.name, verdict.reason, device.name,
             )  # fmt: skip
             continue
@@ -81,12 +92,12 @@ def _found(name: str, every: bool) -> list[Device]:
         return usable
     names = ", ".join(device.name for device in found)
     raise UnsupportedError(
-        f"[device] the device must be one of {names} but is '{name}'{_why(wanted, kind, reports, bool(of_kind))}"
+        f"[device] no such device: '{name}' (available: {names}){_why(wanted, kind, reports, bool(of_kind))}"
     )
 
 
 def checked_gpu() -> Device | None:
-    """The first GPU that passed ``quire devices --check``.  No module is loaded where none has ever passed."""
+    """Return the first GPU that passed ``quire devices --check``.  Loads no module if none ever passed."""
     if not any_passed():
         return None
     for device in devices():
@@ -97,7 +108,7 @@ def checked_gpu() -> Device | None:
 
 
 def has_gpu() -> bool:
-    """Whether ``find_device("gpu")`` finds one."""
+    """Return True if ``find_device("gpu")`` would succeed."""
     return any(
         device.kind in _GPUS and ((verdict := verdict_of(device)) is None or verdict.passed) for device in devices()
     )
@@ -110,9 +121,9 @@ def _is_of(device: Device, wanted: str, kind: Kind | None) -> bool:
 
 
 def _why(wanted: str, kind: Kind | None, reports: list[ModuleReport], failed: bool) -> str:
-    """What became of the modules that would have offered it."""
+    """Explain why no module offers the device, as the rest of a message."""
     if failed:
-        return ": those of the kind failed 'quire devices --check', and are used by their own names only"
+        return "; all devices of this kind failed 'quire devices --check', so name one to use it anyway"
     told = [
         f"{report.path}: {report.reason or 'loaded'}" + (f" ({report.advice})" if report.advice else "")
         for report in reports
@@ -121,13 +132,13 @@ def _why(wanted: str, kind: Kind | None, reports: list[ModuleReport], failed: bo
     if told:
         return "; " + "; ".join(told)
     if kind is not None and not reports:
-        wheel = f'pip install "quire-llm[{kind.extra}]" brings it, or ' if kind.extra else ""
+        wheel = f'pip install "quire-llm[{kind.extra}]" or ' if kind.extra else ""
         return (
-            f": no module libggml-{kind.module} lies in {module_folders()[0][0]}; {wheel}Quire builds it with"
+            f"; there is no module libggml-{kind.module} in {module_folders()[0][0]}: {wheel}build Quire with"
             f" -D{kind.option}=ON"
         )
     if wanted == "gpu" and not reports:
         extras = " or ".join(f'"quire-llm[{kind.extra}]"' for kind in KINDS if kind.extra)
         options = ", ".join(f"-D{kind.option}=ON" for kind in KINDS)
-        return f": there is no module for other devices; pip install {extras} brings one, or a build with {options}"
+        return f"; no GPU module is installed: pip install {extras}, or build Quire with {options}"
     return ""

@@ -1,4 +1,4 @@
-"""Kinds of devices: how users, ggml's files and its devices call them, and what each needs."""
+"""Kinds of devices: their names for users, in ggml's files and in device names, and their requirements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ __all__ = ["KINDS", "Kind", "kind_named", "kind_of_module"]
 
 @dataclass(frozen=True)
 class Kind:
-    """``names``: what users write.  ``module``: of ``libggml-MODULE``.  ``prefix``: of its devices' names.
+    """One kind of device.
 
-    ``extra``: of Quire, which brings a wheel with the module; "" where none is published.
+    Attributes:
+        names: Names that users write.
+        module: The module's name, as in ``libggml-MODULE``.
+        prefix: How the names of its devices start, in lower case.
+        option: The CMake option that builds the module.
+        needs: What must be installed, and how to check it; shown to users.
+        extra: The extra of Quire that installs a wheel with the module; "" if none is published.
     """
 
     names: tuple[str, ...]
@@ -23,20 +29,20 @@ class Kind:
 
 
 KINDS = (
-    Kind(("cuda",), "cuda", "cuda", "QUIRE_CUDA", "NVIDIA's driver must be installed: nvidia-smi lists what it finds"),
+    Kind(("cuda",), "cuda", "cuda", "QUIRE_CUDA", "install NVIDIA's driver; nvidia-smi lists the GPUs it finds"),
     Kind(
         ("vulkan",), "vulkan", "vulkan", "QUIRE_VULKAN",
-        "a driver for Vulkan must be installed: vulkaninfo --summary lists what it finds; GGML_VK_VISIBLE_DEVICES=0 "
-        "admits one that is a processor (Mesa's lavapipe)", "vulkan",
+        "install a Vulkan driver; vulkaninfo --summary lists the devices it finds, and GGML_VK_VISIBLE_DEVICES=0 "
+        "allows one that runs on the CPU (Mesa's lavapipe)", "vulkan",
     ),
-    Kind(("rocm", "hip"), "hip", "rocm", "QUIRE_HIP", "AMD's ROCm must be installed: rocminfo lists what it finds"),
-    Kind(("sycl",), "sycl", "sycl", "QUIRE_SYCL", "Intel's driver must be installed: sycl-ls lists what it finds"),
-    Kind(("metal",), "metal", "mtl", "QUIRE_METAL", "the machine must have a GPU that Metal knows"),
+    Kind(("rocm", "hip"), "hip", "rocm", "QUIRE_HIP", "install AMD's ROCm; rocminfo lists the GPUs it finds"),
+    Kind(("sycl",), "sycl", "sycl", "QUIRE_SYCL", "install Intel's driver; sycl-ls lists the devices it finds"),
+    Kind(("metal",), "metal", "mtl", "QUIRE_METAL", "a GPU that Metal supports is required"),
 )  # fmt: skip
 
 
 def kind_named(name: str) -> Kind | None:
-    """The kind that users call so, or of a device of that name (``"CUDA0"``)."""
+    """Return the kind with this name (``"cuda"``), or the kind of a device with this name (``"CUDA0"``)."""
     stem = name.lower().rstrip("0123456789")
     return next((kind for kind in KINDS if stem in kind.names or stem == kind.prefix), None)
 

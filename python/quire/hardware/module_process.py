@@ -1,4 +1,4 @@
-"""Tries a backend module, as the program of a process of its own: a line of JSON comes in, and one goes out."""
+"""Load a backend module in a process of its own: reads one line of JSON, writes one line of JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     answer: dict[str, object]
     try:
         load_backend(task["module"])
-        # Memory is asked for as some drivers start only then.
+        # Some drivers start only when asked for their memory.
         found = [device for device in devices() if device.name not in before]
         answer = {"devices": [device.name for device in found if device.memory_total_bytes >= 0]}
     except QuireError as error:

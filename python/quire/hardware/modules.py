@@ -1,14 +1,13 @@
-"""Backend modules other than the CPU's: found, tried in a process of their own, and only then loaded.
+"""Load backend modules other than the CPU's, each of them only after it loaded in a process of its own.
 
-A module brings a vendor's driver into the process.  One that is broken, or whose driver is, must end neither a command
-that did not ask for it nor one that did.
+A module brings a vendor's driver into the process.  A broken module or driver must not end any command, even one that
+asked for that device.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ __all__ = ["ModuleReport", "load_modules", "module_reports"]
 
 State = Literal["loaded", "not used", "no device", "unusable"]
 START_S = 30.0
-NOTHING = "found nothing to run on"  # as native/core/device.cpp says it
+NO_DEVICE = "found no device to run on"  # the message of native/core/device.cpp ends with this
 _LOG = logging.getLogger("quire")
 _lock = threading.Lock()
 _reports: dict[ModuleFile, ModuleReport] = {}
@@ -34,10 +33,13 @@ _reports: dict[ModuleFile, ModuleReport] = {}
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """What became of a module.
+    """The outcome of loading a module.
 
-    ``source``: what brought it: ``"quire"``, ``"QUIRE_MODULE_PATH"``, or a wheel, ``"quire-llm-vulkan 0.2.0"``.
-    ``devices``: their names, where it is loaded.  ``advice``: what to do otherwise.
+    Attributes:
+        source: Where it comes from: ``"quire"``, ``"QUIRE_MODULE_PATH"``, or a wheel, ``"quire-llm-vulkan 0.2.0"``.
+        reason: Why it is not loaded.
+        advice: What to do if it is not loaded.
+        devices: Names of its devices if it is loaded.
     """
 
     path: str
@@ -50,12 +52,12 @@ class ModuleReport:
 
 
 def load_modules(kind: Kind | None = None) -> list[ModuleReport]:
-    """Load what is wanted and can be used, once; what became of each."""
+    """Load the modules of a kind, or all, each at most once per process; return a report on each."""
     with _lock:
         files = module_files(kind)
         new = [file for file in files if file not in _reports]
         if new:
-            with ThreadPoolExecutor(len(new)) as pool:  # drivers take their time
+            with ThreadPoolExecutor(len(new)) as pool:  # drivers start slowly
                 tried = list(pool.map(_tried, new))
             for file, report in zip(new, tried, strict=True):
                 _reports[file] = report if report.state != "loaded" else _loaded(file)
@@ -64,13 +66,13 @@ def load_modules(kind: Kind | None = None) -> list[ModuleReport]:
 
 
 def _log(report: ModuleReport) -> None:
-    """What became of a module, for ``QUIRE_LOG``."""
+    """Log a module's outcome, for ``QUIRE_LOG``."""
     found = ", ".join(report.devices) if report.state == "loaded" else report.reason
     _LOG.info("[device] module %s: %s: %s%s", report.path, report.state, found, report.advice and f" ({report.advice})")
 
 
 def module_reports() -> list[ModuleReport]:
-    """What became of every module that there is; all are loaded that can be."""
+    """Load every module that can be loaded; return a report on each."""
     return load_modules()
 
 
@@ -80,13 +82,13 @@ def _report(file: ModuleFile, state: State, reason: str, devices: tuple[str, ...
     if kind is not None and (state == "no device" or "cannot open shared object" in reason):
         advice = kind.needs
     elif state == "unusable" and not advice:
-        build = f"build it again (-D{kind.option}=ON) or " if kind is not None else ""
+        build = f"rebuild it (-D{kind.option}=ON) or " if kind is not None else ""
         advice = f"{build}remove the file"
     return ModuleReport(str(file.path), file.module, file.source, state, reason, advice, devices)
 
 
 def _tried(file: ModuleFile) -> ModuleReport:
-    """What a process of its own finds: state ``"loaded"`` where the module can be."""
+    """Try a module in a process of its own; the state is ``"loaded"`` if it can be loaded."""
     from .._native.core import check_module_file
 
     path = file.path
@@ -94,8 +96,8 @@ def _tried(file: ModuleFile) -> ModuleReport:
         if file.refusal:
             raise _Unusable(file.refusal)
         check_module_file(str(path))
-        # A program that embeds Python has nothing to start.
-        names = _tried_apart(path) if sys.executable else ()
+        # A program that embeds Python has no interpreter to start, so the module is loaded untried.
+        names = _tried_in_process(path) if sys.executable else ()
     except _NoDevice as error:
         return _report(file, "no device", str(error))
     except (_Unusable, QuireError) as error:
@@ -108,11 +110,11 @@ class _Unusable(Exception):
 
 
 class _NoDevice(Exception):
-    """Why a module offers nothing."""
+    """Why a module offers no device."""
 
 
-def _tried_apart(path: Path) -> tuple[str, ...]:
-    """The names of the devices that a process with the module has."""
+def _tried_in_process(path: Path) -> tuple[str, ...]:
+    """Return the names of the devices that a module offers in a process of its own."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(Path(__file__).with_name("module_process.py"))],
@@ -125,28 +127,28 @@ def _tried_apart(path: Path) -> tuple[str, ...]:
     except subprocess.TimeoutExpired:
         raise _Unusable(f"its driver did not answer within {START_S:g} s") from None
     except OSError as error:
-        raise _Unusable(f"no process could be started to try it in: {error}") from error
+        raise _Unusable(f"cannot start a process to try it in: {error}") from error
     said = " ".join(done.stderr.decode(errors="replace").split())[-500:]
     if by := ended_by(done.returncode):
-        raise _Unusable(f"a process that loads it ends by {by}: {said}")
+        raise _Unusable(f"loading it ends the process by {by}: {said}")
     try:
         answer = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
     except (IndexError, ValueError):
-        raise _Unusable(f"a process that loads it ends with {done.returncode}: {said}") from None
+        raise _Unusable(f"loading it ends the process with exit status {done.returncode}: {said}") from None
     if "error" in answer:
-        raise (_NoDevice if answer["error"].endswith(NOTHING) else _Unusable)(_bare(answer["error"], path))
+        raise (_NoDevice if answer["error"].endswith(NO_DEVICE) else _Unusable)(_bare(answer["error"], path))
     if not answer["devices"]:
-        raise _NoDevice(said or "its driver lists none")
+        raise _NoDevice(said or "its driver lists no device")
     return tuple(answer["devices"])
 
 
 def _loaded(file: ModuleFile) -> ModuleReport:
-    """Load a module that can be, here, unless one of its kind is."""
+    """Load a module that was tried into this process, unless one of its kind is already loaded."""
     from .._native.core import devices, load_backend
 
     for other in _reports.values():
         if (other.module, other.state) == (file.module, "loaded"):
-            return _report(file, "not used", f"{other.path} goes before it")
+            return _report(file, "not used", f"{other.path} takes precedence")
     before = {device.name for device in devices()}
     try:
         load_backend(str(file.path))
@@ -157,5 +159,5 @@ def _loaded(file: ModuleFile) -> ModuleReport:
 
 
 def _bare(text: str, path: Path) -> str:
-    """A message without what the report says itself: place, path, and what must hold."""
-    return re.sub(rf"^\[device\] '{re.escape(str(path))}' must .*? but ", "", text)
+    """Strip the place and the path from a message, as the report has both."""
+    return text.removeprefix(f"[device] cannot load '{path}': ")

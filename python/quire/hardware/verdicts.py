@@ -1,4 +1,4 @@
-"""What ``quire devices --check`` found of devices: kept by device, driver and version."""
+"""Results of ``quire devices --check``, stored by device, driver and version."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "any_passed", "identity_of", "keep_verdict", "verdict_of"]
 
-# Libraries of drivers, which the module's loader or its vendor's brings in.
+# Driver libraries, loaded along with a module.
 _DRIVER = re.compile(r"/lib(cuda|nvidia|vulkan_|amdhip|hsa|ze_|igc|OpenCL|GLX_nvidia)[^/]*\.so")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reason``: what did not agree, where it did not pass; else how much did."""
+    """The result of a check; ``reason`` says what disagreed, or how much was compared if all agreed."""
 
     passed: bool
     reason: str
@@ -33,13 +33,13 @@ class Verdict:
 
 
 def verdicts_folder() -> Path:
-    """``quire/devices`` where the system keeps caches."""
+    """Return ``quire/devices`` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home).expanduser() if home else Path.home() / ".cache") / "quire" / "devices"
 
 
 def identity_of(device: Device) -> str:
-    """Changes with the device, with its driver's libraries, and with Quire's and ggml's versions."""
+    """Return a hash of the device, its driver's libraries, and the versions of Quire and ggml."""
     from .._native import __version__
     from .._native.core import module_version
 
@@ -48,7 +48,7 @@ def identity_of(device: Device) -> str:
 
 
 def _drivers() -> list[str]:
-    """The drivers' libraries in this process, whose files' names have versions mostly, with size and time."""
+    """Return path, size and time of each driver library in this process; most paths include a version."""
     found = []
     for path in filter(_DRIVER.search, loaded_files()):
         try:
@@ -60,7 +60,7 @@ def _drivers() -> list[str]:
 
 
 def verdict_of(device: Device) -> Verdict | None:
-    """What the last check of this very device found; None where there was none."""
+    """Return the result of the last check of this device, None if it was never checked."""
     if device.kind == "cpu":
         return None
     try:
@@ -72,7 +72,7 @@ def verdict_of(device: Device) -> Verdict | None:
 
 
 def any_passed() -> bool:
-    """Whether some device has passed a check, of whatever version: looked for before any module is."""
+    """Return True if any device has passed a check, with any version; needs no module."""
     try:
         found = [path.read_text(encoding="utf-8") for path in verdicts_folder().glob("*.json")]
     except (OSError, ValueError):
@@ -81,7 +81,7 @@ def any_passed() -> bool:
 
 
 def keep_verdict(device: Device, verdict: Verdict) -> Path:
-    """Write it beside its place and rename it."""
+    """Store a result atomically; return the file's path."""
     folder = verdicts_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{identity_of(device)}.json"

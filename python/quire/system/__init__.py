@@ -1,7 +1,7 @@
-"""What operating systems do differently, by the same names in ``posix.py`` and ``windows.py``, one of which is used.
+"""Functions that differ between operating systems, with the same names in ``posix.py`` and ``windows.py``.
 
-``windows.py`` can be imported on every system, and what needs nothing of Windows works there: tests let listener and
-worker talk that way.
+``windows.py`` can be imported on every system, and the parts that do not call Windows work there.  Tests connect
+listener and worker that way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of a process's output with a time limit, on every system: nothing but sockets can be waited for on Windows."""
+"""Reading lines of a process's output with a time limit, without polling pipes, which Windows cannot do."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["Lines"]
 
 
 class Lines:
-    """Lines of a pipe, which a thread reads.  It ends with the pipe, which is its own from now on."""
+    """Reads lines of a pipe on a thread, which takes over the pipe and ends with it."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(pipe, self._lines), name="quire-lines", daemon=True).start()
 
     def next(self, seconds: float) -> bytes | None:
-        """The next line; None at the end.  TimeoutError where none came in time."""
+        """Return the next line, None at the end.  Raises TimeoutError if none comes in time."""
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
             raise TimeoutError from None
         if line is None:
-            self._lines.put(None)  # the end stays the end
+            self._lines.put(None)  # further calls return None, too
         return line
 
 
@@ -33,6 +33,6 @@ def _read(pipe: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
             for line in pipe:
                 lines.put(line)
     except (OSError, ValueError):
-        pass  # it was closed meanwhile
+        pass  # the pipe was closed meanwhile
     finally:
         lines.put(None)

@@ -1,4 +1,4 @@
-"""Linux, macOS and their like: what ``windows.py`` has as well, by the same names."""
+"""The functions of ``windows.py`` for Linux, macOS and similar systems."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _Protocol = TypeVar("_Protocol", bound="asyncio.BaseProtocol")
 EVENT_LOOP = "uvloop"
-# For subprocess.Popen: Ctrl-C is not for the process, and it can be ended with what it has started.
+# For subprocess.Popen: Ctrl-C does not reach the process, and it can be ended together with its children.
 GROUP: dict[str, Any] = {"start_new_session": True}
-TRIES_GO_ON = True  # of try_within: in processes of their own
+TRIES_GO_ON = True  # try_within() forks, so exceeding a limit does not end this process
 _TCP_CLOSED, _TCP_CLOSE_WAIT = 7, 8
 
 
@@ -35,9 +35,9 @@ _TCP_CLOSED, _TCP_CLOSE_WAIT = 7, 8
 
 
 def start_connected(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Callable[[], socket.socket]]:
-    """Start a process with one more argument, of which ``connection_of`` makes its end of a connection there.
+    """Start a process that is connected to this one; it passes its last argument to ``connection_of``.
 
-    The function gives the end that is kept here; it is called once.
+    Call the returned function once to get this process's end.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -51,7 +51,7 @@ def start_connected(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Ca
 
 
 def connection_of(argument: str) -> socket.socket:
-    """The end of the process that was started."""
+    """Return the started process's end of the connection."""
     return socket.socket(fileno=int(argument))
 
 
@@ -73,12 +73,12 @@ def allow_open_files(n: int) -> None:
 
 
 def peer_is_gone(connection: socket.socket) -> bool:
-    """Whether the other end of a TCP connection takes nothing any more, where the system can tell."""
+    """Return True if the peer of a TCP connection no longer receives; False if unknown."""
     return _tcp_state(connection) == _TCP_CLOSED
 
 
 def peer_has_ended(connection: socket.socket) -> bool:
-    """Return whether the peer of a TCP connection has stopped sending, even if bytes from it are still unread."""
+    """Return True if the peer of a TCP connection has stopped sending, even if bytes from it are still unread."""
     return _tcp_state(connection) in (_TCP_CLOSED, _TCP_CLOSE_WAIT)
 
 
@@ -96,19 +96,19 @@ def _tcp_state(connection: socket.socket) -> int | None:
 
 
 def ignore_stops() -> None:
-    """Ctrl-C and a service's stop reach a whole group of processes: this one is ended otherwise."""
+    """Ignore Ctrl-C and a service's stop, which reach the whole process group; this process is ended in another way."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started with ``GROUP``, and what it has started."""
+    """End a process that was started with ``GROUP``, and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def ended_by(code: int) -> str:
-    """What ended a process that did not end by itself, by its exit code: ``"SIGABRT"``; "" where it did."""
+    """Return the signal that ended a process, ``"SIGABRT"``, or "" if it exited by itself."""
     if code >= 0:
         return ""
     try:
@@ -118,7 +118,7 @@ def ended_by(code: int) -> str:
 
 
 def was_killed(code: int) -> bool:
-    """Whether it was ended from outside: by an operator, or by a system short of memory."""
+    """Return True if a process was killed from outside: by an operator, or by the system when out of memory."""
     return code == -signal.SIGKILL
 
 
@@ -126,14 +126,15 @@ def was_killed(code: int) -> bool:
 
 
 def try_within(work: Callable[[], object], processor_s: float, clock_s: int) -> tuple[float, str]:
-    """Do work in a fork, which may end by it: the processor time that it took, and how it ended.
+    """Do work in a fork; return its processor time in seconds and how it ended.
 
-    "done", "slow" after ``processor_s`` of processor time, "late" after ``clock_s`` by the clock, "broken" by itself.
+    "done", "slow" after ``processor_s`` of processor time, "late" after ``clock_s`` of wall time, or "broken" if it
+    crashed.
     """
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_PROF, processor_s)  # whose signal ends the process
-        signal.alarm(clock_s)  # also where nobody is left to do so
+        signal.setitimer(signal.ITIMER_PROF, processor_s)  # its signal ends the process
+        signal.alarm(clock_s)  # works even if the parent is gone
         work()
         os._exit(0)
     _, status, usage = os.wait4(child, 0)
@@ -143,7 +144,7 @@ def try_within(work: Callable[[], object], processor_s: float, clock_s: int) -> 
 
 
 def taken_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of a process that runs, where the system tells; else 0."""
+    """Return the processor time of a running process in seconds, 0 if unknown."""
     try:
         text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -153,7 +154,7 @@ def taken_s(process: subprocess.Popen[bytes]) -> float:
 
 
 def limit_memory(n_bytes: int) -> None:
-    """Of this process, where the system can."""
+    """Limit this process's memory, if the system can."""
     import resource
 
     with contextlib.suppress(ValueError, OSError):
@@ -162,7 +163,7 @@ def limit_memory(n_bytes: int) -> None:
 
 
 def lower_priority(steps: int) -> None:
-    """Put this process behind others, also where the system shares the processor out by sessions."""
+    """Give this process a lower priority, even if the system schedules by session."""
     with contextlib.suppress(OSError):
         own = os.nice(steps)
         if os.getsid(0) == os.getpid() and sys.platform == "linux":
@@ -171,20 +172,20 @@ def lower_priority(steps: int) -> None:
 
 
 def lower_thread_priority(steps: int) -> None:
-    """Put the thread that calls behind others, where threads have priorities."""
+    """Give the calling thread a lower priority, if threads have priorities."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             own = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + steps)
 
 
-# What the system tells
+# Information from the system
 
 
 def clock_of_this_thread() -> Callable[[], float]:
-    """Seconds of processor time of the thread that calls, for any thread to ask; OSError when it has ended.
+    """Return a function that gives the calling thread's processor time in seconds, callable from any thread.
 
-    Where the system does not tell, seconds by the clock.
+    It raises OSError if the thread has ended.  On systems without thread clocks it is the wall clock.
     """
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
@@ -193,7 +194,7 @@ def clock_of_this_thread() -> Callable[[], float]:
 
 
 def machine_memory_bytes() -> int | None:
-    """What the machine has; None where the system does not tell."""
+    """Return the machine's memory, None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -201,7 +202,7 @@ def machine_memory_bytes() -> int | None:
 
 
 def process_memory() -> tuple[int, int]:
-    """Resident and private bytes of this process, where the system tells; else zeros."""
+    """Return the resident and private bytes of this process, zeros if unknown."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             found = dict(line.split(":", 1) for line in file)
@@ -212,7 +213,7 @@ def process_memory() -> tuple[int, int]:
 
 
 def loaded_files() -> list[str]:
-    """The files that this process has mapped, where the system tells."""
+    """Return the files that this process has mapped, [] if unknown."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -224,14 +225,14 @@ def loaded_files() -> list[str]:
 
 
 def give_usual_mode(path: Path) -> None:
-    """What a file that is made without a mode has; temporary ones are their owner's alone."""
+    """Give a temporary file, which only its owner may read, the default permissions of new files."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's names to the disk."""
+    """Flush a folder's entries to disk, so that new and renamed files survive a power failure."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -240,12 +241,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def input_waits(seconds: float) -> bool:
-    """Whether something to read comes to standard input in time."""
+    """Return True if standard input has something to read within the given time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
 def try_lock(file: BinaryIO) -> bool | None:
-    """Whether the file's lock is ours now, and not another process's; None where there are none."""
+    """Try to lock a file; return False if another process has the lock, None if locks are unsupported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,6 @@
-"""Windows: what ``posix.py`` has as well, by the same names.
+"""The functions of ``posix.py`` for Windows.
 
-What calls Windows itself has not been run yet; connections, and work that is limited without a fork, run on Linux in
-tests.
+Calls of the Windows API have never been run.  Tests run connections, and limits without a fork, on Linux.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ if TYPE_CHECKING:
     import asyncio
 
 _Protocol = TypeVar("_Protocol", bound="asyncio.BaseProtocol")
-EVENT_LOOP = "asyncio"  # uvloop is not for Windows
-# For subprocess.Popen: Ctrl-C is not for the process.
+EVENT_LOOP = "asyncio"  # uvloop does not support Windows
+# For subprocess.Popen: Ctrl-C does not reach the process.
 GROUP: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-TRIES_GO_ON = False  # of try_within: there is no fork, so that what is ended is the process itself
-# Windows writes the reason into the code: access violation, stack overflow, heap corruption, abort.
+TRIES_GO_ON = False  # try_within() has no fork, so exceeding a limit ends the process itself
+# Exit codes from here on are the reason: access violation, stack overflow, heap corruption, abort.
 _FIRST_EXCEPTION = 0xC0000000
 _TOKEN_BYTES = 32
-_HELLO_S = 5.0  # for who has connected to say its token
+_HELLO_S = 5.0  # for a peer to send its token
 _START_S = 60.0  # for a process to connect
 _LOOK_S = 0.01
 _BELOW_NORMAL_CLASS, _BELOW_NORMAL_THREAD = 0x4000, -1
 
 
 def _library(name: str) -> Any:
-    """A library of Windows, whose functions tell errors by ``ctypes.get_last_error``."""
+    """Return a Windows library; its functions report errors with ``ctypes.get_last_error``."""
     if sys.platform == "win32":
         return ctypes.WinDLL(name, use_last_error=True)
     raise OSError(f"this system has no {name}")
@@ -48,10 +47,10 @@ def _library(name: str) -> Any:
 
 
 def start_connected(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Callable[[], socket.socket]]:
-    """Start a process with one more argument, of which ``connection_of`` makes its end of a connection there.
+    """Start a process that is connected to this one; it passes its last argument to ``connection_of``.
 
-    The function gives the end that is kept here, and waits for the process to connect; it is called once.  They meet
-    at a port of this machine, where the process shows a secret that it reads from its standard input.
+    Call the returned function once: it waits for the process to connect and returns this process's end.  The connection
+    goes through a local port, where the process sends a secret that it reads from its standard input.
     """
     token = secrets.token_hex(_TOKEN_BYTES).encode()
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -73,7 +72,7 @@ def start_connected(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Ca
 
 
 def _accepted(listening: socket.socket, process: subprocess.Popen[bytes], token: bytes) -> socket.socket:
-    """The connection of the process; where it has ended before, one whose other end is closed."""
+    """Return the connection from the process, or one with a closed peer if the process has ended."""
     end_s = time.monotonic() + _START_S
     with listening:
         listening.settimeout(_LOOK_S)
@@ -89,14 +88,14 @@ def _accepted(listening: socket.socket, process: subprocess.Popen[bytes], token:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return connection
             connection.close()
-        # Who reads from it is told that the process has ended, as on other systems.
+        # Readers see the end of the process, as on other systems.
         connection = socket.create_connection(listening.getsockname())
         listening.accept()[0].close()
         return connection
 
 
 def _shows(connection: socket.socket, token: bytes) -> bool:
-    """Whether who has connected knows the secret."""
+    """Return True if the peer sends the secret in time."""
     shown, end_s = b"", time.monotonic() + _HELLO_S
     while len(shown) < len(token):
         left_s = end_s - time.monotonic()
@@ -114,7 +113,7 @@ def _shows(connection: socket.socket, token: bytes) -> bool:
 
 
 def connection_of(argument: str) -> socket.socket:
-    """The end of the process that was started."""
+    """Return the started process's end of the connection."""
     token = sys.stdin.buffer.readline().strip()
     connection = socket.create_connection(("127.0.0.1", int(argument)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,12 +134,12 @@ def allow_open_files(n: int) -> None:
 
 
 def peer_is_gone(connection: socket.socket) -> bool:
-    """Windows does not tell."""
+    """Return False: Windows does not report it."""
     return False
 
 
 def peer_has_ended(connection: socket.socket) -> bool:
-    """Windows does not tell."""
+    """Return False: Windows does not report it."""
     return False
 
 
@@ -148,24 +147,24 @@ def peer_has_ended(connection: socket.socket) -> bool:
 
 
 def ignore_stops() -> None:
-    """Ctrl-C and Ctrl-Break reach a whole console: this process is ended otherwise."""
+    """Ignore Ctrl-C and Ctrl-Break, which reach all processes of a console; this one is ended in another way."""
     for name in ("SIGINT", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started with ``GROUP``; it starts none of its own."""
+    """End a process that was started with ``GROUP``; it has no child processes."""
     process.kill()
 
 
 def ended_by(code: int) -> str:
-    """What ended a process that did not end by itself: ``"exception 0xC0000005"``; "" where it did."""
+    """Return the exception that ended a process, ``"exception 0xC0000005"``, or "" if it exited by itself."""
     return f"exception {code & 0xFFFFFFFF:#X}".replace("0X", "0x") if code & 0xFFFFFFFF >= _FIRST_EXCEPTION else ""
 
 
 def was_killed(code: int) -> bool:
-    """Windows does not tell: who ends a process chooses its code."""
+    """Return False: on Windows the caller that ends a process chooses its exit code."""
     return False
 
 
@@ -173,9 +172,10 @@ def was_killed(code: int) -> bool:
 
 
 def try_within(work: Callable[[], object], processor_s: float, clock_s: int) -> tuple[float, str]:
-    """Do work in this process, which ends soon where it comes back with anything but "done".
+    """Do work in this process, which must end soon if the result is not "done".
 
-    A thread looks at the time: what lets no other thread of Python run is for the parent to end, by ``taken_s``.
+    A thread watches the time.  Work that keeps other Python threads from running is ended by the parent, with
+    ``taken_s``.
     """
     begun_s, end_s = time.process_time(), time.monotonic() + clock_s
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -202,10 +202,10 @@ def try_within(work: Callable[[], object], processor_s: float, clock_s: int) -> 
 
 
 def taken_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of a process that runs, where the system tells; else 0."""
+    """Return the processor time of a running process in seconds, 0 if unknown."""
     with contextlib.suppress(OSError, AttributeError):
         handle = ctypes.c_void_p(int(getattr(process, "_handle")))  # noqa: B009
-        times = (ctypes.c_uint64 * 4)()  # created, ended, in the kernel, in the program: in 100 ns
+        times = (ctypes.c_uint64 * 4)()  # creation, exit, kernel and user time, in 100 ns
         places = [ctypes.byref(times, 8 * i) for i in range(4)]
         if _library("kernel32").GetProcessTimes(handle, *places):
             return (times[2] + times[3]) / 1e7
@@ -213,7 +213,7 @@ def taken_s(process: subprocess.Popen[bytes]) -> float:
 
 
 class _JobLimits(ctypes.Structure):
-    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION, as 64-bit Windows has it."""
+    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64-bit Windows."""
 
     _fields_ = (
         ("per_process_user_time", ctypes.c_int64),
@@ -237,7 +237,7 @@ _EXTENDED_LIMITS, _LIMIT_PROCESS_MEMORY = 9, 0x100
 
 
 def limit_memory(n_bytes: int) -> None:
-    """Of this process, by a job object; where that cannot be had, its memory has no limit."""
+    """Limit this process's memory with a job object, or not at all if that fails."""
     with contextlib.suppress(OSError):
         kernel32 = _library("kernel32")
         kernel32.CreateJobObjectW.restype = kernel32.GetCurrentProcess.restype = ctypes.c_void_p
@@ -249,7 +249,7 @@ def limit_memory(n_bytes: int) -> None:
 
 
 def lower_priority(steps: int) -> None:
-    """Put this process behind others."""
+    """Give this process a lower priority."""
     with contextlib.suppress(OSError):
         kernel32 = _library("kernel32")
         kernel32.GetCurrentProcess.restype = ctypes.c_void_p
@@ -257,18 +257,18 @@ def lower_priority(steps: int) -> None:
 
 
 def lower_thread_priority(steps: int) -> None:
-    """Put the thread that calls behind others."""
+    """Give the calling thread a lower priority."""
     with contextlib.suppress(OSError):
         kernel32 = _library("kernel32")
         kernel32.GetCurrentThread.restype = ctypes.c_void_p
         kernel32.SetThreadPriority(ctypes.c_void_p(kernel32.GetCurrentThread()), _BELOW_NORMAL_THREAD)
 
 
-# What the system tells
+# Information from the system
 
 
 def clock_of_this_thread() -> Callable[[], float]:
-    """Seconds by the clock: Python does not tell of threads here."""
+    """Return the wall clock, as Python has no thread clocks on Windows."""
     return time.monotonic
 
 
@@ -299,7 +299,7 @@ class _ProcessMemory(ctypes.Structure):
 
 
 def machine_memory_bytes() -> int | None:
-    """What the machine has; None where the system does not tell."""
+    """Return the machine's memory, None if unknown."""
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     with contextlib.suppress(OSError):
         if _library("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)):
@@ -308,7 +308,7 @@ def machine_memory_bytes() -> int | None:
 
 
 def process_memory() -> tuple[int, int]:
-    """Resident and private bytes of this process, where the system tells; else zeros."""
+    """Return the resident and private bytes of this process, zeros if unknown."""
     found = _ProcessMemory(size=ctypes.sizeof(_ProcessMemory))
     with contextlib.suppress(OSError):
         kernel32 = _library("kernel32")
@@ -320,7 +320,7 @@ def process_memory() -> tuple[int, int]:
 
 
 def loaded_files() -> list[str]:
-    """The libraries of this process: not asked for here."""
+    """Return []: not implemented on Windows."""
     return []
 
 
@@ -328,18 +328,18 @@ def loaded_files() -> list[str]:
 
 
 def give_usual_mode(path: Path) -> None:
-    """Files have the rights of their folder."""
+    """Do nothing: files inherit the permissions of their folder."""
 
 
 def sync_folder(folder: Path) -> None:
-    """The file system's journal keeps names."""
+    """Do nothing: the file system's journal keeps names."""
 
 
 def input_waits(seconds: float) -> bool:
-    """A console cannot be asked."""
+    """Return False: a Windows console cannot be polled."""
     return False
 
 
 def try_lock(file: BinaryIO) -> bool | None:
-    """None: a lock there would keep its own process from renaming the file."""
+    """Return None: a lock would keep its own process from renaming the file."""
     return None
