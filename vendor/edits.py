@@ -1,9 +1,9 @@
-"""Edit what is unpacked in a few places where a system that we support does not compile it, or where it is wrong.
+"""Patch the unpacked ggml: fixes for supported systems where it does not compile or is wrong, and hooks for Quire.
 
     python vendor/edits.py [FOLDER]             # default: vendor/ggml beside this file
 
-An edit that is there already is left alone; one whose text is not found is an error, so that a new version of ggml is
-looked at again.
+Edits that are already applied are skipped.  An edit whose text is not found is an error, so that the edits are reviewed
+with each new version of ggml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines to put around a block of `path`: before the line that starts with `first`, and after that with `last`."""
+    """Lines to insert around a block of `path`: before the line starting with `first`, after the one with `last`."""
 
     path: str
     first: str
@@ -28,8 +28,8 @@ class Edit:
 
 
 EDITS = (
-    # Layer settings, which choose what the validation layer checks, came with version 272 of Vulkan's headers.
-    # Debian 12 has 239, and Ubuntu 22.04 has 204.
+    # Layer settings, which configure the validation layer, need version 272 of Vulkan's headers.  Debian 12 has 239,
+    # and Ubuntu 22.04 has 204.
     Edit(
         path="src/ggml-vulkan/ggml-vulkan.cpp",
         first="    std::vector<vk::LayerSettingEXT> settings",
@@ -37,8 +37,8 @@ EDITS = (
         before="#if VK_HEADER_VERSION >= 272 // edited: see vendor/README.md",
         after="#else\n    vk::InstanceCreateInfo instance_create_info({}, &app_info, layers, extensions);\n#endif",
     ),
-    # The program copies 512 numbers of a row with each group of threads, and half as many groups as that takes are
-    # started: of rows of more than 512 whole numbers, parts stay unwritten.  Blocks of the cache are such rows.
+    # Each thread group copies 512 numbers of a row, but only half of the groups needed are started, so rows of more
+    # than 512 integers are copied in part.  Blocks of the cache are such rows.
     Edit(
         path="src/ggml-vulkan/ggml-vulkan.cpp",
         first="    ggml_vk_create_pipeline(device, device->pipeline_get_rows[GGML_TYPE_I32], ",
@@ -49,8 +49,8 @@ EDITS = (
                             get_rows_i32_data, "main", 3, sizeof(vk_op_binary_push_constants), {512, 1, 1}, {}, 1);
 #endif""",
     ),
-    # Of a set of 12 buffers an operation writes those that it uses; the rest stay those of the set's last use, though
-    # they may be gone.  Mesa's lavapipe binds all of a set: there the rest are written, too.
+    # An operation writes only the buffers it uses into a descriptor set of 12; the others are those of the set's
+    # previous use and may be freed.  Mesa's lavapipe binds all of a set, so on a CPU all are written.
     Edit(
         path="src/ggml-vulkan/ggml-vulkan-common.h",
         first="        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, pipeline->parameter_count",
@@ -66,8 +66,8 @@ EDITS = (
                                                      vk::DescriptorType::eStorageBuffer, nullptr, all_infos };
 #endif""",
     ),
-    # Operations of our own (native/cuda) beside ggml's.  The CUDA backend, which is that of HIP and MUSA too, asks
-    # what they support and lets them compute; GGML_OP_CUSTOM is an operation that it has nothing for itself.
+    # Hooks for Quire's own operations (native/cuda).  The CUDA backend, which HIP and MUSA share, asks which
+    # GGML_OP_CUSTOM nodes they support, and lets them compute these; ggml itself does not support any.
     Edit(
         path="src/ggml-cuda/ggml-cuda.cu",
         first='#include "ggml-cuda/common.cuh"',
@@ -105,7 +105,7 @@ bool quire_cuda_compute(ggml_backend_cuda_context & ctx, ggml_tensor * dst);
 
 
 def edited(text: str, edit: Edit) -> str:
-    """The text with the edit; itself where it has it already."""
+    """Return the text with the edit applied, unchanged if it already is."""
     lines = text.split("\n")
     if edit.before in lines:
         return text
@@ -113,8 +113,8 @@ def edited(text: str, edit: Edit) -> str:
     ends = [i for i, line in enumerate(lines) if line.startswith(edit.last)]
     if len(starts) != 1 or len(ends) != 1 or ends[0] < starts[0]:
         raise SystemExit(
-            f"[vendor] {edit.path} must have one block from {edit.first.strip()!r} to {edit.last.strip()!r} "
-            "but has not: vendor/edits.py was written for another version of ggml"
+            f"[vendor] no unique block from {edit.first.strip()!r} to {edit.last.strip()!r} in {edit.path}: "
+            "vendor/edits.py was written for another version of ggml"
         )
     begin, end = starts[0], ends[0]
     lines[end + 1 : end + 1] = edit.after.split("\n")
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> None:
     for edit in EDITS:
         path = folder / edit.path
         if not path.is_file():
-            raise SystemExit(f"[vendor] {path} must be there to be edited but is not")
+            raise SystemExit(f"[vendor] file to edit not found: {path}")
         before = path.read_text(encoding="utf-8")
         after = edited(before, edit)
         if after == before:

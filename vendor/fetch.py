@@ -1,8 +1,8 @@
-"""Get the pinned ggml: download the archive that `ggml.toml` names with pip, check its hash, keep ggml and its licence.
+"""Fetch the pinned ggml: download the archive in `ggml.toml` with pip, check its hash, keep ggml and its licence.
 
     python vendor/fetch.py [DESTINATION]        # default: vendor/ggml beside this file
 
-The destination appears complete or not at all: files are unpacked beside it and renamed.
+The destination appears complete or not at all: files are unpacked to a folder next to it, which is then renamed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ STAMP = "QUIRE-PIN"
 
 
 def read_pin(path: Path) -> dict[str, str]:
-    """The `key = "value"` lines of the pin file (no TOML parser in Python 3.10)."""
+    """Return the `key = "value"` lines of the pin file; Python 3.10 has no TOML parser."""
     pin = dict(re.findall(r'^(\w+)\s*=\s*"([^"]*)"', path.read_text(encoding="utf-8"), re.MULTILINE))
     missing = {"package", "package_version", "archive", "sha256", "folder", "licence"} - pin.keys()
     if missing:
-        raise SystemExit(f"[vendor] {path} must define {', '.join(sorted(missing))}")
+        raise SystemExit(f"[vendor] {path} lacks {', '.join(sorted(missing))}")
     return pin
 
 
 def download(pin: dict[str, str], folder: Path) -> Path:
-    """Have pip fetch the archive.  `--require-hashes` makes pip refuse a wrong file before it runs any of it."""
+    """Have pip download the archive.  With `--require-hashes` pip rejects a wrong file before running any of it."""
     requirement = folder / "requirement.txt"
     requirement.write_text(
         f"{pin['package']}=={pin['package_version']} --hash=sha256:{pin['sha256']}\n", encoding="utf-8"
@@ -39,20 +39,18 @@ def download(pin: dict[str, str], folder: Path) -> Path:
     command += ["--no-build-isolation", "--require-hashes", "-d", str(folder), "-r", str(requirement)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(
-            f"[vendor] pip must be able to download {pin['archive']} but failed:\n{done.stderr.strip()[-2000:]}"
-        )
+        raise SystemExit(f"[vendor] pip could not download {pin['archive']}:\n{done.stderr.strip()[-2000:]}")
     return folder / pin["archive"]
 
 
 def check_hash(archive: Path, expected: str) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != expected:
-        raise SystemExit(f"[vendor] sha256 of {archive.name} must be {expected} but is {found}")
+        raise SystemExit(f"[vendor] wrong sha256 of {archive.name}: {found} instead of {expected}")
 
 
 def unpack(archive: Path, pin: dict[str, str], target: Path) -> None:
-    """Copy only the pinned folder and the licence out of the archive; links and odd paths are left out."""
+    """Copy only the pinned folder and the licence out of the archive; skip links and unsafe paths."""
     with tarfile.open(archive) as tar:
         for member in tar:
             inside = member.name.partition("/")[2]
@@ -73,7 +71,7 @@ def unpack(archive: Path, pin: dict[str, str], target: Path) -> None:
                 shutil.copyfileobj(source, out)
     for needed in ("LICENSE", "CMakeLists.txt", "include/ggml.h"):
         if not (target / needed).is_file():
-            raise SystemExit(f"[vendor] {archive.name} must contain {needed} but does not")
+            raise SystemExit(f"[vendor] no {needed} in {archive.name}")
     (target / STAMP).write_text(pin["sha256"] + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-# The architecture of this machine's ARM processor, as -march takes it: what the compiler knows of it.
+# Detect this machine's ARM architecture, in the form -march takes, by asking the compiler.
 # ggml's CPU module would otherwise be built for the first ARMv8, whose products of bytes are several times slower.
-#   quire_arm_arch(COMPILER RESULT): "armv8.2-a+dotprod+i8mm"; of a cross compiler, what it builds for by default
+#   quire_arm_arch(COMPILER RESULT): "armv8.2-a+dotprod+i8mm"; for a cross compiler its default architecture
 function(quire_arm_arch compiler result)
   foreach(option "-mcpu=native" "")
     execute_process(COMMAND ${compiler} ${option} -dM -E -x c++ /dev/null OUTPUT_VARIABLE macros RESULT_VARIABLE failed
@@ -13,7 +13,7 @@ function(quire_arm_arch compiler result)
   set(${result} ${architecture} PARENT_SCOPE)
 endfunction()
 
-#   quire_arm_arch_of(MACROS RESULT): of what a compiler defines
+#   quire_arm_arch_of(MACROS RESULT): the architecture that a compiler's predefined macros describe
 function(quire_arm_arch_of macros result)
   set(tags "")
   set(pairs dotprod DOTPROD fp16 FP16_VECTOR_ARITHMETIC i8mm MATMUL_INT8 sve SVE)

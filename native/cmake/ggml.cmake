@@ -1,4 +1,4 @@
-# ggml from vendor/ (fetched when absent) or QUIRE_GGML_DIR: shared, without OpenMP, every backend a loadable module.
+# Build ggml from vendor/ (fetched if absent) or QUIRE_GGML_DIR: shared, without OpenMP, each backend a loadable module.
 find_package(Python REQUIRED COMPONENTS Interpreter)
 if(QUIRE_PYTHON)
   find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
@@ -11,17 +11,17 @@ else()
   if(NOT EXISTS ${ggml_dir}/QUIRE-PIN)
     execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/vendor/fetch.py RESULT_VARIABLE fetched)
     if(NOT fetched EQUAL 0)
-      message(FATAL_ERROR "vendor/fetch.py must bring ggml but failed; -DQUIRE_GGML_DIR= uses another copy")
+      message(FATAL_ERROR "vendor/fetch.py could not fetch ggml: see above, or use another copy with -DQUIRE_GGML_DIR=")
     endif()
   endif()
 endif()
 if(NOT EXISTS ${ggml_dir}/CMakeLists.txt)
-  message(FATAL_ERROR "QUIRE_GGML_DIR must be a ggml source tree but ${ggml_dir} has no CMakeLists.txt")
+  message(FATAL_ERROR "QUIRE_GGML_DIR is not a ggml source tree: ${ggml_dir} has no CMakeLists.txt")
 endif()
 if((QUIRE_VULKAN OR QUIRE_CUDA) AND NOT QUIRE_GGML_DIR)
   execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/vendor/edits.py RESULT_VARIABLE edited)
   if(NOT edited EQUAL 0)
-    message(FATAL_ERROR "vendor/edits.py must edit ${ggml_dir} but failed")
+    message(FATAL_ERROR "vendor/edits.py could not edit ${ggml_dir}: see above")
   endif()
 endif()
 
@@ -32,30 +32,30 @@ set(GGML_LLAMAFILE OFF CACHE BOOL "" FORCE)
 set(GGML_CPU_REPACK OFF CACHE BOOL "" FORCE)
 set(GGML_BUILD_TESTS OFF CACHE BOOL "" FORCE)
 set(GGML_BUILD_EXAMPLES OFF CACHE BOOL "" FORCE)
-# It would write down the commit of whatever repository it happens to lie in: ours, or that of who builds.
+# Without this, ggml would record the commit of the repository around it: Quire's, or the user's.
 set(GIT_EXE "" CACHE FILEPATH "" FORCE)
 set(GGML_ALL_WARNINGS OFF CACHE BOOL "" FORCE)
 foreach(backend ${QUIRE_BACKENDS})
   set(GGML_${backend} ${QUIRE_${backend}} CACHE BOOL "" FORCE)
 endforeach()
 set(GGML_BLAS OFF CACHE BOOL "" FORCE)
-# By itself ggml leaves them out, and a step of one token costs a thousand launches.
+# ggml's default is off, and without graphs a step of one token costs a thousand kernel launches.
 set(GGML_CUDA_GRAPHS ON CACHE BOOL "" FORCE)
 
-# Where ELF's loader would take another library's functions of the same names, ours have other ones.
+# ELF's loader may bind calls to another library's functions of the same name, so ours are renamed.
 if(UNIX AND NOT APPLE)
   set(own_names ${CMAKE_BINARY_DIR}/ggml-own-names.h)
   execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/own_names.py ${ggml_dir} ${own_names}
     RESULT_VARIABLE named)
   if(NOT named EQUAL 0)
-    message(FATAL_ERROR "native/cmake/own_names.py must write ${own_names} but failed")
+    message(FATAL_ERROR "native/cmake/own_names.py could not write ${own_names}: see above")
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/own_names.py)
   set(own_names_option -include ${own_names})
 endif()
 
-# A module build of ggml cannot ask for -march=native, so the instruction sets of QUIRE_MARCH, by default this machine's, are read from the compiler
-# and named one by one.
+# ggml built as modules does not support -march=native, so the instruction sets of QUIRE_MARCH, by default this
+# machine's, are read from the compiler and named one by one.
 set(GGML_NATIVE OFF CACHE BOOL "" FORCE)
 set(GGML_CPU_ALL_VARIANTS ${QUIRE_PORTABLE} CACHE BOOL "" FORCE)
 if(NOT QUIRE_PORTABLE AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND NOT MSVC)
@@ -76,7 +76,7 @@ elseif(NOT QUIRE_PORTABLE AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|AR
   set(GGML_CPU_ARM_ARCH ${architecture} CACHE STRING "" FORCE)
 endif()
 
-# What is made below here has the option from the start; what is made later of our own code asks for it.
+# Targets created below have the option from the start; targets of our own code, created later, add it themselves.
 get_directory_property(options COMPILE_OPTIONS)
 add_compile_options(${own_names_option})
 add_subdirectory(${ggml_dir} ggml EXCLUDE_FROM_ALL)
@@ -85,8 +85,8 @@ get_directory_property(ggml_version DIRECTORY ${ggml_dir} DEFINITION GGML_VERSIO
 
 # Wheels cannot hold the symbolic links that versioned names need; the package loads its own copies by full path.
 set(ggml_modules "")
-# Our own kernels take what an instruction set offers; of ggml's variants, which do the rest, wheels have those that differ
-# much: half of the modules, megabytes and processor seconds.  The others become empty, as ggml depends on them.
+# Wheels contain only ggml variants that differ much in speed, as Quire's own kernels do most of the work.  That halves
+# the modules, the size and the compile time.  The other variants are built empty, because ggml depends on them.
 set(kept_variants x64 haswell icelake zen4 armv8.0_1 armv8.2_2 armv8.6_1 armv8.6_2 apple_m1 apple_m2_m3 apple_m4)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/nothing.c CONTENT "typedef int nothing;\n")
 foreach(module ${GGML_AVAILABLE_BACKENDS})
@@ -102,19 +102,19 @@ foreach(target ggml ggml-base ${ggml_modules})
   set_property(TARGET ${target} PROPERTY SOVERSION)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")
   if(UNIX AND NOT APPLE)
-    target_link_options(${target} PRIVATE -Wl,-Bsymbolic) # what calls itself, calls itself
+    target_link_options(${target} PRIVATE -Wl,-Bsymbolic) # calls inside a library stay inside it
   endif()
-  if(QUIRE_SANITIZE) # What we hand it shall be sound; how it computes is not ours, and takes minutes to compile.
+  if(QUIRE_SANITIZE) # Only our use of ggml is checked: its own arithmetic is not ours, and takes minutes to compile.
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()
 endforeach()
-# Operations of our own beside ggml's; vendor/edits.py has ggml ask for them.
+# Quire's own operations; vendor/edits.py patches ggml to call them.
 if(TARGET ggml-cuda AND NOT QUIRE_GGML_DIR)
   target_sources(ggml-cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/operations.cu)
   target_include_directories(ggml-cuda PRIVATE ${ggml_dir}/src/ggml-cuda ${CMAKE_CURRENT_SOURCE_DIR}/native)
   target_compile_definitions(ggml-cuda PRIVATE QUIRE_CUDA_OPERATIONS)
 endif()
-# A module says in a note of its file which build it belongs to: so that it can be asked without running it.
+# A note in each module's file names its build, so that it can be checked without running the module's code.
 set(quire_module_version "ggml ${ggml_version}")
 if(NOT QUIRE_GGML_DIR)
   file(STRINGS ${ggml_dir}/QUIRE-PIN pin LIMIT_COUNT 1)
@@ -127,8 +127,8 @@ if(UNIX AND NOT APPLE)
     target_sources(${module} PRIVATE ${CMAKE_BINARY_DIR}/module_note.c)
   endforeach()
 endif()
-# By these two names the modules find what they are linked to.  Another package's ggml, loaded before or lying in
-# LD_LIBRARY_PATH, must not answer to them.
+# The modules find the libraries they are linked to by these two names.  A ggml of another package, already loaded or in
+# LD_LIBRARY_PATH, must not have the same names.
 set_target_properties(ggml PROPERTIES OUTPUT_NAME quire-ggml)
 set_target_properties(ggml-base PROPERTIES OUTPUT_NAME quire-ggml-base)
 add_custom_target(quire_backends ALL DEPENDS ggml ${ggml_modules})

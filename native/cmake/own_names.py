@@ -1,7 +1,7 @@
-"""Write a header that gives ggml's functions names of our own: own_names.py GGML_FOLDER HEADER
+"""Write a header that renames ggml's functions: own_names.py GGML_FOLDER HEADER
 
-The system's loader binds a function to the first library that offers its name.  Where another program's ggml was loaded
-before ours, and for all to see, calls of ours would go to it.
+The system's loader binds a call to the first library that exports the name.  If another ggml was loaded before with
+global symbols, our calls would go to it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ HEADERS = (
     "include/ggml.h", "include/ggml-alloc.h", "include/ggml-backend.h", "include/ggml-opt.h", "include/gguf.h",
     "src/ggml-impl.h", "src/ggml-backend-impl.h", "src/ggml-quants.h", "src/ggml-threading.h",
 )  # fmt: skip
-# Modules are asked for these by name.
+# These are looked up in modules by name.
 KEPT = {"ggml_backend_init", "ggml_backend_score"}
 FUNCTION = re.compile(r"\b((?:ggml|gguf|quantize|dequantize|iq2xs|iq3xs)_\w+)\s*\(")
 
 
 def names_in(folder: Path) -> set[str]:
-    """What headers declare with parentheses behind, except macros and types."""
+    """Return the names that the headers declare as functions."""
     found: set[str] = set()
     macros: set[str] = set()
     for name in HEADERS:

@@ -1,4 +1,4 @@
-# What Python imports: one extension module over the core, and the Cython tokenizers.
+# The modules that Python imports: one extension module over the core, and the Cython tokenizers.
 find_package(pybind11 CONFIG QUIET)
 if(NOT pybind11_FOUND)
   execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
@@ -6,8 +6,8 @@ if(NOT pybind11_FOUND)
   find_package(pybind11 CONFIG REQUIRED)
 endif()
 
-# A copy of its headers, as pip builds in an environment with a new path each time: objects that knew that path would be
-# compiled again by each install.
+# Copy pybind11's headers: pip builds in an environment with a new path each time, and objects that depend on that path
+# would be recompiled by every install.
 set(bindings_include ${CMAKE_CURRENT_BINARY_DIR}/include)
 file(GLOB_RECURSE headers RELATIVE ${pybind11_INCLUDE_DIR} ${pybind11_INCLUDE_DIR}/pybind11/*.h)
 foreach(header ${headers})
@@ -16,7 +16,7 @@ foreach(header ${headers})
   file(COPY_FILE ${pybind11_INCLUDE_DIR}/${header} ${bindings_include}/${header} ONLY_IF_DIFFERENT)
 endforeach()
 
-# Half of the time that all this takes to compile is the time of pybind11's templates; some files at a time share them.
+# pybind11's templates take half of the compile time, so several files are compiled together to share them.
 file(GLOB bindings_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bindings/*.cpp)
 if(QUIRE_TESTING)
   file(GLOB testing_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bindings/testing/*.cpp)
@@ -32,10 +32,10 @@ target_link_libraries(_native PRIVATE ggml ggml-base)
 target_include_directories(quire_bindings PRIVATE ${own_includes})
 target_compile_options(quire_bindings PRIVATE ${own_options} ${own_names_option})
 target_compile_definitions(quire_bindings PRIVATE $<$<CONFIG:Debug>:QUIRE_DEBUG> $<$<BOOL:${QUIRE_TESTING}>:QUIRE_TESTING>)
-# No loop of theirs takes time, and to optimize them more takes a quarter of their compile time.
+# Bindings have no hot loops, and optimizing them further takes a quarter of their compile time.
 target_compile_options(quire_bindings PRIVATE $<$<AND:$<CONFIG:Release>,$<NOT:$<CXX_COMPILER_ID:MSVC>>>:-O1>)
 if(QUIRE_SANITIZE)
-  # A third of the time, and of little else than pybind11's templates.
+  # Compiles in a third of the time; this code is little more than pybind11's templates.
   target_compile_options(quire_bindings PRIVATE -O0 -fno-sanitize=alignment,vptr)
 endif()
 set(origin "$<IF:$<PLATFORM_ID:Darwin>,@loader_path,$ORIGIN>")

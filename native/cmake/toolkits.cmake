@@ -1,12 +1,12 @@
-# Which of ggml's backends are built as modules: QUIRE_CUDA and its like are ON, OFF, or auto, which is ON where the
-# backend's toolkit is found.  What is found and not used is told, with the option that uses it.
+# Choose the ggml backends to build as modules.  QUIRE_CUDA and the like are ON, OFF, or auto, which means ON if the
+# backend's toolkit is found.  For an unused toolkit a message names the option that uses it.
 set(QUIRE_BACKENDS CUDA VULKAN METAL HIP SYCL RPC)
 set(toolkit_CUDA nvcc)
 set(toolkit_VULKAN glslc)
 set(toolkit_HIP hipcc)
 set(toolkit_SYCL icpx)
 
-# Whether more than the toolkit's compiler is there: a library that ggml needs, or headers.
+# Check that the libraries and headers that ggml needs besides the toolkit's compiler are there.
 function(quire_has_libraries backend result)
   set(${result} TRUE PARENT_SCOPE)
   if(backend STREQUAL CUDA)
@@ -48,17 +48,17 @@ foreach(backend ${QUIRE_BACKENDS})
       quire_has_libraries(${backend} complete)
     endif()
     if(complete)
-      message(STATUS "QUIRE_${backend}=auto: ON, by ${found}")
+      message(STATUS "QUIRE_${backend}=auto: ON, found ${found}")
       set(QUIRE_${backend} ON)
     elseif(found)
-      message(STATUS "QUIRE_${backend}=auto: OFF, there is ${found} but not all that ggml needs besides (docs/building.md)")
+      message(STATUS "QUIRE_${backend}=auto: OFF, found ${found}, but ggml needs more (docs/building.md)")
       set(QUIRE_${backend} OFF)
     else()
       message(STATUS "QUIRE_${backend}=auto: OFF, no ${toolkit_${backend}} was found")
       set(QUIRE_${backend} OFF)
     endif()
   elseif(NOT QUIRE_${backend} MATCHES "^(ON|OFF|TRUE|FALSE|YES|NO|on|off|true|false|1|0)$")
-    message(FATAL_ERROR "QUIRE_${backend} must be ON, OFF or auto but is '${QUIRE_${backend}}'")
+    message(FATAL_ERROR "QUIRE_${backend} is '${QUIRE_${backend}}': expected ON, OFF or auto")
   elseif(found AND NOT QUIRE_${backend})
     message(STATUS "${backend} can be built here (${found}) but is off: "
       "pip install . --config-settings=cmake.define.QUIRE_${backend}=ON")

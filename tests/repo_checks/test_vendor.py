@@ -117,7 +117,7 @@ def test_another_destination(fetch: ModuleType, offer: Callable[..., list[Path]]
 
 def test_a_wrong_hash_is_refused_and_leaves_nothing(fetch: ModuleType, offer: Callable[..., list[Path]]) -> None:
     offer(members(), sha256="0" * 64)
-    with pytest.raises(SystemExit, match=r"\[vendor\] sha256 of archive\.tar\.gz must be 0{64} but is [0-9a-f]{64}"):
+    with pytest.raises(SystemExit, match=r"\[vendor\] .*archive\.tar\.gz: [0-9a-f]{64} instead of 0{64}"):
         fetch.main([])
     assert [p.name for p in fetch.HERE.iterdir()] == ["ggml.toml"]
 
@@ -132,7 +132,7 @@ def test_an_archive_without_ggml_leaves_the_old_copy(
     files = members()
     del files[f"vendor/llama.cpp/{missing}"]
     offer(files)
-    with pytest.raises(SystemExit, match=f"must contain {missing.removeprefix('ggml/')} but does not"):
+    with pytest.raises(SystemExit, match=missing.removeprefix("ggml/")):
         fetch.main([])
     assert tree(old) == {"QUIRE-PIN": b"an older pin"}
 
@@ -160,7 +160,7 @@ def test_another_pin_replaces_everything(fetch: ModuleType, offer: Callable[...,
 
 def test_an_incomplete_pin_is_named(fetch: ModuleType) -> None:
     (fetch.HERE / "ggml.toml").write_text('package = "p"\nsha256 = "0"\n', encoding="utf-8")
-    with pytest.raises(SystemExit, match="must define archive, folder, licence, package_version"):
+    with pytest.raises(SystemExit, match="lacks archive, folder, licence, package_version"):
         fetch.main([])
 
 
