@@ -9,10 +9,12 @@ from typing_extensions import CapsuleType
 
 @final
 class DType:
-    """The type of a tensor's elements, as ggml and GGUF number it; ``DType("q8_0")`` or ``DType.q8_0``.
+    """The type of a tensor's elements: ``DType("q8_0")`` or ``DType.q8_0``.
 
-    Equal to its name: ``DType.f16 == "f16"``.  A string is taken wherever a DType is.  Raises UnsupportedError for a
-    name that is none of them.
+    A type equals its name, ``DType.f16 == "f16"``, and functions accept a name instead of a DType.
+
+    Raises:
+        UnsupportedError: There is no type with this name.
     """
 
     f32: DType
@@ -53,41 +55,41 @@ class DType:
     def __init__(self, name: str) -> None: ...
     @staticmethod
     def all() -> list[DType]:
-        """Every type, by number."""
+        """Return all types in the order of their numbers."""
     @staticmethod
     def from_id(id: int) -> DType:
-        """The type with GGUF's number.  Raises UnsupportedError if there is none."""
+        """Return the type with this number in GGUF.  Raises UnsupportedError if there is none."""
     @property
     def id(self) -> int:
-        """GGUF's number."""
+        """The number in GGUF."""
     @property
     def name(self) -> str: ...
     @property
     def block_size(self) -> int:
-        """Elements in a block: 1 for plain types."""
+        """The elements in a block: 1 for plain types."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block."""
+        """The bytes of a block."""
     @property
     def is_quantized(self) -> bool: ...
     def row_bytes(self, n: int) -> int:
-        """Bytes of ``n`` elements in a row.  Raises ShapeError unless they are whole blocks."""
+        """Return the bytes of a row of ``n`` elements.  Raises ShapeError unless these are whole blocks."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Device:
-    """A device that a backend of ggml offers, as listed by :func:`devices`."""
+    """A device of one of ggml's backends, as listed by :func:`devices`."""
 
     @property
     def name(self) -> str:
-        """``"CPU"``, ``"CUDA0"``, ..."""
+        """The name: ``"CPU"``, ``"CUDA0"``, ..."""
     @property
     def description(self) -> str:
-        """What its driver calls it."""
+        """The driver's name for the device."""
     @property
     def backend(self) -> str:
-        """Of which backend of ggml it is: ``"CPU"``, ``"CUDA"``, ``"Vulkan"``, ..."""
+        """The backend of ggml: ``"CPU"``, ``"CUDA"``, ``"Vulkan"``, ..."""
     @property
     def kind(self) -> Literal["cpu", "gpu", "integrated_gpu", "accelerator"]: ...
     @property
@@ -96,66 +98,85 @@ class Device:
     def memory_total_bytes(self) -> int: ...
     @property
     def operations(self) -> list[str]:
-        """Names of ggml's operations that it supports for f32 operands of ordinary shape."""
+        """Names of the common ggml operations that it supports for f32 operands of ordinary shape."""
     def dtypes(self, operation: Literal["mul_mat", "mul_mat_id", "get_rows", "set_rows"]) -> list[str]:
-        """Types of the matrix with which it does one of ggml's operations.  Raises UnsupportedError for others."""
+        """Return the matrix types that it supports in an operation.  Raises UnsupportedError for other operations."""
     @property
     def features(self) -> list[str]:
-        """What its backend was built with or found: ``"AVX512 = 1"``, ..."""
+        """Features that its backend was built with or detected: ``"AVX512 = 1"``, ..."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 def devices() -> list[Device]:
-    """The devices of the backends that are loaded (``quire.devices()`` loads them all).
+    """Return the devices of the loaded backends (``quire.devices()`` loads all backends).
 
-    Raises LoadError if the package's CPU backend is missing.
+    Raises:
+        LoadError: The package's CPU backend is missing.
     """
 
 def find_device(name: str) -> Device:
-    """The device of that name among those of ``devices``, case ignored.  Raises UnsupportedError."""
+    """Return the device with this name, ignoring case.  Raises UnsupportedError if there is none."""
 
 def load_backend(path: str) -> None:
-    """Load one more backend module by its full path.
+    """Load another backend module by its full path.
 
-    Raises LoadError if it is none of this build, does not load, finds nothing to run on, or is there already.
+    Raises:
+        LoadError: It belongs to another build, does not load, finds no device, or its backend is already loaded.
     """
 
 def check_module_file(path: str) -> None:
-    """LoadError unless the file is a whole library for this machine that was built with this Quire.
+    """Check that a file is a complete library for this machine, built with this Quire, without running its code.
 
-    None of it is run.
+    Raises:
+        LoadError: It is not.
     """
 
 def module_version() -> str:
-    """What modules of this build say of themselves: ``"ggml 0.25.3 832db0699007"``."""
+    """Return the build that modules must have in their note: ``"ggml 0.25.3 832db0699007"``."""
 
 class Tensor:
     """A typed, contiguous array on a device.  Shapes are in NumPy's order: the last dimension is contiguous.
 
-    Copying the object shares the memory, which lives as long as any tensor, array or DLPack consumer over it.
+    Copies of the object share the memory, which lives as long as any tensor, array or DLPack consumer that uses it.
     """
 
     @staticmethod
     def from_numpy(array: npt.NDArray[Any], dtype: DType | str | None = None, *, copy: bool | None = None) -> Tensor:
-        """A tensor over the array's memory where that is contiguous (and ``copy`` is not True), else over a copy.
+        """Make a tensor that uses an array's memory if that is contiguous, otherwise a copy.
 
-        Without ``dtype``: float32, float16, float64 or int8 to int64.  With it, the array is storage of that type:
-        bf16 as uint16 [..., n], a quantized type as uint8 [..., bytes of a row].  Raises ShapeError if the types do not
-        fit, if rows are not whole blocks, or if ``copy`` is False and the array is not contiguous.
+        Args:
+            array: float32, float16, float64 or int8 to int64; with ``dtype``, storage of that type.
+            dtype: The type of the storage: bf16 is uint16 [..., n], a quantized type uint8 [..., bytes of a row].
+            copy: True always copies, False never does.
+
+        Raises:
+            ShapeError: The types do not match, rows are not whole blocks, or ``copy`` is False and the array is not
+                contiguous.
         """
     @staticmethod
     def empty(dtype: DType | str, shape: Sequence[int], device: Device | str = "cpu") -> Tensor:
-        """Uninitialised memory.  Raises ShapeError, CapacityError, or UnsupportedError for an unknown device."""
+        """Make an uninitialised tensor.
+
+        Raises:
+            ShapeError: The shape is invalid.
+            CapacityError: There is not enough memory.
+            UnsupportedError: The device is unknown.
+        """
     @staticmethod
     def from_dlpack(source: Any) -> Tensor:
-        """A tensor over the memory of any array with ``__dlpack__`` (or of such a capsule), in CPU memory.
+        """Make a tensor that shares the CPU memory of an array with ``__dlpack__``, or of such a capsule.
 
-        Raises ShapeError if it is not contiguous, UnsupportedError for another device or an unknown element type.
+        Raises:
+            ShapeError: The array is not contiguous.
+            UnsupportedError: It is on another device or has an unknown element type.
         """
     def numpy(self) -> npt.NDArray[Any]:
-        """An array over the same memory: bf16 as uint16, quantized types as uint8 [..., bytes of a row].
+        """Return an array that shares the memory: bf16 as uint16, quantized types as uint8 [..., bytes of a row].
 
-        Read-only if the memory is.  Raises UnsupportedError if the tensor is on another device.
+        It is read-only if the memory is.
+
+        Raises:
+            UnsupportedError: The tensor is not in CPU memory.
         """
     def __array__(
         self, dtype: npt.DTypeLike | None = None, *, copy: bool | None = None
@@ -170,7 +191,7 @@ class Tensor:
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def to(self, device: Device | str) -> Tensor:
-        """A copy on another device, or itself where it already is there.  Raises UnsupportedError."""
+        """Return a copy on another device, or the tensor itself if it is there.  Raises UnsupportedError."""
     @property
     def dtype(self) -> DType: ...
     @property

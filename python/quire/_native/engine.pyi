@@ -12,10 +12,14 @@ from quire._native.kv import CacheStats
 
 @final
 class VocabInfo:
-    """What sampling and text output need to know of a vocabulary.
+    """The vocabulary for sampling and text output.
 
-    ``eog_ids`` end a generation.  ``token_bytes [n_vocab]`` are the bytes each token shows, empty for control tokens.
-    RequestError where they do not fit together.
+    Args:
+        eog_ids: Tokens that end an answer.
+        token_bytes: [n_vocab], the bytes of each token, b"" for control tokens.
+
+    Raises:
+        RequestError: The arguments are inconsistent.
     """
 
     def __init__(self, n_vocab: int, eog_ids: Sequence[int], token_bytes: Sequence[bytes]) -> None: ...
@@ -26,7 +30,7 @@ class VocabInfo:
 
 @final
 class SamplingParams:
-    """The native form of ``quire.SamplingParams``, with the same names, defaults and limits; see there."""
+    """The native form of ``quire.SamplingParams``, with the same names, defaults and limits."""
 
     # BEGIN SamplingParams (written by ci/make_params.py)
     max_tokens: int | None
@@ -71,11 +75,11 @@ class SamplingParams:
     # END SamplingParams
     def __init__(self) -> None: ...
     def validate(self, vocab: VocabInfo | None = None) -> None:
-        """RequestError naming the field that does not hold (with ``vocab``: also ids outside the vocabulary)."""
+        """Raise RequestError naming an invalid field; with ``vocab`` also check that ids are in the vocabulary."""
 
 @final
 class SampledToken:
-    """A token, its log-probability (0 where none was asked for), and the likeliest with theirs."""
+    """A token, its log-probability (0 if not requested), and the most likely tokens with theirs."""
 
     @property
     def id(self) -> int: ...
@@ -85,28 +89,37 @@ class SampledToken:
     def top(self) -> list[tuple[int, float]]: ...
 
 def default_sampling_order() -> list[str]:
-    """Names of the stages of the sampling chain."""
+    """Return the names of the stages of the sampling chain."""
 
 # Decoding
 
 @final
 class Request:
-    """What a decoder is asked for: the ids of a prompt, and how to go on (a copy of ``params``).
+    """A request to a decoder.
 
-    ``salt``: only requests of one salt share cached blocks.  ``key``: requests of one key share their part of the
-    machine under the dynamic policy.  ``external_logits``: every row of logits comes out as an event and waits for
-    ``Decoder.provide_logits``.  ``prompt_logits``: nothing is generated (``params`` None); the prompt's rows come out.
-    ``grammar``: every token is drawn through a mask that ``Decoder.provide_mask`` brings.  ``visible_tokens``: what
-    some tokens show in this request's text instead of the vocabulary's ``token_bytes``; stop tokens show nothing still.
-    ``embedding``: nothing is generated (``params`` None); the prompt's hidden states come out: each token's, their
-    mean, the first token's, or the last's.  ``announced``: its first event tells that it has left the queue, others how
-    much of its prompt is read.
-    ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
-    ``second_text``: position of the first token of a pair's second text, for encoders with types of tokens.
-    ``speculation``: who may propose tokens: a drafter's name, ``auto`` for all, ``off``, or empty for the decoder's
-    default.  ``prediction``: what the answer is expected to be; it is looked up unless ``speculation`` says otherwise.
-    ``media``: position, digest and rows ``[n, width]`` of images in the prompt, in order.  ``places``: ``[3, tokens]``
-    places of the prompt's tokens in time, height and width; None: their positions.
+    Args:
+        token_ids: The prompt.
+        params: Sampling parameters, copied; None if nothing is generated.
+        salt: Only requests with the same salt share cached blocks.
+        priority: Higher runs first, under policies with priorities.
+        key: Requests with the same key share one part of the machine under the dynamic policy.
+        external_logits: Return each row of logits as an event and wait for ``Decoder.provide_logits``.
+        prompt_logits: Generate nothing and return the prompt's logits; needs ``params`` None.
+        grammar: Sample each token with a mask from ``Decoder.provide_mask``.
+        visible_tokens: Bytes that replace the vocabulary's ``token_bytes`` in this request's text.  Stop tokens stay
+            invisible.
+        embedding: Generate nothing and return hidden states of the prompt: "none" for those of each token, their
+            mean, those of the first ("cls") or last token, or for each token those after all tapped layers ("taps");
+            needs ``params`` None.
+        announced: Send an event when the request leaves the queue, and progress while its prompt is processed.
+        snapshot_positions: Ends of messages, where recurrent state is kept so that a conversation can continue there.
+        second_text: Position of the first token of a pair's second text, for encoders with token types.
+        speculation: The drafters that may propose tokens: one drafter's name, ``auto`` for all, ``off``, or "" for the
+            decoder's default.
+        prediction: The expected answer; drafts are looked up in it unless ``speculation`` excludes that.
+        media: Position, digest and rows ``[n, width]`` of each image in the prompt, in order.
+        places: ``[3, tokens]``, the position of each prompt token in time, height and width; None if all three are its
+            position.
     """
 
     def __init__(
@@ -133,10 +146,10 @@ class Request:
 
 @final
 class MaskJob:
-    """A mask to be computed: that of generated token number ``position``.
+    """A request for the mask of generated token number ``position``.
 
-    ``tokens``: generated before it, as far as that is new; whoever was told others in their places forgets those.  The
-    last ``n_drafted`` of them may turn out to be others.
+    ``tokens`` are the generated tokens before it that are new since the choice's last job; they replace any that were
+    sent before for the same positions.  The last ``n_drafted`` of them are drafted and may still be rejected.
     """
 
     @property
@@ -163,13 +176,19 @@ class Timings:
 
 @final
 class Event:
-    """What happened to a choice of a request.
+    """An event of a choice of a request.
 
-    ``delta``: ``token_ids`` drawn, ``text`` that may be shown, ``logprobs`` one per token where asked for; the first of
-    choice 0 carries ``prompt_logprobs`` (of the prompt's tokens from the second on).  ``logits``: a row ``[n_vocab]``
-    that waits for ``provide_logits``.  ``prompt_logits``: rows ``[n, n_vocab]`` from ``first_position`` on.
-    ``embedding``: of the prompt.  ``admitted``: it runs from now on.  ``progress``: ``n_read_tokens`` of its prompt
-    are read.  ``finish``: the last one of a choice.  ``error``: the last one of a request, all its choices included.
+    Kinds:
+
+    - ``delta``: sampled ``token_ids``, ``text`` that is safe to show, and one of ``logprobs`` per token if requested.
+      The first delta of choice 0 has ``prompt_logprobs`` for the prompt's tokens from the second on.
+    - ``logits``: a row ``[n_vocab]`` that waits for ``provide_logits``.
+    - ``prompt_logits``: rows ``[n, n_vocab]``, starting at ``first_position``.
+    - ``embedding``: the prompt's embedding.
+    - ``admitted``: the request has left the queue.
+    - ``progress``: ``n_read_tokens`` tokens of the prompt are processed.
+    - ``finish``: the last event of a choice.
+    - ``error``: the last event of a request; it ends all its choices.
     """
 
     @property
@@ -192,10 +211,10 @@ class Event:
     def logits(self) -> npt.NDArray[np.float32] | None: ...
     @property
     def embedding(self) -> npt.NDArray[np.float32] | None:
-        """``[n_hidden]``, or ``[n_tokens, n_hidden]`` unpooled, in an event of that kind."""
+        """The embedding ``[n_hidden]``, or ``[n_tokens, n_hidden]`` unpooled, in an event of this kind."""
     @property
     def first_position(self) -> int:
-        """Position of the token whose row ``logits`` begins with."""
+        """The position of the token for the first row of ``logits``."""
     @property
     def finish_reason(self) -> Literal["stop", "length", "cancelled"] | None: ...
     @property
@@ -208,27 +227,29 @@ class Event:
         """Tokens of the prompt that were found in the cache."""
     @property
     def n_read_tokens(self) -> int:
-        """Tokens of the prompt that are read so far, those found in the cache included."""
+        """Tokens of the prompt that are processed so far, including those found in the cache."""
     @property
     def n_generated_tokens(self) -> int: ...
     @property
     def n_drafted_tokens(self) -> int:
-        """Tokens that were computed because a drafter proposed them; ``n_accepted_tokens`` are in the answer."""
+        """Drafted tokens that were computed, ``n_accepted_tokens`` of which are in the answer."""
     @property
     def n_accepted_tokens(self) -> int: ...
     @property
     def timings(self) -> Timings: ...
     @property
     def error_kind(self) -> str | None:
-        """Name of the class in ``quire.errors``."""
+        """The name of the class in ``quire.errors``."""
     @property
     def error(self) -> str: ...
 
 class DynamicWeights:
     """The weights of the dynamic policy.
 
-    Among the requests of one key, in seconds of waiting: ``priority_s``, one level of priority, and, against it,
-    ``token_s``, one pending token.  Between keys ``turn_priority`` levels of priority are worth one turn.
+    Attributes:
+        priority_s: A level of priority among requests of one key, in seconds of waiting.
+        token_s: The penalty of a pending token, in seconds of waiting.
+        turn_priority: The levels of priority that are worth one turn between keys.
     """
 
     def __init__(self, *, priority_s: float = 10.0, token_s: float = 0.001, turn_priority: float = 50.0) -> None: ...
@@ -241,13 +262,18 @@ class DynamicWeights:
 
 @final
 class DecoderConfig:
-    """``n_ctx``: tokens of a prompt and its answer at most.  The rest as in ``SchedulerConfig``.
+    """The configuration of a decoder; arguments not listed here are those of ``SchedulerConfig``.
 
-    ``max_step_tokens`` and ``max_running`` None: the executor's limits.  ``step_s``: about so long may a step take,
-    where fewer tokens (64 at least) make it shorter; None: any time.  ``speculation``: of requests that do not say, see
-    ``Request``.  ``draft_max``: tokens of a draft at most (64 or fewer); ``draft_min``: so many whatever they cost.
-    ``decoder_start``: of an encoder-decoder model, the token that every answer begins after; the prompt, of ``n_ctx``
-    tokens at most, is what the encoder reads.
+    Args:
+        n_ctx: Maximum number of tokens of a prompt and its answer together.
+        max_step_tokens: None for the executor's limit.
+        max_running: None for the executor's limit.
+        step_s: Target duration of a step in seconds, reached by processing fewer tokens (at least 64); None for none.
+        speculation: Default for requests without their own, see ``Request``.
+        draft_max: Maximum number of tokens of a draft, at most 64.
+        draft_min: Number of tokens drafted regardless of their cost.
+        decoder_start: The token before every answer of an encoder-decoder model, whose encoder reads the prompt of at
+            most ``n_ctx`` tokens.
     """
 
     def __init__(
@@ -295,40 +321,46 @@ class DecoderConfig:
     def snapshot_tokens(self) -> int: ...
 
 class Drafter:
-    """Proposes tokens that may follow a sequence (docs/speculation.md).  It belongs to the decoder that got it."""
+    """Proposes tokens that may follow a sequence (docs/speculation.md).  A decoder takes it over."""
 
     @property
     def name(self) -> str: ...
 
 @final
 class LookupDrafter(Drafter):
-    """Proposes what followed the last time the end of the text occurred in prompt, answer or prediction."""
+    """Proposes the tokens that followed the last occurrence of the text's end in prompt, answer or prediction."""
 
     def __init__(self) -> None: ...
 
 @final
 class GrammarDrafter(Drafter):
-    """Proposes the tokens that a grammar leaves no choice in, and others what follows them."""
+    """Proposes the tokens that a grammar forces; other drafters propose the tokens after them."""
 
     def __init__(self) -> None: ...
 
 @final
 class ModelDrafter(Drafter):
-    """Proposes what a smaller model would say (Leviathan et al. 2023, Chen et al. 2023), its likeliest tokens.
+    """Proposes a smaller model's most likely tokens (Leviathan et al. 2023, Chen et al. 2023).
 
-    ``n_ctx``: positions that it has.  UnsupportedError for a model with a recurrent state, or without logits.
+    ``n_ctx`` is the number of positions it has.  Raises UnsupportedError for a model with recurrent state or without
+    logits.
     """
 
     def __init__(self, executor: ExecutorBase, *, n_ctx: int) -> None: ...
 
 @final
 class HeadDrafter(Drafter):
-    """Proposes what a head predicts that was trained with the model, of the model's own features (DeepSeek-V3 2024,
-    EAGLE-3 2025).
+    """Proposes the predictions of a head trained on the model's features (DeepSeek-V3 2024, EAGLE-3 2025).
 
-    ``n_ctx``: positions that it has.  ``tokens``: the model's token of each one that the head has logits of; empty: the
-    same.  ShapeError unless the head leaves features as it reads them, and ``tokens`` are as many as its logits; the
-    decoder's model must leave as many features.
+    The decoder's model must produce as many features as the head reads.
+
+    Args:
+        n_ctx: The number of positions the head has.
+        tokens: The model's token for each of the head's logits; empty if both have the same vocabulary.
+
+    Raises:
+        ShapeError: The head produces another number of features than it reads, or ``tokens`` does not have one entry
+            per logit.
     """
 
     def __init__(
@@ -342,8 +374,8 @@ class HeadDrafter(Drafter):
 
 @final
 class DrafterStats:
-    """Of one drafter: drafts and their tokens that were computed, how many of them were right, by position in the draft
-    as well, and seconds it took to propose."""
+    """Statistics of one drafter: computed drafts and tokens, how many were right (also by position in the draft), and
+    the time spent on proposing."""
 
     @property
     def name(self) -> str: ...
@@ -361,15 +393,15 @@ class DrafterStats:
     def seconds(self) -> float: ...
     @property
     def failure(self) -> str:
-        """Why it is not asked any more; empty while it is."""
+        """The reason why it is no longer used, or ""."""
 
 @final
 class DecoderStats:
-    """Figures as of the last step: those of ``SchedulerStats``, the pool's, and the decoder's own totals."""
+    """Statistics after the last step: those of ``SchedulerStats``, of the pool, and the decoder's own totals."""
 
     @property
     def drafters(self) -> list[DrafterStats]:
-        """In the order in which they are asked."""
+        """The drafters in the order in which they are used."""
 
     @property
     def n_waiting(self) -> int: ...
@@ -379,7 +411,7 @@ class DecoderStats:
     def n_following(self) -> int: ...
     @property
     def n_paused(self) -> int:
-        """Sequences that wait because nobody reads their answers."""
+        """Sequences that are paused because nobody reads their answers."""
     @property
     def n_preemptions(self) -> int: ...
     @property
@@ -401,44 +433,47 @@ class DecoderStats:
     def n_failed_steps(self) -> int: ...
     @property
     def n_step_sequences(self) -> int:
-        """Sequences in a step, summed over the steps."""
+        """The number of sequences per step, summed over all steps."""
     @property
     def n_requests(self) -> int:
-        """Active now."""
+        """The number of active requests."""
     @property
     def n_generated_tokens(self) -> int: ...
     @property
     def n_masked_tokens(self) -> int:
-        """Of the generated ones, drawn through a grammar's mask."""
+        """Generated tokens that were sampled with a grammar's mask."""
     @property
     def n_late_masks(self) -> int:
-        """Of those, drawn later than they could have been without it."""
+        """Tokens that had to wait for their mask."""
     @property
     def n_usable_blocks(self) -> int:
-        """As many as the budget holds, of the size of a block in every group; ``n_free_blocks`` are not held."""
+        """The blocks that the budget holds, counted as a block in every group; ``n_free_blocks`` of them are free."""
     @property
     def n_free_blocks(self) -> int: ...
     @property
     def n_published_blocks(self) -> int:
-        """Summed over the groups, as ``n_evictions``."""
+        """The published blocks of all groups; ``n_evictions`` is summed likewise."""
     @property
     def n_evictions(self) -> int: ...
     @property
     def cache(self) -> CacheStats:
-        """In bytes."""
+        """The use of the cache in bytes."""
     @property
     def n_failed_checks(self) -> int:
-        """How often the pool's invariants did not hold when the decoder went idle; ``failed_check`` says which."""
+        """How often the pool's invariants were broken when the decoder went idle; ``failed_check`` names one."""
     @property
     def failed_check(self) -> str: ...
 
 @final
 class Decoder:
-    """A native thread that owns an executor: it plans, runs, samples, and never takes the GIL.
+    """A native thread that owns an executor: it plans, runs and samples, and never takes the GIL.
 
-    Thread-safe; events go to one consumer, in order: a choice's deltas, then its ``finish``.  ShapeError when the
-    vocabulary is not the executor's, CapacityError for a config beyond the executor's limits.  ``drafters``: in the
-    order in which they are asked.
+    It is thread-safe.  Events go to one consumer, in order: a choice's deltas, then its ``finish``.  ``drafters`` are
+    used in the given order.
+
+    Raises:
+        ShapeError: The vocabulary is not the executor's.
+        CapacityError: The configuration exceeds the executor's limits.
     """
 
     def __init__(
@@ -449,21 +484,25 @@ class Decoder:
         drafters: Sequence[Drafter] = [],
     ) -> None: ...
     def submit(self, request: Request) -> int:
-        """The request's id.  RequestError or CapacityError for what can never run, and after ``close``."""
+        """Submit a request and return its id.  Raises RequestError or CapacityError if it can never run or after
+        ``close``."""
     def cancel(self, request_id: int) -> None:
-        """Each choice that has not ended finishes as ``cancelled``; an unknown request has ended already."""
+        """Finish each choice that has not ended as ``cancelled``; a no-op for unknown requests, which have ended."""
     def pause(self, request_id: int) -> None:
-        """Take the request's places until ``resume``, as nobody reads its answer."""
+        """Take away the request's places until ``resume``, because nobody reads its answer."""
     def resume(self, request_id: int) -> None: ...
     def provide_logits(self, request_id: int, choice: int, logits: npt.NDArray[np.float32]) -> None:
-        """The answer ``[n_vocab]`` to an event of kind ``logits``.
+        """Answer an event of kind ``logits`` with a row ``[n_vocab]``.
 
-        ShapeError for another size.  An answer that nobody waits for is an error of its request.
+        An unexpected answer fails its request.
+
+        Raises:
+            ShapeError: The row has another size.
         """
     def wait_mask_job(self, timeout_s: float) -> MaskJob | None:
-        """The next mask to compute; None after ``timeout_s`` seconds, and at once after ``close``.
+        """Return the next mask job; None after ``timeout_s`` seconds, and at once after ``close``.
 
-        For any number of threads: a choice has at most one job at a time.
+        Any number of threads may call it, as a choice has at most one job at a time.
         """
     def provide_mask(
         self,
@@ -473,31 +512,37 @@ class Decoder:
         mask: npt.NDArray[np.uint32],
         forced: Sequence[int] = [],
     ) -> int | None:
-        """The answer to a job, as ``Sampler.sample`` takes it; a request that has ended takes nothing.
+        """Answer a mask job; ignored if the request has ended.
 
-        ``forced``: tokens from ``position`` on that are the only ones which their own masks would allow; the mask is of
-        the token behind them.  The job goes on with the mask behind the token that is returned, which may turn out to
-        be another; None: it is done.
+        Args:
+            mask: The mask as for ``Sampler.sample``, for the token after ``forced``.
+            forced: Tokens from ``position`` on that are each the only one allowed there.
 
-        ShapeError for another size, RequestError for a mask that was not asked for.
+        Returns:
+            The token after which the job continues with the next mask (the decoder may still reject it), or None if the
+            job is done.
+
+        Raises:
+            ShapeError: The mask has another size.
+            RequestError: No such mask was requested.
         """
     def decline_mask(self, request_id: int, choice: int) -> None:
-        """A job is done without the mask behind its drafted tokens; if they are drawn, that is asked for again."""
+        """End a job without the mask after its drafted tokens.  If they are accepted, the mask is requested again."""
     def wait(self, timeout_s: float, *, gather_s: float = 0.0) -> list[Event]:
-        """All events so far, after at most ``timeout_s`` seconds; empty then, and at once after the last one.
+        """Wait up to ``timeout_s`` seconds and return all events so far; returns [] at once after the last event.
 
-        Less than ``gather_s`` seconds after the last call ended, deltas are let to gather; other events come at once.
+        Within ``gather_s`` seconds of the last call, deltas are collected first; other events are returned at once.
         """
     @property
     def event_fd(self) -> int:
-        """Readable while events wait, and after ``close``; for event loops.  Never read it: ``wait(0)`` does."""
+        """A file descriptor for event loops, readable while events wait and after ``close``.  ``wait(0)`` reads it."""
     @property
     def n_steps(self) -> int:
-        """Steps run so far, at any time."""
+        """The number of steps run so far."""
     @property
     def n_ctx(self) -> int: ...
     @property
     def closed(self) -> bool: ...
     def stats(self) -> DecoderStats: ...
     def close(self) -> None:
-        """Cancel every request, join the thread, give all blocks back.  The last events still can be waited for."""
+        """Cancel all requests, join the thread and release all blocks.  The last events can still be waited for."""

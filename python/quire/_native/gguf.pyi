@@ -1,4 +1,4 @@
-"""Files: the native reader behind ``quire.gguf``."""
+"""The native reader of GGUF files behind ``quire.gguf``."""
 
 from typing import Literal, final
 
@@ -6,7 +6,7 @@ from .core import DType, Tensor
 
 @final
 class TensorInfo:
-    """Where a tensor lies in its file."""
+    """A tensor's name, type, shape and place in its file."""
 
     name: str
     dtype: DType
@@ -18,7 +18,7 @@ class TensorInfo:
 
 @final
 class Reader:
-    """A GGUF file, or all parts of a split one, checked completely.  Raises LoadError."""
+    """A GGUF file, or all parts of a split one, fully checked.  Raises LoadError."""
 
     def __init__(self, path: str, load: Literal["mmap", "copy", "lock"] = "mmap") -> None: ...
     @property
@@ -32,26 +32,29 @@ class Reader:
     def keys(self) -> list[str]: ...
     def has(self, key: str) -> bool: ...
     def value(self, key: str) -> object:
-        """int, float, bool, str, list of str, or a NumPy array of numbers; KeyError when absent."""
+        """Return an int, float, bool, str, list of str, or NumPy array of numbers.  Raises KeyError if missing."""
     def value_type(self, key: str) -> str:
-        """``"u32"``, ``"string[]"``, ...; KeyError when absent."""
+        """Return the type: ``"u32"``, ``"string[]"``, ...  Raises KeyError if missing."""
     def string_bytes(self, key: str) -> list[bytes]:
-        """A string array's (or a string's) raw bytes; LoadError when it holds no strings."""
+        """Return the raw bytes of an array of strings, or of one.  Raises LoadError for other types."""
     def packed_strings(self, key: str) -> tuple[bytes, int]:
-        """A string array as the file holds it, each with its length in 8 bytes before it, and the number of strings;
-        LoadError when it holds no strings."""
+        """Return an array of strings in the file's form, each preceded by its length in 8 bytes, and their number.
+
+        Raises:
+            LoadError: The value has another type.
+        """
     def packed_numbers(self, key: str) -> bytes:
-        """An array of numbers as the file holds it, little-endian; LoadError when it is none."""
+        """Return an array of numbers in the file's form, little-endian.  Raises LoadError for other types."""
     def tensors(self) -> list[TensorInfo]: ...
     def has_tensor(self, name: str) -> bool: ...
     def tensor_info(self, name: str) -> TensorInfo: ...
     def tensor(self, name: str) -> Tensor:
-        """The tensor over the file's memory, read-only; LoadError when absent."""
+        """Return a read-only tensor in the file's memory.  Raises LoadError if missing."""
     @property
     def identity(self) -> str:
-        """What stays the same while nobody writes to the files: inodes, sizes, times.
+        """A string that changes when the files are written to: inodes, sizes, times.
 
-        Empty for files so young that a write might not show.
+        It is empty if a file is so young that another write might not change its times.
         """
     def check_unchanged(self) -> None:
-        """LoadError when the file on disk is no longer the one that was opened."""
+        """Raise LoadError if the file on disk is no longer the opened one."""

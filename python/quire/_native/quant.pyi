@@ -1,4 +1,4 @@
-"""Quantization, on the CPU and without the GIL."""
+"""Quantization on the CPU, without the GIL."""
 
 from typing import Any, overload
 
@@ -15,28 +15,34 @@ def quantize(
 def quantize(
     values: npt.NDArray[Any], dtype: DType | str, importance: npt.NDArray[np.float32] | None = None, *, threads: int = 0
 ) -> Tensor:
-    """``values`` [..., n] as ``dtype``: f32, f16, bf16, or a quantized type that files have.
+    """Quantize ``values`` [..., n] to ``dtype``: f32, f16, bf16, or a quantized type of files.
 
-    - ``values``: an array of float32, float16 or bfloat16, or a tensor of any type that values can be read from.
-    - ``importance`` [n]: what an error in each column costs, relative to the others (an importance matrix); the types
-      for which ``needs_importance`` holds cannot do without.
-    - ``threads``: 0 is one per core.  The result is the same whatever their number.
+    Args:
+        values: An array of float32, float16 or bfloat16, or a tensor of any type that has values.
+        dtype: The new type.
+        importance: [n], the relative cost of an error in each column (an importance matrix); required by the types for
+            which ``needs_importance`` returns True.
+        threads: 0 means one per core.  The result does not depend on it.
 
-    Raises ShapeError for rows that are not whole blocks, for values that are not finite or that overflow the type, and
-    for importance of another length, negative or not finite; UnsupportedError for other types.
+    Raises:
+        ShapeError: Rows are not whole blocks, values are not finite or overflow the type, or importance has another
+            length, is negative or is not finite.
+        UnsupportedError: The type is unsupported.
     """
 
 @overload
 def dequantize(tensor: Tensor, *, threads: int = 0) -> npt.NDArray[np.float32]: ...
 @overload
 def dequantize(storage: npt.NDArray[Any], dtype: DType | str, *, threads: int = 0) -> npt.NDArray[np.float32]:
-    """The values [..., n] of a tensor, or of storage as :meth:`Tensor.from_numpy` takes it.
+    """Return the values [..., n] of a tensor, or of storage in the form for :meth:`Tensor.from_numpy`.
 
-    Raises ShapeError for storage that does not fit its type, UnsupportedError for types without values (integers).
+    Raises:
+        ShapeError: The storage does not fit its type.
+        UnsupportedError: The type is an integer type.
     """
 
 def can_quantize(dtype: DType | str) -> bool:
-    """Whether ``quantize`` takes the type."""
+    """Return True if ``quantize`` supports the type."""
 
 def needs_importance(dtype: DType | str) -> bool:
-    """Whether ``quantize`` to the type must be given importance."""
+    """Return True if ``quantize`` needs importance for the type."""

@@ -15,17 +15,19 @@ from .kv import BlockPool, CacheStats
 # Kernels on arrays
 
 def poisons() -> bool:
-    """Whether memory that nobody may read yet is not a number: ``QUIRE_POISON=1`` in the environment, for tests."""
+    """Return True if memory that must not be read yet is filled with NaN (``QUIRE_POISON=1``, for tests)."""
 
 class AttentionBatch:
     """The rows of one step: new tokens of some sequences, in order.
 
-    - ``row_begin`` [n_sequences + 1]: the first row of each sequence, then the number of rows.
-    - ``n_kv`` [n_sequences]: tokens in the cache when this step's are written.
-    - ``tables``: the block ids of each sequence, at least ``n_kv / 32`` of them.
-    - ``slots`` [n_rows]: where each row's K and V go, ``block * 32 + offset``.
+    Args:
+        row_begin: [n_sequences + 1], the first row of each sequence, then the number of rows.
+        n_kv: [n_sequences], tokens in the cache, including this step's.
+        tables: The block ids of each sequence, at least ``n_kv / 32``.
+        slots: [n_rows], the slot for each row's K and V, ``block * 32 + offset``.
 
-    Raises ShapeError where they do not agree.
+    Raises:
+        ShapeError: The arguments are inconsistent.
     """
 
     def __init__(
@@ -54,12 +56,19 @@ def kv_write(
     """Write ``k`` [n_rows, n_kv_head, head_dim] and ``v`` [n_rows, n_kv_head, v_head_dim] to their slots.
 
     Pools are C-contiguous, K [n_blocks, n_kv_head, head_dim, 32] and V [n_blocks, n_kv_head, 32, v_head_dim], of
-    float32, float16, or uint16 with the bits of bf16.  Pools of an 8-bit cache are int8, [n_blocks, n_kv_head,
-    32 * (n + 4)] with n the head's dimensions, rounded up to a multiple of 4: K's codes [n / 4, 32, 4] or V's
-    [32, v_head_dim], then at 32 * n the float32 scales of the 32 tokens, largest magnitude / 127.
-    Values are rounded to nearest, ties to even.  ``poison_rest``: what the step's last tokens leave of their blocks
-    becomes not a number (of an 8-bit cache, the scales).  Without ``v`` and ``v_pool`` (latent attention) there is
-    one head whose values are a part of its keys.  Raises ShapeError, and ValueError for a read-only pool.
+    float32, float16, or uint16 with the bits of bf16.  Pools of an 8-bit cache are int8
+    [n_blocks, n_kv_head, 32 * (n + 4)], where n is the head's dimensions rounded up to a multiple of 4: the codes
+    of K [n / 4, 32, 4] or V [32, v_head_dim], then at 32 * n the float32 scales of the 32 tokens, the largest
+    magnitude / 127.  Values are rounded to nearest, ties to even.  Without ``v`` and ``v_pool`` (latent attention)
+    there is one head, and its values are part of its keys.
+
+    Args:
+        poison_rest: Fill the rest of the blocks after the step's last tokens with NaN (for an 8-bit cache, only the
+            scales).
+
+    Raises:
+        ShapeError: Shapes are inconsistent.
+        ValueError: A pool is read-only.
     """
 
 def paged_attention(
@@ -77,21 +86,28 @@ def paged_attention(
     v_head_dim: int | None = None,
     n_workers: int = 1,
 ) -> npt.NDArray[np.float32]:
-    """Causal attention of ``q`` [rows, n_head, head_dim] to the pools: [rows, n_head, v_head_dim].
+    """Compute causal attention of ``q`` [rows, n_head, head_dim] with the pools: [rows, n_head, v_head_dim].
 
-    Rows after ``batch.n_rows`` are padding, and zero in the result.  ``window`` w: a row sees the last w
-    positions, its own included.  ``soft_cap`` c: scores become ``c * tanh(score / c)``.  ``sinks`` [n_head]: one
-    more score per head in the softmax, with no value (as in gpt-oss).  ``bias`` [n_head, n]: added to scores by
-    distance, see ``graph.attend``.  Without ``v_pool`` values are the first ``v_head_dim`` dimensions of the keys
-    (latent attention).  ``v_head_dim`` must be given then, and for an 8-bit cache; there queries are rounded to 8
-    bits too, with a scale per head, for their scores.  A row's bits do not depend on the other rows, on how a
-    prompt is cut into steps, on shared blocks, nor on ``n_workers``.  Raises ShapeError.
+    A row's bits do not depend on other rows, on how a prompt is cut into steps, on shared blocks or on
+    ``n_workers``.  With an 8-bit cache, queries are rounded to 8 bits with a scale per head.
+
+    Args:
+        q: Queries; rows after ``batch.n_rows`` are padding, and zero in the result.
+        v_pool: None for latent attention, whose values are the first ``v_head_dim`` dimensions of the keys.
+        soft_cap: c caps scores to ``c * tanh(score / c)``.
+        window: w limits a row to the last w positions, including its own.
+        sinks: [n_head], a score without a value in each head's softmax (as in gpt-oss).
+        bias: [n_head, n], added to scores by distance; see ``graph.attend``.
+        v_head_dim: Required for an 8-bit cache and without ``v_pool``.
+
+    Raises:
+        ShapeError: Shapes are inconsistent.
     """
 
 def rms_norm(
     kernels: KernelSet, x: npt.NDArray[np.float32], weight: npt.NDArray[np.float32] | None, eps: float
 ) -> npt.NDArray[np.float32]:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
+    """Return ``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
 
 def layer_norm(
     kernels: KernelSet,
@@ -100,7 +116,7 @@ def layer_norm(
     bias: npt.NDArray[np.float32] | None,
     eps: float,
 ) -> npt.NDArray[np.float32]:
-    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of every row; ShapeError where the sizes do not fit."""
+    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` of every row.  Raises ShapeError."""
 
 def rotate(
     kernels: KernelSet,
@@ -110,29 +126,30 @@ def rotate(
     *,
     interleaved: bool = False,
 ) -> npt.NDArray[np.float32]:
-    """``x * cosines + partner * sines``, all ``[n]``.
+    """Return ``x * cosines + partner * sines``, all ``[n]``.
 
-    The partner is the number n / 2 away, or with ``interleaved`` the other of a pair of neighbours.
+    The partner is the number n / 2 away, or with ``interleaved`` the other one of a pair of neighbours.
     """
 
 def activate(kernels: KernelSet, x: npt.NDArray[np.float32], activation: str) -> npt.NDArray[np.float32]:
-    """``silu``, ``gelu``, ``gelu_tanh`` or ``relu`` of each number."""
+    """Apply ``silu``, ``gelu``, ``gelu_tanh`` or ``relu`` to each number."""
 
 def gate(
     kernels: KernelSet, gate: npt.NDArray[np.float32], up: npt.NDArray[np.float32], activation: str
 ) -> npt.NDArray[np.float32]:
-    """``activate(gate) * up``."""
+    """Return ``activate(gate) * up``."""
 
 def soft_cap(kernels: KernelSet, x: npt.NDArray[np.float32], cap: float) -> npt.NDArray[np.float32]:
-    """``cap * tanh(x / cap)``."""
+    """Return ``cap * tanh(x / cap)``."""
 
 def largest(kernels: KernelSet, x: npt.NDArray[np.float32]) -> float:
-    """The largest number, -inf of none; NaN where one is not finite."""
+    """Return the largest number, -inf for an empty array, NaN if a number is not finite."""
 
 class PackedMatrix:
-    """A matrix [n_out, n_in] in the layout of our own products by ``kernels`` (the default ones), a copy of ``tensor``.
+    """A copy of a matrix [n_out, n_in] in the packed layout for the products of ``kernels``.
 
-    Raises UnsupportedError for types without a layout.
+    Raises:
+        UnsupportedError: The type has no packed layout.
     """
 
     def __init__(self, tensor: Tensor, kernels: KernelSet = ..., *, threads: int = 1) -> None: ...
@@ -141,31 +158,37 @@ class PackedMatrix:
     @property
     def size_bytes(self) -> int: ...
     def values(self) -> npt.NDArray[np.float32]:
-        """The matrix as float32, as table look-ups read it."""
+        """Return the matrix as float32, with the values that row lookups get."""
     def multiply(self, x: npt.NDArray[np.float32], *, n_workers: int = 1, raw: bool = False) -> npt.NDArray[np.float32]:
-        """``x [n, n_in] @ matrix.T``, with x rounded to 8 bits in groups of 32 columns (largest magnitude / 127).
+        """Return ``x [n, n_in] @ matrix.T``.
 
-        ``raw``: each worker rounds all rows for itself, as for few rows.  A row's bits depend on that row alone.
-        Weights of 32 and 16 bits are multiplied with x as it is, in single precision.  The bits of products with
-        quantized weights are the same on every instruction set.  Raises ShapeError.
+        For quantized weights, x is rounded to 8 bits in groups of 32 columns (largest magnitude / 127), and the bits
+        are the same on every instruction set.  Weights of 32 and 16 bits are multiplied in single precision, without
+        rounding x.  A row's bits depend on that row alone.
+
+        Args:
+            raw: Each worker rounds all rows itself, like with few rows.
+
+        Raises:
+            ShapeError: Shapes are inconsistent.
         """
 
 class ThreadTeam:
     """The team of threads that kernels run on (for tests).
 
-    ``cpus``: the logical processors that they may use; CapacityError when this process has none of them.
+    ``cpus`` are the logical processors they may use.  Raises CapacityError if this process may use none of them.
     """
 
     def __init__(self, n_workers: int, *, cpus: Sequence[int] = ()) -> None: ...
     @property
     def n_workers(self) -> int: ...
     def count(self, n: int, *, grain: int = 1, repetitions: int = 1) -> list[int]:
-        """How often each of ``n`` indexes was handed out in ``repetitions`` rounds."""
+        """Return how often each of ``n`` indices was handed out in ``repetitions`` rounds."""
 
 # The cache
 
 def blake2b(data: bytes, *, digest_size: int = 64, person: bytes = b"") -> bytes:
-    """BLAKE2b (RFC 7693) without a key, as ``hashlib.blake2b``; the hash behind ``block_hash``."""
+    """Return the BLAKE2b hash (RFC 7693) without a key, equal to ``hashlib.blake2b``; used by ``block_hash``."""
 
 def block_hash(
     token_ids: Sequence[int],
@@ -175,34 +198,34 @@ def block_hash(
     media: bytes = b"",
     salt: bytes = b"",
 ) -> bytes:
-    """The 32-byte name of a full block of tokens.
+    """Return the 32-byte name of a full block of tokens.
 
     BLAKE2b-256, personal ``quire.kv.block.1``, over parent, tokens (32 bits each), adapter, media and salt, each
     preceded by its length in bytes (64 bits), all little-endian.
     """
 
 class PoolGroup:
-    """A group of layers in a pool: its block ids, the null block included, and how long rows are needed."""
+    """A group of layers in a pool: its number of blocks, including the null block, and how long rows are needed."""
 
     def __init__(
         self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0, of_source: bool = False
     ) -> None: ...
 
 class CacheEdit:
-    """A change of contents that the accounting decided on: ``copy`` of source to target, or ``discard`` of source."""
+    """A change of memory that the accounting requires: ``copy`` source to target, or ``discard`` source."""
 
     @property
     def kind(self) -> Literal["copy", "discard"]: ...
     @property
     def group(self) -> int | None:
-        """The group of the blocks; None: states."""
+        """The group of the blocks; None for states."""
     @property
     def source(self) -> int: ...
     @property
     def target(self) -> int: ...
 
 class CachePool:
-    """Blocks of every group of layers and slots of recurrent state, under one budget in bytes (None: all of them)."""
+    """Blocks of every group of layers and slots of recurrent state, with one budget in bytes (None: no limit)."""
 
     def __init__(
         self,
@@ -220,21 +243,21 @@ class CachePool:
     def states(self) -> BlockPool | None: ...
     @property
     def held_bytes(self) -> int:
-        """Of blocks and states that someone refers to."""
+        """The bytes of referenced blocks and states."""
     @property
     def filled_bytes(self) -> int:
-        """Of those, and of free ones that still have contents."""
+        """The bytes of referenced blocks and states, and of free ones that still have contents."""
     @property
     def stats(self) -> CacheStats: ...
     def take_edits(self) -> list[CacheEdit]:
-        """Edits since the last call, in their order."""
+        """Return the edits since the last call, in order."""
     def check(self) -> None:
         """Verify every invariant; InternalError names the one that broke."""
 
 class SequenceCache:
-    """What one sequence keeps between steps: a table of blocks in each group, and a slot of state.
+    """The cache of one sequence: a block table in each group, and a state slot.
 
-    It computes at most ``step_tokens`` tokens at a time.
+    ``step_tokens`` is the most tokens computed at a time.
     """
 
     def __init__(self, pool: CachePool, *, step_tokens: int, salt: bytes = b"") -> None: ...
@@ -243,16 +266,16 @@ class SequenceCache:
     @property
     def state(self) -> int | None: ...
     def match(self, token_ids: Sequence[int], max_tokens: int) -> int:
-        """Tokens of the longest prefix for which every group has what it needs."""
+        """Return the tokens of the longest prefix for which every group has the blocks it needs."""
     def take(self, token_ids: Sequence[int], max_tokens: int) -> int | None:
-        """Share that prefix and reserve what the rest needs; None, and no change, when there is no room."""
+        """Share that prefix and reserve blocks for the rest; return None and change nothing if there is no room."""
     def has_room_to_write(self, begin: int, end: int) -> bool: ...
     def prepare(self, begin: int, end: int) -> None:
-        """Have private blocks for these positions; CapacityError when there is no room."""
+        """Make the blocks of these positions private.  Raises CapacityError if there is no room."""
     def advance(self, token_ids: Sequence[int], n_computed: int) -> None:
-        """So many are computed: full blocks can be found, and what no later token needs is dropped."""
+        """Record computed tokens: publish full blocks, and drop blocks that no later token needs."""
     def snapshot(self, token_ids: Sequence[int], *, rolling: bool = False) -> None:
-        """Keep the state, which is that after these tokens: whole blocks."""
+        """Store a snapshot of the state after these tokens, which must be whole blocks."""
     @property
     def can_fork(self) -> bool: ...
     def fork(self) -> SequenceCache: ...
@@ -261,15 +284,19 @@ class SequenceCache:
 # Scheduling on the caller's clock
 
 class SchedulerConfig:
-    """Who comes first, and how much fits into a step.
+    """The order of sequences and the limits of a step.
 
-    ``policy``: ``fifo`` (arrival), ``shortest-first`` (length of prompt), ``priority`` (priority, then arrival) or
-    ``dynamic`` (fair between keys; of one key by age, length and priority).  ``max_step_*`` are the budgets of a step,
-    ``max_running`` that of sequences which hold blocks.  ``kept_back_blocks`` stay free when a sequence is admitted
-    (None: one per running sequence), in each group.  After ``max_preemptions`` a sequence is not preempted again for
-    want of blocks.  It computes ``turn_tokens`` new tokens before it yields its place to another key.
-    Snapshots of recurrent state are at most ``snapshot_tokens`` apart.  ``undivided_prompts``: tokens attend to later
-    ones, so that a prompt is computed in one step.
+    Attributes:
+        policy: ``fifo`` (arrival), ``shortest-first`` (prompt length), ``priority`` (priority, then arrival) or
+            ``dynamic`` (fair between keys; within a key by age, length and priority).
+        max_step_tokens, max_step_logit_rows, max_step_kv_tokens: The limits of a step.
+        max_running: The most sequences that hold blocks.
+        kept_back_blocks: Blocks that stay free in each group when a sequence is admitted; None means one per running
+            sequence.
+        max_preemptions: After this many preemptions for lack of blocks, a sequence is not preempted again.
+        turn_tokens: New tokens that a sequence computes before it yields its place to another key.
+        snapshot_tokens: The largest distance of snapshots of recurrent state, in tokens.
+        undivided_prompts: Tokens attend to later ones, so a prompt is computed in one step.
     """
 
     def __init__(
@@ -309,9 +336,10 @@ class SchedulerConfig:
     def snapshot_tokens(self) -> int: ...
 
 class PlanItem:
-    """Tokens of one sequence in one step: ``n_tokens`` from position ``first``, logits of the last ``n_logit_rows``.
+    """The tokens of one sequence in one step: ``n_tokens`` from position ``first``, with logits of the last
+    ``n_logit_rows``.
 
-    The last ``n_drafted`` may turn out not to be the sequence's.
+    The last ``n_drafted`` tokens are a draft, which may be wrong.
     """
 
     @property
@@ -326,10 +354,10 @@ class PlanItem:
     def n_drafted(self) -> int: ...
     @property
     def n_encoded(self) -> int:
-        """Tokens of the sequence's source, which are encoded before the step's rows."""
+        """Tokens of the sequence's source, which is encoded before the step's rows."""
 
 class Plan:
-    """What a step runs.  ``edits`` of the cache's contents are to be made before, in this order."""
+    """The work of a step.  The ``edits`` of the cache must be applied before it, in order."""
 
     @property
     def items(self) -> list[PlanItem]: ...
@@ -349,7 +377,7 @@ class Plan:
     def n_logit_rows(self) -> int: ...
 
 class SequenceState:
-    """What a sequence was when it was asked for.  ``queue``: ``waiting``, ``running`` or ``following``."""
+    """A snapshot of a sequence.  ``queue`` is ``waiting``, ``running`` or ``following``."""
 
     @property
     def id(self) -> int: ...
@@ -357,7 +385,7 @@ class SequenceState:
     def tokens(self) -> list[int]: ...
     @property
     def drafted(self) -> list[int]:
-        """Tokens that may follow: for the next plan, or computed by the last one."""
+        """The draft: tokens for the next plan, or computed by the last one."""
     @property
     def n_prompt(self) -> int: ...
     @property
@@ -366,23 +394,23 @@ class SequenceState:
     def n_cached(self) -> int: ...
     @property
     def n_preemptions(self) -> int:
-        """Preemptions for lack of blocks."""
+        """The number of preemptions for lack of blocks."""
     @property
     def n_yields(self) -> int:
-        """Preemptions that gave the place to another key, and pauses."""
+        """The number of preemptions that gave the place to another key, and of pauses."""
     @property
     def has_work(self) -> bool: ...
     @property
     def queue(self) -> str: ...
     @property
     def tables(self) -> list[list[int]]:
-        """Blocks of each group; 0 where a block is not needed any more."""
+        """The blocks of each group; 0 for blocks that are no longer needed."""
     @property
     def state(self) -> int | None:
-        """Its slot, while it runs and layers have a state."""
+        """Its state slot while it runs, if layers have a state."""
 
 class SchedulerStats:
-    """Sequences in each queue now, and totals since the beginning."""
+    """The current number of sequences in each queue, and totals since the start."""
 
     @property
     def n_waiting(self) -> int: ...
@@ -400,28 +428,28 @@ class SchedulerStats:
         """Preemptions that gave the place to another key."""
     @property
     def n_prefix_hit_tokens(self) -> int:
-        """Tokens of new sequences that were in the cache."""
+        """Tokens of new sequences that were found in the cache."""
     @property
     def n_recovered_tokens(self) -> int:
-        """Tokens of preempted sequences that still were in the cache when they came back."""
+        """Tokens of preempted sequences that were still in the cache when they were admitted again."""
     @property
     def n_computed_tokens(self) -> int: ...
     @property
     def n_recomputed_tokens(self) -> int:
-        """Of those, computed before a preemption."""
+        """The computed tokens that had been computed before a preemption."""
     @property
     def n_lost_hit_tokens(self) -> int:
-        """Tokens of admitted sequences that layers with full attention still had in the cache, but others had not."""
+        """Tokens of admitted sequences that only the layers with full attention still had in the cache."""
     @property
     def n_drafted_tokens(self) -> int:
-        """Drafted tokens that were computed; ``n_accepted_tokens`` of them were right."""
+        """Drafted tokens that were computed, ``n_accepted_tokens`` of which were right."""
     @property
     def n_accepted_tokens(self) -> int: ...
 
 class Scheduler:
-    """Decides which tokens of which sequences run in a step.  The clock and the tokens come from outside.
+    """Decides which tokens of which sequences run in a step.  The caller provides time and tokens.
 
-    ``Decoder`` has its own; this one is for simulation.  Not thread-safe.
+    ``Decoder`` has its own scheduler; this class is for simulations.  It is not thread-safe.
     """
 
     def __init__(self, config: SchedulerConfig, pool: CachePool) -> None: ...
@@ -439,37 +467,43 @@ class Scheduler:
         snapshot_positions: Sequence[int] = [],
         source: Sequence[int] = [],
     ) -> list[int]:
-        """One sequence per choice; the first computes the prompt for all.  ``max_tokens``: prompt and generated.
+        """Add a sequence per choice, the first of which computes the prompt for all; return their ids.
 
-        ``snapshot_positions``: ends of messages, where recurrent state is kept for whoever comes back to them.
-        ``source``: what an encoder reads, where the pool has a group of source texts.
+        Args:
+            token_ids: The prompt.
+            max_tokens: The most tokens of prompt and answer together.
+            now_s: The current time.
+            snapshot_positions: Ends of messages, where recurrent state is kept for later turns.
+            source: The source text for an encoder, if the pool has a group for it.
 
-        CapacityError for what can never fit, RequestError for an empty prompt.
+        Raises:
+            CapacityError: The request can never fit.
+            RequestError: The prompt is empty.
         """
     def plan(self, now_s: float) -> Plan: ...
     def commit(self, plan: Plan) -> None:
-        """The step ran.  InternalError when anything happened since the plan."""
+        """Record that the step ran.  Raises InternalError if anything changed since the plan."""
     def append(self, sequence_id: int, token: int) -> None:
-        """The sampled token of a sequence that has no work without it.
+        """Append the sampled token to a sequence that waits for it.
 
-        Where it is the next drafted one, which is computed already, the sequence still has no work: the next row of
-        logits of its item is that after the token.  Otherwise the rest of the draft is taken back.
+        If it equals the next drafted token, which is already computed, the sequence still has no work, and the next
+        logit row of its item is the one after the token.  Otherwise the rest of the draft is discarded.
         """
     def draft_limit(self, sequence_id: int) -> int:
-        """How many drafted tokens the sequence can use in the next plan at most."""
+        """Return the most drafted tokens that the sequence can use in the next plan."""
     def draft(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Tokens that may follow, at most ``draft_limit`` of them; the next plan takes as many as there is room for."""
+        """Set the draft, at most ``draft_limit`` tokens; the next plan takes as many as fit."""
     def pause(self, sequence_id: int) -> None:
-        """Take the sequence's place and blocks until ``resume``: nobody reads its answer."""
+        """Take away the sequence's place and blocks until ``resume``, because nobody reads its answer."""
     def resume(self, sequence_id: int) -> None: ...
     def remove(self, sequence_id: int) -> None:
-        """Finished, cancelled or failed: the sequence's blocks are free."""
+        """Remove a finished, cancelled or failed sequence and free its blocks."""
     def sequence(self, sequence_id: int) -> SequenceState: ...
     def __contains__(self, sequence_id: int) -> bool: ...
     def batch(self, plan: Plan) -> dict[str, Any]:
-        """The plan as the flat arrays that an executor reads; ``groups`` is a list of such."""
+        """Return the plan as flat arrays for an executor; ``groups`` is a list of such arrays."""
     def source_batch(self, plan: Plan) -> dict[str, Any]:
-        """The same of the source texts that are encoded before."""
+        """Return the arrays for the source texts that are encoded before the step."""
     @property
     def stats(self) -> SchedulerStats: ...
     def check(self) -> None:
@@ -479,9 +513,10 @@ class Scheduler:
 
 @final
 class Sampler:
-    """Draws the tokens of one choice.  A draw depends on logits, tokens and (seed, choice, position) alone.
+    """Samples the tokens of one choice.  A sample depends only on logits, tokens and (seed, choice, position).
 
-    RequestError for parameters that do not fit the vocabulary.
+    Raises:
+        RequestError: Parameters do not fit the vocabulary.
     """
 
     def __init__(self, params: SamplingParams, vocab: VocabInfo, choice: int = 0) -> None: ...
@@ -493,12 +528,17 @@ class Sampler:
         mask: npt.NDArray[np.uint32] | None = None,
         maxima: npt.NDArray[np.float32] | None = None,
     ) -> SampledToken:
-        """The next token after ``tokens``, of which the first ``n_prompt`` are the prompt.
+        """Sample the token after ``tokens``, the first ``n_prompt`` of which are the prompt.
 
-        ``logits [n_vocab]``; ``-inf`` excludes.  ``mask [(n_vocab + 31) // 32]``: bit ``i % 32`` of word ``i // 32``
-        says whether token i may be drawn.  ``maxima [(n_vocab + 63) // 64]``: the largest of every 64 logits, NaN where
-        one is not finite, where that is known; it saves looking at all of them.  RequestError for NaN or ``+inf``, or
-        when no token is left; ShapeError for another size.
+        Args:
+            logits: [n_vocab]; ``-inf`` excludes a token.
+            mask: [(n_vocab + 31) // 32]; token i is allowed if bit ``i % 32`` of word ``i // 32`` is set.
+            maxima: [(n_vocab + 63) // 64], the largest of every 64 logits, NaN if one is not finite; optional, and
+                saves reading all logits.
+
+        Raises:
+            RequestError: A logit is NaN or ``+inf``, or no token is left.
+            ShapeError: An array has another size.
         """
     def distribution(
         self,
@@ -507,54 +547,55 @@ class Sampler:
         n_prompt: int,
         mask: npt.NDArray[np.uint32] | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """What ``sample`` would draw from: ids and probabilities of the tokens that survive the chain."""
+        """Return the distribution of ``sample``: ids and probabilities of the tokens that survive the chain."""
 
 @final
 class StopMatcher:
     """Turns the bytes of tokens into text that is safe to show.
 
-    Holds back incomplete characters and what may become one of the ``stop`` strings.  Ill-formed UTF-8 becomes U+FFFD
-    as with ``errors="replace"``.  The stop string whose end comes first wins, of those that end together the longest.
+    It holds back incomplete characters and text that may become one of the ``stop`` strings.  Ill-formed UTF-8 becomes
+    U+FFFD as with ``errors="replace"``.  The stop string that ends first wins, and of several that end together the
+    longest.
     """
 
     def __init__(self, stop: Sequence[str], *, include_stop: bool = False) -> None: ...
     def push(self, data: bytes) -> str:
-        """More bytes; the text that may be shown now.  Nothing after a stop."""
+        """Add bytes; return the text that is now safe to show, "" after a stop."""
     def finish(self) -> str:
-        """The end of the bytes: what was held back."""
+        """End the input; return the text held back."""
     @property
     def stopped(self) -> bool: ...
     @property
     def matched(self) -> int | None:
-        """Index of the stop string that ended the text."""
+        """The index of the stop string that ended the text."""
 
 def log_sum_exp(logits: npt.NDArray[np.float32]) -> float:
-    """``log(sum(exp(logits)))`` of one row."""
+    """Return ``log(sum(exp(logits)))`` of one row."""
 
 def log_probs_of(logits: npt.NDArray[np.float32], id: int, n_top: int = 0) -> SampledToken:
-    """Log-softmax of one row at ``id`` and at the ``n_top`` likeliest."""
+    """Return the log-softmax of one row for ``id`` and the ``n_top`` most likely tokens."""
 
 def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
-    """Philox4x32-10 (Salmon et al. 2011): four words of counter, two of key, four words out."""
+    """Return the four words of Philox4x32-10 (Salmon et al. 2011) for four counter words and two key words."""
 
 def token_random(seed: int, choice: int, position: int) -> tuple[float, float]:
-    """The numbers in [0, 1) for drawing one token, and for deciding about its top choices (XTC)."""
+    """Return the random numbers in [0, 1) for sampling a token and for excluding top choices (XTC)."""
 
 # Drafting and made-up models
 
 @final
 class StepCost:
-    """Seconds of a step by its number of rows, as they were lately."""
+    """The recent duration of steps, by their number of rows."""
 
     def __init__(self) -> None: ...
     def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
-        """A step of so many rows took so long; one with rows of a prompt has no logits of them and is cheaper."""
+        """Record the duration of a step.  Prompt rows have no logits and are cheaper."""
     def seconds(self, n_rows: int) -> float:
-        """What is expected: never less for more rows; little more for more than were ever seen."""
+        """Return the expected duration, which grows with the rows, but only slightly beyond the most rows ever seen."""
 
 @final
 class Speculator:
-    """How deep drafts are.  A decoder has its own; this one is for simulation."""
+    """Decides the depth of drafts.  A decoder has its own; this class is for simulations."""
 
     def __init__(self, drafters: Sequence[Drafter], *, draft_max: int = 16, draft_min: int = 0) -> None: ...
     def propose(
@@ -565,57 +606,65 @@ class Speculator:
         masks: Sequence[Sequence[int]] = [],
         n_prompt: int = 0,
     ) -> list[list[int]]:
-        """Drafts for sequences (id, text) that are in a step of ``n_rows`` rows; all of them are planned.
+        """Return a draft for each sequence (id, text) of a step with ``n_rows`` rows, as if all drafts were computed.
 
-        ``forced``, ``masks``: of each, what a grammar forces, and the words of the mask behind that.  ``n_prompt``:
-        tokens of each text that are its prompt; at most 1000 more follow.
+        Args:
+            forced: The tokens that a grammar forces, for each sequence.
+            masks: The words of the mask after the forced tokens, for each sequence.
+            n_prompt: Number of tokens of each text that are its prompt; an answer has at most 1000.
         """
     def forget(self, sequence_id: int, answer: Sequence[int]) -> None:
-        """A sequence has ended."""
+        """Record that a sequence has ended."""
     def judge(self, sequence_id: int, is_right: bool) -> None:
-        """Whether the next token of the sequence's draft was the one; nothing more after a wrong one."""
+        """Record if the next token of the sequence's draft was right; do not call it again after a wrong one."""
     def took(self, n_rows: int, seconds: float, all_have_logits: bool = True) -> None:
-        """A step of so many rows took so long, as for :class:`StepCost`."""
+        """Record the duration of a step, like :meth:`StepCost.took`."""
 
 @final
 class SuffixAutomaton:
-    """A growing text (Blumer et al. 1985)."""
+    """A suffix automaton of a growing text (Blumer et al. 1985)."""
 
     def __init__(self) -> None: ...
     def append(self, token: int) -> None: ...
     @property
     def match(self) -> tuple[int, int]:
-        """Length of the longest end of the text that occurred before, and the position of what followed there."""
+        """Return the length of the longest suffix that occurred before, and the position after that occurrence."""
     @property
     def n_states(self) -> int: ...
 
 @final
 class AnswerCursor:
-    """How far a text was looked up in an ``AnswerStore``."""
+    """The progress of looking up a text in an ``AnswerStore``."""
 
     def __init__(self) -> None: ...
 
 @final
 class AnswerStore:
-    """Earlier answers, ``most_tokens`` at most, those of a salt for its own texts alone."""
+    """Earlier answers, at most ``most_tokens`` in total; a text finds only answers with its own salt."""
 
     def __init__(self, most_tokens: int) -> None: ...
     def add(self, salt: bytes, answer: Sequence[int]) -> None: ...
     def find(self, salt: bytes, tokens: Sequence[int], cursor: AnswerCursor) -> tuple[int, list[int]]:
-        """How much of the end of ``tokens`` occurs in an answer, and what followed there: -1 is the end of an answer.
+        """Return how many of the last ``tokens`` occur in an answer, and what followed there (-1 for the answer's end).
 
-        ``cursor``: of the same text, as far as it was before.
+        ``cursor`` keeps the progress between calls for one growing text.
         """
     @property
     def n_tokens(self) -> int: ...
 
 @final
 class ScriptedDrafter(Drafter):
-    """Proposes what follows in the first of ``scripts`` (prompt and answer) that begins with the sequence.
+    """Proposes the continuation of the first of ``scripts`` (prompt and answer) that begins with the sequence.
 
-    Each position is right with the probability ``agreement``, decided by a hash; wrong tokens are the next id.  To test
-    and measure speculation.  ``token_read_s``: it tells that reading a token takes so long, once for each sequence.
-    RequestError where ``agreement`` is not from 0 to 1.
+    It serves to test and measure speculation.
+
+    Args:
+        agreement: Probability that a proposed token is right, decided by a hash of the position; a wrong token is the
+            next id.
+        token_read_s: The seconds per token that it reports for reading a sequence for the first time.
+
+    Raises:
+        RequestError: ``agreement`` is outside 0 to 1.
     """
 
     def __init__(
@@ -630,17 +679,24 @@ class ScriptedDrafter(Drafter):
 
 @final
 class FakeExecutor(ExecutorBase):
-    """A model without weights, for tests: its logits are a hash of the tokens that its layers see through the cache.
+    """A model without weights for tests, whose logits are a hash of the tokens that its layers see through the cache.
 
-    ``layers``: (window, chunk) of each layer that keeps rows, 0 for none.  A layer's hash of what it sees: h = 0; for
-    each token h = mix(h * 31 + token + 1).  With ``n_state`` numbers a recurrent layer keeps that of all tokens in one
-    of ``n_states`` slots.  The row's hash r is the layer's; of several, in the order of the cache's groups and the
-    recurrent one last, r = 0; for each r = mix(r * 31 + h + 1).  Logit v is the upper 24 bits of mix(r + v) over 2^21,
-    with the finalizer of SplitMix64 as mix.  ``fail_on``: a step with this token throws CapacityError; ``nan_after``:
-    the logits of a sequence that has it are NaN; ``step_s``: how long a step takes; ``fail_copy``: this copy of a block
-    or state throws CapacityError.  ``reads_source``: one more layer sees all of a source text.  ``shows_features``: it
-    leaves r of every row for a head; ``reads_features``: it is a head, whose r is mix(r' * 31 + token + 1) of the r'
-    that comes with the token.
+    A layer hashes the tokens that it sees: h = 0, then h = mix(h * 31 + token + 1) for each token, with the finalizer
+    of SplitMix64 as mix.  The hash r of a row is that of its only layer.  Several layers are combined in the order of
+    the cache's groups, the recurrent one last: r = 0, then r = mix(r * 31 + h + 1) for each.  Logit v is the upper 24
+    bits of mix(r + v), divided by 2^21.
+
+    Args:
+        step_s: Duration of a step in seconds.
+        fail_on: A step with this token raises CapacityError.
+        nan_after: The logits of a sequence that contains this token are NaN.
+        layers: (window, chunk) of each attention layer, 0 for none.
+        n_state: Size of the state of a recurrent layer, which hashes all tokens; 0 for no such layer.
+        n_states: Number of slots for recurrent states.
+        fail_copy: The number of the copy of a block or state that raises CapacityError.
+        reads_source: Add a layer that sees a whole source text.
+        shows_features: Leave r of every row as features for a head.
+        reads_features: Be a head: r = mix(r' * 31 + token + 1), where r' comes with the token.
     """
 
     def __init__(
