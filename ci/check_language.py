@@ -9,7 +9,7 @@
 Findings:
 
 - A comment or docstring that starts with "Of", "What", "Whether", "Who", "Whoever", "Whose", "That which" or
-  "The same".  Name the subject first.
+  "The same", unless a noun follows.  Name the subject first.
 - A message of the form "x must be y but is z".  Say what went wrong with the value, then what to do.
 - A commit subject that is longer than 72 characters, is not imperative, ends with a full stop or names an issue.
 """
@@ -36,7 +36,11 @@ C_LIKE = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".mjs"}
 PYTHON = {".py", ".pyi", ".pyx", ".pxd"}
 HASH = {".cmake", ".cfg", ".sh", ".toml", ".yaml", ".yml"}
 
-BARE_START = re.compile(r"(of|what|whether|who|whoever|whose|that which|the same)\b(?!-)", re.IGNORECASE)
+# "> 75  # of 96" and "The same request was running" are plain English, "The same for rows" is not.
+BARE_START = re.compile(
+    r"(of(?! \d)|what|whether|who|whoever|whose|that which|the same(?=[;:,.]| (?:as|for|in|of|with|where)\b))\b(?!-)",
+    re.IGNORECASE,
+)
 MUST_BUT = re.compile(r"\bmust\b.*\bbut\b", re.DOTALL)
 C_TOKEN = re.compile(
     r"""//(?P<line>[^\n]*)
