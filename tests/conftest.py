@@ -1,4 +1,4 @@
-"""Fixtures that tests of several parts share."""
+"""Fixtures shared by tests of several packages."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from quire.engine import LLM
     from served import Served
 
-# What a shell starts in the background ignores Ctrl-C, and so would its children; the tests of Ctrl-C send it.
+# Processes that a shell starts in the background ignore Ctrl-C, and so would their children; but tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A program started by nohup ignores hang-ups, and so would its children; the tests of hang-ups send them.
+# A program started by nohup ignores SIGHUP, and so would its children; but tests send SIGHUP.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# What may not be read before it is written is not a number, in this process and in servers (native/core/poison.h).
+# Fill memory that must be written before it is read with NaN, in this process and in servers (native/core/poison.h).
 os.environ.setdefault("QUIRE_POISON", "1")
 
-# Answers do not depend on their company, also where tiles multiply many rows; what they do otherwise has tests of its own.
+# Make answers independent of the batch even with AMX tiles; other tests cover the default.
 os.environ.setdefault("QUIRE_DETERMINISTIC", "1")
 
-# NumPy's products are small, and its threads wait for each other without a pause: beside other jobs two take far longer
-# than one.  Read when NumPy is imported.
+# NumPy's products are small, and its threads busy-wait for each other: next to other jobs, two threads take far longer
+# than one.  NumPy reads this when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ _MISSING_TESTING = re.compile(
     r"No module named 'quire\._native\.testing'|cannot import name 'testing' from 'quire\._native'"
 )
 
-# What the tests of whole rooms have in common; other files say it themselves (markers in pyproject.toml).
+# Markers of all tests in a folder; other files set theirs (pyproject.toml lists the markers).
 MARKS_OF_ROOMS = {
     "cli": ("python_only", "pythons"),
     "server": ("python_only", "pythons"),
@@ -55,7 +55,7 @@ FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in MARKS_OF_ROOMS.get(item.path.parent.name, ()):
         item.add_marker(mark)
-    if is_one_of_many(item) and zlib.crc32(item.name.encode()) % 2:  # by name, so that half of each kind stays
+    if is_one_of_many(item) and zlib.crc32(item.name.encode()) % 2:  # by name, so that half of each kind remains
         item.add_marker("spare")
 
 
@@ -70,22 +70,22 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def is_one_of_many(item: pytest.Item) -> bool:
-    """Whether other cases of the same test run nearly the same code."""
+    """Return whether other cases of the same test run nearly the same code."""
     return "[" in item.name and (item.path.parent.name in ROOMS_OF_MANY or item.path.name in FILES_OF_MANY)
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of shared test data beside the project; tests that need it skip where it is absent."""
+    """The folder of shared test data next to the project; tests that need it are skipped if it is missing."""
     folder = Path(os.environ.get("QUIRE_SHARED", ROOT.parent / "shared"))
     if not folder.is_dir():
-        pytest.skip(f"shared test data is absent: {folder}")
+        pytest.skip(f"shared test data is missing: {folder}")
     return folder
 
 
 @pytest.fixture
 def free() -> Iterator[None]:
-    """Kernels as fast as can be; otherwise tests ask for batch-invariant bits."""
+    """Use the fastest kernels; other tests use batch-invariant ones."""
     from chosen_kernels import chosen, using
 
     assert chosen().is_deterministic
@@ -95,7 +95,7 @@ def free() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of the package's model; a module that needs options has one of its own by this name."""
+    """A server with the package's model; a module that needs options overrides this fixture."""
     from served import served
 
     with served(tmp_path_factory.mktemp("server")) as running:
@@ -111,7 +111,7 @@ def client(server: Served) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    """The same model, in this process."""
+    """The server's model, in this process."""
     from quire.engine import LLM
 
     with LLM(threads=1, kv_dtype="f32") as model:

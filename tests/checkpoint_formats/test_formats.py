@@ -1,4 +1,4 @@
-"""Checkpoints that other programs quantized, beside the numbers that they stand for (support/quantized_checkpoints.py)."""
+"""Checkpoints quantized by other programs, with the numbers they represent (support/quantized_checkpoints.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quire.gguf import GGUFReader
 from quire.quantization import plan, quantize_model
 
 IDS = list(range(1, 40))
-# Types of files by those of safetensors.
+# GGUF types, by safetensors type.
 DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "bf16"}
 
 
@@ -32,9 +32,9 @@ def logits(model: Path) -> npt.NDArray[np.float32]:
 
 
 def check(folder: Path, case: Case, model: str = "llama", **options: object) -> set[str]:
-    """Every number, once rounded to the library's type; the types of matrices.
+    """Check every number, rounded to the library's type, and return the types of matrices.
 
-    Leaves ``plain.gguf``, the same numbers in F32.
+    Writes ``plain.gguf`` with the same numbers in F32.
     """
     write_quantized(folder / "quantized", case, model, **options)  # type: ignore[arg-type]
     write_quantized(folder / "plain", case, model, plain=True, **options)  # type: ignore[arg-type]
@@ -69,11 +69,11 @@ def check(folder: Path, case: Case, model: str = "llama", **options: object) -> 
 
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_are_those_of_the_library(tmp_path: Path, name: str) -> None:
-    """And logits those of a model with the same numbers in F32."""
+    """The logits are those of a model with the same numbers in F32."""
     case = CASES[name]
     assert check(tmp_path, case) == {case.kept or DTYPES[case.library_dtype]}
     expected, found = logits(tmp_path / "plain.gguf"), logits(tmp_path / "quantized")
-    # Products with matrices in few bits round the other side to 8 bits, BF16 is less than F32.
+    # Products with quantized matrices round activations to 8 bits, and BF16 is less precise than F32.
     assert np.median(np.abs(found - expected)) <= 0.02 * np.abs(expected).max()
     convert(tmp_path / "quantized", tmp_path / "quantized.gguf")
     assert np.array_equal(logits(tmp_path / "quantized.gguf"), found)
@@ -84,20 +84,20 @@ def test_numbers_are_those_of_the_library(tmp_path: Path, name: str) -> None:
     [
         ("gptq", "qwen3moe", {"q4_0"}),
         ("ct-int4-zeros", "qwen2", {"q5_0"}),
-        # Products of experts have no number of their own that they could be multiplied by.
+        # Products of experts cannot be multiplied by a factor.
         ("ct-nvfp4", "qwen3moe", {"nvfp4", "bf16"}),
         ("bnb-nf4", "phi3", {"bf16"}),
         ("awq", "phi3", {"q5_0"}),
     ],
 )
-def test_architectures_do_not_know(tmp_path: Path, name: str, model: str, dtypes: set[str]) -> None:
-    """Experts are stacked, fused matrices are one, whatever they are stored in."""
+def test_architectures_do_not_see_quantization(tmp_path: Path, name: str, model: str, dtypes: set[str]) -> None:
+    """Experts are stacked and matrices are fused as usual."""
     assert check(tmp_path, CASES[name], model, sizes={}) == dtypes
     expected, found = logits(tmp_path / "plain.gguf"), logits(tmp_path / "quantized")
     assert np.median(np.abs(found - expected)) <= 0.05 * np.abs(expected).max()
 
 
-def test_the_log_and_the_file_tell_what_became_of_it(
+def test_log_and_file_describe_the_conversion(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_quantized(tmp_path / "a", CASES["gptq-act-order"])
@@ -113,8 +113,8 @@ def test_the_log_and_the_file_tell_what_became_of_it(
     assert re.fullmatch(r"gptq, 14 matrices: 14 kept exactly as q4_0; \d+ bytes became 41472", fate)
 
 
-def test_quantizing_on(tmp_path: Path) -> None:
-    """What is quantized in the file is so for ``quire quantize`` as well."""
+def test_quantize_treats_kept_matrices_as_quantized(tmp_path: Path) -> None:
+    """``quire quantize`` rejects a matrix that is quantized in the file."""
     write_quantized(tmp_path / "a", CASES["gptq"], dtype="float32")
     write_quantized(tmp_path / "b", CASES["fp8-blocks"], dtype="float32")
     with CheckpointReader(tmp_path / "a", tmp_path, "f32") as reader:
@@ -128,8 +128,8 @@ def test_quantizing_on(tmp_path: Path) -> None:
         assert np.array_equal(logits(tmp_path / "q8.gguf"), llm.logits(IDS))
 
 
-def test_a_bias_of_zeros_is_none(tmp_path: Path) -> None:
-    """AutoGPTQ writes such for layers without."""
+def test_biases_of_zeros_are_ignored(tmp_path: Path) -> None:
+    """AutoGPTQ writes them for layers without biases."""
 
     def with_bias(value: float) -> Callable[[dict[str, Tensor]], None]:
         def change(tensors: dict[str, Tensor]) -> None:
@@ -144,7 +144,7 @@ def test_a_bias_of_zeros_is_none(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     (tmp_path / "b" / "config.json").write_text(
         json.dumps({**config, "mlp_bias": True})
-    )  # else denied, as in transformers
+    )  # otherwise the bias is excluded, as in transformers
     convert(tmp_path / "b", tmp_path / "b.gguf")
     assert (GGUFReader(tmp_path / "b.gguf").tensor("blk.0.ffn_up.bias").numpy() == 1).all()
 

@@ -1,4 +1,4 @@
-"""Quantized checkpoints that are broken, lie, or are not understood: each is refused by name."""
+"""Quantized checkpoints that are broken, inconsistent or unknown: each is rejected by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without(part: str) -> Change:
 
 
 def put(part: str, dtype: str, values: object, kind: str) -> Change:
-    """Another tensor in the place of one."""
+    """Replace a tensor."""
 
     def change(tensors: dict[str, Tensor]) -> None:
         tensors[f"{UP}.{part}"] = dtype, np.array(values, kind)
@@ -40,7 +40,7 @@ def text(part: str, words: str) -> Change:
 
 STATE = "weight.quant_state.bitsandbytes__nf4"
 NEW = '{"quant_type": "nf4", "blocksize": %s, "dtype": "bfloat16", "shape": %s}'
-# A case, what its tensors have otherwise, and what the error says.
+# A case, the change of its tensors, and a pattern of the error.
 TENSORS: dict[str, tuple[str, Change, str]] = {
     "no qzeros": ("gptq", without("qzeros"), "up_proj.qzeros"),
     "no scales": ("gptq", without("scales"), "up_proj.scales"),
@@ -84,7 +84,7 @@ TENSORS: dict[str, tuple[str, Change, str]] = {
     "hqq codes as floats": ("hqq", put("view_as_float", "U8", 1, "u1"), "view_as_float'"),
 }  # fmt: skip
 ONE = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
-# A case, fields of quantization_config, and what the error says.
+# A case, fields of quantization_config, and a pattern of the error.
 FIELDS: dict[str, tuple[str, dict[str, object], type[QuireError], str]] = {
     "method": ("gptq", {"quant_method": "aqlm"}, UnsupportedError, "'quant_method' of 'quantization_config'.*'aqlm'"),
     "no method": ("gptq", {"quant_method": None}, UnsupportedError, "quant_method"),
@@ -117,7 +117,7 @@ FIELDS: dict[str, tuple[str, dict[str, object], type[QuireError], str]] = {
     "sparse": ("ct-int4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, UnsupportedError, "sparsity_config"),
     "ignored": ("ct-int4", {"ignore": ["re:.*up_proj"]}, LoadError, "up_proj"),
     "no expression": ("ct-int4", {"ignore": ["re:("]}, LoadError, "missing"),
-    # Python's own matching takes 2^31 steps and more for these.
+    # Python's re would take 2^31 steps and more for these.
     "slow": ("ct-int4", {"ignore": [r"re:(?:[a-z]+[.\d_]*)+\1"]}, LoadError, "group reference"),
     "slow but right": ("ct-int4", {"ignore": [r"re:(?:(?:[a-z]+[.\d_]*)+)+X", r"re:(?:(?:[a-z]+[.\d_]*)+)+j$"]}, LoadError,
                        "is quantized although"),
@@ -127,7 +127,7 @@ FIELDS: dict[str, tuple[str, dict[str, object], type[QuireError], str]] = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
+def test_tensors_that_do_not_fit_are_rejected(tmp_path: Path, name: str) -> None:
     case, change, words = TENSORS[name]
     write_quantized(tmp_path / "a", CASES[case], change=change)
     with pytest.raises((LoadError, UnsupportedError), match=words):
@@ -136,7 +136,7 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_fields_that_change_the_answer_are_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_fields_that_change_the_answer_are_rejected_by_name(tmp_path: Path, name: str) -> None:
     case, fields, kind, words = FIELDS[name]
     write_quantized(tmp_path / "a", CASES[case], **fields)  # type: ignore[arg-type]
     with pytest.raises(kind, match=words):
@@ -144,8 +144,8 @@ def test_fields_that_change_the_answer_are_refused_by_name(tmp_path: Path, name:
     assert not (tmp_path / "x.gguf").exists()
 
 
-def test_modules_may_be_excepted(tmp_path: Path) -> None:
-    """Those that a list names are plain, and others may have settings of their own."""
+def test_modules_may_be_excluded(tmp_path: Path) -> None:
+    """Listed modules are not quantized, and others may have different settings."""
     case = CASES["ct-int4"]
     (group,) = case.config["config_groups"].values()  # type: ignore[attr-defined]
     groups = {"first": {**group, "targets": ["Linear"]}, "named": {**group, "targets": ["re:.*down_proj$"],
@@ -163,7 +163,7 @@ def test_modules_may_be_excepted(tmp_path: Path) -> None:
     convert(tmp_path / "a", tmp_path / "x.gguf")
 
 
-def test_layers_that_store_the_other_way_round_are_refused(tmp_path: Path) -> None:
+def test_layers_that_store_transposed_matrices_are_rejected(tmp_path: Path) -> None:
     case = CASES["bnb-int8"]
 
     def change(tensors: dict[str, Tensor]) -> None:
@@ -178,8 +178,8 @@ def test_layers_that_store_the_other_way_round_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_damage_does_more_than_an_error(tmp_path: Path, name: str) -> None:
-    """Each tensor of a module is left out, cut, flat, of another type, or of other bits."""
+def test_damage_causes_only_errors(tmp_path: Path, name: str) -> None:
+    """Each tensor of a module is left out, shortened, flattened, or given another type or other bits."""
     case, rng = CASES[name], np.random.default_rng(7)
     parts, _ = case.encoded(rng, (64, 128))
     damages: list[Callable[[Tensor], Tensor | None]] = [
@@ -210,7 +210,7 @@ def test_no_damage_does_more_than_an_error(tmp_path: Path, name: str) -> None:
                 continue
 
 
-def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected(tmp_path: Path) -> None:
     assert is_quantized(f"{UP}.weight")
     write_quantized(tmp_path / "a", CASES["gptq"])
     path = tmp_path / "a" / "model.safetensors"

@@ -1,6 +1,6 @@
-"""What support/quantized_checkpoints.py says that matrices stand for, beside the libraries themselves.
+"""Compare the encoders of support/quantized_checkpoints.py with the formats' own libraries.
 
-Where one is not installed, its test is left out: pip install compressed-tensors bitsandbytes gptqmodel hqq
+Tests of missing libraries are skipped: pip install compressed-tensors bitsandbytes gptqmodel hqq
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fp8(case: Case, parts: dict[str, Any]) -> Any:
     (scale,) = (parts[name] for name in ("weight_scale_inv", "weight_scale") if name in parts)
     weight = parts["weight"]
     if "weight_block_size" in case.config and (size := case.config["weight_block_size"]) and scale.ndim == 2:
-        # Blocks that are cut at the end: the library takes whole ones.
+        # The library needs whole blocks, so the last ones are padded.
         rows, columns = (-n % block for n, block in zip(weight.shape, size, strict=True))  # type: ignore[call-overload]
         weight = torch.nn.functional.pad(weight.view(torch.uint8), (0, columns, 0, rows)).view(torch.float8_e4m3fn)
     out = module.Fp8Dequantize(None)._dequantize_one(
@@ -49,7 +49,7 @@ def compressed_tensors(case: Case, parts: dict[str, Any]) -> Any:
     )
     scheme = quantization.QuantizationScheme(targets=["Linear"], weights=weights)
     if "weight_g_idx" in parts:
-        pytest.skip("the library has no order of columns any more")
+        pytest.skip("the library no longer supports column order")
     compressor = compressors.BaseCompressor.get_value_from_registry(case.config["format"])
     return compressor.decompress(parts, scheme)["weight"]
 

@@ -1,4 +1,4 @@
-"""pydantic-ai, LlamaIndex and llm, with tools: ``python check_agents.py http://127.0.0.1:PORT``."""
+"""Check pydantic-ai, LlamaIndex and llm, with tools: ``python check_agents.py http://127.0.0.1:PORT``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_llama_index() -> None:
 
 
 def check_llm() -> None:
-    """``llm`` as people type it: ``llm -T``, with a model that a file tells it of."""
+    """Check the command ``llm -T``, with a model from llm's configuration file."""
     checks = Checks()
     with tempfile.TemporaryDirectory() as folder:
         models = [

@@ -1,4 +1,4 @@
-"""Anthropic's client: ``python check_anthropic.py http://127.0.0.1:PORT``."""
+"""Check Anthropic's client: ``python check_anthropic.py http://127.0.0.1:PORT``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Claude Code and Codex, from their npm packages: ``python check_coding_agents.py NODE_MODULES``.
+"""Check Claude Code and Codex, from their npm packages: ``python check_coding_agents.py NODE_MODULES``.
 
-Each does two things.  Against a server of the package's model, which is too small to use tools, a question is asked and an
-answer printed.  Against a server whose model is a script (tests/support/tool_loop_server.py) a file is read: the program runs
-the tool that the model calls, sends the result back, and prints what is said of it.  No request may be refused.
+Each program runs twice.  With a server of the package's model, which is too small to use tools, it prints the answer to
+a question.  With a server whose model is a script (tests/support/tool_loop_server.py), it reads a file: it runs the
+tool that the model calls, sends the result back, and prints the answer.  The server may not refuse any request.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BIN = Path(sys.argv[1]).resolve() / ".bin"
 SUPPORT = Path(__file__).resolve().parent.parent / "support"
 QUESTION = str(CAPITAL[0]["content"])
 PATIENCE_S = 300
-# Codex' own prompt and tools are eleven thousand of the small model's tokens.
+# Codex's prompt and tools take eleven thousand tokens of the small model.
 QUIRE = [sys.executable, "-m", "quire", "serve", "--port", "0", "-c", "16384"]
 
 
 @contextmanager
 def server(folder: Path, command: list[str]) -> Iterator[tuple[str, Path]]:
-    """A server's address and log until the block ends."""
+    """Run a server until the block ends; yield its address and log."""
     log = folder / "server.log"
     path = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as file:
@@ -43,7 +43,7 @@ def server(folder: Path, command: list[str]) -> Iterator[tuple[str, Path]]:
                 break
             time.sleep(0.1)
         else:
-            sys.exit(f"the server did not say its address: {log.read_text(encoding='utf-8')}")
+            sys.exit(f"the server did not print its address: {log.read_text(encoding='utf-8')}")
         yield found[1], log
     finally:
         process.terminate()
@@ -51,7 +51,7 @@ def server(folder: Path, command: list[str]) -> Iterator[tuple[str, Path]]:
 
 
 def statuses(log: Path) -> list[int]:
-    """The status of each request that the server answered, from its log."""
+    """Return the status of each request that the server answered, from its log."""
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     return [line["status"] for line in lines]
 
@@ -72,12 +72,12 @@ def run(folder: Path, command: list[str], more: dict[str, str]) -> str:
         timeout=PATIENCE_S,
     )
     if done.returncode:
-        sys.exit(f"{command[0]} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        sys.exit(f"{command[0]} exited with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
 def claude(folder: Path, url: str, question: str, *arguments: str) -> Any:
-    """The result of Claude Code."""
+    """Run Claude Code and return its result."""
     more = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": "unused", "ANTHROPIC_MODEL": "local"}
     more |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
     command = [str(BIN / "claude"), "-p", question, "--output-format", "json", *arguments]
@@ -85,7 +85,7 @@ def claude(folder: Path, url: str, question: str, *arguments: str) -> Any:
 
 
 def codex(folder: Path, url: str, question: str) -> str:
-    """The last message of Codex."""
+    """Run Codex and return its last message."""
     provider = {"name": "Quire", "base_url": f"{url}/v1", "wire_api": "responses", "env_key": "QUIRE_KEY"}
     settings = {"model": "local", "model_provider": "quire", "model_providers.quire": provider}
     shown = [f"-c{name}={toml(value)}" for name, value in settings.items()]
@@ -96,7 +96,7 @@ def codex(folder: Path, url: str, question: str) -> str:
 
 
 def toml(value: Any) -> str:
-    """A value as Codex takes it on its command line."""
+    """Format a value for Codex's command line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {toml(item)}" for name, item in value.items()) + "}"
     return json.dumps(value)
@@ -112,7 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with server(folder, QUIRE) as (url, log):
-            # As little as it can be told to say: all of it is 34 thousand tokens of this model.
+            # Its shortest prompt, as the full one takes 34 thousand tokens of this model.
             few = ["--bare", "--system-prompt", "Be brief.", "--tools", "Read"]
             check(checks, "Claude Code", claude(folder, url, QUESTION, *few)["result"], log)
         with server(folder, QUIRE) as (url, log):

@@ -1,4 +1,4 @@
-"""litellm, langchain-openai and instructor: ``python check_frameworks.py http://127.0.0.1:PORT``."""
+"""Check litellm, langchain-openai and instructor: ``python check_frameworks.py http://127.0.0.1:PORT``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from typing import Any, Literal
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would be fetched otherwise
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it would be downloaded
 
 import instructor
 import litellm

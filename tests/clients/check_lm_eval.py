@@ -1,7 +1,7 @@
-"""lm-eval's ``local-completions`` on a task made for the purpose: ``python check_lm_eval.py http://127.0.0.1:PORT FOLDER``.
+"""Check lm-eval's ``local-completions`` on a made-up task: ``python check_lm_eval.py http://127.0.0.1:PORT FOLDER``.
 
-FOLDER: the checkpoint of the model that the server has, for its tokenizer.  Nothing is fetched.  Says what is absent, and
-checks nothing then.
+FOLDER is the checkpoint of the server's model, for its tokenizer.  Nothing is downloaded.  If something is missing, the
+script names it and checks nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from checks import MODEL, Checks, finish
 
 URL, FOLDER = sys.argv[1], sys.argv[2]
 if not Path(FOLDER).is_dir():
-    print(f"lm-eval: skipped, as {FOLDER} is absent")
+    print(f"lm-eval: skipped, as {FOLDER} is missing")
     sys.exit()
 try:
     import requests
@@ -29,7 +29,7 @@ try:
     from lm_eval.tasks import TaskManager
     from transformers import AutoTokenizer
 except ImportError as error:
-    print(f"lm-eval: skipped, as {error.name} is absent")
+    print(f"lm-eval: skipped, as {error.name} is not installed")
     sys.exit()
 _NAMES = ("Olga", "Paul", "Nils", "Stella", "Juan", "Anna")
 _THINGS = ("hat", "stone", "key", "lamp", "kite", "basket")
@@ -59,7 +59,7 @@ metric_list:
 
 
 def documents(n: int) -> list[dict[str, object]]:
-    """Where did somebody put something?  The text says it."""
+    """Return questions about where somebody put something, which the text answers."""
     source, made = random.Random(9), []
     for _ in range(n):
         name, thing, places = source.choice(_NAMES), source.choice(_THINGS), source.sample(_PLACES, 3)
@@ -72,7 +72,7 @@ def documents(n: int) -> list[dict[str, object]]:
 
 
 def log_prob(tokenizer: object, context: str, choice: str) -> tuple[float, bool]:
-    """Of a choice, by one request that lm-eval has no part in; and whether it is the likeliest."""
+    """Return a choice's log-probability from a direct request, and whether it is the likeliest."""
     whole = tokenizer.encode(context + choice, add_special_tokens=False)  # type: ignore[attr-defined]
     n_context = len(tokenizer.encode(context, add_special_tokens=False))  # type: ignore[attr-defined]
     body = {"model": MODEL, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
@@ -104,7 +104,7 @@ def main() -> None:
         doc = sample["doc"]
         expected = [log_prob(tokenizer, doc["question"], choice) for choice in doc["choices"]]
         for (own, greedy), ((its, its_greedy),) in zip(expected, sample["resps"], strict=True):
-            checks.true(f"log-probability {its} must be {own}", abs(float(its) - own) < 1e-3)
+            checks.true(f"log-probability {its}, expected {own}", abs(float(its) - own) < 1e-3)
             checks.equal("greedy", str(its_greedy) == "True", greedy)
         n_right += max(range(3), key=lambda i: expected[i][0]) == doc["answer"]
     checks.equal("accuracy", round(results["acc,none"] * len(docs)), n_right)

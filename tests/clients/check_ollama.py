@@ -1,4 +1,4 @@
-"""Ollama's client: ``python check_ollama.py http://127.0.0.1:PORT``."""
+"""Check Ollama's client: ``python check_ollama.py http://127.0.0.1:PORT``."""
 
 from __future__ import annotations
 

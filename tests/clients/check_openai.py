@@ -1,4 +1,4 @@
-"""OpenAI's client: ``python check_openai.py http://127.0.0.1:PORT``."""
+"""Check OpenAI's client: ``python check_openai.py http://127.0.0.1:PORT``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
 
 
 def embeddings() -> None:
-    made: Any = client.embeddings.create(model=MODEL, input=["a", "b"])  # which asks for base64 by itself
+    made: Any = client.embeddings.create(model=MODEL, input=["a", "b"])  # requests base64 by default
     floats: Any = client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format="float")
     checks.equal("index", [item.index for item in made.data], [0, 1])
     for ours, theirs in zip(made.data, floats.data, strict=True):

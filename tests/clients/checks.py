@@ -1,4 +1,7 @@
-"""Counted checks for scripts that use a real client: each script prints how many held, and fails with the first."""
+"""Counted checks for scripts that use a real client.
+
+A script prints their number, and fails at the first that fails.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ MODEL = "tiny-chat"
 
 
 class Checks:
-    """Counts what held."""
+    """Counts checks that passed."""
 
     def __init__(self) -> None:
         self.n = 0
 
     def equal(self, what: str, found: Any, expected: Any) -> None:
-        self.true(f"{what}: {found!r} must be {expected!r}", found == expected)
+        self.true(f"{what}: {found!r}, expected {expected!r}", found == expected)
 
     def true(self, what: str, holds: Any) -> None:
         if not holds:
@@ -33,17 +36,17 @@ class Checks:
         self.n += 1
 
     def raises(self, what: str, kind: type[BaseException], do: Callable[[], Any]) -> Any:
-        """The error, for more checks of it."""
+        """Check that a call raises an error, and return it for further checks."""
         try:
             do()
         except kind as error:
             self.n += 1
             return error
-        sys.exit(f"check {self.n + 1} failed: {what} must raise {kind.__name__}")
+        sys.exit(f"check {self.n + 1} failed: {what}: no {kind.__name__} was raised")
 
 
 def finish(checks: Checks, client: str, least: int) -> None:
-    """Say how many held; fail where there were fewer than there should be."""
+    """Print the number of checks; fail if there are fewer than expected."""
     if checks.n < least:
-        sys.exit(f"{client}: {checks.n} checks, {least} are expected")
-    print(f"{client}: {checks.n} checks hold")
+        sys.exit(f"{client}: {checks.n} checks, expected {least}")
+    print(f"{client}: {checks.n} checks passed")

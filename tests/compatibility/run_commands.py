@@ -1,4 +1,4 @@
-"""Runs command lines one after another, as a user would: reads them from standard input, and writes what came of them."""
+"""Run command lines from standard input one after another, as a user would, and print their outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.cli.main import main
 
 @contextlib.contextmanager
 def taken(stream: IO[str]) -> Iterator[IO[bytes]]:
-    """What goes to the descriptor of a stream, as some of it is written by who remembers the stream."""
+    """Capture a stream's file descriptor, since some output is written to the original stream."""
     number = stream.fileno()
     before = os.dup(number)
     with tempfile.TemporaryFile() as file:
@@ -29,7 +29,7 @@ def taken(stream: IO[str]) -> Iterator[IO[bytes]]:
 
 
 def outcome(words: list[str]) -> dict[str, object]:
-    """Exit code and what was written."""
+    """Run a command; return its exit code and output."""
     shown = []
     with taken(sys.stdout) as out, taken(sys.stderr) as err:
         code = main(words)

@@ -1,7 +1,7 @@
-"""Every row of cases.toml: what people type, send and write who come from other programs.
+"""Try every row of cases.toml: what users of other programs type, send and write.
 
-Oracles: our own options for others' names of them; the package's model in this process for answers; what the programs'
-own documentation promises, which the rows spell out.
+Oracles: Quire's own options for other programs' names; the package's model in this process for answers; and the
+programs' documentation, which the rows repeat.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ TIMINGS = {
 TINY = packaged_model().read_bytes()
 FAKE = b"GGUF" + bytes(5000)
 REPOSITORIES = {
-    "org/tiny-GGUF": {"README.md": b"hello", "tiny-BF16.gguf": FAKE, "tiny-Q8_0.gguf": TINY, "mmproj-Q4_K_M.gguf": FAKE},
-    "org/second-GGUF": {"second-Q8_0.gguf": TINY},
-    "org/split-GGUF": {
+    "org/tiny-GGUF": {"README.md": b"hello", "tiny-BF16.gguf": FAKE, "tiny-Q8_0.gguf": TINY, "mmproj-Q4_K_M.gguf":
+    FAKE}, "org/second-GGUF": {"second-Q8_0.gguf": TINY}, "org/split-GGUF": {
         "Q4_K_M/split-Q4_K_M-00001-of-00002.gguf": FAKE, "Q4_K_M/split-Q4_K_M-00002-of-00002.gguf": FAKE + b"2",
     },
     "org/checkpoint": {
@@ -73,7 +72,7 @@ pytestmark = pytest.mark.python_only
 
 
 def each(*kinds: str) -> Any:
-    """Every row of these kinds is a test of its own; its cells come without the origin."""
+    """Parametrize a test by the rows of these kinds, without the column of the origin."""
     rows = [(table.kind, row) for table in CASES.tables if table.kind in kinds for row in table.rows]
     return pytest.mark.parametrize(
         "row",
@@ -90,7 +89,7 @@ def _id(row: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Typed:
-    """A line in a shell: ``words`` behind quire's name."""
+    """A command line: ``words`` after quire's name."""
 
     words: list[str]
     variables: dict[str, str]
@@ -110,7 +109,7 @@ class Typed:
         return Typed(words, variables, stdin)
 
     def values(self) -> dict[str, Any]:
-        """Of the command's parameters, as its function would get them, those of defaults left out."""
+        """Return the command's parameters as its function would get them, without defaults."""
         command = COMMANDS[self.words[0]]
         with command.make_context(command.name, self.words[1:]) as context:
             usual = click.core.ParameterSource.DEFAULT
@@ -119,7 +118,7 @@ class Typed:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with models: files, a folder, a blob without a suffix; and texts.  Nobody writes there."""
+    """A read-only folder with texts and with models: files, a folder, and a blob without a suffix."""
     made = tmp_path_factory.mktemp("home")
     for name in ("m.gguf", "sha256-12ab", "my model.gguf"):
         (made / name).write_bytes(b"GGUF" + bytes(20))
@@ -142,7 +141,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, as home and working folder of a user without variables of others."""
+    """``home`` as home and working folder, without other programs' variables."""
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
@@ -204,7 +203,7 @@ PRINTS = [row for table in CASES.tables if table.kind == "prints" for row in tab
 
 
 def run_together(rows: list[list[str]], folder: Path, variables: dict[str, str]) -> list[dict[str, Any]]:
-    """Lines, one after another, in a process of their own: exit codes and what they write."""
+    """Run lines one after another in their own process; return exit codes and outputs."""
     lines = json.dumps(
         [[re.sub(r"\$([A-Z_]+)", lambda f: variables[f[1]], word) for word in Typed.of(row[1]).words] for row in rows]
     )
@@ -218,7 +217,7 @@ def run_together(rows: list[list[str]], folder: Path, variables: dict[str, str])
 
 
 def holds_of(row: list[str], outcome: dict[str, Any], **more: Any) -> None:
-    """Whether it does, what a row says of an outcome."""
+    """Check a row's condition on an outcome."""
     holds, err = row[2], outcome["err"]
     assert outcome["code"] == 0 or "code" in holds, (row[1], outcome)
 
@@ -241,7 +240,7 @@ def test_what_a_line_prints(printed: list[dict[str, Any]], llm: LLM, number: int
     holds_of(PRINTS[number], printed[number], llm=llm, is_cpu=is_cpu)
 
 
-# A home of its own, and a hub
+# With a separate home and a hub
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +252,7 @@ def hub() -> Iterator[LocalHub]:
 
 
 def at_home(home: Path, hub: LocalHub | None) -> dict[str, str]:
-    """Variables of a user whose home this is."""
+    """Return the environment variables of a user with this home."""
     kept = {name: value for name, value in environment().items() if not name.startswith(FOREIGN)}
     found = {**kept, "HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return found if hub is None else {**found, "HF_ENDPOINT": hub.address}
@@ -268,7 +267,7 @@ def test_models_are_fetched_listed_named_and_deleted(hub: LocalHub, tmp_path: Pa
     rows = session_rows(is_sent=False)
     for row, outcome in zip(rows, run_together(rows, tmp_path, at_home(tmp_path, hub)), strict=True):
         holds_of(row, outcome)
-    # What is here is not asked for again.
+    # Models on this machine are not downloaded again.
     asked = [path for method, path, _ in hub.asked if method == "GET"]
     assert sum(path.endswith("/tiny-Q8_0.gguf") for path in asked) == 1
 
@@ -278,7 +277,7 @@ def test_models_are_fetched_listed_named_and_deleted(hub: LocalHub, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of the package's model that may fetch others from the hub, if huggingface_hub is there."""
+    """A server of the package's model that may download others from the hub, if huggingface_hub is installed."""
     home = tmp_path_factory.mktemp("home")
     model = home / "tiny-chat.gguf"
     model.symlink_to(packaged_model())
@@ -297,7 +296,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @dataclass(frozen=True)
 class Sent:
-    """A request of a row, with all its fields."""
+    """A row's request with all its fields."""
 
     method: str
     path: str
@@ -316,7 +315,7 @@ class Sent:
 
 
 def told(response: httpx.Response) -> dict[str, Any]:
-    """What a row may ask of an answer."""
+    """Return the names that a row's condition may use."""
     kind = response.headers.get("content-type", "")
     found: dict[str, Any] = {"status": response.status_code, "headers": response.headers, "text": response.text}
     if "ndjson" in kind:
@@ -336,7 +335,7 @@ def told(response: httpx.Response) -> dict[str, Any]:
 
 @dataclass
 class Asking:
-    """Sends rows to the server; what they name beside the answer."""
+    """Sends rows' requests to the server, and provides further names for their conditions."""
 
     client: httpx.Client
     names: dict[str, Any]
@@ -432,7 +431,7 @@ def test_models_are_fetched_named_asked_and_deleted_by_requests(hub: LocalHub, a
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the scripts' models are the package's."""
+    """A folder where the model files that scripts open are the package's model."""
     root = tmp_path_factory.mktemp("scripts")
     for name in ("models/7B/llama-model.gguf", "tiny-chat.gguf"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -442,7 +441,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opened(scripts: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """What each origin's scripts have after they begin."""
+    """The variables of each origin's scripts after their common beginning."""
     found: dict[str, dict[str, Any]] = {}
     yield found
     for names in found.values():
@@ -463,7 +462,7 @@ def test_a_script_runs(
         exec(CASES.programs[origin], opened[origin])
     usual = opened[origin]["llm"]
     if origin == "llama-cpp-python":
-        usual.set_seed(7)  # of scripts that draw by chance: any answer of theirs would do, but the same each time
+        usual.set_seed(7)  # makes scripts that sample reproducible
     names = dict(opened[origin])
     exec(CASES.filled(program), names)
     try:
@@ -474,7 +473,7 @@ def test_a_script_runs(
 
 
 def test_whole_scripts_run(scripts: Path) -> None:
-    """As they stand, in a process of their own: what the others leave out of theirs."""
+    """Run complete scripts in their own process; the other tests share one."""
     firsts = {origin: next(row for row in SCRIPTS if row[0] == origin) for origin in CASES.programs}
     text = "\n".join(
         f"{CASES.programs[origin]}\n{CASES.filled(program)}\nassert {CASES.filled(holds)}\nllm.close()"

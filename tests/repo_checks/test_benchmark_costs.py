@@ -1,4 +1,4 @@
-"""What benchmarks take for the least cost of a model's work, on the package's model, whose shape its makers state."""
+"""The benchmarks' least cost of work, for the package's model, whose shape its training code states."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_matrices_are_all_parameters_but_the_norms(costs: Costs) -> None:
     norms = N_LAYER * (2 * HIDDEN + 2 * HEAD_DIM) + HIDDEN
     assert costs.n_elements == N_PARAMETERS - norms
     assert costs.n_head_elements == N_VOCAB * HIDDEN
-    assert costs.weight_bytes == costs.n_elements * 34 // 32  # Q8_0: 32 bytes and a scale of 2
+    assert costs.weight_bytes == costs.n_elements * 34 // 32  # Q8_0: 32 bytes of codes and a scale of 2 bytes
 
 
 def test_a_step_reads_the_weights_once_and_every_context(costs: Costs) -> None:
-    token = 2 * N_LAYER * N_KV_HEAD * HEAD_DIM * 2  # of keys and values, 2 bytes each
+    token = 2 * N_LAYER * N_KV_HEAD * HEAD_DIM * 2  # keys and values, 2 bytes each
     assert costs.bytes_of_step(Work(1024, 0, 8)) == costs.weight_bytes + 8 * 1024 * token
     assert costs.bytes_of_step(Work(1024, 16, 8, shared=True)) == costs.weight_bytes + (1024 + 8 * 8) * token
 
@@ -37,7 +37,7 @@ def test_a_step_reads_the_weights_once_and_every_context(costs: Costs) -> None:
 def test_operations_count_multiplications_and_additions(costs: Costs) -> None:
     body = 2 * (costs.n_elements - costs.n_head_elements)
     head = 2 * costs.n_head_elements
-    pair = 4 * N_LAYER * N_HEAD * HEAD_DIM  # of a query and a key: a product with the key, one with the value
+    pair = 4 * N_LAYER * N_HEAD * HEAD_DIM  # for a query and a key: a product with the key, and one with the value
     assert costs.operations_of_reading(64) == 64 * body + head + pair * 64 * 64 / 2
     assert costs.operations_of_step(Work(100, 0, 3)) == 3 * (body + head + 100 * pair)
 

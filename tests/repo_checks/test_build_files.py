@@ -1,4 +1,4 @@
-"""What the build does to ggml's sources and options: edits, own names, the architecture of ARM processors."""
+"""The build's changes to ggml: edits of sources, renamed functions, ARM architecture options."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def script(*parts: str) -> ModuleType:
     path = ROOT.joinpath(*parts)
     if not path.is_file():
-        pytest.skip(f"{path} is absent: this is not a source tree")
+        pytest.skip(f"{path} is missing: this is not a source tree")
     spec = importlib.util.spec_from_file_location(f"quire_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

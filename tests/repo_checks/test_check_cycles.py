@@ -1,4 +1,4 @@
-"""The check that no modules import each other in a circle."""
+"""The check for import cycles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMPORTS = {
 
 
 def checked(folder: Path, files: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output for a package of these files."""
+    """Return the check's exit code and output for a package of these files."""
     package = folder / "package"
     for name, text in {"__init__.py": "", **files}.items():
         path = package / name
@@ -32,7 +32,7 @@ def checked(folder: Path, files: dict[str, str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("how", IMPORTS)
-def test_a_circle_is_found_however_it_is_imported(tmp_path: Path, how: str) -> None:
+def test_every_kind_of_import_cycle_is_found(tmp_path: Path, how: str) -> None:
     files = {"first.py": IMPORTS[how], "second.py": "from .third import thing\n", "third.py": ""}
     assert checked(tmp_path, files) == (0, "")
     code, text = checked(tmp_path, {"third.py": "from . import first\n"})

@@ -1,4 +1,4 @@
-"""What ci/device_wheel packs is what the package finds: the same names, the same version."""
+"""The package finds what ci/device_wheel packs: the same names, the same version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""The site of the documentation: its checker finds what is broken, every page has its place, written pages are up to date."""
+"""The documentation site: its check finds errors, every page is in the navigation, generated pages are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ci/find_pythons.py``: the Pythons of a machine, wherever they lie.  Oracle: machines made of shell scripts."""
+"""``ci/find_pythons.py`` finds a machine's Pythons wherever they are.  Oracle: machines made of shell scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def script(path: Path, text: str) -> str:
 
 
 def python(path: Path, minor: int, *wants: str, final: bool = True, base: str | None = None) -> str:
-    """A program that answers the questions as a Python would."""
+    """Write a program that answers the questions as a Python would."""
     return script(path, f"echo '{json.dumps([[3, minor], base or str(path), wants, final])}'")
 
 

@@ -1,4 +1,4 @@
-"""Quire beside other libraries of its kind in one process, and in interpreters that it does not run in."""
+"""Quire together with similar libraries in one process, and in interpreters that it does not support."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(program: str) -> str:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_beside(name: str) -> None:
-    """Whichever is imported first; the other works before and after."""
+    """Either may be imported first, and the other works before and after."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"needs {name}")
     for program in (OTHERS[name] + ASK, ASK + OTHERS[name] + ASK):
@@ -60,9 +60,16 @@ def test_beside(name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
+<<<<<<< HEAD
         (SUB_INTERPRETER, "[quire] sub-interpreters"),
         (WITHOUT_LOCK, "[quire] Python runs without the GIL"),
+=======
+        (SUB_INTERPRETER, "sub-interpreter"),
+        (WITHOUT_LOCK, "lock"),
+>>>>>>> b13aebb1 (Reword the tests' support code, clients and checks of the repository)
     ],
 )
 def test_refused_interpreters(program: str, said: str) -> None:
-    assert run(program).startswith(said)
+    message = run(program)
+    assert message.startswith("[quire] ")
+    assert said in message

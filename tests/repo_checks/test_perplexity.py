@@ -1,4 +1,4 @@
-"""Our own kernels against ggml's stock operators, by the perplexity of a trained model on text it was not trained on."""
+"""Quire's kernels compared with ggml's operators, by the perplexity of a trained model on held-out text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_perplexity_is_that_of_stock_for_every_type(
 
 
 def agrees_with_stock(found: dict[str, float]) -> None:
-    # Its makers measured a loss of 0.41 nats a token on much more of this text; another tokenization gives above 20.
+    # Training measured a loss of 0.41 nats per token on much more of this text; another tokenization gives more than
+    # 20.
     assert 1.3 < found["stock"] < 2.5
     for isa, difference in perplexity.moved(found).items():
         assert abs(difference) < perplexity.LIMIT, (isa, found)

@@ -1,4 +1,4 @@
-"""The recipes of docs/: each runs, without a warning, and all of them are correct for a strict type checker."""
+"""The recipes of docs/: each runs without warnings, and all of them pass a strict type checker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from served import environment
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "docs" / "recipes"
 RECIPES = sorted(FOLDER.glob("*.py")) if FOLDER.is_dir() else []
-# What recipes need besides Quire; where it is absent they are skipped by name (ci/clients has it).
+# Packages that recipes need besides Quire; without them, recipes are skipped by name (ci/clients installs them).
 NEEDED = {"agent.py": ("langchain_core", "langgraph", "langgraph.checkpoint.sqlite")}
 pytestmark = pytest.mark.python_only
-# All in one process, which opens the package's model again and again: each prints what it does between two lines.
+# All recipes run in one process.  Two lines enclose the output of each.
 PROGRAM = """
 import runpy, sys
 for path in list(sys.argv[1:]):

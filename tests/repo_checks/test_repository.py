@@ -1,4 +1,4 @@
-"""The tree itself: layers, forbidden constructs, one version, links, and the examples of README and docstrings."""
+"""The repository itself: layers, forbidden constructs, one version, links, and examples in README and docstrings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
 TEMPLATE_FOLDER = "python/quire/chat/"
 SANDBOX = "python/quire/chat/sandbox.py"
-# Where other programs keep models is told by their variables; options of commands have theirs by click.
+# Variables of other programs tell where they keep models, and click reads those of options.
 ENVIRONMENT_READERS = ("python/quire/hub/", "python/quire/cli/", "python/quire/hardware/")
 ENVIRONMENT_MAKERS = {
     "Environment",
@@ -48,7 +48,7 @@ def tracked() -> list[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of a name or attribute, "" of anything else."""
+    """Return ``a.b.c`` for a name or attribute, and "" for anything else."""
     if isinstance(node, ast.Attribute):
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
@@ -56,7 +56,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def made_or_imported(node: ast.AST) -> list[str]:
-    """The last names of what a node calls, derives from or imports."""
+    """Return the last part of the names that a node calls, inherits from or imports."""
     if isinstance(node, ast.Call):
         return [dotted(node.func).rpartition(".")[2]]
     if isinstance(node, ast.ClassDef):
@@ -67,7 +67,7 @@ def made_or_imported(node: ast.AST) -> list[str]:
 
 
 def forbidden(path: str, source: str) -> Iterator[str]:
-    """What a source of the package must not do, a line each."""
+    """Yield a line for each forbidden construct in a source of the package."""
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -77,7 +77,7 @@ def forbidden(path: str, source: str) -> Iterator[str]:
         for name in names:
             top = name.partition(".")[0]
             if top in FORBIDDEN_MODULES:
-                yield f"{path}:{node.lineno}: imports {name}, which runs what a file says"
+                yield f"{path}:{node.lineno}: imports {name}, which runs code from files"
             if top == "jinja2" and not path.startswith(TEMPLATE_FOLDER):
                 yield f"{path}:{node.lineno}: imports {name}; templates belong to {TEMPLATE_FOLDER}"
         if path != SANDBOX and any(found in ENVIRONMENT_MAKERS for found in made_or_imported(node)):
@@ -215,7 +215,7 @@ def test_links_of_the_documentation(tracked: list[str]) -> None:
 
 
 def test_commands_install_this_distribution(tracked: list[str]) -> None:
-    """``quire`` on the package index is somebody else's: what we tell people to install is ``quire-llm``."""
+    """On the package index, ``quire`` belongs to somebody else: instructions must install ``quire-llm``."""
     wrong = re.compile(r"quire\[[a-z{]|pip install[^|&\n]*[ '\"]quire(?![-\w./])|quire-(cuda|vulkan|rocm|sycl)\b")
     found = []
     for path in tracked:
@@ -247,7 +247,7 @@ def test_the_documented_commands_are_those_there_are() -> None:
 
 
 def python_blocks(page: str) -> list[tuple[int, str]]:
-    """A page's Python blocks, by line; those after a line ``<!-- not run: REASON -->`` are left out."""
+    """Return a page's Python blocks with their lines, except those after a line ``<!-- not run: REASON -->``."""
     text = (ROOT / page).read_text(encoding="utf-8") if (ROOT / page).is_file() else ""
     found = []
     for match in re.finditer(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```", text, re.DOTALL):
@@ -261,9 +261,9 @@ def test_examples_of_pages(page: str, tmp_path: Path) -> None:
     blocks = python_blocks(page)
     if not blocks:
         pytest.skip(f"{page} has no Python blocks")
-    # One program, as a reader types it, in a process and a folder of its own; lines are the page's.
+    # One program, as a reader types it, in its own process and folder; line numbers are those of the page.
     program = "".join(f"exec(compile({chr(10) * (line - 1) + code!r}, {page!r}, 'exec'))\n" for line, code in blocks)
-    # The same quire as this process's, whose path may be relative to the folder that it was started in.
+    # Use the same quire as this process, whose path may be relative to its working folder.
     package = importlib.import_module("quire").__file__
     assert package is not None
     environment = {**os.environ, "PYTHONPATH": str(Path(package).resolve().parent.parent)}
@@ -287,7 +287,7 @@ def test_docstring_examples() -> None:
         try:
             module = importlib.import_module(name)
         except ImportError:
-            if name.startswith("quire.integrations."):  # its framework is absent
+            if name.startswith("quire.integrations."):  # its framework is missing
                 continue
             raise
         result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
@@ -299,7 +299,7 @@ def test_docstring_examples() -> None:
 
 
 def test_convert_stays_a_function() -> None:
-    """A module of that name would replace it in the package when a checkpoint folder is first opened."""
+    """A module named ``convert`` would replace the function when a checkpoint folder is first opened."""
     program = (
         "import quire, quire.checkpoints.conversion; import quire.engine.loading.loader; assert callable(quire.convert)"
     )

@@ -1,5 +1,4 @@
-"""What the package's libraries hold, what they must not (ggml's backend for other machines has no authentication), and
-that they find each other.
+"""The package's libraries are complete, lack ggml's RPC backend (it has no authentication), and find each other.
 
 Oracle: the names in the files themselves, and the system's loader.
 """
@@ -19,14 +18,14 @@ def test_no_library_speaks_to_other_machines() -> None:
     package = Path(quire.__file__).parent
     libraries = {path.name: path.read_bytes() for path in package.rglob("*.so*")}
     assert any(name.startswith("_native") for name in libraries)
-    # The names of ggml's functions can be seen at all, so that their absence means something.
+    # Names of ggml's functions are visible, so that the absence of one is meaningful.
     assert any(b"ggml_backend_cpu" in content for content in libraries.values())
     assert [name for name, content in libraries.items() if b"ggml_backend_rpc" in content] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_LIBRARY_PATH is for Linux's loader")
 def test_another_ggml_is_not_taken_for_ours(tmp_path: Path) -> None:
-    # Those who have llama.cpp may point LD_LIBRARY_PATH at its libraries, which goes before where ours lie.
+    # LD_LIBRARY_PATH may point to llama.cpp's libraries, and has precedence over the package's folder.
     for name in ("ggml", "ggml-base", "ggml-cpu"):
         for suffix in ("so", "so.0"):
             (tmp_path / f"lib{name}.{suffix}").write_text("another release")

@@ -1,4 +1,4 @@
-"""vendor/fetch.py on a small archive made here: what it refuses, keeps and leaves alone.  Nothing is downloaded."""
+"""vendor/fetch.py on a small archive: what it rejects, keeps and does not touch.  Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OTHER = {
 
 @pytest.fixture
 def fetch(tmp_path: Path) -> ModuleType:
-    """The script as a module whose pin file is beside the test's own copy."""
+    """Import the script from a copy, with a pin file next to it."""
     path = ROOT / "vendor" / "fetch.py"
     if not path.is_file():
-        pytest.skip("the vendor folder is absent: this is not a source tree")
+        pytest.skip("the vendor folder is missing: this is not a source tree")
     spec = importlib.util.spec_from_file_location("quire_vendor_fetch", path)
     assert spec is not None
     assert spec.loader is not None
@@ -65,7 +65,7 @@ def members() -> dict[str, bytes]:
 
 @pytest.fixture
 def offer(fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Path]]:
-    """Put an archive where `download` gets it and pin it, by its own hash or another; returns the calls' list."""
+    """Provide an archive for `download` and pin it, by its hash or another; return the list of calls."""
 
     def put(files: dict[str, bytes], sha256: str | None = None) -> list[Path]:
         archive = tmp_path / "archive.tar.gz"
@@ -117,7 +117,11 @@ def test_another_destination(fetch: ModuleType, offer: Callable[..., list[Path]]
 
 def test_a_wrong_hash_is_refused_and_leaves_nothing(fetch: ModuleType, offer: Callable[..., list[Path]]) -> None:
     offer(members(), sha256="0" * 64)
+<<<<<<< HEAD
     with pytest.raises(SystemExit, match=r"\[vendor\] .*archive\.tar\.gz: [0-9a-f]{64} instead of 0{64}"):
+=======
+    with pytest.raises(SystemExit, match=r"\[vendor\] sha256 of archive\.tar\.gz .*[0-9a-f]{64}"):
+>>>>>>> b13aebb1 (Reword the tests' support code, clients and checks of the repository)
         fetch.main([])
     assert [p.name for p in fetch.HERE.iterdir()] == ["ggml.toml"]
 

@@ -1,4 +1,4 @@
-"""Parts of transformers' models put together as models have them that transformers does not know."""
+"""Models that transformers lacks, assembled from parts of its models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Config = Mapping[str, Any]
 
 
 def layers_of_other_sizes(model: Any, config: Config) -> None:
-    """OpenELM: each layer has its numbers of heads and of units."""
+    """OpenELM: layers have different numbers of heads and units."""
     n_heads, n_kv_heads, factors = (config[name] for name in ("num_query_heads", "num_kv_heads", "ffn_multipliers"))
     width, divisor = config["model_dim"], config["ffn_dim_divisor"]
     for i, (n_head, n_kv_head, factor) in enumerate(zip(n_heads, n_kv_heads, factors, strict=True)):
@@ -28,7 +28,7 @@ def layers_of_other_sizes(model: Any, config: Config) -> None:
 
 
 def with_layer_norms(model: Any, config: Config) -> None:
-    """Jais: layer norms, scores divided by the size of a head, scales of embeddings and of logits."""
+    """Jais: layer norms, scores divided by the head size, scaled embeddings and logits."""
     width, eps = config["n_embd"], config["layer_norm_epsilon"]
     model.model.norm = torch.nn.LayerNorm(width, eps)
     for layer in model.model.layers:
@@ -43,7 +43,7 @@ def with_layer_norms(model: Any, config: Config) -> None:
 
 
 class NoAttention(torch.nn.Module):
-    """Nothing, or one product of the rows."""
+    """Nothing, or one product with the rows."""
 
     def __init__(self, width: int, is_product: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class NoMLP(torch.nn.Module):
 
 
 def layers_of_other_parts(model: Any, config: Config) -> None:
-    """DeciLM: layers with other numbers of heads and of units, or without."""
+    """DeciLM: layers with different numbers of heads and units, or without attention or MLP."""
     for i, parts in enumerate(config["block_configs"]):
         own, attention, mlp = copy.deepcopy(model.config), parts["attention"], parts["ffn"]
         group, factor = attention["n_heads_in_group"], mlp["ffn_mult"]
@@ -85,14 +85,14 @@ class GatedUnit(torch.nn.Module):
 
 
 def weights_of_chosen(scores: torch.Tensor, n_used: int, *, is_normalized: bool) -> torch.Tensor:
-    """Probabilities of experts, 0 of those that are not chosen."""
+    """Return the experts' probabilities, 0 for those that are not chosen."""
     best = torch.topk(torch.softmax(scores, -1), n_used)
     weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values)
     return weights / weights.sum(-1, keepdim=True) if is_normalized else weights
 
 
 class Experts(torch.nn.Module):
-    """Every expert computes every token (Shazeer et al. 2017), and shared ones beside them."""
+    """Experts that all compute every token (Shazeer et al. 2017), plus shared experts."""
 
     def __init__(self, width: int, config: Config, names: tuple[str, str]) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Experts(torch.nn.Module):
 
 
 def with_experts(names: tuple[str, str]) -> Callable[[Any, Config], None]:
-    """DeepSeek MoE and Ling: experts in all but the first layers; ``names``: the fields of their numbers."""
+    """DeepSeek MoE and Ling: experts in all but the first layers; ``names`` are the fields with their numbers."""
 
     def adapt(model: Any, config: Config) -> None:
         for layer in model.model.layers[config["first_k_dense_replace"] :]:
@@ -120,7 +120,7 @@ def with_experts(names: tuple[str, str]) -> Callable[[Any, Config], None]:
 
 
 def with_normalized_head(model: Any, config: Config) -> None:
-    """Ling: columns of the head have the length 1, where the configuration says so."""
+    """Ling: the head's columns have length 1 if the configuration says so."""
     with_experts(("num_experts", "num_shared_experts"))(model, config)
     if not config.get("norm_head"):
         return
@@ -130,7 +130,7 @@ def with_normalized_head(model: Any, config: Config) -> None:
 
 
 class UngatedExperts(torch.nn.Module):
-    """Nomic: without gates, and with one bias for the sum."""
+    """Nomic's experts: no gates, and one bias for the sum."""
 
     def __init__(self, width: int, n: int, n_units: int) -> None:
         super().__init__()
@@ -179,14 +179,14 @@ class GatedGELU(torch.nn.Module):
 
 
 def without_positions(model: Any, config: Config) -> None:
-    """Jina BERT: linear biases, which the mask holds, and gated units."""
+    """Jina BERT: linear biases, which are in the mask, and gated units."""
     model.embeddings.position_embeddings = NoPositions()
     for layer in model.encoder.layer:
         layer.intermediate = GatedGELU(config["hidden_size"], config["intermediate_size"])
 
 
 class Unit(torch.nn.Module):
-    """A gated unit; ``names``: of the gate, of what it multiplies, and of what comes last."""
+    """A gated unit; ``names`` are those of the gate, the up projection and the down projection."""
 
     def __init__(
         self, width: int, n: int, names: tuple[str, str, str], activation: Callable[..., torch.Tensor]
@@ -203,7 +203,7 @@ class Unit(torch.nn.Module):
 
 
 class Mixture(torch.nn.Module):
-    """Every expert computes every token; ``router``: the name of what scores them."""
+    """Experts that all compute every token; ``router`` is the name of the matrix that scores them."""
 
     def __init__(
         self, router: str, width: int, units: list[Unit], weigh: Callable[[torch.Tensor], torch.Tensor]
@@ -221,7 +221,7 @@ ARCTIC = ("w1", "w3", "w2")
 
 
 def with_experts_beside(model: Any, config: Config) -> None:
-    """Arctic: the MLP is as wide as the model, and experts read what goes into the layer."""
+    """Arctic: the MLP is as wide as the model, and experts read the layer's input."""
     width, n_used = config["hidden_size"], config["num_experts_per_tok"]
     silu = torch.nn.functional.silu
 
@@ -247,7 +247,7 @@ def with_experts_beside(model: Any, config: Config) -> None:
 
 
 def with_early_routers(model: Any, config: Config) -> None:
-    """SmallThinker: the router reads what goes into the layer."""
+    """SmallThinker: the router reads the layer's input."""
     width, n_used = config["hidden_size"], config["moe_num_active_primary_experts"]
 
     def weigh(scores: torch.Tensor) -> torch.Tensor:

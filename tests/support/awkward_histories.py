@@ -1,6 +1,6 @@
-"""Conversations as clients send them back, in every order and shape that is seen in the field.
+"""Conversations in every order and shape in which clients send them.
 
-Each text of the system, of a user or of a tool is one word, so that a prompt says whether it is there, and how often.
+Each text of the system, a user or a tool is a unique word, so that a prompt shows whether and how often it is there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RESULTS = [result(), result("resulttwo", "call00002")]
 UNLINKED = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "callone", "arguments": "{}"}}]}
 
 HISTORIES: dict[str, list[Message]] = {
-    # Messages of the system.
+    # System messages.
     "two leading": [SYSTEM, LATER, USER],
     "three leading": [SYSTEM, LATER, says("developer", "developerone"), USER],
     "at the end": [SYSTEM, USER, LATER],
@@ -83,7 +83,7 @@ HISTORIES: dict[str, list[Message]] = {
     "user of parts": [says("user", parts("userone", "usertwo")), says("assistant", parts("answerone")), says("user", parts("userthree"))],
     "empty texts": [says("user", "userone"), says("assistant", ""), says("user", "usertwo")],
     "no parts": [says("user", "userone"), says("assistant", []), AGAIN],
-    # What answers have beside their text.
+    # Fields of answers besides their text.
     "null content": [USER, says("assistant", None), AGAIN],
     "refusal": [USER, {"role": "assistant", "content": None, "refusal": "answerone"}, AGAIN],
     "refused part": [USER, says("assistant", [{"type": "refusal", "refusal": "answerone"}]), AGAIN],
@@ -171,7 +171,7 @@ TOOLS: dict[str, list[Message]] = {
 
 
 def demanded(history: list[Message]) -> list[str]:
-    """The texts that a prompt must have exactly once."""
+    """Return the texts that a prompt must contain exactly once."""
     found = []
     for message in history:
         if message["role"] == "assistant":

@@ -1,4 +1,4 @@
-"""Small templates that write calls as published models do, for formats of which no published template is at hand."""
+"""Small templates that write calls like published models, for formats without a published template here."""
 
 from __future__ import annotations
 
@@ -136,4 +136,4 @@ _CALLS: dict[str, tuple[str, str]] = {
     "bare json": ("bare_json", _OBJECT),
 }
 FORMS = {label: (name, _turns(call)) for label, (name, call) in _CALLS.items()}
-"""Label to the format's name and the template's source."""
+"""By label: the format's name and the template's source."""

@@ -1,4 +1,4 @@
-"""What the tests of every framework ask, and a form for answers."""
+"""The question of all framework tests, and a form for answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of models in each wire format, with what they mean: the forms are those of the formats' publishers."""
+"""Answers of models in each call format, as their publishers define it, with the expected messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def tool(name: str) -> dict[str, Any]:
 TOOLS = [tool("weather"), tool("clock"), tool("get-time.v2")]
 PARIS = {"city": "Paris", "days": 2}
 FULL = {"city": 'São "P"\n{}\\', "days": 2, "exact": True, "tags": [1, {"a": None}], "at": None}
-# The same as JSON text, once with escapes for what is not ASCII.
+# FULL as JSON text, with escapes for non-ASCII characters.
 FULL_JSON = '{"city": "S\\u00e3o \\"P\\"\\n{}\\\\", "days": 2, "exact": true, "tags": [1, {"a": null}], "at": null}'
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """``calls``: names with arguments as values, or as text where they must stay as they are written."""
+    """``calls`` are names with arguments as values, or as text if they must be preserved as written."""
 
     format: str
     text: str
@@ -47,7 +47,7 @@ class Transcript:
 
 
 def both(format: str, one: str, two: str, **more: Any) -> list[Transcript]:
-    """A single call with every kind of value, and content before two calls."""
+    """Return a single call with every kind of value, and content before two calls."""
     return [
         Transcript(format, one, [("weather", FULL)], **more),
         Transcript(format, two, [("weather", PARIS), ("clock", {})], "Let me see.", **more),
@@ -55,7 +55,7 @@ def both(format: str, one: str, two: str, **more: Any) -> list[Transcript]:
 
 
 def json_pair(format: str, start: str, end: str, key: str = "arguments") -> list[Transcript]:
-    """A format of single objects between marks."""
+    """Return transcripts of a format with an object per call between marks."""
     return both(
         format,
         f'{start}{{"name": "weather", "{key}": {FULL_JSON}}}{end}',
@@ -65,7 +65,7 @@ def json_pair(format: str, start: str, end: str, key: str = "arguments") -> list
 
 
 def list_pair(format: str, start: str, end: str) -> list[Transcript]:
-    """A format of lists between marks."""
+    """Return transcripts of a format with a list of calls between marks."""
     return both(
         format,
         f'{start}[{{"name": "weather", "arguments": {FULL_JSON}}}]{end}',
@@ -95,7 +95,7 @@ def glm_call(suffix: str = "", line: str = "\n") -> str:
 
 
 def invoke(prefix: str = "", says: bool = False) -> tuple[str, str]:
-    """One invocation with every kind of value, and two small ones."""
+    """Return an invocation with every kind of value, and two small ones."""
 
     def parameter(key: str, value: str, text: bool) -> str:
         mark = f' string="{str(text).lower()}"' if says else ""
@@ -120,7 +120,7 @@ M3 = "]<]minimax[>["
 
 
 def m3(tag: str, *parts: str) -> str:
-    """An argument of MiniMax M3, or a part of one."""
+    """Return an argument of MiniMax M3, or a part of one."""
     return f"{M3}<{tag}>{''.join(parts)}{M3}</{tag}>"
 
 
@@ -488,7 +488,7 @@ TRANSCRIPTS: list[Transcript] = [
     ),
 ]
 
-# Broken in one way or another: the text comes back, whole.
+# Malformed calls, whose text is returned completely as content.
 BROKEN = {
     "hermes": [
         '<tool_call>\n{"name": "weather", "arguments": {"city": Paris}}\n</tool_call>',

@@ -1,4 +1,4 @@
-"""The kernel set that tests of single kernels run, and that the bounds of their results depend on."""
+"""The kernel set that tests of single kernels use, on which the bounds of their results depend."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _stack = [KernelSet()]
 
 
 def chosen() -> KernelSet:
-    """The best of this machine, unless a fixture chose another."""
+    """Return the best set of this machine, unless a fixture chose another."""
     return _stack[-1]
 
 
 def threads_of(kernels: str) -> int:
-    """ggml's threads wait for each other without a pause: beside other jobs two take far longer than one."""
+    """Return 1 for ggml's kernels, whose threads busy-wait: next to other jobs, two take far longer than one."""
     return 1 if kernels == "stock" else 2
 
 
 @contextmanager
 def using(isa: str | None = None, *, deterministic: bool | None = None) -> Iterator[KernelSet]:
-    """Choose another; what is None stays."""
+    """Choose another set; None keeps the current value."""
     if deterministic is None:
         deterministic = chosen().is_deterministic
     _stack.append(KernelSet(isa or chosen().isa, deterministic=deterministic))

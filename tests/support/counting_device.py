@@ -1,4 +1,4 @@
-"""Two devices that compute as the CPU does and count what is asked of them: tests/native/counting_device.cpp, compiled here."""
+"""Two simulated devices that compute on the CPU and count their work; compiles tests/native/counting_device.cpp."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GGML = ROOT / "vendor" / "ggml"
 
 @dataclass(frozen=True)
 class Counts:
-    """Since the last ``reset``; the source says what each is."""
+    """Counts since the last ``reset``; the source explains each."""
 
     computes: int
     launches: int
@@ -42,10 +42,10 @@ class Counts:
 
 
 class CountingDevice:
-    """The loaded module.  Its counts are the process's: one test at a time."""
+    """The loaded module.  Its counts belong to the process, so only one test may use it at a time."""
 
     def __init__(self, module: Path) -> None:
-        devices()  # which loads the CPU's backend, which the module computes by
+        devices()  # loads the CPU backend, which the module uses
         load_backend(str(module))
         self._module = ctypes.CDLL(str(module))
         self._module.counting_launches.restype = ctypes.c_int64
@@ -63,18 +63,22 @@ class CountingDevice:
         return Counts(*numbers)
 
     def launches(self, operation: str) -> int:
-        """Of one of ggml's operations, such as ``FLASH_ATTN_EXT``."""
+        """Return the number of launches of a ggml operation, such as ``FLASH_ATTN_EXT``."""
         return int(self._module.counting_launches(operation.encode()))
 
     def arm(self, kind: str, n: int) -> None:
-        """A fault at the n-th compute from now: ``fail`` (by a status), ``exhaust`` (likewise), ``throw``, ``abort`` (as
-        ggml ends a process), ``hang``; or at the n-th ``allocation`` or ``upload``."""
+        """Cause a fault at the n-th graph from now, or at the n-th ``allocation`` or ``upload``.
+
+        Faults of graphs are ``fail`` and ``exhaust`` (by a status), ``throw``, ``abort`` (as ggml does) and ``hang``.
+        """
         self._module.counting_arm(kind.encode(), ctypes.c_int64(n))
 
     @contextmanager
     def miscomputing(self, operation: str, row: int, *, is_after: bool = False) -> Iterator[None]:
-        """One of ggml's operations is computed wrongly from that row on (the first is 0); or where a step has one row of it
-        after a step of more than ``row``."""
+        """Compute a ggml operation wrongly from ``row`` on (the first is 0).
+
+        With ``is_after``, it is wrong in a step of one row that follows a step of more than ``row`` rows.
+        """
         self._module.counting_miscompute(operation.encode(), ctypes.c_int64(row), int(is_after))
         try:
             yield
@@ -82,19 +86,19 @@ class CountingDevice:
             self._module.counting_miscompute(b"", ctypes.c_int64(0), 0)
 
     def held_bytes(self, number: int = 0) -> int:
-        """Of all buffers on the device of that number."""
+        """Return the bytes of all buffers on a device."""
         return int(self._module.counting_held(number))
 
     def n_buffers(self, number: int = 0) -> int:
         return int(self._module.counting_buffers(number))
 
     def computes(self, number: int) -> int:
-        """Graphs on the device of that number, since the last ``reset``."""
+        """Return the number of graphs that a device computed since the last ``reset``."""
         return int(self._module.counting_computes(number))
 
     @contextmanager
     def memory(self, n_bytes: int, number: int = 0) -> Iterator[None]:
-        """So many bytes are free on the device of that number, beside what it holds now; nothing more is given."""
+        """Limit a device's free memory to ``n_bytes`` beyond what it holds now."""
         self._module.counting_set_memory(number, ctypes.c_int64(self.held_bytes(number) + n_bytes))
         try:
             yield
@@ -103,7 +107,7 @@ class CountingDevice:
 
     @contextmanager
     def largest_buffer(self, n_bytes: int) -> Iterator[None]:
-        """No buffer may be larger."""
+        """Limit the size of a buffer."""
         self._module.counting_set_largest(ctypes.c_int64(n_bytes))
         try:
             yield
@@ -119,16 +123,16 @@ class CountingDevice:
             switch(0)
 
     def own_operations(self) -> AbstractContextManager[None]:
-        """The device has Quire's own operations (native/cuda), computed by the CPU."""
+        """Give the device Quire's own operations (native/cuda), computed by the CPU."""
         return self._switched_on(self._module.counting_have_own)
 
     def claiming_all(self) -> AbstractContextManager[None]:
-        """The device says of every operation that it has it, as ggml's RPC backend does."""
+        """Let the device claim to support every operation, like ggml's RPC backend."""
         return self._switched_on(self._module.counting_claim_all)
 
     @contextmanager
     def without(self, *operations: str) -> Iterator[None]:
-        """The device says that it lacks them."""
+        """Let the device report that it lacks operations."""
         for operation in operations:
             self._module.counting_refuse(operation.encode(), 1)
         try:
@@ -139,7 +143,7 @@ class CountingDevice:
 
 
 def compiler() -> str:
-    """Of C++; skips the test where there is none."""
+    """Return the C++ compiler; skip the test if there is none."""
     found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if found is None:
         pytest.skip("the test needs a C++ compiler")
@@ -147,14 +151,14 @@ def compiler() -> str:
 
 
 def compiled_device(folder: Path) -> Path:
-    """Compile the module into a folder; skips the test where there is no compiler, or no source of ggml."""
+    """Compile the module into a folder; skip the test without a compiler or without ggml's source."""
     if not (GGML / "include").is_dir():
         pytest.skip("the counting device needs ggml's headers")
     libraries = Path(quire.__file__).parent / "lib"
     module = folder / "libggml-counting.so"
     source = ROOT / "tests" / "native" / "counting_device.cpp"
     command = [compiler(), "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
-    if sys.platform == "linux":  # where our ggml has names of its own
+    if sys.platform == "linux":  # where Quire's ggml has its own function names
         names = folder / "own-names.h"
         subprocess.run([sys.executable, ROOT / "native/cmake/own_names.py", GGML, names], check=True, timeout=60)
         command += ["-include", str(names)]
@@ -168,7 +172,7 @@ def compiled_device(folder: Path) -> Path:
 
 @cache
 def counting_device() -> CountingDevice:
-    """The device in this process; skips the test as ``compiled_device`` does."""
+    """Load the device in this process; skip the test if ``compiled_device`` does."""
     folder = Path(tempfile.mkdtemp(prefix="quire-counting-"))
     try:
         return CountingDevice(compiled_device(folder))

@@ -1,4 +1,4 @@
-"""A worker for tests whose prompts may end it: run as a script, with the number of its socket."""
+"""A worker for tests that prompts can crash; run as a script, with the number of its socket."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from quire.server.worker.process import main
 
 
 class CrashingWorker(ModelWorker):
-    """Does what prompts say: ``abort``, ``kill``, ``stop`` (as SIGSTOP does), ``throw``, ``mute`` (no signs of life)."""
+    """Does what prompts say: ``abort``, ``kill``, ``stop`` (like SIGSTOP), ``throw``, ``mute`` (no heartbeats)."""
 
     def __init__(self, opened: Any, emit: Any) -> None:
         if opened.config.get("n_ctx") == 77:
             raise LoadError("[test] the model does not load")
         if opened.config.get("n_ctx") == 78:
-            raise RuntimeError("a bug of the worker")
+            raise RuntimeError("a bug in the worker")
         self._muted = threading.Event()
         super().__init__(opened, emit)
 

@@ -1,7 +1,7 @@
-"""A decoder over a made-up model, and what that model's logits are.
+"""A decoder with a fake model, and that model's logits.
 
-Oracle: the made-up model's logits are a documented hash of a sequence's tokens (native/testing/fake_executor.h), written
-out again here, so that greedy answers, log-probabilities and rows of logits are known without a cache.
+Oracle: the fake model's logits are a documented hash of a sequence's tokens (native/testing/fake_executor.h),
+implemented again here, so that greedy answers, log-probabilities and rows of logits are known without a cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ U64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Layers:
-    """Of the made-up model: (window, chunk) of those that keep rows, and whether one has a recurrent state."""
+    """The fake model's layers: (window, chunk) of those that keep rows, and whether one has a recurrent state."""
 
     groups: tuple[tuple[int, int], ...] = ((0, 0),)
     has_state: bool = False
@@ -75,7 +75,7 @@ def logits_after(tokens: Sequence[int], layers: Layers = FULL) -> np.ndarray:
 
 
 def greedy_without_eog(tokens: Sequence[int], n: int, layers: Layers = FULL) -> list[int]:
-    """``ignore_eos`` bans the end of generation."""
+    """Return the greedy answer with ``ignore_eos``, which excludes the end of generation."""
     tokens = list(tokens)
     n_prompt = len(tokens)
     for _ in range(n):
@@ -124,7 +124,7 @@ class Answer:
 
 
 class Client:
-    """A decoder and the answers it has given."""
+    """A decoder and its answers so far."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Client:
         self.watch(decoder)
 
     def watch(self, decoder: Decoder) -> None:
-        """From its first request on."""
+        """Collect a decoder's events, from its first request on."""
         self.decoder = decoder
         self.answers: dict[tuple[int, int], Answer] = {}
         self.events: list[Event] = []
@@ -173,8 +173,8 @@ class Client:
 
     def take(self, event: Event) -> None:
         answer = self.answers[event.request_id, event.choice]
-        assert answer.finish is None, "finish must be the last event of a choice"
-        assert answer.error is None, "error must be the last event of a request"
+        assert answer.finish is None, "an event of a choice after its finish"
+        assert answer.error is None, "an event of a request after its error"
         if event.kind == "delta":
             answer.token_ids += event.token_ids
             answer.text += event.text
@@ -190,7 +190,7 @@ class Client:
     def run(self, timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s
         while any(self.open.values()):
-            assert time.monotonic() < deadline, "the decoder stands still"
+            assert time.monotonic() < deadline, "the decoder makes no progress"
             self.poll(1.0)
 
     def answer(self, id_: int, choice: int = 0) -> Answer:

@@ -1,4 +1,4 @@
-"""Steps of sequences on a device, of any composition."""
+"""Steps of any composition of sequences on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTES_OF_TOKEN = 2 * 2 * N_KV_HEAD * HEAD_DIM * 4  # layers, K and V, f32
 
 
 class Sequences:
-    """An executor, and sequences that it computes in steps of any composition; block tables are scattered over the pool."""
+    """An executor, and sequences computed in steps of any composition, with block tables scattered over the pool."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Sequences:
         return len(self.tokens) - 1
 
     def step(self, n_rows: Sequence[tuple[int, int]]) -> list[Array]:
-        """So many rows of those sequences; the logits of each."""
+        """Compute the given numbers of rows of sequences; return the logits of each."""
         rows, slots, positions, begin = [], [], [], [0]
         for s, n in n_rows:
             at = range(self.done[s], self.done[s] + n)
@@ -91,7 +91,7 @@ STEPS: tuple[tuple[tuple[int, int], ...], ...] = (
 
 
 def check_steps(made: Sequences, variant: Variant) -> None:
-    """``STEPS`` of new sequences equal NumPy."""
+    """Check that ``STEPS`` of new sequences equal NumPy."""
     expected = []
     for i, n in enumerate(LENGTHS):
         made.add(tokens_of(n, i))
@@ -103,7 +103,7 @@ def check_steps(made: Sequences, variant: Variant) -> None:
 
 
 def filled(counting: CountingDevice, n_streams: int, n_tokens: int, n_blocks: int) -> Sequences:
-    """Sequences of n_tokens tokens but the last, in a dense pool."""
+    """Return sequences of n_tokens - 1 tokens in a dense pool."""
     made = Sequences(Variant(), counting, n_blocks, max_rows=128, max_sequences=128)
     made.free = list(range(n_blocks - 1, 0, -1))
     for i in range(n_streams):

@@ -1,7 +1,7 @@
-"""Tiny heads of EAGLE-3 as they are published, and what transformers' layers make of the paper's equations.
+"""Tiny EAGLE-3 heads in published form, and the paper's equations with transformers' layers.
 
-The head's layer is transformers' attention of llama with wider inputs, its MLP and its norms; the hidden states come from
-transformers' own model, by hooks before its layers and behind the last one.
+The head's layer is transformers' Llama attention with wider inputs, its MLP and its norms.  The hidden states come from
+transformers' own model, through hooks before its layers and after the last one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DTYPES = {"float32": "F32", "int64": "I64", "bool": "BOOL"}
 
 
 def head_config(name: str, **changes: object) -> dict[str, object]:
-    """Of a head for a tiny model; None leaves a field out."""
+    """Return the configuration of a head for a tiny model; None leaves a field out."""
     dim = config_of(name)["hidden_size"]
     fields: dict[str, object] = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": dim, "intermediate_size": 96,
@@ -36,7 +36,7 @@ def head_config(name: str, **changes: object) -> dict[str, object]:
 
 
 def known_tokens(n: int = N_KNOWN) -> Array:
-    """The model's token of each one of the head, in no order."""
+    """Return the model's token for each token of the head, in no particular order."""
     return np.random.default_rng(3).permutation(N_VOCAB)[:n].astype(np.int64)
 
 
@@ -68,7 +68,7 @@ def head_shapes(config: Mapping[str, object], n_states: int = 3) -> dict[str, li
 
 
 def head_tensors(config: Mapping[str, object], *, has_embedding: bool = False, n_states: int = 3) -> dict[str, Array]:
-    """Random ones, by what checkpoints call them."""
+    """Return random tensors under the names in checkpoints."""
     shapes = head_shapes(config, n_states)
     if has_embedding:
         shapes["embed_tokens.weight"] = [N_VOCAB, int(config["hidden_size"])]  # type: ignore[call-overload]
@@ -79,14 +79,14 @@ def head_tensors(config: Mapping[str, object], *, has_embedding: bool = False, n
 
 
 def maps_of(tokens: Array) -> dict[str, Array]:
-    """How checkpoints say which tokens a head knows."""
+    """Return the tensors that tell which tokens a head knows."""
     is_known = np.zeros(N_VOCAB, bool)
     is_known[tokens] = True
     return {"d2t": tokens - np.arange(len(tokens)), "t2d": is_known}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
-    """A safetensors file of several types."""
+    """Write a safetensors file with several types."""
     header: dict[str, object] = {}
     offset = 0
     for name, values in tensors.items():
@@ -105,7 +105,7 @@ def write_head(folder: Path, config: Mapping[str, object], tensors: Mapping[str,
 
 
 class HeadOracle:
-    """The model of transformers, and a head of it."""
+    """transformers' model with a head."""
 
     def __init__(self, folder: Path, name: str, config: Mapping[str, object], tensors: Mapping[str, Array]) -> None:
         import torch
@@ -139,7 +139,7 @@ class HeadOracle:
         return x * self.torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + float(self.c["rms_norm_eps"])) * self.w[name]  # type: ignore[arg-type]
 
     def states(self, ids: Sequence[int]) -> list[Any]:
-        """What goes into each layer, and what the last one leaves, before the norm: ``[tokens, dim]`` each."""
+        """Return the input of each layer and the output of the last one, before the norm: ``[tokens, dim]`` each."""
         layers, found = self.model.model.layers, []
         hooks = [
             layer.register_forward_pre_hook(lambda _, args, kw: found.append((args or [kw["hidden_states"]])[0]), with_kwargs=True)
@@ -157,7 +157,7 @@ class HeadOracle:
         return [state[0] for state in found]
 
     def features(self, ids: Sequence[int], layers: Sequence[int] = (0, 1, 2)) -> Any:
-        """What the model makes for the head: ``[tokens, dim]``."""
+        """Return the model's features for the head, ``[tokens, dim]``."""
         states = [self.states(ids)[layer] for layer in layers]
         if self.c.get("fc_norm"):
             states = [self._norm(state, f"fc_norm.{i}.weight") for i, state in enumerate(states)]
@@ -167,7 +167,7 @@ class HeadOracle:
         return together @ self.w["fc.weight"].T
 
     def predict(self, ids: Sequence[int], features: Any) -> tuple[Any, Any]:
-        """Logits after each of ``ids``, whose features are those one position before; and the head's own features."""
+        """Return the logits after each of ``ids``, given features of one position before, and the head's features."""
         torch, n = self.torch, len(ids)
         embedding = self.w.get("embed_tokens.weight", self.model.get_input_embeddings().weight)
         with torch.no_grad():
@@ -184,7 +184,7 @@ class HeadOracle:
 
 
 def write_deep(folder: Path, name: str, n_layer: int) -> Path:
-    """A checkpoint with more layers than the tiny ones have, all of random weights."""
+    """Write a checkpoint of random weights with more layers than the tiny ones."""
     shapes = {}
     for tensor, shape in shapes_of(name).items():
         if tensor.startswith("model.layers.0."):
@@ -198,10 +198,10 @@ def write_deep(folder: Path, name: str, n_layer: int) -> Path:
 
 
 def write_agreeing(target: Path, head: Path, name: str, **changes: object) -> None:
-    """A model that says little more than what follows the last token, and a head that mostly knows that.
+    """Write a model whose next token depends mostly on the last one, and a head that mostly agrees with it.
 
-    Attention of the head sees its own row alone, and gives the embedding that its model's logits are made of; beside that
-    features count little, of whichever of both they are.
+    The head's attention sees only its own row and returns the embedding from which the model computes logits.
+    Features, of the model or of the head, have little influence.
     """
     fields = {**config_of(name), "tie_word_embeddings": False}
     tensors = {tensor: weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes_of(name).items()}
@@ -235,9 +235,9 @@ def write_head_file(
     keys: Mapping[str, tuple[Any, str]] | None = None,
     tensors: Mapping[str, tuple[Array, str]] | None = None,
 ) -> Path:
-    """The head as llama.cpp's converter writes it, with the vocabulary of its model's file.
+    """Write the head like llama.cpp's converter, with the vocabulary of its model's file.
 
-    ``keys``, ``tensors``: instead of its own or beside them, with their types.
+    ``keys`` and ``tensors``, with their types, replace or extend its own.
     """
     from quire.checkpoints.conversion import CheckpointReader
     from quire.gguf import GGUFReader, GGUFWriter

@@ -1,4 +1,4 @@
-"""An engine without a model: answers from a script, remembers what it was asked."""
+"""An engine without a model that answers from a script and records its requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DESCRIBED = {"abilities": [], "file": {"size_bytes": 1, "modified_s": 0.0}}
 
 
 class FakeEngine(Streams):
-    """``answers`` are given one by one: the texts of the deltas, or a failure, or None to never answer."""
+    """``answers`` are used one by one: the texts of the deltas, a failure, or None to never answer."""
 
     def __init__(self, answers: Sequence[Sequence[str] | Failed | None] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model for tests of the command line: answers from a script, remembers what it was asked."""
+"""A model for tests of the command line that answers from a script and records its requests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class FakeTokenizer:
 
 @dataclass
 class FakeLLM:
-    """``answers`` come one by one, each as the parts that it is streamed in, texts or calls; an exception among the
-    parts is raised in its place."""
+    """``answers`` are used one by one, each as a list of streamed parts, which are texts or calls.
+
+    An exception among the parts is raised at its place.
+    """
 
     answers: list[Sequence[str | ToolCallDelta | BaseException]]
     chat_template: str | None = "a template"

@@ -1,4 +1,4 @@
-"""Models that transformers has no part of, as their papers write them: a token after another, in torch."""
+"""Models that transformers lacks completely, implemented in torch from their papers, one token at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF files byte by byte, sound or not: written by nothing but struct, from the format's specification."""
+"""Valid and invalid GGUF files, written byte by byte with struct from the format's specification."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _CODES = {
 
 
 def text(value: bytes | str, n: int | None = None) -> bytes:
-    """A string with its length, or with another length than it has."""
+    """Return a string with its length, or with a wrong length."""
     raw = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(raw) if n is None else n) + raw
 
 
 def value(kind: int, content: object) -> bytes:
-    """A typed value."""
+    """Return a typed value."""
     body = text(content) if kind == STRING else struct.pack(_CODES[kind], content)  # type: ignore[arg-type]
     return struct.pack("<I", kind) + body
 
 
 def array(kind: int, contents: list[object], n: int | None = None) -> bytes:
-    """A typed array, perhaps with a false number of elements."""
+    """Return a typed array, or one with a wrong number of elements."""
     body = b"".join(text(c) if kind == STRING else struct.pack(_CODES[kind], c) for c in contents)  # type: ignore[arg-type]
     return struct.pack("<IIQ", ARRAY, kind, len(contents) if n is None else n) + body
 
 
 @dataclass
 class Info:
-    """A tensor's entry."""
+    """The entry of a tensor."""
 
     name: bytes | str = "w"
-    dims: tuple[int, ...] = (4,)  # fastest first, as files have them
+    dims: tuple[int, ...] = (4,)  # fastest-varying first, as in files
     dtype: int = 0
     offset: int = 0
     n_dims: int | None = None
@@ -58,7 +58,7 @@ class Info:
 
 @dataclass
 class File:
-    """A whole file; every field can lie."""
+    """A whole file, of which every field can be wrong."""
 
     magic: bytes = b"GGUF"
     version: int = 3

@@ -1,4 +1,4 @@
-"""Whether a grammar allows a text, token by token through its masks, over a vocabulary of single bytes."""
+"""Check whether a grammar allows a text, with its masks token by token, for a vocabulary of single bytes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def bits(mask: np.ndarray) -> np.ndarray:
 
 
 def allows(form: StructuredOutputsParams, text: str | bytes | list[int]) -> bool:
-    """Every token is in the mask when it comes, and at the end so is the end of generation (and only there)."""
+    """Return whether each mask allows the next token, and only the last one the end of generation."""
     return allows_source(grammar_source(form), text)
 
 
 def allows_source(source: GrammarSource, text: str | bytes | list[int]) -> bool:
-    """``allows`` of a grammar."""
+    """Do what ``allows`` does, for a grammar's source."""
     matcher = compiler().compile(source).matcher()
     mask = np.zeros((N_VOCAB + 31) // 32, np.uint32)
     tokens = list(text.encode()) if isinstance(text, str) else list(text)

@@ -1,4 +1,4 @@
-"""Image processors of transformers with settings of published checkpoints, and pictures of awkward sizes."""
+"""transformers' image processors with settings of published checkpoints, and images of awkward sizes."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 
 def picture(height: int, width: int) -> np.ndarray:
-    """A smooth picture with noise, so that filters matter; of integers, so that it is the same everywhere."""
+    """Return a smooth image with noise, so that filters matter, of integers, so that it is the same everywhere."""
     rng = np.random.default_rng(height * 10_000 + width)
     rows, cols = np.mgrid[0:height, 0:width]
-    # Triangles between 0 and 120, of a period for each channel.
+    # Triangle waves between 0 and 120, with a different period per channel.
     waves = [abs((rows * (3 + channel) + cols * 2) % 240 - 120) for channel in range(3)]
     return (np.stack(waves, axis=-1) + rng.integers(0, 136, (height, width, 3))).astype(np.uint8)
 
@@ -94,7 +94,7 @@ def ours(name: str) -> ImageProcessor:
 
 
 def patches_of_image(pixels: np.ndarray, patch: int) -> np.ndarray:
-    """Patches of a convolution, written as a loop."""
+    """Return a convolution's patches, computed in a loop."""
     rows, cols = pixels.shape[1] // patch, pixels.shape[2] // patch
     return np.stack(
         [

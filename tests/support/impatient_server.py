@@ -1,4 +1,4 @@
-"""A server without a model and with little patience, for tests: run as a script; says its address on standard error."""
+"""A server for tests without a model and with short timeouts; run as a script, prints its address on standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_OF_ADDRESS = 40
 
 
 class LongAnswers(FakeEngine):
-    """Every answer is 20 MB, there at once; that of the prompt ``short`` is short, and ``never`` has none."""
+    """Each answer is 20 MB at once, except for the prompts ``short`` (a short answer) and ``never`` (no answer)."""
 
     def submit(self, work):  # type: ignore[no-untyped-def]
         scripts = {"short": ["ab"], "never": None}

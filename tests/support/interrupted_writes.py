@@ -1,8 +1,8 @@
-"""Files that are being written while the process is killed, at each step, or the disk is full.
+"""Kill writers of files at each step of writing, and run them on a full disk.
 
-``python interrupted_writes.py SOURCE.gguf IMATRIX.gguf FOLDER`` prints a JSON object: for each kind of file how many times
-its writer was killed, and what went wrong.  Each try is a process of its own, forked before there are threads.  The disk
-is a limit on the size of files: what does not fit is not written, as with ENOSPC.
+``python interrupted_writes.py SOURCE.gguf IMATRIX.gguf FOLDER`` prints a JSON object with the number of kills and the
+errors found, for each kind of file.  Each try is a separate process, forked before there are threads.  A full disk is
+simulated by a limit on file sizes, which stops writes like ENOSPC.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from quire.quantization import Importance, plan, quantize_model
 
 Job = Callable[[Path], None]
 BEFORE = b"what was there before"
-FULL = 7  # the exit code of a try that ended with CapacityError
+FULL = 7  # the exit code after a CapacityError
 MOST_KILLS = 60
 
 
 def jobs(source: Path, imatrix: Path) -> dict[str, Job]:
-    """A writer of each kind of file."""
+    """Return a writer for each kind of file."""
 
     def quantize(path: Path) -> None:
         reader = GGUFReader(source)
@@ -54,7 +54,7 @@ def jobs(source: Path, imatrix: Path) -> dict[str, Job]:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """The exit status of a process that does the work."""
+    """Do the work in a forked process; return its exit status."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -69,7 +69,7 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def killing(job: Job, path: Path, step: int) -> Callable[[], None]:
-    """The job, killed at one of the steps of writing; pieces are written in halves."""
+    """Return the job with a kill at one of the steps of writing; pieces are written in halves."""
     steps = 0
 
     def count() -> None:
@@ -109,7 +109,7 @@ def killing(job: Job, path: Path, step: int) -> Callable[[], None]:
 
 
 def tried(job: Job, folder: Path) -> dict[str, Any]:
-    """A file that is killed while it is written, with the next try as what comes after; then one on a full disk."""
+    """Kill the writer at each step, each time followed by the next try, and then write on a full disk."""
     folder.mkdir()
     path, wrong, kills = folder / "out", [], 0
     job(path)
@@ -130,7 +130,7 @@ def tried(job: Job, folder: Path) -> dict[str, Any]:
     path.write_bytes(BEFORE)
     job(path)
     if path.read_bytes() != whole or os.listdir(folder) != ["out"]:
-        wrong.append(f"after all: {os.listdir(folder)}")
+        wrong.append(f"left at the end: {os.listdir(folder)}")
     for part in (0, 10, 50, 99):
         path.write_bytes(BEFORE)
         limit = len(whole) * part // 100

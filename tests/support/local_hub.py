@@ -1,4 +1,4 @@
-"""A hub on this machine: the few endpoints that huggingface_hub uses to fetch files, and a record of what was asked."""
+"""A local hub with the few endpoints that huggingface_hub uses to download files, and a record of requests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class LocalHub:
-    """Repositories with their files.  ``cut``: paths whose next download ends after so many bytes; ``wrong``: paths
-    whose bytes are not what the hub says of them; ``gated``: repositories that ask for a token."""
+    """Repositories with their files.
+
+    The next download of a path in ``cut`` ends after that many bytes.  The bytes of paths in ``wrong`` do not match the
+    hub's hashes.  Repositories in ``gated`` require a token.
+    """
 
     repositories: dict[str, dict[str, bytes]]
     cut: dict[str, int] = field(default_factory=dict)
@@ -30,7 +33,7 @@ class LocalHub:
 
 @contextmanager
 def local_hub(repositories: dict[str, dict[str, bytes]]) -> Iterator[LocalHub]:
-    """A hub that listens while the block runs."""
+    """Run a hub until the block ends."""
     hub = LocalHub(repositories)
 
     class Handler(_Handler):
@@ -53,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._answer()

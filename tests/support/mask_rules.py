@@ -1,6 +1,6 @@
-"""A decoder's mask jobs answered by a rule, and greedy answers under it.
+"""Answers to a decoder's mask jobs by a rule, and greedy answers under the rule.
 
-A rule says which tokens may follow an answer.  Oracle of the greedy answers: the made-up model's documented hash
+A rule tells which tokens may follow an answer.  The oracle of greedy answers is the fake model's documented hash
 (decoder_client.py).
 """
 
@@ -19,7 +19,7 @@ Rule = Callable[[Sequence[int]], Sequence[int]]
 
 
 def greedy_among(rule: Rule, context: Sequence[int], n: int, sign: int = 1) -> list[int]:
-    """The answer of ``n`` tokens, which never ends before; ``sign`` -1: of logits that somebody has negated."""
+    """Return an answer of ``n`` tokens that does not end earlier.  ``sign`` -1 negates the logits."""
     found: list[int] = []
     for _ in range(n):
         row = sign * logits_after([*context, *found])
@@ -29,9 +29,9 @@ def greedy_among(rule: Rule, context: Sequence[int], n: int, sign: int = 1) -> l
 
 
 class MaskThread(threading.Thread):
-    """Answers all jobs, ahead as far as the rule leaves no choice, and ``most`` tokens.
+    """Answers all jobs, and continues as long as the rule leaves no choice, for at most ``most`` tokens.
 
-    ``pause_s``: before each mask.  ``declines``: every so many masks along a draft it says that there is none.
+    It waits ``pause_s`` before each mask.  Of the masks along a draft, every ``declines``-th is reported as missing.
     """
 
     def __init__(self, client: Client, rule: Rule, most: int = 0, pause_s: float = 0.0, declines: int = 0) -> None:

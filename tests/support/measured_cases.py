@@ -1,4 +1,4 @@
-"""Texts, tasks and models that llama.cpp's programs measured too (references/measured.json and importance.npz)."""
+"""Texts, tasks and models also measured with llama.cpp's programs (references/measured.json and importance.npz)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiny_checkpoints import write_checkpoint
 # Dense with q, k and v in one tensor, experts, states.
 TINY = ("qwen3moe", "granitehybrid", "gptneox")
 N_CTX = 128
-# Of the package's model only the tensors of these layers are kept.
+# Layers of the package's model whose tensors are kept.
 KEPT_LAYERS = ("blk.0.", "blk.7.")
 
 _NAMES = ("Olga", "Paul", "Nils", "Stella", "Juan", "Anna")
@@ -22,7 +22,7 @@ _PLACES = ("in the kitchen", "near the pond", "under the bed", "in the barn", "b
 
 
 def text(n_sentences: int) -> str:
-    """Sentences of the kind that the package's model was trained on."""
+    """Return sentences like those that the package's model was trained on."""
     source = random.Random(5)
     sentences = []
     for _ in range(n_sentences):
@@ -32,7 +32,7 @@ def text(n_sentences: int) -> str:
 
 
 def hellaswag(n: int) -> str:
-    """Six lines for each task."""
+    """Return six lines per task."""
     source, lines = random.Random(6), []
     for _ in range(n):
         name, thing, place = source.choice(_NAMES), source.choice(_THINGS), source.choice(_PLACES)
@@ -44,7 +44,7 @@ def hellaswag(n: int) -> str:
 
 
 def winogrande(n: int) -> str:
-    """A line for each task; what follows the gap is long."""
+    """Return a line per task, with a long text after the gap."""
     source, lines = random.Random(7), []
     for i in range(n):
         first, second = source.sample(_NAMES, 2)
@@ -55,7 +55,7 @@ def winogrande(n: int) -> str:
 
 
 def multiple_choice(n: int) -> bytes:
-    """llama.cpp's binary form."""
+    """Return tasks in llama.cpp's binary format."""
     source, tasks = random.Random(8), []
 
     def packed(words: str) -> bytes:
@@ -77,7 +77,7 @@ def multiple_choice(n: int) -> bytes:
 
 
 def model_of(folder: Path, name: str) -> Path:
-    """The package's model, or a tiny one of f32."""
+    """Return the package's model, or write a tiny one of f32."""
     if name == "package":
         return packaged_model()
     path = folder / f"{name}.gguf"
@@ -89,10 +89,10 @@ def model_of(folder: Path, name: str) -> Path:
 
 
 def write_files(folder: Path) -> None:
-    """All texts and tasks."""
+    """Write all texts and tasks."""
     (folder / "text.txt").write_text(text(160), encoding="utf-8")
     (folder / "bytes.txt").write_text(text(30), encoding="utf-8")  # every byte is a token of the tiny models
     (folder / "hellaswag.txt").write_text(hellaswag(30), encoding="utf-8")
-    # With an empty line at its end: llama.cpp leaves out the last one.
+    # With an empty line at the end, since llama.cpp ignores the last line.
     (folder / "winogrande.csv").write_text(winogrande(30) + "\n", encoding="utf-8")
     (folder / "choices.bin").write_bytes(multiple_choice(30))

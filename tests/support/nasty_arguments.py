@@ -1,4 +1,4 @@
-"""Arguments that are easily lost on the wire, each set with the schemas that a client declares for it."""
+"""Arguments that are easily lost in transmission, each set with the schemas that a client declares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Nasty:
-    """One call's arguments.  ``properties``: their schemas, which may refer to ``DEFINITIONS``."""
+    """The arguments of a call.  ``properties`` are their schemas, which may refer to ``DEFINITIONS``."""
 
     label: str
     arguments: dict[str, Any]
@@ -25,7 +25,7 @@ class Nasty:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The tools that the model was offered."""
+        """Return the tools in the request."""
         parameters = {"type": "object", "properties": self.properties, "required": [], "$defs": DEFINITIONS}
         other = {"type": "object", "properties": {"zone": {"type": "string", "description": "Where."}}, "required": []}
         return [
@@ -39,12 +39,12 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(*keys: str) -> list[Nasty]:
-    """A text under each name."""
+    """Return a text under each name."""
     return [Nasty(f"name {key!r}", {key: "x y"}, {key: _described(TEXT)}) for key in keys]
 
 
 def text(label: str, value: str, schema: dict[str, Any] = TEXT) -> Nasty:
-    """A text beside another argument, which must not be lost either."""
+    """Return a text next to another argument, which must be preserved too."""
     return Nasty(
         label,
         {"content": value, "path": "a.txt"},

@@ -1,4 +1,4 @@
-"""One request to a server of its own, without a network."""
+"""Send one request to a new application, without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def call(
     options: dict[str, Any] | None = None,
     **request: Any,
 ) -> httpx.Response:
-    """One request to an application of its own, with an engine or a library of several."""
+    """Send one request to a new application, with an engine or a library of several."""
     settings = Settings(**{"access_log": False, **(options or {})})
     service = Service(settings, library or Library.of("fake", lambda: engine or FakeEngine()))
 
@@ -35,12 +35,12 @@ def call(
 
 
 def post(path: str, body: Any, **more: Any) -> httpx.Response:
-    """A body in JSON."""
+    """Send a JSON body."""
     return call("POST", path, json=body, **more)
 
 
 def expect_refusal(path: str, body: Any, name: str) -> None:
-    """A strict server refuses the body by this name, and asks its engine nothing."""
+    """Check that a strict server refuses the body and names ``name``, without using the engine."""
     engine = FakeEngine()
     response = post(path, body, engine=engine, options={"strict": True})
     assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""Models of transformers with our random weights: the classes themselves, siblings, and what is put together of parts."""
+"""transformers' models with our random weights: the classes themselves, siblings, and models assembled from parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from safetensors import safe_open
 from siblings import Sibling, sibling_of
 from tiny_checkpoints import MADE_TENSORS, SOURCE, class_of, config_of, weight_of, write_safetensors
 
-Inputs = Callable[[int], dict[str, torch.Tensor]]  # beside the ids, for so many tokens
+Inputs = Callable[[int], dict[str, torch.Tensor]]  # further inputs besides the ids, by number of tokens
 
 
 def no_inputs(n: int) -> dict[str, torch.Tensor]:
@@ -25,7 +25,7 @@ def no_inputs(n: int) -> dict[str, torch.Tensor]:
 
 
 def answer_to_source(model: Any, source: list[int], ids: list[int]) -> torch.Tensor:
-    """Of an encoder-decoder model: logits of each token of a text that answers the source."""
+    """Return an encoder-decoder model's logits for each token of an answer to the source."""
     with torch.no_grad():
         decoder_ids = torch.tensor([[model.config.decoder_start_token_id, *ids]])
         logits: torch.Tensor = model(torch.tensor([source]), decoder_input_ids=decoder_ids).logits[0, 1:]
@@ -34,14 +34,14 @@ def answer_to_source(model: Any, source: list[int], ids: list[int]) -> torch.Ten
 
 @dataclass(frozen=True)
 class Oracle:
-    """A model, what its forward pass is given beside ids, and the shapes of its tensors by transformers' names."""
+    """A model, further inputs of its forward pass, and the shapes of its tensors by transformers' names."""
 
     model: Any
     inputs: Inputs
     shapes: dict[str, list[int]]
 
     def answer(self, ids: list[int]) -> torch.Tensor:
-        """Logits of each token, scores of classes, or the vectors that an encoder ends with."""
+        """Return the logits of each token, the scores of classes, or an encoder's vectors."""
         if hasattr(self.model, "decoder"):
             return answer_to_source(self.model, SOURCE, ids)
         with torch.no_grad():
@@ -49,7 +49,7 @@ class Oracle:
         return (output["logits"] if "logits" in output else output["last_hidden_state"])[0]
 
     def greedy(self, ids: list[int], n_new: int) -> tuple[list[int], float]:
-        """Tokens by the largest logit, and the smallest lead that any of them had (relative to the largest logit)."""
+        """Return greedy tokens, and the smallest lead of any of them, relative to the largest logit."""
         out, lead = list(ids), np.inf
         for _ in range(n_new):
             logits = self.answer(out)[-1]
@@ -60,7 +60,7 @@ class Oracle:
 
 
 def loaded(name: str, model: Any) -> Oracle:
-    """A model that is put together here, with our weights."""
+    """Load our weights into a model assembled here."""
     shapes = {tensor: list(weight.shape) for tensor, weight in sorted(model.named_parameters())}
     weights = {tensor: torch.from_numpy(weight_of(name, tensor, tuple(shape))) for tensor, shape in shapes.items()}
     left = model.load_state_dict(weights, strict=False)
@@ -70,7 +70,7 @@ def loaded(name: str, model: Any) -> Oracle:
 
 
 def oracle_of(name: str, changed: Mapping[str, object] | None = None) -> Oracle:
-    """The model of a tiny configuration; ``changed``: another configuration of the checkpoint."""
+    """Return the model of a tiny configuration, or of the configuration ``changed``."""
     own = config_of(name) if changed is None else dict(changed)
     if class_of(name) in FORMULAS:
         return loaded(name, FORMULAS[class_of(name)](own))
@@ -102,5 +102,5 @@ def oracle_of(name: str, changed: Mapping[str, object] | None = None) -> Oracle:
             model.tie_weights()
     embedding = model.get_input_embeddings().weight.detach().numpy()
     ours = [weight_of(name, tensor, tuple(shape)) for tensor, shape in shapes.items() if shape == list(embedding.shape)]
-    assert any(np.array_equal(embedding, weight) for weight in ours), "the weights must be ours"
+    assert any(np.array_equal(embedding, weight) for weight in ours), "the weights are not ours"
     return Oracle(model, inputs, shapes)

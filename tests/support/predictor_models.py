@@ -1,7 +1,7 @@
-"""Tiny checkpoints with a layer that predicts later tokens, and what transformers' layers make of its equations.
+"""Tiny checkpoints with a layer that predicts later tokens, and its equations with transformers' layers.
 
-Transformers leaves such layers out.  So the model is opened with one layer more, whose weights are the predicting layer's;
-that layer is run alone on what the equations of DeepSeek-V3 (2024, section 2.2) and of its siblings put before it.
+transformers ignores such layers.  So the model is opened with one more layer, which has the predicting layer's weights,
+and that layer is run alone on the input defined by the equations of DeepSeek-V3 (2024, section 2.2) and its siblings.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Kind:
-    """``block``: the layers whose shapes the predicting layer has, by the beginnings of what they are for.  ``prefix``,
-    ``names``: what checkpoints call its tensors, by llama.cpp's names.  ``fields``: of a configuration with it as an
-    ordinary layer.  ``adds_one``: to the weights of norms.
+    """A kind of predicting layer.
+
+    ``block`` has the layers whose shapes it has, by the beginnings of tensor names.  ``prefix`` and ``names`` give the
+    names of its tensors in checkpoints, by llama.cpp's names.  ``fields`` are those of a configuration with it as an
+    ordinary layer.  ``adds_one`` tells that 1 is added to the weights of norms.
     """
 
     block: dict[str, int]
@@ -57,7 +59,7 @@ _QWEN = Kind(
     {"layer_types": ["full_attention"]},
     adds_one=True,
 )
-# MiMo's is a dense layer with a window; files alone are read, so that names are ours.
+# MiMo's layer is dense, with a window.  Only files are read, so its names are made up.
 _MIMO = Kind(
     {"self_attn": 1, "mlp": 0, "": 1},
     "model.layers.4.",
@@ -86,7 +88,7 @@ def n_layer_of(name: str) -> int:
 
 
 def kind_of(name: str) -> Kind:
-    """With the number of the layer that the block is like, where that is the last one with attention."""
+    """Return the kind, with the number of the last attention layer if the block is like that one."""
     kind, kinds = KINDS[name], config_of(name).get("layer_types")
     if not kind.adds_one or not isinstance(kinds, list):
         return kind
@@ -95,7 +97,7 @@ def kind_of(name: str) -> Kind:
 
 
 def block_shapes(name: str) -> dict[str, list[int]]:
-    """By what follows the layer's number."""
+    """Return the block's shapes, by the part of the name after the layer's number."""
     kind, found = kind_of(name), {}
     for tensor, shape in shapes_of(name).items():
         for part, layer in kind.block.items():
@@ -107,7 +109,7 @@ def block_shapes(name: str) -> dict[str, list[int]]:
 
 
 def predictor_tensors(name: str) -> dict[str, Array]:
-    """Of the predicting layer, as its checkpoint names them."""
+    """Return the predicting layer's tensors, under the names in its checkpoint."""
     kind, dim = kind_of(name), int(config_of(name)["hidden_size"])  # type: ignore[call-overload]
     shapes = {f"{kind.prefix}{inner}": shape for inner, shape in block_shapes(name).items()}
     shapes |= {kind.names["eh_proj"]: [dim, 2 * dim]}
@@ -122,14 +124,14 @@ def trunk_tensors(name: str) -> dict[str, Array]:
 
 
 def write_predicting(folder: Path, name: str, tensors: dict[str, Array] | None = None) -> None:
-    """A checkpoint as its authors publish it: with a layer that predicts later tokens."""
+    """Write a checkpoint as published, with a layer that predicts later tokens."""
     write_checkpoint(folder, name)
     tensors = {**trunk_tensors(name), **predictor_tensors(name)} if tensors is None else tensors
     write_safetensors(folder / "model.safetensors", tensors)
 
 
 def write_with_a_layer_more(folder: Path, name: str) -> dict[str, object]:
-    """The predicting layer as if it were an ordinary one; the configuration."""
+    """Write a checkpoint with the predicting layer as an ordinary one; return the configuration."""
     kind, n = kind_of(name), n_layer_of(name)
     fields = {**config_of(name), "num_hidden_layers": n + 1}
     for field, more in kind.fields.items():
@@ -146,7 +148,7 @@ def write_with_a_layer_more(folder: Path, name: str) -> dict[str, object]:
 
 
 class PredictorOracle:
-    """The model of transformers, and the equations around its last layer."""
+    """transformers' model, and the equations around its last layer."""
 
     def __init__(self, folder: Path, name: str) -> None:
         import torch
@@ -165,7 +167,7 @@ class PredictorOracle:
         self.trunk = self._cut(whole, list(range(n)))
 
     def _cut(self, whole: Any, layers: list[int]) -> Any:
-        """The model with some of its layers, and without the last norm."""
+        """Return the model with some of its layers and without the last norm."""
         model = copy.deepcopy(whole.model)
         model.config.num_hidden_layers = len(layers)
         model.layers = self.torch.nn.ModuleList([model.layers[i] for i in layers])
@@ -182,13 +184,13 @@ class PredictorOracle:
         return x * self.torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * weight
 
     def features(self, ids: list[int]) -> Any:
-        """Of the model ``[tokens, dim]``."""
+        """Return the model's features ``[tokens, dim]``."""
         with self.torch.no_grad():
             x = self.trunk(self.torch.tensor([ids]), use_cache=False).last_hidden_state
             return (self.norm(x) if self.kind.is_normed else x)[0]
 
     def predict(self, ids: list[int], features: Any) -> tuple[Any, Any]:
-        """Logits of the tokens after ``ids``, whose features are those one position before; and the layer's own."""
+        """Return the logits after ``ids``, given features of one position before, and the layer's own features."""
         with self.torch.no_grad():
             embedding = self.tensors.get("embed_tokens", self.embedding)[self.torch.tensor(ids)]
             both = self.torch.cat([self._rms(embedding, "enorm"), self._rms(features, "hnorm")], -1)

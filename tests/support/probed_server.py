@@ -1,6 +1,6 @@
-"""A server of the package's model that tells how long its event loop was held, for tests: run as a script.
+"""A server for tests that reports how long its event loop was blocked; run as a script, with the package's model.
 
-The prompt ``held?`` is answered with the longest time, in milliseconds, since it was asked last.
+The answer to the prompt ``held?`` is the longest time in milliseconds since the previous such prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIG = {"threads": 1, "kv_dtype": "f32", "n_ctx": 1024}
 
 
 class Probed(WorkerSupervisor):
-    """Watches the loop that it is on."""
+    """Watches its event loop."""
 
     held_s = 0.0
 
@@ -31,10 +31,10 @@ class Probed(WorkerSupervisor):
         self.watching = asyncio.ensure_future(self.watch())
 
     async def watch(self) -> None:
-        """Note the longest time between two turns of the loop, as far as this process computed meanwhile.
+        """Record the longest time between two iterations of the loop, but at most this process's CPU time meanwhile.
 
-        A machine that gave the processor to others is no fault of the server's; all its threads count, as one that
-        computes without giving the interpreter back holds the loop, too.
+        CPU time excludes times when other processes used the cores.  All threads count, since a thread that computes
+        without releasing the GIL blocks the loop too.
         """
         while True:
             wall_s, computed_s = time.monotonic(), time.process_time()

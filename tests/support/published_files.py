@@ -1,9 +1,9 @@
-"""Files of published repositories, on tiny weights.
+"""Files of published repositories with tiny weights.
 
-``tests/published`` holds what the repositories' files say, field by field.  Sizes are those of a tiny checkpoint, so
-that its weights fit; every other field stands as published, except those of ``small``, whose length is that of a head.
-``absent``: sizes that the repository does not give under the tiny checkpoint's name.  ``checked``: the names of the
-fields were compared with a public copy of the file; the others were written from general knowledge of the model.
+``tests/published`` has the fields of the repositories' files.  Sizes are those of a tiny checkpoint, so that its
+weights fit.  All other fields are as published, except those in ``small``, whose length is that of a head.  ``absent``
+are sizes that the repository does not have under the tiny checkpoint's name.  ``checked`` tells that the names of the
+fields were compared with a public copy of the file; other rows were written from general knowledge of the model.
 """
 
 from __future__ import annotations
@@ -133,22 +133,22 @@ Row = Mapping[str, Any]
 
 
 def rows(kind: str) -> dict[str, Row]:
-    """By the repository: what one of its files says, and the tiny checkpoint that stands for its weights."""
+    """Return the rows of one kind of file, by repository, with the tiny checkpoint to use as its weights."""
     found: dict[str, Row] = json.loads((FOLDER / f"{kind}.json").read_text(encoding="utf-8"))
     return found
 
 
 def configuration(row: Row) -> dict[str, Any]:
-    """``config.json`` of a repository, with the sizes of its tiny checkpoint."""
+    """Return a repository's ``config.json`` with the sizes of its tiny checkpoint."""
     tiny = config_of(row["tiny"])
     if "text_config" not in row["config"] and isinstance(text := tiny.get("text_config"), dict):
-        tiny |= text  # older files of models with pictures have one level
+        tiny |= text  # older files of image models have a single level
     tiny = {name: value for name, value in tiny.items() if name not in row.get("absent", ())}
     return _sized(row["config"], tiny, row.get("sized", ())) | row.get("small", {})
 
 
 def _sized(published: Row, tiny: Row, sized: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """``sized``: further fields, by their paths, that stand for sizes of this repository's weights."""
+    """Replace the sizes in a published row.  ``sized`` are paths of further fields with sizes of this repository."""
     found: dict[str, Any] = {}
     for name, value in ({name: tiny[name] for name in tiny if name in SIZES} | dict(published)).items():
         path = prefix + name

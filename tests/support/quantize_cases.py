@@ -1,4 +1,4 @@
-"""What is quantized to be compared with llama.cpp's quantizer: sources, mixes, and importance that anybody can make."""
+"""Sources, mixes and reproducible importance matrices for comparisons with llama.cpp's quantizer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quire.quantization import MIXES, Importance, Wishes, plan, quantize_model
 from quire.quantization.importance import Sums
 from tiny_checkpoints import write_checkpoint
 
-# Dense, experts (8 and others), states, windows, what is called falcon, and embeddings of layers.
+# Dense, experts (8 and other numbers), states, windows, the name falcon, and embeddings per layer.
 TINY = ("qwen3moe", "mixtral", "granitehybrid", "gpt-oss", "falcon", "lfm2moe", "qwen3next", "gemma4", "phi3")
-# Of the package's model, whose rows are whole blocks of every type; the slowest types are left out.
+# For the package's model, whose rows are whole blocks of every type; the slowest types are left out.
 WHOLE_BLOCKS = (
     "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_L", "Q2_K", "TQ2_0", "Q8_0", "BF16", "MXFP4_MOE", "Q1_0", "Q2_0",
 )  # fmt: skip
-# Arguments of both programs, by a name.
+# Arguments of both programs, by name.
 OPTIONS = {
     "pure": ("Q4_K_M", ["--pure"], Wishes(pure=True)),
     "types": (
@@ -31,12 +31,12 @@ OPTIONS = {
 
 
 def mixes_of(source: str) -> tuple[str, ...]:
-    """The mixes that a source is tried in."""
+    """Return the mixes to try for a source."""
     return WHOLE_BLOCKS if source == "package" else (*MIXES, "COPY")
 
 
 def write_source(folder: Path, source: str) -> Path:
-    """The file to be quantized, of f32."""
+    """Write the f32 file to be quantized."""
     path = folder / f"{source}.gguf"
     if source == "package":
         reader = GGUFReader(packaged_model())
@@ -50,7 +50,7 @@ def write_source(folder: Path, source: str) -> Path:
 
 
 def write_importance(path: Path, source: Path) -> None:
-    """Importance of all matrices, some of whose experts nothing came to."""
+    """Write the importance of all matrices, with some experts that saw no tokens."""
     made = Importance(datasets=["a text"], n_chunks=3, chunk_tokens=512)
     source_of = np.random.Generator(np.random.PCG64(7))
     for info in GGUFReader(source).tensors:

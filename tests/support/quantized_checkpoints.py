@@ -1,7 +1,7 @@
-"""Matrices as other programs quantize them, and what they stand for, by the documentation of each format.
+"""Matrices quantized like other programs do, with the numbers they represent, from each format's documentation.
 
-An encoder gets a generator of random numbers and a shape ``[rows, columns]``.  It gives the tensors of a module, by the
-ends of their names, and the numbers that the format's library makes of them, as float32.  Nothing here is Quire's.
+An encoder takes a random generator and a shape ``[rows, columns]``.  It returns the tensors of a module, by the ends of
+their names, and the numbers to which the format's library dequantizes them, as float32.  It uses no code of Quire.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiny_checkpoints import config_of, shapes_of, tokenizer_json, weight_of
 
 Array = npt.NDArray[np.generic]
 Rng = np.random.Generator
-Tensor = tuple[str, Array]  # safetensors' type, and storage of it
+Tensor = tuple[str, Array]  # safetensors type and storage
 Encoded = tuple[dict[str, Tensor], npt.NDArray[np.float32]]
 Shape = tuple[int, int]
 FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -30,25 +30,25 @@ FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -
 
 
 def bf16(x: Array) -> npt.NDArray[np.float32]:
-    """Nearest numbers of 8 significant bits, ties to even."""
+    """Round to 8 significant bits, ties to even."""
     fraction, exponent = np.frexp(np.asarray(x, np.float32))
     return np.ldexp(np.rint(fraction * 256) / 256, exponent).astype(np.float32)
 
 
 def in_type(x: Array, dtype: str) -> npt.NDArray[np.float32]:
-    """Rounded to a type of safetensors."""
+    """Round to a safetensors type."""
     return {"F32": np.float32, "F16": np.float16, "BF16": bf16}[dtype](x).astype(np.float32)
 
 
 def tensor(x: Array, dtype: str) -> Tensor:
-    """Storage of numbers that the type holds."""
+    """Return the storage of numbers that the type represents exactly."""
     if dtype == "BF16":
         return dtype, (np.asarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return dtype, np.asarray(x, {"F32": np.float32, "F16": np.float16}[dtype])
 
 
 def float8(code: int) -> float:
-    """A number of 8 bits: sign, 4 bits of exponent with bias 7, 3 of fraction."""
+    """Decode an 8-bit float: sign, 4 bits of exponent with bias 7, 3 of fraction."""
     sign, exponent, fraction = code >> 7, code >> 3 & 15, code & 7
     size = fraction / 8 * 2.0**-6 if exponent == 0 else (1 + fraction / 8) * 2.0 ** (exponent - 7)
     return -size if sign else size
@@ -58,7 +58,7 @@ FLOAT8 = np.array([float8(code) for code in range(256)], np.float32)
 
 
 def packed(codes: Array, bits: int, axis: int) -> npt.NDArray[np.int32]:
-    """Codes along an axis as one stream of bits in words of 32, the lowest bits first."""
+    """Pack codes along an axis into a stream of bits in 32-bit words, lowest bits first."""
     moved = np.moveaxis(np.asarray(codes, np.uint64), axis, -1)
     ones = (moved[..., None] >> np.arange(bits, dtype=np.uint64) & np.uint64(1)).astype(np.uint8)
     stream = ones.reshape(*moved.shape[:-1], -1)
@@ -68,7 +68,7 @@ def packed(codes: Array, bits: int, axis: int) -> npt.NDArray[np.int32]:
 
 
 def scales_of(rng: Rng, shape: tuple[int, ...], largest: float, n_columns: int, dtype: str) -> npt.NDArray[np.float32]:
-    """Such that weights are about as large as those of a model."""
+    """Return scales that make weights about as large as those of a model."""
     return in_type(rng.uniform(0.5, 1.5, shape) * 3 * n_columns**-0.5 / largest, dtype)
 
 
@@ -127,7 +127,7 @@ def fp8(
     rng: Rng, shape: Shape, *, block: tuple[int, int] | None = None, per_row: bool = False, dtype: str = "F32",
     suffix: str = "weight_scale_inv", rounds: str = "F32", powers: bool = False, input_scale: str = "",
 ) -> Encoded:  # fmt: skip
-    """``rounds``: the type that the library computes in."""
+    """Encode FP8.  ``rounds`` is the type that the library computes in."""
     n_rows, n_columns = shape
     codes = rng.integers(0, 126, shape) + 128 * rng.integers(0, 2, shape)
     if block is not None:
@@ -262,7 +262,8 @@ def hqq(rng: Rng, shape: Shape, *, bits: int = 4, group: int = 64, axis: int = 1
     }
     for name, number in {"nbits": bits, "group_size": group, "axis": axis}.items():
         out[name] = "I32", np.array(number, np.int32)
-    flags = {"view_as_float": 0, "offload_meta": 0, "encoded_state_dict": 1, "stores_quant_config": 1, "channel_wise": 1,
+    flags = {"view_as_float": 0, "offload_meta": 0, "encoded_state_dict": 1, "stores_quant_config": 1, "channel_wise":
+    1,
              "optimize": 1, "round_zero": 0}  # fmt: skip
     out |= {name: ("U8", np.array(value, np.uint8)) for name, value in flags.items()}
     for name, text in {"packing": f"{bits}bit_u8", "unpack_view_dtype": "torch.uint8"}.items():
@@ -272,7 +273,10 @@ def hqq(rng: Rng, shape: Shape, *, bits: int = 4, group: int = 64, axis: int = 1
 
 @dataclass(frozen=True)
 class Case:
-    """A way to quantize: ``config`` is ``quantization_config``; ``kept``: the type that files keep it in, if any."""
+    """A way to quantize.
+
+    ``config`` is ``quantization_config``; ``kept`` is the GGUF type that represents it, if any.
+    """
 
     encode: Callable[[Rng, Shape], Encoded]
     config: Mapping[str, object]
@@ -293,7 +297,8 @@ def ct_config(form: str, **weights: object) -> dict[str, object]:
     activations = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
     group = {"targets": ["Linear"], "weights": {"observer": "minmax", **weights}, "input_activations": activations,
              "output_activations": None, "format": form}  # fmt: skip
-    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore": ["lm_head"],
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}, "ignore":
+    ["lm_head"],
             "quantization_status": "compressed", "kv_cache_scheme": None, "global_compression_ratio": None,
             "sparsity_config": {}, "transform_config": {}, "version": "0.12"}  # fmt: skip
 
@@ -328,15 +333,17 @@ CASES: dict[str, Case] = {
                               options={"block": (32, 48), "powers": True}),
     "fp8-one": Case(fp8, {"quant_method": "fp8", "activation_scheme": "static"}, "F32",
                     options={"suffix": "weight_scale", "input_scale": "input_scale"}),
-    "fp8-rows": Case(fp8, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+    "fp8-rows": Case(fp8, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert":
+    ["lm_head"]},
                      "F32", options={"suffix": "weight_scale", "per_row": True, "input_scale": "input_scale_ub"}),
     "ct-int4": Case(pack_quantized, ct_config("pack-quantized", **INT4), "BF16", "q4_0"),
     "ct-int4-zeros": Case(pack_quantized, ct_config("pack-quantized", **INT4, symmetric=False), "BF16", "q5_0",
                           {"symmetric": False}),
     "ct-int4-act-order": Case(pack_quantized, ct_config("pack-quantized", **INT4, actorder="group"), "BF16",
                               options={"act_order": True}),
-    "ct-int2": Case(pack_quantized, ct_config("pack-quantized", **{**INT4, "num_bits": 2}), "BF16", "q4_0", {"bits": 2}),
-    "ct-int4-channel": Case(pack_quantized, ct_config("pack-quantized", num_bits=4, strategy="channel"), "BF16", "q4_0",
+    "ct-int2": Case(pack_quantized, ct_config("pack-quantized", **{**INT4, "num_bits": 2}), "BF16", "q4_0", {"bits":
+    2}), "ct-int4-channel": Case(pack_quantized, ct_config("pack-quantized", num_bits=4, strategy="channel"), "BF16",
+    "q4_0",
                             {"group": -1}),
     "ct-int8-packed": Case(pack_quantized, ct_config("pack-quantized", num_bits=8, strategy="channel"), "BF16", "q8_0",
                            {"bits": 8, "group": -1}),
@@ -348,27 +355,29 @@ CASES: dict[str, Case] = {
     "ct-fp8-rows": Case(fp8, ct_config("float-quantized", num_bits=8, type="float", strategy="channel"), "BF16",
                         options={"per_row": True, "suffix": "weight_scale", "dtype": "BF16", "rounds": "BF16"}),
     "ct-fp8-one": Case(fp8, ct_config("float-quantized", num_bits=8, type="float", strategy="tensor"), "BF16",
-                       options={"suffix": "weight_scale", "dtype": "BF16", "rounds": "BF16", "input_scale": "input_scale"}),
-    "ct-fp8-blocks": Case(fp8, ct_config("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
+                       options={"suffix": "weight_scale", "dtype": "BF16", "rounds": "BF16", "input_scale":
+                       "input_scale"}),
+    "ct-fp8-blocks": Case(fp8, ct_config("float-quantized", num_bits=8, type="float", strategy="block",
+    block_structure=[128, 128]),
                           "F32", options={"block": (128, 128), "suffix": "weight_scale"}),
-    "ct-nvfp4": Case(nvfp4, ct_config("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
+    "ct-nvfp4": Case(nvfp4, ct_config("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group",
+    group_size=16),
                      "BF16", "nvfp4"),
-    "ct-mxfp4": Case(mxfp4, ct_config("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32), "BF16",
+    "ct-mxfp4": Case(mxfp4, ct_config("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group",
+    group_size=32), "BF16",
                      "mxfp4"),
     "bnb-nf4": Case(bnb4, BNB, "BF16"),
-    "bnb-nf4-nested": Case(bnb4, {**BNB, "bnb_4bit_use_double_quant": True}, "F16", options={"nested": True, "dtype": "F16"}),
-    "bnb-fp4": Case(bnb4, {**BNB, "bnb_4bit_quant_type": "fp4"}, "F32", options={"kind": "fp4", "dtype": "F32"}),
-    "bnb-int8": Case(bnb8, {**BNB, "load_in_4bit": False, "load_in_8bit": True}, "F32"),
-    "hqq": Case(hqq, HQQ),
-    "hqq-columns": Case(hqq, HQQ, "BF16", options={"axis": 0, "dtype": "BF16"}),
-    "hqq-2": Case(hqq, HQQ, options={"bits": 2, "group": 32}),
-    "hqq-1": Case(hqq, HQQ, options={"bits": 1, "group": 32}),
-    "hqq-8": Case(hqq, HQQ, options={"bits": 8}),
+    "bnb-nf4-nested": Case(bnb4, {**BNB, "bnb_4bit_use_double_quant": True}, "F16", options={"nested": True, "dtype":
+    "F16"}), "bnb-fp4": Case(bnb4, {**BNB, "bnb_4bit_quant_type": "fp4"}, "F32", options={"kind": "fp4", "dtype":
+    "F32"}), "bnb-int8": Case(bnb8, {**BNB, "load_in_4bit": False, "load_in_8bit": True}, "F32"), "hqq": Case(hqq, HQQ),
+    "hqq-columns": Case(hqq, HQQ, "BF16", options={"axis": 0, "dtype": "BF16"}), "hqq-2": Case(hqq, HQQ,
+    options={"bits": 2, "group": 32}), "hqq-1": Case(hqq, HQQ, options={"bits": 1, "group": 32}), "hqq-8": Case(hqq,
+    HQQ, options={"bits": 8}),
 }  # fmt: skip
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file."""
+    """Write a safetensors file."""
     header, offset = {}, 0
     for name, (dtype, values) in tensors.items():
         header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [offset, offset + values.nbytes]}
@@ -387,10 +396,10 @@ def write_quantized(
     folder: Path, case: Case, model: str = "llama", *, dtype: str = "bfloat16", sizes: Mapping[int, int] | None = None,
     plain: bool = False, change: Callable[[dict[str, Tensor]], None] | None = None, **config: object,
 ) -> dict[str, npt.NDArray[np.float32]]:  # fmt: skip
-    """A tiny model, quantized; its numbers.
+    """Write a quantized tiny model; return its numbers.
 
-    ``plain``: the same numbers in F32, as no program quantized them.  ``sizes``: widths of the model, and others in
-    their places.  ``change``: what is done to the tensors before they are written.
+    ``plain`` writes the same numbers in F32, without quantization.  ``sizes`` maps widths of the model to others.
+    ``change`` is applied to the tensors before they are written.
     """
     sizes = {96: 128} if sizes is None else sizes
     fields = {

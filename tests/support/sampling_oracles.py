@@ -1,6 +1,6 @@
-"""The stages of sampling in NumPy, each written from its published definition.  Oracles for test_sampling.py.
+"""The stages of sampling in NumPy, each implemented from its published definition.  Oracles for test_sampling.py.
 
-A distribution is a dict of token id to logit (float64) of the tokens that are left.
+A distribution is a dict from token ids to logits (float64) of the remaining tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def only(left: Left, kept: Sequence[int]) -> Left:
 
 
 def temperature(left: Left, value: float) -> Left:
-    """Ackley et al. 1985; 0 is the likeliest alone."""
+    """Ackley et al. 1985; 0 keeps only the likeliest token."""
     return {token: logit / value for token, logit in left.items()} if value else only(left, likeliest_first(left)[:1])
 
 
@@ -92,7 +92,7 @@ def top_n_sigma(left: Left, n: float) -> Left:
 
 
 def xtc(left: Left, threshold: float, min_keep: int = 0) -> Left:
-    """text-generation-webui pull request 6335, when its coin says so; llama.cpp's condition on what would be left."""
+    """text-generation-webui pull request 6335 if its coin toss succeeds, with llama.cpp's condition on what remains."""
     order, chance = likeliest_first(left), probabilities(left)
     top = [token for token in order if chance[token] >= threshold]
     if len(left) - len(top[:-1]) < min_keep:
@@ -115,7 +115,7 @@ def penalties(
 
 
 def breaking_tokens(tokens: Sequence[int], token_bytes: Sequence[bytes], breakers: Sequence[str]) -> list[bool]:
-    """Whether an occurrence of a breaker in the whole text ends inside each token."""
+    """Return for each token whether an occurrence of a breaker in the text ends inside it."""
     text = b"".join(token_bytes[token] for token in tokens)
     ends = {
         begin + len(breaker.encode())
@@ -133,7 +133,7 @@ def breaking_tokens(tokens: Sequence[int], token_bytes: Sequence[bytes], breaker
 def dry(
     left: Left, tokens: Sequence[int], breaking: Sequence[bool], multiplier: float, base: float, allowed: int
 ) -> Left:
-    """text-generation-webui pull request 5637, by comparing every earlier place with the end, token by token."""
+    """text-generation-webui pull request 5637, by comparing every earlier position with the end, token by token."""
     longest: dict[int, int] = {}
     for i in range(1, len(tokens)):
         if breaking[i]:

@@ -1,8 +1,8 @@
-"""A scheduler on a simulated clock with a made-up model.
+"""A scheduler on a simulated clock with a fake model.
 
-Oracle: the made-up model's next token is a pure function of a sequence's tokens, so every request's answer is known
-without any cache.  The simulated cache records in every slot what was computed there; each step asserts that a sequence
-attends to exactly its own tokens, wherever its blocks came from, and that its state is that after exactly its own tokens.
+Oracle: the fake model's next token is a pure function of a sequence's tokens, so every answer is known without a cache.
+The simulated cache records in each slot what was computed there.  Each step asserts that a sequence attends to exactly
+its own tokens, wherever its blocks came from, and that its state is the one after exactly its own tokens.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from quire._native.testing import CacheEdit, CachePool, Plan, PoolGroup, Schedul
 
 BLOCK = 4
 N_VOCAB = 5
-START = N_VOCAB  # what an answer to a source text begins with
+START = N_VOCAB  # the first token of an answer to a source text
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the made-up model keeps: groups of (window, chunk), 0 for none, and perhaps a recurrent state.
+    """The layout of the fake model's cache: groups of (window, chunk), 0 for none, and optionally a recurrent state.
 
-    One group may hold the rows of a source text: then prompts are encoded, and answers begin with START.
+    One group may have the rows of a source text; then prompts are encoded, and answers begin with START.
     """
 
     groups: tuple[tuple[int, int], ...] = ((0, 0),)
     has_state: bool = False
     undivided: bool = False
-    group_bytes: tuple[int, ...] = ()  # of a block of each group; none: 3
+    group_bytes: tuple[int, ...] = ()  # bytes of a block of each group; 3 each if empty
     state_bytes: int = 7
     source_group: int | None = None
 
     @classmethod
     def of(cls, layers: list[CacheSpec]) -> Layout:
-        """The groups of layers that a model declares, and how large their blocks are."""
+        """Return the groups of a model's layers and the sizes of their blocks."""
         groups = CacheLayout(layers, "f16", BLOCK).groups
         lifetimes = tuple((group.window, group.chunk) for group in groups)
         return cls(groups=lifetimes, group_bytes=tuple(group.block_bytes for group in groups))
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def all_block_bytes(self) -> int:
-        """A block of every group."""
+        """The bytes of one block of every group."""
         return sum(self.block_bytes(group) for group in range(len(self.groups)))
 
     @property
@@ -130,16 +130,16 @@ class Job:
     finished_s: float | None = None
 
     def seen(self, tokens: list[int]) -> list[int]:
-        """What the model sees of this sequence: the source, too."""
+        """Return what the model sees of this sequence, including the source."""
         return [*self.source, *tokens]
 
     def source_row(self, position: int) -> int:
-        """What a layer keeps of a token of the source, which depends on all of it."""
+        """Return what a layer keeps of a token of the source, which depends on the whole source."""
         return context_hash([*self.source, position], self.salt)
 
 
 class Simulation:
-    """Runs plans against a cache that remembers, for each slot, the hash of the context it was computed from."""
+    """Runs plans on a cache that records, for each slot, the hash of the context it was computed from."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Simulation:
                     self.slots[g, slot] = context_hash(tokens[: position + 1], salt)
             if self.layout.has_state:
                 self.advance_state(batch["states"][i], tokens, item.first, batch["n_kv"][i], salt)
-        for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: nobody overwrites another's
+        for i, (tokens, salt) in enumerate(contexts):  # all writes first, as in a step: none overwrites another
             for g, group in enumerate(batch["groups"]):
                 table = group["tables"][group["table_begin"][i] :]
                 if g == self.layout.source_group:
@@ -255,7 +255,7 @@ class Simulation:
                     assert self.slots.get((g, slot)) == context_hash(tokens[: position + 1], salt)
 
     def encode(self, plan: Plan) -> None:
-        """The rows of the sources that this step encodes, each as a whole."""
+        """Write the rows of the sources that this step encodes, each as a whole."""
         encoded = [item for item in plan.items if item.n_encoded]
         if not encoded:
             return
@@ -309,7 +309,7 @@ class Simulation:
         return plan
 
     def draft(self) -> None:
-        """Drafts of up to ``draft_max`` tokens, each the right one with a probability of ``agreement``."""
+        """Draft up to ``draft_max`` tokens, each right with a probability of ``agreement``."""
         for id_, job in self.jobs.items():
             if not self.draft_max or id_ not in self.scheduler:
                 continue
@@ -323,7 +323,7 @@ class Simulation:
             self.scheduler.draft(id_, drafted)
 
     def sample(self, id_: int) -> None:
-        """Draws a token, and goes on while it was drafted: its row is there already."""
+        """Sample a token, and continue as long as tokens agree with the draft, whose rows are already computed."""
         job = self.jobs[id_]
         while id_ in self.scheduler and not self.scheduler.sequence(id_).has_work:
             job.answer.append(next_token(job.seen(self.scheduler.sequence(id_).tokens), job.choice, job.salt))
@@ -343,7 +343,7 @@ class Simulation:
             if all(job.finished_s is not None or id_ not in self.scheduler for id_, job in self.jobs.items()):
                 break
             plan = self.step()
-            assert plan.items or plan.preempted or plan.yielded, "work is left but nothing runs"
+            assert plan.items or plan.preempted or plan.yielded, "requests remain but nothing runs"
         self.expect_all_answers()
 
     def expect_all_answers(self) -> None:

@@ -1,4 +1,4 @@
-"""A server for tests: the command in a process of its own, on a free port."""
+"""A server for tests: ``quire serve`` in a separate process on a free port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_S = 60.0
 
 @dataclass(frozen=True)
 class Served:
-    """A running server.  ``log``: what it wrote to standard error so far."""
+    """A running server.  ``log`` is its standard error so far."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -39,13 +39,13 @@ class Served:
 
 
 def command(*arguments: str) -> list[str]:
-    """A server of the package's model with small sizes, on a free port."""
+    """Return a command that serves the package's model with small sizes on a free port."""
     own = ["--port", "0", "--threads", "1", "--kv-dtype", "f32"]
     return [sys.executable, "-W", "error", "-m", "quire", "serve", *own, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """The same quire as this process's, whatever the folder."""
+    """Return an environment that uses the same quire as this process in any folder."""
     import quire
 
     assert quire.__file__ is not None
@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def served(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
-    """Run a server with these options until the block ends; it must end by itself at SIGTERM."""
+    """Run a server with these options until the block ends; it must exit on SIGTERM."""
     log = folder / "server.log"
     with log.open("wb") as file:
         process = subprocess.Popen(command(*arguments), stderr=file, env=environment())
@@ -71,14 +71,17 @@ def served(folder: Path, arguments: Sequence[str] = ()) -> Iterator[Served]:
 
 @contextmanager
 def impatient_server() -> Iterator[int]:
-    """Run impatient_server.py, a server without a model, until the block ends: its port.  It must end by itself."""
+    """Run impatient_server.py, a server without a model, until the block ends; yield its port.
+
+    It must exit on SIGTERM.
+    """
     with impatient_process() as (port, _):
         yield port
 
 
 @contextmanager
 def impatient_process() -> Iterator[tuple[int, int]]:
-    """The same: its port, and the id of its process."""
+    """Run impatient_server.py until the block ends; yield its port and process id."""
     script = Path(__file__).parent / "impatient_server.py"
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, env=environment(), text=True)
     assert process.stderr is not None
@@ -101,6 +104,6 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
         if (found := re.search(r"serving .* on (http://\S+)", text)) is not None:
             return found[1]
         if process.poll() is not None:
-            raise AssertionError(f"the server ended with {process.returncode}: {text}")
+            raise AssertionError(f"the server exited with {process.returncode}: {text}")
         time.sleep(0.02)
-    raise AssertionError("the server did not say its address")
+    raise AssertionError("the server did not print its address")

@@ -1,7 +1,7 @@
-"""Models that transformers does not have, as others that it has: the same mathematics, other names and fused tensors.
+"""Models that transformers lacks, expressed as models that it has, with other names or fused tensors.
 
-Weights are made by the names of transformers' class; ``published`` turns them into the checkpoint that the model's own
-authors publish, and ``config`` translates its configuration.
+Weights are created under the names of transformers' class.  ``published`` turns them into the form of the authors'
+checkpoint, and ``config`` translates its configuration.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ def nothing_more(config: Config, n: int) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Sibling:
-    kind: str  # the class of transformers
-    config: Callable[[Config], dict[str, object]]  # its configuration, from the published one
+    kind: str  # transformers' class
+    config: Callable[[Config], dict[str, object]]  # returns its configuration, given the published one
     published: Callable[[Config, Tensors], Tensors]
-    inputs: Callable[[Config, int], dict[str, Array]] = nothing_more  # of its forward pass, for so many tokens
+    inputs: Callable[[Config, int], dict[str, Array]] = (
+        nothing_more  # further inputs of its forward pass, by number of tokens
+    )
 
 
 def number(config: Config, name: str) -> int:
@@ -36,7 +38,7 @@ def number(config: Config, name: str) -> int:
 
 
 def renamed(names: Mapping[str, str]) -> Callable[[Config, Tensors], Tensors]:
-    """Parts of names replaced, in order."""
+    """Return a function that replaces parts of names, in order."""
 
     def published(config: Config, tensors: Tensors) -> Tensors:
         out = {}
@@ -51,7 +53,7 @@ def renamed(names: Mapping[str, str]) -> Callable[[Config, Tensors], Tensors]:
 
 
 def fused(tensors: Tensors, parts: tuple[str, ...], whole: str) -> Tensors:
-    """Tensors whose names differ in a part, one below the other."""
+    """Concatenate tensors whose names differ in one part, by rows."""
     out = dict(tensors)
     for name in tensors:
         if parts[0] in name:
@@ -174,7 +176,7 @@ def chatglm_config(config: Config) -> dict[str, object]:
 
 
 def linear_biases(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
-    """Inputs that replace llama's rotation: every position is 0, and masks hold ALiBi (Press, Smith and Lewis 2021)."""
+    """Return inputs that replace Llama's RoPE: positions are 0, and masks have ALiBi (Press, Smith and Lewis 2021)."""
 
     def slopes(n: int) -> list[float]:
         if n & (n - 1) == 0:
@@ -224,7 +226,7 @@ def baichuan_config(config: Config) -> dict[str, object]:
 
 
 def openelm_config(config: Config) -> dict[str, object]:
-    """Sizes of layers: see references/adapted_models.py."""
+    """Translate the sizes of layers; see references/adapted_models.py."""
     return {
         "model_type": "qwen3", "vocab_size": config["vocab_size"], "hidden_size": config["model_dim"], "head_dim": config["head_dim"],
         "num_hidden_layers": config["num_transformer_layers"], "num_attention_heads": 1, "num_key_value_heads": 1, "bos_token_id": 256,
@@ -244,7 +246,7 @@ def openelm(config: Config, tensors: Tensors) -> Tensors:
 
 
 def jais_config(config: Config) -> dict[str, object]:
-    """Norms and scales: see references/adapted_models.py."""
+    """Translate norms and scales; see references/adapted_models.py."""
     return {
         "model_type": "llama", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "num_hidden_layers": config["n_layer"],
         "intermediate_size": config["n_inner"], "num_attention_heads": config["n_head"], "num_key_value_heads": config["n_head"],
@@ -300,7 +302,7 @@ def nomic_moe(config: Config, tensors: Tensors) -> Tensors:
 
 
 def both_ways(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
-    """A mask with ALiBi for tokens before and after."""
+    """Return a mask with ALiBi for tokens before and after."""
 
     def inputs(config: Config, n: int) -> dict[str, Array]:
         mask = linear_biases(n_head)(config, n)["attention_mask"]
@@ -321,7 +323,7 @@ def jina_bert_v2(config: Config, tensors: Tensors) -> Tensors:
 
 
 def smallthinker_config(config: Config) -> dict[str, object]:
-    """Files know no window where no layer has one."""
+    """Translate the configuration; without windowed layers there is no window."""
     local = config["sliding_window_layout"]
     assert isinstance(local, list)
     return {
@@ -334,14 +336,14 @@ def smallthinker_config(config: Config) -> dict[str, object]:
 def minimax_config(config: Config) -> dict[str, object]:
     kinds, alpha = config["attn_type_list"], config["layernorm_mlp_alpha"]
     assert isinstance(kinds, list)
-    assert config["rotary_dim"] == config["head_dim"]  # transformers turns all of a head
+    assert config["rotary_dim"] == config["head_dim"]  # transformers rotates the whole head
     return {
         **config, "model_type": "minimax", "layer_types": ["full_attention" if one else "linear_attention" for one in kinds],
         "full_attn_alpha_factor": alpha, "linear_attn_alpha_factor": alpha, "mlp_alpha_factor": alpha, "block_size": 32,
     }  # fmt: skip
 
 
-# By class, or by the name of a checkpoint where transformers has the class for others.
+# By class, or by name of the checkpoint if transformers has the class for other models.
 SIBLINGS = {
     "ArcticForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "MiniMaxText01ForCausalLM": Sibling("MiniMaxForCausalLM", minimax_config, renamed({})),
@@ -390,15 +392,15 @@ SIBLINGS = {
 }
 
 
-# Classes that transformers has neither itself nor as another: formula_models.py has their papers' formulas.
+# Classes without a transformers model or sibling; formula_models.py implements their papers' formulas.
 BY_FORMULA = ("RWKV7ForCausalLM", "Rwkv6ForCausalLM")
 
 
 def is_theirs(name: str, kind: str) -> bool:
-    """Whether transformers reads the checkpoint itself."""
+    """Return whether transformers itself reads the checkpoint."""
     return sibling_of(name, kind) is None and kind not in BY_FORMULA
 
 
 def sibling_of(name: str, kind: str) -> Sibling | None:
-    """That of the checkpoint ``name`` of a class ``kind``."""
+    """Return the sibling of checkpoint ``name`` with class ``kind``."""
     return SIBLINGS.get(name, SIBLINGS.get(kind))

@@ -1,4 +1,4 @@
-"""A made-up model of two layers: its weights, its trace, and its forward pass in NumPy."""
+"""A small model of two layers: its weights, its trace, and its forward pass in NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPS, BASE = 1e-5, 10000.0
 
 @dataclass(frozen=True)
 class Variant:
-    """What the made-up model does."""
+    """A variant of the small model."""
 
     window: int = 0
     soft_cap: float = 0.0
@@ -28,7 +28,7 @@ class Variant:
     layout: str = "half"
     experts: bool = False
     bias: bool = False
-    latent: bool = False  # one kv head, whose values are the first RANK numbers of its keys
+    latent: bool = False  # one kv head; values are the first RANK numbers of keys
 
 
 VARIANTS = {
@@ -133,7 +133,7 @@ def silu(x: Array) -> Array:
 
 
 def numpy_forward(weights: dict[str, Array], variant: Variant, tokens: list[int]) -> Array:
-    """Logits ``[n_tokens, n_vocab]`` of one sequence, in double precision."""
+    """Return the logits ``[n_tokens, n_vocab]`` of one sequence, in double precision."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
 
     def norm(x: Array, name: str) -> Array:

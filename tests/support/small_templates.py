@@ -1,4 +1,4 @@
-"""Small chat templates of the forms that families of models have: what each takes, refuses and drops."""
+"""Small chat templates that accept, refuse and drop the same messages as those of model families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backend modules that do what a broken one, or one of a broken driver, does.  Made with the system's compiler."""
+"""Backend modules that fail like broken modules or drivers, compiled with the system's compiler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEEDS_A_DRIVER = (
 
 
 def marks(path: Path) -> str:
-    """A module that leaves a file when it is loaded, and then crashes."""
+    """Return the source of a module that writes a file when it is loaded, and then crashes."""
     return (
         f'__attribute__((constructor)) static void start(void) {{ fclose(fopen("{path}", "w")); abort(); }}'
         + FINDS_NOTHING
@@ -33,7 +33,7 @@ def marks(path: Path) -> str:
 
 
 def compiled(folder: Path, name: str, source: str, *, version: str | None = None) -> Path:
-    """``libggml-NAME.so`` of C source, which says that it is of this build, or of ``version``."""
+    """Compile C source to ``libggml-NAME.so``, with a note that it belongs to this build, or to ``version``."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler: modules that fail cannot be made")

@@ -1,6 +1,6 @@
-"""A server without a model whose engine takes a moment to stop, for tests: run as a script.
+"""A server for tests without a model whose engine takes a moment to stop; run as a script.
 
-While it stops nothing else runs in it, so that what a client does then lies in the system's queues until the very end.
+While the engine stops, it blocks the event loop, so that data from clients stays in the system's queues until the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOP_S = 1.0
 
 
 class SlowlyStopping(FakeEngine):
-    """Says on standard error that it stops, and holds the event loop."""
+    """Prints on standard error that it stops, and blocks the event loop."""
 
     async def stop(self) -> None:
         print("stopping", file=sys.stderr, flush=True)

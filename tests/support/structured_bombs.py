@@ -1,4 +1,4 @@
-"""Forms of answers that mean harm: deep, wide, exponential, endless."""
+"""Malicious forms of answers: deep, wide, exponential, endless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _nested(keyword: str, depth: int) -> str:
 
 
 def _doubled(n: int) -> dict[str, Any]:
-    """Definitions that each use the one before twice."""
+    """Return definitions that each use the previous one twice."""
     defs: dict[str, Any] = {"d0": {"type": "string"}}
     for i in range(n):
         ref = {"$ref": f"#/$defs/d{i}"}
@@ -22,13 +22,13 @@ def _doubled(n: int) -> dict[str, Any]:
 
 
 def _met(n: int) -> dict[str, Any]:
-    """Alternatives that are all to hold."""
+    """Return alternatives that must all hold."""
     return {"allOf": [{"anyOf": [{"pattern": f"a{i}"}, {"pattern": f"b{i}"}], "type": "string"} for i in range(n)]}
 
 
 WIDE = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(5000)}}
 
-# Name to the fields of StructuredOutputsParams.
+# Fields of StructuredOutputsParams, by name.
 BOMBS: dict[str, dict[str, Any]] = {
     "deep items": {"json": _nested("items", 30_000)},
     "deep items within limits": {"json": _nested("items", 60)},

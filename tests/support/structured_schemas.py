@@ -1,6 +1,6 @@
-"""JSON Schemas over every keyword that can be enforced, made by a seeded generator, and their oracle.
+"""JSON Schemas with every keyword that can be enforced, from a seeded generator, and their oracle.
 
-Each schema is checked by the ``jsonschema`` package as the oracle of answers; formats by the standard library.
+The oracle of answers is the ``jsonschema`` package, and the standard library for formats.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VALUES: list[Any] = [
     1.5e300,
 ]
 
-# keyword -> schemas that use it, given a generator of random numbers and of inner schemas.
+# Returns a schema that uses a keyword, given a random generator and a function that returns inner schemas.
 Maker = Callable[[random.Random, Callable[[], Schema]], Schema]
 
 
@@ -141,7 +141,7 @@ def _required_only(r: random.Random, inner: Callable[[], Schema]) -> Schema:
 
 
 def _one_of(r: random.Random, inner: Callable[[], Schema]) -> Schema:
-    """Alternatives that a grammar can tell apart: by type, or by the value of one property."""
+    """Return alternatives that a grammar can distinguish: by type, or by the value of one property."""
     if r.random() < 0.5:
         return {"oneOf": r.sample([_string(r, inner), _integer(r, inner), {"type": "null"}, {"type": "boolean"}], 2)}
     branches = [
@@ -225,7 +225,7 @@ LEAVES = ["integer", "number", "string", "boolean", "null", "enum", "const", "pa
 
 
 def make_schemas(n: int, seed: int = 0) -> Iterator[Schema]:
-    """``n`` schemas: each maker in turn, around leaves and, every other round, around any other maker."""
+    """Yield ``n`` schemas from each maker in turn, with leaves inside, and in every other round with any maker."""
     names = list(MAKERS)
     for i in range(n):
         r = random.Random(seed * 100_003 + i)
@@ -269,7 +269,7 @@ def _date(value: object) -> bool:
     if not found:
         return False
     year, month, day = found.groups()
-    # RFC 3339 has a year 0000, a leap year, which Python's dates have not.
+    # RFC 3339 has the year 0000, a leap year, and Python's dates do not.
     return bool(datetime.date(int(year) or 2000, int(month), int(day)))
 
 
@@ -320,7 +320,7 @@ def _uri(value: object) -> bool:
 
 
 def complaint(schema: Schema, text: str) -> str | None:
-    """Why an answer does not hold, by the oracle; None where it does."""
+    """Return the oracle's complaint about an answer; None if it is valid."""
     try:
         value = json.loads(text)
     except ValueError as error:

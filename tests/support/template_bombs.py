@@ -1,6 +1,6 @@
-"""Chat templates that would take for ever or fill the memory: what test_chat_template_hostile.py runs.
+"""Chat templates that would run forever or fill the memory, for test_chat_template_hostile.py.
 
-Each family is a way in which one operation, between two looks at the clock, can do a lot of work.
+Each family is a way in which a single operation, between two checks of the clock, can do a lot of work.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ TEXT = "a" * 1000
 
 
 def text(characters: int, of: str = "a") -> str:
-    """An expression for a long text."""
+    """Return an expression for a long text."""
     return f"('{(of * 1000)[:1000]}' * {characters // 1000})"
 
 
 def turns(expression: str, start: str, after: str) -> str:
-    """``ns.s`` and ``ns.t``, equal but not the same, that each of sixty turns doubles."""
+    """Return a template in which ``ns.s`` and ``ns.t``, equal but not identical, are doubled sixty times."""
     body = "".join(f"{{% set ns.{n} = {expression.replace('X', 'ns.' + n)} %}}" for n in "st")
     begin = f"{{% set ns = namespace(s={start}, t={start}) %}}"
     return f"{begin}{{% for i in range(60) %}}{body}{{% endfor %}}{after}"
 
 
 def lists(after: str) -> str:
-    """A list that is small in memory and endless when it is written out or compared."""
+    """Return a template with lists that are small in memory, but endless when printed or compared."""
     return turns("[X, X]", "[1]", after)
 
 
 def tuples(after: str) -> str:
-    """The same of what can be hashed."""
+    """Return a template like ``lists``, with values that can be hashed."""
     return turns("(X, X)", "(1,)", after)
 
 
-# What prints, compares or hashes a nested value.
+# Operations that print, compare or hash a nested value.
 NESTED = {
     **{
         f"printed: {expression}": lists("{{ " + expression + " }}")
@@ -116,7 +116,7 @@ SEARCHES = {
     "title": "{{ " + text(36_000_000, "ab ") + " | title | length }}",
 }
 
-# Long texts taken apart into many small ones.
+# Long texts that are split into many small ones.
 PIECES = {
     **{
         f"pieces: {expression}": "{% macro m() %}{{ varargs | length }}{% endmacro %}{% set s = "
@@ -147,7 +147,7 @@ PIECES = {
     "chained maps": "{{ range(99999) " + "| map('string')" * 40 + " | list | length }}",
 }
 
-# Short sources of long texts.
+# Short templates with long results.
 GROWTH = {
     "fields": "{% set a = " + text(1_000_000) + " %}{{ ('{0}' * 40000).format(a) }}",
     "named fields": "{% set a = " + text(1_000_000) + " %}{{ ('%(a)s' * 40000) % {'a': a} }}",
@@ -188,13 +188,13 @@ GROWTH = {
     "{% call(k) m(n) %}{{ r(k) }}{% endcall %}{% endmacro %}{{ r(0) }}",
 }
 
-# Work at compile time: constants are folded, and what cannot be folded is tried again.
+# Work at compile time: constants are folded, and a failed folding is tried again.
 FOLDED = {
     "folded": "{{ 'a' | center(9000) | replace(' ', 'ab ') " + "| title" * 140 + " }}",
     "folded and escaped": ("{{ 'a' | center(9000) | replace(' ', '&') " + "| escape | string" * 60 + " }}") * 50,
 }
 
-# Text of two authors, the template's and a user's, takes a byte more for each character.
+# A text with parts by the template and by a user takes one more byte per character.
 MIXED_TEXT = "(('a' + messages[0].content) * 30000)"
 MIXED = {
     "mixed doubling": turns("X + X", "'a' + messages[0].content", ""),
@@ -211,7 +211,7 @@ MIXED = {
     "mixed runs": "{{ ('a' + messages[0].content[0]) * 8000000 }}",
 }
 
-# Lists and dicts of a template's own that it changes.
+# Lists and dicts that the template creates and modifies.
 CHANGED = {
     "appended for ever": "{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}",
     "appended for long": "{% set l = [] %}{% for a in range(99999) %}{% for b in range(99999) %}"

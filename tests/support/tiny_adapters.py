@@ -13,7 +13,7 @@ from quire.gguf import GGUFWriter
 from tiny_checkpoints import write_safetensors
 
 Array = npt.NDArray[np.float32]
-# As PEFT 0.21 writes it where nothing is asked for beside rank and alpha.
+# As PEFT 0.21 writes it if only rank and alpha are set.
 PEFT_CONFIG: dict[str, Any] = {
     "alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None, "auto_mapping": None,
     "base_model_name_or_path": "somebody/a-model", "bias": "none", "corda_config": None, "ensure_weight_tying": False,
@@ -31,7 +31,7 @@ PEFT_CONFIG: dict[str, Any] = {
 def write_gguf_adapter(
     path: Path, tensors: Mapping[str, Array], keys: Mapping[str, str | float | None] | None = None
 ) -> Path:
-    """An adapter of llama; ``keys``: other ones, None for one that is left out."""
+    """Write a Llama adapter.  ``keys`` changes or adds keys; None leaves one out."""
     every = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 6.0} | dict(keys or {})
     arch = every.pop("general.architecture", "llama")
     with GGUFWriter(path, str(arch)) as writer:
@@ -48,7 +48,7 @@ def write_gguf_adapter(
 def write_peft_adapter(
     folder: Path, halves: Mapping[str, Array], config: Mapping[str, Any], dtype: str = "F32"
 ) -> Path:
-    """A folder as PEFT writes it; ``halves`` by the names of modules with ``.lora_A`` and ``.lora_B``."""
+    """Write a folder like PEFT.  ``halves`` are named by modules with ``.lora_A`` and ``.lora_B``."""
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps(PEFT_CONFIG | dict(config)), encoding="utf-8")
     tensors = {f"base_model.model.{name}.weight": np.ascontiguousarray(half) for name, half in halves.items()}

@@ -1,7 +1,7 @@
-"""Random tiny checkpoints of every architecture, the same on every machine: weights come from NumPy by name.
+"""Random tiny checkpoints of every architecture, the same on every machine: weights depend only on names.
 
-Shared by the tests and by tests/references/make_references.py, which has transformers compute their answers: a file of
-references/models for each, with the shapes of its tensors.
+The tests use them, and tests/references/make_references.py, which computes their answers with transformers and writes a
+file in references/models for each, with the shapes of its tensors.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from siblings import sibling_of
 
 REFERENCES = Path(__file__).resolve().parents[1] / "references" / "models"
 N_VOCAB = 272  # 256 bytes, 3 special tokens, the rest unused
-# What encoders of encoder-decoder models read, while the decoder's text varies.
+# The source text of encoder-decoder models, while the decoder's text varies.
 SOURCE = [(7 * i + 3) % 256 for i in range(45)]
 
 _COMMON = {
     "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 256, "eos_token_id": 257,
-    "hidden_act": "silu", "torch_dtype": "float32",
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "bos_token_id": 256, "eos_token_id":
+    257, "hidden_act": "silu", "torch_dtype": "float32",
 }  # fmt: skip
 
 
 TINY = Path(__file__).resolve().parents[1] / "tiny"
-# Names of references/models, each with what its configuration has beyond the common one.
+# Names of references/models, with the fields of their configurations that differ from the common ones.
 CONFIGS: dict[str, dict[str, object]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
 }
-KEPT_NULLS = ("q_lora_rank",)  # null says what absence does not
+KEPT_NULLS = ("q_lora_rank",)  # null differs from absence
 # Tensors that transformers saves although they follow from the configuration.
 MADE_TENSORS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-# Names that begin so are of models that add 1 to the weights of norms; those that begin with the others are not.
+# Prefixes of models that add 1 to the weights of norms, and prefixes of exceptions.
 ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "qwen35", "qwen3next", "step35"), ("gemma3n", "gemma4")
 
 
 def class_of(name: str) -> str:
-    """The class of transformers."""
+    """Return transformers' class."""
     (kind,) = CONFIGS[name]["architectures"]  # type: ignore[misc]
     return str(kind)
 
 
 def config_of(name: str) -> dict[str, object]:
-    """config.json of the checkpoint; what is null in its file is absent, but for ``KEPT_NULLS``."""
+    """Return the checkpoint's config.json without null fields, except ``KEPT_NULLS``."""
     fields = {**_COMMON, **CONFIGS[name]}
     return {key: value for key, value in fields.items() if value is not None or key in KEPT_NULLS}
 
 
 def shapes_of(name: str) -> dict[str, list[int]]:
-    """The tensors that transformers saves of the checkpoint, or of its sibling's."""
+    """Return the shapes of the tensors that transformers saves for the checkpoint or its sibling."""
     with np.load(REFERENCES / f"{name}.npz") as stored:
         shapes: dict[str, list[int]] = json.loads(str(stored["shapes"]))
     return shapes
 
 
 def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """The values of a tensor: a function of its name."""
+    """Return the values of a tensor, a function of its name."""
     rng = np.random.default_rng(zlib.crc32(f"{checkpoint}/{tensor}".encode()))
     values = np.asarray(rng.standard_normal(shape))
-    if "norm" in tensor.replace("norm_attn_norm.attn", "").lower():  # whose attention is named so in DBRX
+    if "norm" in tensor.replace("norm_attn_norm.attn", "").lower():  # the name of DBRX's attention
         is_added = checkpoint.startswith(ONE_IS_ADDED) and not checkpoint.startswith(NONE_IS_ADDED)
         return (0.1 * values + (0.0 if is_added and "linear_attn" not in tensor else 1.0)).astype(np.float32)
     if tensor.endswith("bias"):
@@ -72,32 +72,32 @@ def weight_of(checkpoint: str, tensor: str, shape: tuple[int, ...]) -> npt.NDArr
 
 
 def byte_characters() -> list[str]:
-    """The printable character that stands for each byte (Radford et al. 2019)."""
+    """Return the printable character for each byte (Radford et al. 2019)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
 
 
 def tokenizer_json() -> dict[str, object]:
-    """A byte-level BPE without merges: every byte is a token."""
+    """Return a byte-level BPE without merges, in which every byte is a token."""
     vocab = {character: i for i, character in enumerate(byte_characters())}
     special = [{"id": 256 + i, "content": text, "special": True} for i, text in enumerate(("<s>", "</s>", "<pad>"))]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     return {
-        "version": "1.0", "added_tokens": special, "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None,
-        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        "version": "1.0", "added_tokens": special, "normalizer": None, "pre_tokenizer": byte_level, "post_processor":
+        None, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []},
     }  # fmt: skip
 
 
 def stored_as(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
-    """Numbers as safetensors stores them; for BF16, those that it holds exactly."""
+    """Return numbers as safetensors stores them; for BF16, they must be exactly representable."""
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(np.float16) if dtype == "F16" else values
 
 
 def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]], dtype: str = "F32") -> None:
-    """Tensors of F32, F16 or BF16 as a safetensors file."""
+    """Write tensors as a safetensors file of F32, F16 or BF16."""
     header, offset = {}, 0
     tensors = {name: stored_as(values, dtype) for name, values in tensors.items()}
     for name, values in tensors.items():
@@ -108,7 +108,7 @@ def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]], d
 
 
 def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | None = None, n_shards: int = 1) -> None:
-    """A checkpoint folder as transformers would save it; ``shapes`` by tensor name (default: those of its reference)."""
+    """Write a checkpoint folder like transformers; ``shapes`` by tensor name default to those of the reference."""
     shapes = shapes_of(name) if shapes is None else shapes
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config_of(name)))
@@ -132,7 +132,7 @@ def write_checkpoint(folder: Path, name: str, shapes: dict[str, list[int]] | Non
 
 
 def write_reranker(folder: Path) -> None:
-    """A classifier of pairs with one score, whose tokenizer joins the two texts."""
+    """Write a classifier of pairs with one score, whose tokenizer joins the two texts."""
     write_checkpoint(folder, "xlm-roberta-rank")
     words = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     ends = {"sep": ["</s>", 257], "cls": ["<s>", 256], "trim_offsets": True, "add_prefix_space": False}

@@ -1,11 +1,11 @@
-"""Random texts that tokenizers stumble over: mixed scripts, joiners, control characters, runs, near-misses of marks."""
+"""Random texts that are hard for tokenizers: mixed scripts, joiners, control characters, runs, near-misses of marks."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 
-# Only characters that Unicode 14 knew, so that every oracle has heard of them.
+# Only characters of Unicode 14, so that every oracle knows them.
 SCRIPTS = [
     (0x20, 0x7F), (0xA0, 0x250), (0x370, 0x400), (0x400, 0x530), (0x5D0, 0x5EB), (0x600, 0x700), (0x900, 0x980),
     (0xE00, 0xE5C), (0x1100, 0x1200), (0x1780, 0x17F0), (0x1E00, 0x2000), (0x2000, 0x2070), (0x2070, 0x20A0),
@@ -42,7 +42,7 @@ def word(rng: random.Random) -> str:
 
 
 def random_texts(n: int, seed: int, longest: int = 12) -> Iterator[str]:
-    """``n`` random texts of up to ``longest`` parts each."""
+    """Yield ``n`` random texts of up to ``longest`` parts each."""
     rng = random.Random(seed)
     for _ in range(n):
         glue = rng.choice(["", " ", "", "\n"])
@@ -50,7 +50,7 @@ def random_texts(n: int, seed: int, longest: int = 12) -> Iterator[str]:
 
 
 def every_character() -> Iterator[str]:
-    """Texts that hold each assigned character once, each between letters, digits and spaces."""
+    """Yield texts with each assigned character once, between letters, digits and spaces."""
     for first in [*range(0, 0x32400, 64), *range(0xE0000, 0xE0200, 64), 0xF0000, 0x10FFC0]:
         codes = [code for code in range(first, first + 64) if not 0xD800 <= code < 0xE000]
         yield "".join(f"a{chr(code)}1 {chr(code)}." for code in codes)

@@ -1,8 +1,8 @@
-"""A server whose model is a script that calls one tool, for programs that run tools by themselves.
+"""A server whose model is a script that calls one tool, for programs that run tools themselves.
 
-Run as a script; says its address on standard error, where each request has its line as well.  Asked about a file (a path in
-the user's last message), the model calls the tool that reads files; when it has the result, it repeats it.  Everything
-between the model and the client is the server's own.
+Run it as a script; it prints its address and a line per request on standard error.  If the user's last message has a
+path, the model calls the tool that reads files; given the result, it repeats it.  All code between the model and the
+client is that of the real server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from quire.server.settings import Settings
 from quire.server.worker.engine_client import Stream
 from quire.server.worker.protocol import CallDelta, Chat, Delta, Finished, Started, Work
 
-THINKING_S = 1.6  # with a ping before the first token
+THINKING_S = 1.6  # long enough for a ping before the first token
 
 
 class Reader(FakeEngine):
-    """Calls ``Read`` or ``exec_command``, whichever there is."""
+    """Calls ``Read`` or ``exec_command``, whichever the request has."""
 
     def submit(self, work: Work) -> Stream:
         if not isinstance(work, Chat):

@@ -1,4 +1,4 @@
-"""A trace of one operation whose inputs are rows of random tables."""
+"""Trace a single operation whose inputs are rows of random tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_VOCAB = 24
 
 @dataclass
 class Bench:
-    """A trace whose inputs are rows of random tables, and the numbers that its values have."""
+    """A trace whose inputs are rows of random tables, with the numbers of its values."""
 
     seed: int = 1
     tracer: Tracer = field(default_factory=lambda: Tracer([]))
@@ -38,7 +38,7 @@ class Bench:
         return Weight(f"weight{len(self.keep)}", tensor)
 
     def value(self, *shape: int) -> tuple[TraceTensor, Array]:
-        """A traced value of that shape behind the rows, and its numbers."""
+        """Return a traced value of shape ``[rows, *shape]``, and its numbers."""
         n = int(np.prod(shape))
         table = self.array(N_VOCAB, n)
         traced = graph.embed(self.tracer.tokens, self.weight(table))

@@ -1,4 +1,4 @@
-"""The proxy device of tests: ggml's Vulkan on Mesa's lavapipe, which ``ci/devices`` builds and admits."""
+"""The tests' Vulkan device: ggml's Vulkan on Mesa's lavapipe, which ``ci/devices`` builds and enables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def vulkan() -> Device:
-    """Vulkan's first device; skips where ci/devices has not built the module, or without a driver."""
+    """Return Vulkan's first device; skip the test if ci/devices has not built the module, or without a driver."""
     from quire.errors import UnsupportedError
     from quire.hardware import find_device
 
@@ -22,11 +22,11 @@ def vulkan() -> Device:
     except UnsupportedError as error:
         if os.environ.get("QUIRE_MODULE_PATH"):
             pytest.fail(str(error))  # ci/devices runs the tests for this
-        pytest.skip(f"no Vulkan device: ci/devices builds its module and admits lavapipe ({error})")
+        pytest.skip(f"no Vulkan device: ci/devices builds its module and enables lavapipe ({error})")
 
 
 def vulkan_module() -> Path:
-    """The module's file."""
+    """Return the module's file."""
     vulkan()
     from quire.hardware import module_reports
 

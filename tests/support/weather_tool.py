@@ -1,4 +1,4 @@
-"""The tool that the package's model was taught, and the question that has it called."""
+"""The tool that the package's model was trained on, and a question for which it calls the tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quire as it runs on Windows, as far as another system can run it: a script for processes of their own.
+"""Run Quire's Windows code on another system, as far as possible; a script for separate processes.
 
 python windows_paths.py imports      imports every module, without what Windows lacks, and prints those that fail
 python windows_paths.py worker PORT  a worker that connects as on Windows
@@ -33,7 +33,7 @@ ATTRIBUTES = {
 
 
 def choose_windows() -> None:
-    """``quire.system`` is Windows's from now on; the rest of this process is not."""
+    """Use the Windows version of ``quire.system`` from now on, and nothing else of Windows."""
     importlib.import_module("quire")
     before, sys.platform = sys.platform, "win32"
     try:
@@ -43,7 +43,7 @@ def choose_windows() -> None:
 
 
 def hide() -> None:
-    """Other packages than Quire are imported before, as they have files of their own for Windows."""
+    """Hide what Windows lacks, after importing other packages, which have their own code for Windows."""
     for name in (
         "asyncio", "http.client", "huggingface_hub", "jinja2", "llguidance", "msgspec", "multiprocessing", "numpy",
         "opentelemetry.sdk.trace", "prometheus_client", "readline", "regex", "rich.console", "rich.progress", "sqlite3", "starlette.routing",
@@ -68,7 +68,7 @@ def imports() -> None:
 
     failed, n_modules = {}, 0
     for info in pkgutil.walk_packages(quire.__path__, "quire."):
-        # POSIX's own file is not imported on Windows, frameworks may be absent, and one module is a command.
+        # posix.py is not imported on Windows, frameworks may be missing, and one module is a command.
         if info.name in ("quire.system.posix", "quire.__main__") or info.name.startswith("quire.integrations."):
             continue
         n_modules += 1
@@ -88,7 +88,7 @@ def worker() -> None:
 
 
 def trials() -> None:
-    """The process in which grammars are tried."""
+    """Run the process in which grammars are tried."""
     choose_windows()
     import quire.grammar
 

@@ -1,4 +1,4 @@
-"""A tokenizer of BERT's over letters, for tiny checkpoints of encoders."""
+"""A BERT tokenizer for letters, for tiny checkpoints of encoders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = ["the", "fox", "in", "forest", "where", "is", "##s", "light", "##house"]
 
 
 def word_piece_json() -> dict[str, Any]:
-    """tokenizer.json with BERT's templates for one text and for pairs."""
+    """Return tokenizer.json with BERT's templates for one text and for pairs."""
     texts = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS]
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
@@ -56,7 +56,7 @@ def word_piece_json() -> dict[str, Any]:
 
 
 def write_word_pieces(folder: Path) -> None:
-    """In place of a checkpoint's tokenizer."""
+    """Replace a checkpoint's tokenizer."""
     (folder / "tokenizer.json").write_text(json.dumps(word_piece_json()))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"})
