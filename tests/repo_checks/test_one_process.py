@@ -60,13 +60,8 @@ def test_beside(name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-<<<<<<< HEAD
         (SUB_INTERPRETER, "[quire] sub-interpreters"),
         (WITHOUT_LOCK, "[quire] Python runs without the GIL"),
-=======
-        (SUB_INTERPRETER, "sub-interpreter"),
-        (WITHOUT_LOCK, "lock"),
->>>>>>> b13aebb1 (Reword the tests' support code, clients and checks of the repository)
     ],
 )
 def test_refused_interpreters(program: str, said: str) -> None:

@@ -105,7 +105,7 @@ def translated(command: click.Command, args: Sequence[str]) -> list[str]:
             if row.target == "--kv-dtype" and value is not None and row.program == "llama.cpp":
                 cache_types |= {row.names[0]: value} if replaced else {}
                 continue
-            # Of llama.cpp's two batch sizes, the smaller one, -ub, limits a step.  It comes last here, so it wins.
+            # llama.cpp has two batch sizes; the smaller one, -ub, limits a step.  It comes last here, so it wins.
             result[:] = [*replaced, *result] if name == "-b" else [*result, *replaced]
         else:
             _check_letters(argument, own)
