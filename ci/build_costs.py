@@ -33,7 +33,7 @@ PARTS = (
     (r"native/kernels/([a-z0-9]+)/|/kernels/([a-z0-9]+)/", "kernels: {}"),
     (r"/kernels/", "kernels: choice and threads"),
     (r"cython|tokenizer_", "tokenizers (Cython)"),
-    (r"/(core|gguf|graph|engine|kv|quant)/", "core: {}"),
+    (r"quire_core", "core: graphs, engine, cache, files"),
 )
 
 

@@ -104,6 +104,10 @@ foreach(target ggml ggml-base ${ggml_modules})
   if(UNIX AND NOT APPLE)
     target_link_options(${target} PRIVATE -Wl,-Bsymbolic) # calls inside a library stay inside it
   endif()
+  # Weights in an order of ggml's own, training and its reader of GGUF: nothing of ours asks for them.
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "(repack|ggml-opt|gguf)[.](cpp|h)$")
+  set_property(TARGET ${target} PROPERTY SOURCES ${sources})
   if(QUIRE_SANITIZE) # Only our use of ggml is checked: its own arithmetic is not ours, and takes minutes to compile.
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()

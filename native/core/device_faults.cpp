@@ -31,7 +31,7 @@ struct DriverEnded {
     std::string message;
 };
 
-[[noreturn]] void tell(Device device, const std::string &reason) {
+[[noreturn]] void throw_fault(Device device, const std::string &reason) {
     throw DeviceError("device",
                       cat("lost ", device.name(), " and everything on it: ", reason,
                           " (restart the process to try it again, check it with 'quire devices --check', or use the "
@@ -47,7 +47,7 @@ void lose(Device device, const std::string &reason) {
         const std::lock_guard lock(lost.mutex);
         first = lost.reasons.try_emplace(device.handle(), reason).first->second;
     }
-    tell(device, first);
+    throw_fault(device, first);
 }
 
 bool is_lost(const ggml_backend_device *device) {

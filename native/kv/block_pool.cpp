@@ -13,7 +13,7 @@ int32_t checked_block_count(int32_t n_blocks) {
     return n_blocks;
 }
 
-void require(bool holds, const char *invariant, int32_t block) {
+void require_of_block(bool holds, const char *invariant, int32_t block) {
     if (!holds) throw InternalError("block_pool", cat(invariant, " but that is not so for block ", block));
 }
 
@@ -174,20 +174,20 @@ std::vector<BlockId> BlockPool::free_blocks() const {
 }
 
 void BlockPool::check() const {
-    require(blocks_[0].n_references == 0 && !blocks_[0].hash && !cached_.contains(0) && !blank_.contains(0),
-            "nobody may own the null block", 0);
+    require_of_block(blocks_[0].n_references == 0 && !blocks_[0].hash && !cached_.contains(0) && !blank_.contains(0),
+                     "nobody may own the null block", 0);
     int32_t n_free = 0, n_published = 0;
     for (int32_t id = 1; id < n_blocks(); ++id) {
         const Block &block = blocks_[static_cast<size_t>(id)];
-        require(block.n_references >= 0, "a reference count must not be negative", id);
-        require((block.n_references == 0) == (cached_.contains(id) || blank_.contains(id)),
-                "a block must be listed if and only if free", id);
-        require(!cached_.contains(id) || !blank_.contains(id), "a block must be on one list", id);
+        require_of_block(block.n_references >= 0, "a reference count must not be negative", id);
+        require_of_block((block.n_references == 0) == (cached_.contains(id) || blank_.contains(id)),
+                         "a block must be listed if and only if free", id);
+        require_of_block(!cached_.contains(id) || !blank_.contains(id), "a block must be on one list", id);
         n_free += block.n_references == 0;
         if (!block.hash) continue;
         ++n_published;
-        require(find(*block.hash) == BlockId{id}, "a block's hash must name it", id);
-        require(!blank_.contains(id), "a published block must have contents", id);
+        require_of_block(find(*block.hash) == BlockId{id}, "a block's hash must name it", id);
+        require_of_block(!blank_.contains(id), "a published block must have contents", id);
     }
     const size_t n_listed = cached_.in_order().size() + blank_.in_order().size();
     if (n_free != this->n_free() || static_cast<size_t>(n_free) != n_listed)
@@ -206,9 +206,9 @@ void BlockPool::require_by_age() const {
     uint64_t before = 0;
     for (int32_t id : cached_.in_order()) {
         const Block &block = blocks_[static_cast<size_t>(id)];
-        require(block.hash || before == 0, "a free block must come first when nobody can find it", id);
+        require_of_block(block.hash || before == 0, "a free block must come first when nobody can find it", id);
         if (!block.hash) continue;
-        require(block.freed_at > before, "published free blocks must be listed by age", id);
+        require_of_block(block.freed_at > before, "published free blocks must be listed by age", id);
         before = block.freed_at;
     }
 }
@@ -217,9 +217,11 @@ void BlockPool::require_halves() const {
     int32_t n_published = 0, n_older = 0;
     for (int32_t id : cached_.in_order()) {
         const bool is_published = blocks_[static_cast<size_t>(id)].hash.has_value();
-        require(halves_->contains(id) == is_published, "a free block must be in a half exactly when published", id);
+        require_of_block(halves_->contains(id) == is_published, "a free block must be in a half exactly when published",
+                         id);
         if (!is_published) continue;
-        require(!halves_->is_older(id) || n_older == n_published, "no newer block must be in the older half", id);
+        require_of_block(!halves_->is_older(id) || n_older == n_published, "no newer block must be in the older half",
+                         id);
         ++n_published;
         n_older += halves_->is_older(id);
     }

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-void check(const CacheSpec &spec, size_t layer) {
+void check_spec(const CacheSpec &spec, size_t layer) {
     if (spec.rows) {
         const CacheRows &r = *spec.rows;
         if (r.n_kv_head < 1 || r.head_dim < 1 || r.v_head_dim < 1 || r.window < 0 || r.chunk < 0)
@@ -82,7 +82,7 @@ CacheLayout::CacheLayout(std::vector<CacheSpec> layers, CacheTypes types, int bl
     if (block_tokens < 1) throw ShapeError("cache", cat("block_tokens must be positive but is ", block_tokens));
     std::map<CacheLifetime, CacheGroup> by_lifetime;
     for (size_t i = 0; i < layers_.size(); ++i) {
-        check(layers_[i], i);
+        check_spec(layers_[i], i);
         const int layer = static_cast<int>(i);
         for (const CacheState &state : layers_[i].states) state_bytes_ += static_cast<size_t>(state.n) * sizeof(float);
         if (!layers_[i].rows) continue;

@@ -51,14 +51,14 @@ constexpr float largest_quantized = 1 << 20;
 // Up to this magnitude no type overflows.
 constexpr float always_fits = 1024;
 
-struct Rows {
+struct RowRange {
     DType dtype;
     int64_t elements; // per row
     int64_t first, n;
 };
 
 // Return the largest magnitude; throws ShapeError for values that are not finite or too large.
-float check_values(const Rows &rows, const float *values) {
+float check_values(const RowRange &rows, const float *values) {
     const int64_t begin = rows.first * rows.elements, end = begin + rows.n * rows.elements;
     float largest = 0;
     for (int64_t i = begin; i < end; ++i) {
@@ -75,7 +75,7 @@ float check_values(const Rows &rows, const float *values) {
 }
 
 // Check that the values survived.  Most types have scales of f16 or less, which overflow or saturate for large values.
-void check_result(const Rows &rows, const float *values, const uint8_t *data) {
+void check_result(const RowRange &rows, const float *values, const uint8_t *data) {
     if (rows.dtype == DType::f32) return;
     // q1_0 stores the mean magnitude, so a single large value does not show in the result.
     const bool keeps_the_largest = rows.dtype != DType::q1_0;
@@ -158,7 +158,7 @@ Tensor quantize(const float *values, const Shape &shape, DType dtype, std::span<
     const std::vector<float> scaled = scaled_importance(importance);
     const float *weights = scaled.empty() ? nullptr : scaled.data();
     over_rows(result.n_elements() / row_elements, row_elements, n_threads, [&](int64_t first, int64_t n) {
-        const Rows rows{dtype, row_elements, first, n};
+        const RowRange rows{dtype, row_elements, first, n};
         const float largest = check_values(rows, values);
         ggml_quantize_chunk(type, values, result.data(), first * row_elements, n, row_elements, weights);
         if (largest > always_fits) check_result(rows, values, result.data());

@@ -172,6 +172,47 @@ def test_a_broken_layer_is_found(tmp_path: Path, path: str, text: str, word: str
     assert word in done.stdout
 
 
+def check_unity(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "ci" / "check_unity.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_no_name_of_the_core_hides_another() -> None:
+    if not (ROOT / "native").is_dir():
+        pytest.skip("the native sources are absent")
+    done = check_unity()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "constexpr int most_keys = 4096;",
+        "constexpr int few = 1, most_keys = 2;",
+        "std::vector<std::pair<int, int>> most_keys(const Trace &trace) {",
+        "template <class T> struct most_keys {",
+        "const std::map<int, int> most_keys{};",
+        "thread_local int most_keys[4];",
+    ],
+)
+@pytest.mark.parametrize("other", ["kernels/rows.h", "engine/sampler.cpp"])
+def test_a_name_that_would_hide_another_is_found(tmp_path: Path, declaration: str, other: str) -> None:
+    inline = "inline constexpr long most_keys = 256;\n"
+    files = {
+        "graph/tracer.cpp": f"namespace quire {{\nnamespace {{\n\n{declaration}\n\n}} // namespace\n}} // namespace quire\n",
+        other: inline if other.endswith(".h") else f"namespace {{\n{inline}}} // namespace\n",
+    }
+    for name, content in files.items():
+        (tmp_path / "native" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "native" / name).write_text(content, encoding="utf-8")
+    done = check_unity(str(tmp_path))
+    assert done.returncode == 1
+    assert "'most_keys'" in done.stdout
+    assert "graph/tracer.cpp" in done.stdout
+    assert other in done.stdout
+    assert "'few'" not in done.stdout
+
+
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no compiler")
 def test_a_header_that_needs_another_is_found(tmp_path: Path) -> None:
     kernels = tmp_path / "native" / "kernels"

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double mean_weight = 0.05; // of an answer in the means
 // An answer that took so many times the mean, and a little, counts as that: the machine did something else.
-constexpr double outlier = 3.0, least_outlier_s = 50e-6;
+constexpr double outlier_ratio = 3.0, least_outlier_s = 50e-6;
 
 } // namespace
 
@@ -183,7 +183,7 @@ MaskExchange::Provided MaskExchange::provide(RequestId request, int choice, int6
         provided.was_waited_for = std::exchange(slot.waited_for, false);
         n_forced_ += mean_weight * (static_cast<double>(forced.size()) - n_forced_);
         const double took_s = std::chrono::duration<double>(Clock::now() - slot.asked_at).count();
-        seconds_ += mean_weight * (std::min(took_s, outlier * seconds_ + least_outlier_s) - seconds_);
+        seconds_ += mean_weight * (std::min(took_s, outlier_ratio * seconds_ + least_outlier_s) - seconds_);
     }
     for (int32_t token : forced) {
         slot.ahead.push_back(token);

@@ -10,9 +10,9 @@
 namespace quire {
 namespace {
 
-constexpr int step_tokens = 128; // of prompts, for one token of those that go on
-constexpr int least_read = 16;   // tokens beside those that go on, in a step that counts as reading
-constexpr double mean_weight = 0.2; // of a step in the mean time of reading a token
+constexpr int prompt_step_tokens = 128; // of prompts, for one token of those that go on
+constexpr int least_read_tokens = 16;   // tokens beside those that go on, in a step that counts as reading
+constexpr double read_time_weight = 0.2; // of a step in the mean time of reading a token
 
 SchedulerOptions options_for(int64_t n_ctx) {
     SchedulerOptions options;
@@ -95,16 +95,16 @@ void ModelDrafter::extend(const PlanItem &item, const ItemRows &rows) {
 }
 
 void ModelDrafter::step() {
-    const Plan plan = scheduler_.plan_within(0.0, step_tokens);
+    const Plan plan = scheduler_.plan_within(0.0, prompt_step_tokens);
     runner_.make_edits(plan);
     if (plan.items.empty()) return;
     const double started_s = now_s();
     const std::vector<int32_t> one_each(static_cast<size_t>(plan.n_logit_rows), 1);
     runner_.run(plan, scheduler_.pool(), {HiddenStates::unwanted, one_each}, features_of(plan));
-    if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read) {
+    if (plan.n_tokens - static_cast<int>(plan.items.size()) >= least_read_tokens) {
         const double seconds = now_s() - started_s, of_token = seconds / plan.n_tokens;
         read_s_ += seconds;
-        token_read_s_ = token_read_s_ == 0 ? of_token : token_read_s_ + mean_weight * (of_token - token_read_s_);
+        token_read_s_ = token_read_s_ == 0 ? of_token : token_read_s_ + read_time_weight * (of_token - token_read_s_);
     }
     scheduler_.commit(plan);
     for (const PlanItem &item : plan.items) {

@@ -18,7 +18,7 @@ constexpr double token_s_memory = 0.995; // per step in which proposing seemed t
 constexpr double answer_weight = 0.1;    // in the mean length
 constexpr int most_since_without = 64, most_refused = 64;
 
-void check(const SpeculationConfig &config) {
+void check_config(const SpeculationConfig &config) {
     if (config.draft_max < 1 || config.draft_max > max_draft_depth)
         throw RequestError("speculation",
                            cat("draft_max must be from 1 to ", max_draft_depth, " but is ", config.draft_max));
@@ -30,7 +30,7 @@ void check(const SpeculationConfig &config) {
 } // namespace
 
 Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, SpeculationConfig config) : config_(config) {
-    check(config);
+    check_config(config);
     for (auto &drafter : drafters) {
         Entry entry{std::move(drafter), {}, 0, {}};
         entry.stats.name = entry.drafter->name();

@@ -15,7 +15,7 @@ constexpr std::pair<SchedulingPolicy, const char *> policy_names[] = {
     {SchedulingPolicy::dynamic, "dynamic"},
 };
 
-constexpr size_t most_keys = 4096;   // whose turns are remembered
+constexpr size_t most_remembered_keys = 4096;   // whose turns are remembered
 constexpr double most_turns = 2.0; // that priority is worth between keys
 
 } // namespace
@@ -51,7 +51,7 @@ RankedSequences PolicyRanks::ranked(const std::vector<Sequence *> &sequences, in
 
 void PolicyRanks::served(const std::string &key) {
     if (!is_fair()) return;
-    if (last_turns_.size() >= most_keys && !last_turns_.contains(key)) {
+    if (last_turns_.size() >= most_remembered_keys && !last_turns_.contains(key)) {
         const auto oldest = std::ranges::min_element(last_turns_, {}, [](const auto &entry) { return entry.second; });
         last_turns_.erase(oldest);
     }

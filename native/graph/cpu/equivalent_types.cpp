@@ -13,7 +13,7 @@ namespace {
 
 constexpr int block_values = 256; // of all types here but Q1_0
 constexpr int most_block_bytes = 110;
-constexpr uint16_t one = 0x3c00; // as f16
+constexpr uint16_t f16_one = 0x3c00; // as f16
 
 void put_half(uint8_t *at, uint16_t bits) { std::memcpy(at, &bits, sizeof bits); }
 
@@ -43,7 +43,7 @@ struct Block {
 
     Block(DType dtype, const uint8_t *from) {
         std::memcpy(bytes.data(), from, block_bytes(dtype));
-        factor = exchange_factor(dtype, bytes.data(), one);
+        factor = exchange_factor(dtype, bytes.data(), f16_one);
         ggml_get_type_traits(static_cast<ggml_type>(dtype))->to_float(bytes.data(), values.data(), block_values);
     }
 };

@@ -23,10 +23,10 @@ namespace fs = std::filesystem;
 
 constexpr char magic[16] = "quire-packed-01";
 constexpr size_t page_bytes = 4096; // matrices begin on one, so that each can be given back by itself
-constexpr size_t piece_bytes = size_t{1} << 20;
+constexpr size_t copied_bytes = size_t{1} << 20;
 constexpr std::string_view part_prefix = "quire-", part_suffix = ".part";
 
-size_t aligned(size_t n) { return (n + page_bytes - 1) / page_bytes * page_bytes; }
+size_t page_aligned(size_t n) { return (n + page_bytes - 1) / page_bytes * page_bytes; }
 
 std::string hex(const Digest &digest) {
     static constexpr char digits[] = "0123456789abcdef";
@@ -108,10 +108,10 @@ void remove_old_parts(const std::string &directory) {
 PackedCache::PackedCache(PackedCacheOptions options, std::vector<PackedSource> sources, int n_threads)
     : options_(std::move(options)), sources_(std::move(sources)), n_threads_(n_threads),
       layout_(layout_digest(sources_)) {
-    size_t at = aligned(header({}).size());
+    size_t at = page_aligned(header({}).size());
     for (const PackedSource &source : sources_) {
         offsets_.push_back(at);
-        at = aligned(at + static_cast<size_t>(source.weights.size_bytes()));
+        at = page_aligned(at + static_cast<size_t>(source.weights.size_bytes()));
     }
     offsets_.push_back(at);
 }
@@ -170,8 +170,8 @@ Digest PackedCache::hash_sources() const {
     };
     std::vector<Piece> pieces;
     for (const PackedSource &source : sources_) {
-        for (size_t at = 0, size = source.tensor->size_bytes(); at < size; at += piece_bytes)
-            pieces.push_back({source.tensor->data() + at, std::min(piece_bytes, size - at), {}});
+        for (size_t at = 0, size = source.tensor->size_bytes(); at < size; at += copied_bytes)
+            pieces.push_back({source.tensor->data() + at, std::min(copied_bytes, size - at), {}});
     }
     auto hash = [&](Piece &piece) {
         piece.digest = digest_of(piece.data, piece.size_bytes, "quire piece");

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-void refuse(const std::string &what) { throw UnsupportedError("executor", what); }
+void reject(const std::string &what) { throw UnsupportedError("executor", what); }
 
 } // namespace
 
@@ -45,17 +45,17 @@ void check_options(const Trace &trace, const ExecutorOptions &options, const Bac
     const bool is_mixed = !options.places.empty(), own = own_kernels(options.kernels, backend);
     for (const auto &[name, place] : options.places)
         if (is_device(place) && device_number(place) > options.more_devices.size())
-            refuse(cat("places must be on the model's devices but ", name, " is on number ", device_number(place)));
+            reject(cat("places must be on the model's devices but ", name, " is on number ", device_number(place)));
     if (is_mixed && (backend.is_cpu() || options.kernels != Kernels::automatic))
-        refuse("a model on two devices must have a device besides the CPU, and automatic kernels");
-    if (options.sums_inputs && (own || is_mixed)) refuse("inputs of products must be summed by stock kernels");
+        reject("a model on two devices must have a device besides the CPU, and automatic kernels");
+    if (options.sums_inputs && (own || is_mixed)) reject("inputs of products must be summed by stock kernels");
     if (options.sums_inputs && !backend.is_cpu())
-        refuse(cat("inputs of products must be summed on the CPU but the device is ", backend.device().name()));
-    if (options.sums_inputs && trace.encoder) refuse("a model whose inputs are summed must have no encoder");
+        reject(cat("inputs of products must be summed on the CPU but the device is ", backend.device().name()));
+    if (options.sums_inputs && trace.encoder) reject("a model whose inputs are summed must have no encoder");
     if (own || is_mixed) return;
     const char *unused = " must go with Quire's own kernels but they are not in use here";
-    if (options.kernel_set) refuse(cat("a kernel set", unused));
-    if (!options.cpus.empty()) refuse(cat("a processor mask", unused));
+    if (options.kernel_set) reject(cat("a kernel set", unused));
+    if (!options.cpus.empty()) reject(cat("a processor mask", unused));
 }
 
 GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool own) {

@@ -36,7 +36,7 @@ void for_operations(const std::vector<Pass *> &passes, const Wanted &is_wanted, 
                 for (const Operation &operation : piece.trace.operations) use(*operation.kind);
 }
 
-std::set<const Weight *> matrices_of(const std::vector<Pass *> &passes, bool on_devices) {
+std::set<const Weight *> matrices_of_passes(const std::vector<Pass *> &passes, bool on_devices) {
     std::set<const Weight *> found;
     for_operations(
         passes, [&](Place place) { return is_device(place) == on_devices; },
@@ -186,8 +186,8 @@ void GraphExecutor::make_graphs(const ExecutorOptions &options) {
     }
     const bool gives_back = options.repack == Repack::release || options.repack == Repack::lock;
     if (first().backend.is_cpu() || !gives_back) return;
-    const std::set<const Weight *> others = matrices_of(passes(), false);
-    for (const Weight *weight : matrices_of(passes(), true))
+    const std::set<const Weight *> others = matrices_of_passes(passes(), false);
+    for (const Weight *weight : matrices_of_passes(passes(), true))
         if (!others.contains(weight) && weight->tensor.device().kind() == DeviceKind::cpu)
             give_back(weight->tensor.data(), weight->tensor.size_bytes());
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int n_step_values = 4;
 
-size_t at(int i) { return static_cast<size_t>(i); }
+size_t slot(int i) { return static_cast<size_t>(i); }
 
 // Matrices where it has some, else its other weights.
 std::vector<WeightRef> placing_weights(const OperationKind &kind) {
@@ -33,15 +33,15 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
                              PlacesOfCache &cache) {
     std::vector<Place> found(trace.operations.size(), Place::cpu);
     for (int i = n_step_values; i < static_cast<int>(found.size()); ++i) {
-        const Operation &operation = trace.operations[at(i)];
-        Place place = found[at(i) - 1]; // of what reads nothing but the step
+        const Operation &operation = trace.operations[slot(i)];
+        Place place = found[slot(i) - 1]; // of what reads nothing but the step
         const auto is_made = [](int input) { return input >= n_step_values; };
         if (std::ranges::any_of(operation.inputs, is_made)) {
             place = Place::cpu;
             int last = -1; // of the inputs that are on a device
             for (int input : operation.inputs)
-                if (is_made(input) && is_device(found[at(input)])) last = std::max(last, input);
-            if (last >= 0) place = found[at(last)];
+                if (is_made(input) && is_device(found[slot(input)])) last = std::max(last, input);
+            if (last >= 0) place = found[slot(last)];
         }
         place = said(*operation.kind, places).value_or(place);
         if (const std::optional<StatePlace> state = operation.kind->state()) {
@@ -50,7 +50,7 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
         }
         if (const int layer = operation.kind->cached_layer(); layer >= 0)
             place = cache.rows.try_emplace(layer, place).first->second;
-        found[at(i)] = place;
+        found[slot(i)] = place;
     }
     return found;
 }
@@ -73,8 +73,8 @@ class Cutter {
             for (const Tap &tap : trace_.taps) made.taps.push_back(to_the_end(tap.operation));
         }
         for (int i = n_step_values; i < n; ++i)
-            if (boundaries_[at(i)])
-                pieces_[at(made_[at(i)].piece)].trace.left.push_back({made_[at(i)].number, boundaries_[at(i)]});
+            if (boundaries_[slot(i)])
+                pieces_[slot(made_[slot(i)].piece)].trace.left.push_back({made_[slot(i)].number, boundaries_[slot(i)]});
         made.pieces = std::move(pieces_);
         return made;
     }
@@ -89,31 +89,31 @@ class Cutter {
         piece.encoder = trace_.encoder;
         here_.clear();
         for (int i = 0; i < n_step_values; ++i) {
-            piece.operations.push_back(trace_.operations[at(i)]);
+            piece.operations.push_back(trace_.operations[slot(i)]);
             here_[i] = i;
         }
         pieces_.push_back({place, std::move(piece)});
     }
 
     void add(int i) {
-        if (pieces_.empty() || pieces_.back().place != places_[at(i)]) begin_piece(places_[at(i)]);
-        Operation operation = trace_.operations[at(i)];
+        if (pieces_.empty() || pieces_.back().place != places_[slot(i)]) begin_piece(places_[slot(i)]);
+        Operation operation = trace_.operations[slot(i)];
         for (int &input : operation.inputs) input = in_this_piece(input);
         Trace &piece = pieces_.back().trace;
         const auto number = static_cast<int>(piece.operations.size());
         piece.operations.push_back(std::move(operation));
         here_[i] = number;
-        made_[at(i)] = {static_cast<int>(pieces_.size()) - 1, number};
+        made_[slot(i)] = {static_cast<int>(pieces_.size()) - 1, number};
         if (i == trace_.output) piece.output = number;
         if (i == trace_.hidden) piece.hidden = number;
     }
 
     std::shared_ptr<Boundary> boundary_of(int i) {
-        std::shared_ptr<Boundary> &boundary = boundaries_[at(i)];
+        std::shared_ptr<Boundary> &boundary = boundaries_[slot(i)];
         if (boundary) return boundary;
         boundary = std::make_shared<Boundary>();
-        boundary->shape = trace_.operations[at(i)].shape;
-        boundary->first = boundary->last = made_[at(i)].piece;
+        boundary->shape = trace_.operations[slot(i)].shape;
+        boundary->first = boundary->last = made_[slot(i)].piece;
         return boundary;
     }
 
@@ -126,9 +126,9 @@ class Cutter {
     }
 
     std::shared_ptr<Boundary> kept_by_others(int i) {
-        const auto [piece, number] = made_[at(i)];
+        const auto [piece, number] = made_[slot(i)];
         if (piece + 1 == static_cast<int>(pieces_.size())) return nullptr;
-        Trace &trace = pieces_[at(piece)].trace;
+        Trace &trace = pieces_[slot(piece)].trace;
         (i == trace_.output ? trace.output : trace.hidden) = -1;
         return to_the_end(i);
     }
@@ -136,7 +136,7 @@ class Cutter {
     // The number of an earlier value in the last piece, which it is carried into if need be.
     int in_this_piece(int i) {
         if (const auto found = here_.find(i); found != here_.end()) return found->second;
-        const bool stays = places_[at(i)] == pieces_.back().place && is_device(places_[at(i)]);
+        const bool stays = places_[slot(i)] == pieces_.back().place && is_device(places_[slot(i)]);
         const std::shared_ptr<Boundary> boundary = boundary_of(i);
         (stays ? boundary->on_device : boundary->in_host) = true;
         boundary->last = static_cast<int>(pieces_.size()) - 1;

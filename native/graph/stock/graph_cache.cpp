@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t most_graphs = 64; // of a trace
 
-void check(ggml_status status, Device device) {
+void check_status(ggml_status status, Device device) {
     if (status == GGML_STATUS_SUCCESS) return;
     if (status == GGML_STATUS_ALLOC_FAILED)
         throw CapacityError("graph", cat(device.name(), " must have memory for a step but has not"));
@@ -38,7 +38,7 @@ class CpuRunner : public GraphRunner {
     void run(const LoweredGraph &graph) override {
         ggml_cplan &plan = plans_.at(graph.graph);
         plan.work_data = work_.data();
-        check(compute_(graph.graph, &plan), backend_.device());
+        check_status(compute_(graph.graph, &plan), backend_.device());
     }
 
   private:
@@ -56,7 +56,7 @@ class DeviceRunner : public GraphRunner {
     void forget(const LoweredGraph &) override {}
     void run(const LoweredGraph &graph) override {
         if (compares_nodes()) return run_and_compare(backend_, graph.graph);
-        check(ggml_backend_graph_compute_async(backend_.handle(), graph.graph), backend_.device());
+        check_status(ggml_backend_graph_compute_async(backend_.handle(), graph.graph), backend_.device());
     }
 
   private:

@@ -60,7 +60,7 @@ ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation acti
 
 namespace {
 
-ggml_glu_op gate_of(Activation activation) {
+ggml_glu_op glu_op_of(Activation activation) {
     switch (activation) {
     case Activation::silu: return GGML_GLU_OP_SWIGLU;
     case Activation::gelu: return GGML_GLU_OP_GEGLU_ERF;
@@ -73,11 +73,11 @@ ggml_glu_op gate_of(Activation activation) {
 } // namespace
 
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *gate, ggml_tensor *up, Activation activation) {
-    return ggml_glu_split(ctx, gate, up, gate_of(activation));
+    return ggml_glu_split(ctx, gate, up, glu_op_of(activation));
 }
 
 ggml_tensor *stock_gate(ggml_context *ctx, ggml_tensor *both, Activation activation) {
-    return ggml_glu(ctx, both, gate_of(activation), false);
+    return ggml_glu(ctx, both, glu_op_of(activation), false);
 }
 
 ggml_tensor *stock_soft_cap(ggml_context *ctx, ggml_tensor *x, float cap) {

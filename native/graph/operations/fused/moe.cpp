@@ -37,7 +37,7 @@ class Moe : public OperationKind {
 };
 
 // Numbers of the chosen experts, {n_used, n_tokens}, and their weights, {1, n_used, n_tokens}.
-struct Choice {
+struct ExpertChoice {
     ggml_tensor *experts, *weights;
 };
 
@@ -77,7 +77,7 @@ ggml_tensor *parts_of_near(ggml_context *ctx, ggml_tensor *scores, ggml_tensor *
     return parts;
 }
 
-Choice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
+ExpertChoice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &w, const Routing &routing) {
     ggml_context *ctx = p.context;
     const int64_t n_expert = scores->ne[0], n_tokens = scores->ne[1];
     ggml_tensor *odds = routing.gating == Gating::softmax   ? ggml_soft_max(ctx, scores)

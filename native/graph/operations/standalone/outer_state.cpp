@@ -174,7 +174,7 @@ const Rest &heads_of(const char *name, const char *what, const TraceTensor &x) {
     return x.shape().rest;
 }
 
-OuterSizes sizes_of(const char *name, const TraceTensor &value, const TraceTensor &key, bool is_tiled) {
+OuterSizes outer_sizes_of(const char *name, const TraceTensor &value, const TraceTensor &key, bool is_tiled) {
     const Rest &values = heads_of(name, "the values", value), &keys = heads_of(name, "the keys", key);
     if (values[0] % keys[0] != 0)
         throw ShapeError(name, cat("heads of keys must divide those of values, ", values[0], ", but are ", keys[0]));
@@ -191,7 +191,7 @@ void claim(const char *name, const TraceTensor &x, StatePlace place, const Outer
 
 TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place) {
     constexpr const char *name = "state_space_dual";
-    const OuterSizes sizes = sizes_of(name, in.x, in.b, false);
+    const OuterSizes sizes = outer_sizes_of(name, in.x, in.b, false);
     expect_rows(name, "c", in.c, in.b.shape().rest);
     expect_rows(name, "dt", in.dt, {sizes.n_head});
     expect_f32(name, a, {sizes.n_head});
@@ -207,7 +207,7 @@ TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, Sta
 TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, WeightRef decay,
                       StatePlace place) {
     constexpr const char *name = "retention";
-    const OuterSizes sizes = sizes_of(name, v, k, false);
+    const OuterSizes sizes = outer_sizes_of(name, v, k, false);
     expect_rows(name, "q", q, k.shape().rest);
     expect_f32(name, decay, {sizes.n_head});
     claim(name, v, place, sizes);
@@ -219,7 +219,7 @@ TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTen
 
 TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled) {
     constexpr const char *name = "gated_delta";
-    const OuterSizes sizes = sizes_of(name, in.v, in.k, is_tiled);
+    const OuterSizes sizes = outer_sizes_of(name, in.v, in.k, is_tiled);
     expect_rows(name, "q", in.q, in.k.shape().rest);
     const bool by_key = in.g.shape().rest.size() == 2;
     expect_rows(name, "g", in.g, by_key ? Rest{sizes.n_head, sizes.n_key} : Rest{sizes.n_head});
@@ -234,7 +234,7 @@ TraceTensor gated_delta(const DeltaInputs &in, StatePlace place, bool is_tiled) 
 
 TraceTensor wkv6(const WkvInputs &in, WeightRef u, StatePlace place) {
     constexpr const char *name = "wkv6";
-    const OuterSizes sizes = sizes_of(name, in.v, in.k, false);
+    const OuterSizes sizes = outer_sizes_of(name, in.v, in.k, false);
     const Rest keys{sizes.n_head, sizes.n_key};
     expect_rows(name, "k", in.k, keys);
     expect_rows(name, "r", in.r, keys);
@@ -249,7 +249,7 @@ TraceTensor wkv6(const WkvInputs &in, WeightRef u, StatePlace place) {
 
 TraceTensor wkv7(const WkvInputs &in, const TraceTensor &a, const TraceTensor &b, StatePlace place) {
     constexpr const char *name = "wkv7";
-    const OuterSizes sizes = sizes_of(name, in.v, in.k, false);
+    const OuterSizes sizes = outer_sizes_of(name, in.v, in.k, false);
     const Rest keys{sizes.n_head, sizes.n_key};
     expect_rows(name, "k", in.k, keys);
     expect_rows(name, "r", in.r, keys);
