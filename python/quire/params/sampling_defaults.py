@@ -19,14 +19,14 @@ CHAT_DEFAULTS: Mapping[str, float] = MappingProxyType(
 TRUNCATION: Mapping[str, float] = MappingProxyType(
     {name: getattr(SamplingParams(), name) for name in CHAT_DEFAULTS if name != "temperature"}
 )
-"""What mirostat does without, as it cuts the tail itself: the fields with the values that are off."""
+"""The truncating fields, with the values that turn them off: mirostat truncates by itself."""
 
 
 def chat_defaults(advised: Mapping[str, object], given: Mapping[str, object] | None = None) -> dict[str, object]:
     """Fields of ``SamplingParams`` for a chat: what the model's file advises, else ``CHAT_DEFAULTS``.
 
-    ``given``: what the request says.  It comes before both and is not part of the result.  With mirostat nothing cuts
-    the tail but what the request names.
+    ``given``: what the request says.  It takes precedence over both and is not part of the result.  With mirostat,
+    only truncating stages that the request names are on.
     """
     given = given or {}
     usual: dict[str, object] = {**CHAT_DEFAULTS, **advised}

@@ -28,7 +28,7 @@ class SchemaClass(Protocol):
 
 
 def _refuse(name: str, reason: str) -> RequestError:
-    return RequestError(f"[structured_outputs] {name} must {reason}")
+    return RequestError(f"[structured_outputs] {name} {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,13 @@ class StructuredOutputsParams:
     ``regex``: the whole answer matches it (Rust's syntax: no look-around, no backreferences).
     ``choice``: the answer is one of these strings.
     ``grammar``: a grammar in GBNF (rules with ``::=``) or Lark.
-    ``after``: the form begins after this text or control token (``"</think>"``); what comes before is free, but it must
-    come.  White space may follow it.
+    ``after``: the form begins after this text or control token (``"</think>"``), which must occur; the text before
+    it is free.  White space may follow it.
     ``disable_any_whitespace``: JSON without white space.  ``whitespace_pattern``: a regex of the white space that may
     stand between JSON's tokens, by default at most 32 characters.
     ``parses``: what makes of an answer the object that ``GenerationResult.parsed`` is; None: ``json.loads``.
 
-    RequestError naming the field that does not hold.
+    Raises RequestError that names the invalid field.
     """
 
     json: str | Mapping[str, object] | bool | None = None
@@ -63,7 +63,7 @@ class StructuredOutputsParams:
     def __post_init__(self) -> None:
         for name in ("json_object", "disable_any_whitespace"):
             if not isinstance(self.__dict__[name], bool):
-                raise _refuse(name, f"be a bool but is {self.__dict__[name]!r:.80}")
+                raise _refuse(name, f"is {self.__dict__[name]!r:.80}: expected a bool")
         if self.json is not None:
             object.__setattr__(self, "json", _schema_text(self.json))
         if self.choice is not None:
@@ -78,12 +78,12 @@ class StructuredOutputsParams:
         set_fields = [name for name in _KINDS if self.__dict__[name] not in (None, False)]
         if len(set_fields) != 1:
             found = " and ".join(set_fields) or "none"
-            raise RequestError(f"[structured_outputs] exactly one of {', '.join(_KINDS)} must be set but {found} is")
+            raise RequestError(f"[structured_outputs] {found} set: expected exactly one of {', '.join(_KINDS)}")
         for name in ("disable_any_whitespace", "whitespace_pattern"):
             if self.__dict__[name] not in (None, False) and set_fields[0] not in ("json", "json_object"):
-                raise _refuse(name, f"come with json or json_object but comes with {set_fields[0]}")
+                raise _refuse(name, f"cannot be combined with {set_fields[0]}: expected json or json_object")
         if self.disable_any_whitespace and self.whitespace_pattern is not None:
-            raise _refuse("whitespace_pattern", "not come with disable_any_whitespace but does")
+            raise _refuse("whitespace_pattern", "cannot be combined with disable_any_whitespace")
 
     @classmethod
     def from_response_format(
@@ -104,7 +104,7 @@ class StructuredOutputsParams:
             return cls(json=own if parses is None else _without_sets(own), after=after, parses=parses)
         if not isinstance(response_format, Mapping):
             raise RequestError(
-                f"[response_format] it must be an object or a class with a schema but is {response_format!r:.80}"
+                f"[response_format] {response_format!r:.80} is neither an object nor a class with a schema"
             )
         if _is_schema(response_format):
             return cls(json=response_format, after=after)
@@ -115,22 +115,24 @@ class StructuredOutputsParams:
             return cls.from_response_format({"type": kind, "json_schema": inside}, after=after)
         known = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema",)}
         if not isinstance(kind, str) or kind not in known:
-            raise UnsupportedError(f"[response_format] type must be one of {', '.join(known)} but is {kind!r:.80}")
+            raise UnsupportedError(
+                f"[response_format] unsupported type {kind!r:.80}: expected one of {', '.join(known)}"
+            )
         _only(response_format, ("type", *known[kind]), "response_format")
         if kind == "text":
             return None
         if kind == "json_object":
             beside = response_format.get("schema")
             if not isinstance(beside, Mapping | None):
-                raise RequestError(f"[response_format] schema must be a JSON Schema but is {beside!r:.80}")
+                raise RequestError(f"[response_format] schema is {beside!r:.80}: expected a JSON Schema")
             return cls(json=beside, after=after) if beside else cls(json_object=True, after=after)
         inner = response_format.get("json_schema")
         if not isinstance(inner, Mapping):
-            raise RequestError("[response_format] json_schema must be an object but is not")
+            raise RequestError(f"[response_format] json_schema is {inner!r:.80}: expected an object")
         _only(inner, ("name", "description", "schema", "strict"), "response_format.json_schema")
         schema = inner.get("schema")
         if not isinstance(schema, Mapping | bool):
-            raise RequestError("[response_format] json_schema.schema must be a JSON Schema but is absent or no object")
+            raise RequestError(f"[response_format] json_schema.schema is {schema!r:.80}: expected a JSON Schema")
         return cls(json=schema, after=after)
 
 
@@ -166,58 +168,60 @@ def _check_text(name: str, value: object, limit: int) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise _refuse(name, f"be a str but is {value!r:.80}")
+        raise _refuse(name, f"is {value!r:.80}: expected a str")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise _refuse(name, "be valid Unicode but is not") from error
+        raise _refuse(name, "is not valid Unicode") from error
     if not 1 <= size <= limit:
-        raise _refuse(name, f"have 1 to {limit} bytes but has {size}")
+        raise _refuse(name, f"has {size} bytes: expected 1 to {limit}")
 
 
 def _schema_text(schema: object) -> str:
-    """JSON text of a schema: so it cannot change, and is a key of caches."""
+    """Return a schema as JSON text, which is immutable and can be a key of caches."""
     if not isinstance(schema, str | Mapping | bool):
-        raise _refuse("json", f"be a JSON Schema or its text but is {schema!r:.80}")
+        raise _refuse("json", f"is {schema!r:.80}: expected a JSON Schema or its text")
     try:
         if isinstance(schema, str):
             _check_text("json", schema, MAX_SOURCE_BYTES)
             schema = _json.loads(schema, object_pairs_hook=_unique)
         text = _json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
     except RecursionError as error:
-        raise _refuse("json", "be nested less deeply") from error
+        raise _refuse("json", "is nested too deeply") from error
     except RequestError:
         raise
     except (TypeError, ValueError) as error:
-        raise _refuse("json", f"be JSON but {error!s:.200}") from error
+        raise _refuse("json", f"is not JSON: {error!s:.200}") from error
     _check_text("json", text, MAX_SOURCE_BYTES)
     return text
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise _refuse("json", "have each key of an object once but has one twice")
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise _refuse("json", f"has an object with key {key!r:.80} twice")
+        result[key] = value
     return result
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"has {value!r:.80}")
+    raise TypeError(f"it has {value!r:.80}")
 
 
 def _choices(value: object) -> tuple[str, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise _refuse("choice", f"be a list of strings but is {value!r:.80}")
+        raise _refuse("choice", f"is {value!r:.80}: expected a list of strings")
     items = tuple(value)
     if not 1 <= len(items) <= MAX_CHOICES:
-        raise _refuse("choice", f"have 1 to {MAX_CHOICES} strings but has {len(items)}")
+        raise _refuse("choice", f"has {len(items)} strings: expected 1 to {MAX_CHOICES}")
     for item in items:
         _check_text("choice", item, MAX_STRING_BYTES)
     total = sum(len(item) for item in items)
     if total > MAX_SOURCE_BYTES:
-        raise _refuse("choice", f"have at most {MAX_SOURCE_BYTES} characters but has {total}")
+        raise _refuse("choice", f"has {total} characters: expected at most {MAX_SOURCE_BYTES}")
     return items
 
 
@@ -228,11 +232,11 @@ def answer_form(
     choice: Iterable[str] | None = None,
     grammar: str | None = None,
 ) -> StructuredOutputsParams | None:
-    """The form that keyword arguments ask for; None for none.  RequestError for more than one."""
+    """Return the form that the keyword arguments describe, or None; RequestError if there are several."""
     given = {"regex": regex, "choice": choice, "grammar": grammar}
     names = [name for name, value in given.items() if value is not None]
     if response_format is not None:
         if names:
-            raise RequestError(f"[structured_outputs] response_format must not come with {names[0]} but does")
+            raise RequestError(f"[structured_outputs] response_format cannot be combined with {names[0]}")
         return StructuredOutputsParams.from_response_format(response_format)
     return StructuredOutputsParams(regex=regex, choice=choice, grammar=grammar) if names else None
