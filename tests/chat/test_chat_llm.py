@@ -148,7 +148,7 @@ def test_tool_choice_and_formats(llm: LLM) -> None:
         ("", 0),
     ],
 )
-def test_a_format_that_is_not_known_is_said_at_load(
+def test_an_unknown_tool_format_is_logged_when_loading(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, tail: str, said: int
 ) -> None:
     template = "{% for m in messages %}{{ m.role }}\n{{ m.content }}\n{% endfor %}" + tail

@@ -99,7 +99,7 @@ def drafted(speculator: Speculator, id_: int, text: list[int], n_prompt: int, n_
     return n_drafted
 
 
-def test_a_prompt_is_read_where_the_answer_is_long_enough_for_that() -> None:
+def test_a_drafter_reads_a_prompt_only_if_the_answer_may_be_long_enough() -> None:
     texts = [[(31 * i + k) % N_VOCAB for k in range(1000)] for i in range(80)]
     # Reading a prompt of 200 tokens takes as long as 20 steps, of which drafts of 4 tokens save four of five.
     drafter = ScriptedDrafter(texts, agreement=1.0, n_vocab=N_VOCAB, token_read_s=0.1)

@@ -65,7 +65,7 @@ def test_verbs_of_the_async_front_end_are_those_of_the_blocking_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["gguf", "safetensors"])
-def test_documented_modules_export_what_their_rooms_have(name: str) -> None:
+def test_public_modules_export_the_names_of_quire_files(name: str) -> None:
     public, source = (importlib.import_module(f"quire.{place}") for place in (name, f"files.{name}"))
     assert public.__all__ == source.__all__
     assert all(getattr(public, each) is getattr(source, each) for each in public.__all__)

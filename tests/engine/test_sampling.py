@@ -501,7 +501,7 @@ def test_log_probabilities_are_the_models_own():
     assert (drawn.id, drawn.logprob, drawn.top) == (5, plain.logprob, plain.top)
 
 
-def test_default_order_is_the_designs():
+def test_default_order_of_samplers():
     wanted = ["penalties", "temperature", "top_k", "top_p", "min_p", "typical_p", "mirostat"]
     assert [name for name in default_sampling_order() if name in wanted] == wanted
 

@@ -127,7 +127,7 @@ def test_every_logit_row_is_delivered_once_within_the_budget() -> None:
     assert sim.jobs[streams[0]].logit_positions == list(range(2, 10))
 
 
-def test_a_step_attends_to_at_most_so_many_tokens() -> None:
+def test_a_step_attends_to_at_most_max_step_kv_tokens() -> None:
     sim = Simulation(max_step_kv_tokens=24, max_running=4)
     for i in range(5):
         sim.submit(prompt(7, seed=i), n_new=9)

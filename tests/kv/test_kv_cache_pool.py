@@ -110,7 +110,7 @@ def test_a_layout_groups_layers_by_how_long_their_rows_live() -> None:
     assert layout.state_bytes == 16 * 4
 
 
-def test_a_layout_refuses_sizes_that_are_none() -> None:
+def test_invalid_sizes_of_a_layout_are_rejected() -> None:
     with pytest.raises(ShapeError, match="layer 1 has n_kv_head 0"):
         CacheLayout([CacheSpec(n_kv_head=1, head_dim=8), CacheSpec(n_kv_head=0, head_dim=8)], "f16")
     with pytest.raises(ShapeError, match="window -1"):

@@ -411,7 +411,7 @@ DENIED: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "changes"), DENIED)
-def test_tensors_that_a_field_denies_are_left_out_as_by_transformers(
+def test_tensors_that_a_field_disables_are_ignored_as_in_transformers(
     tmp_path: Path, name: str, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = with_fields(tmp_path, name, **changes)

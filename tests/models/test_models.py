@@ -240,7 +240,7 @@ def test_packaged_model_equals_transformers(tmp_path: Path) -> None:
     check_prompts(Runner(tmp_path / "x.gguf"), dict(np.load(REFERENCES / "package.npz")), "package")
 
 
-def test_packaged_model_itself_is_near() -> None:
+def test_packaged_model_is_close_to_its_reference() -> None:
     """Q8_0 products also round activations to 8 bits, which costs up to a few percent of a logit."""
     stored, runner = np.load(REFERENCES / "package.npz"), Runner(PACKAGED)
     for i in range(0, 24, 3):

@@ -170,7 +170,7 @@ def test_operations_that_the_device_lacks_run_on_the_cpu(name: str, tmp_path: Pa
     assert fit_of(GGUFReader(path), path, config).uses[0].cache_bytes > 0
 
 
-def test_states_on_the_cpu_limit_no_sequences(tmp_path: Path, counting: CountingDevice) -> None:
+def test_states_on_the_cpu_do_not_limit_the_number_of_sequences(tmp_path: Path, counting: CountingDevice) -> None:
     """The device holds only the convolutions' states, and has too little memory for all states."""
     write_checkpoint(tmp_path / "m", "qwen3next")
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")

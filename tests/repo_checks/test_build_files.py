@@ -66,7 +66,7 @@ def test_the_real_edit_finds_its_place() -> None:
         assert module.edited(text, edit) == text
 
 
-def test_functions_get_names_of_our_own_and_types_and_macros_do_not(tmp_path: Path) -> None:
+def test_functions_are_renamed_but_types_and_macros_are_not(tmp_path: Path) -> None:
     module = script("native", "cmake", "own_names.py")
     for name in module.HEADERS:
         path = tmp_path / "ggml" / name
