@@ -30,7 +30,7 @@ class Tensor {
     // A tensor at `offset_bytes` from the base of a buffer.  On devices it needs room for `needed_bytes`.
     static Tensor in_buffer(DType dtype, Shape shape, std::shared_ptr<Buffer> buffer, size_t offset_bytes);
 
-    // The bytes a tensor takes on a device, with the padding that some add to rows of quantized types and clear.
+    // The bytes that a tensor takes on a device, including zeroed padding that some devices add to quantized rows.
     static size_t needed_bytes(DType dtype, const Shape &shape, Device device);
 
     DType dtype() const { return dtype_; }

@@ -80,7 +80,8 @@ void GgufParser::parse_header() {
         throw LoadError("gguf", cat("the file has ", n_tensors_, " tensors, the limit is ", gguf_limit::entries));
     if (n_keys_ > gguf_limit::entries)
         throw LoadError("gguf", cat("the file has ", n_keys_, " keys, the limit is ", gguf_limit::entries));
-    // The shortest key takes 13 bytes and the shortest tensor 36, so the counts allocate no more than the file's size.
+    // The shortest key takes 13 bytes and the shortest tensor 36.  This limits what later code allocates for these counts
+    // to a multiple of the file's size.
     if (n_keys_ * 13 + n_tensors_ * 36 > cursor_.left()) {
         throw LoadError("gguf", cat("truncated file: ", n_keys_, " keys and ", n_tensors_, " tensors cannot fit in ",
                                     cursor_.left(), " bytes"));

@@ -1,5 +1,5 @@
-// Merging the bytes or characters of one word, lowest rank first and leftmost among equals.  Short words look at all
-// pairs after each merge; long ones use a queue over a linked list, so that the time is linear.
+// Merging the bytes or characters of one word, lowest rank first and leftmost among equals.  For short words all pairs
+// are compared after each merge; for long ones a queue over a linked list keeps the time linear.
 #pragma once
 
 #include <atomic>

@@ -108,7 +108,7 @@ class PieceTable {
     bool has_bytes_ = false;
 };
 
-// Tokenizes a stretch of text without added tokens; constant, for any number of threads.
+// Tokenizes text between added tokens.  It is immutable, so any number of threads may share it.
 class PieceModel {
   public:
     PieceModel() = default;

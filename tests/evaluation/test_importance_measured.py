@@ -125,7 +125,7 @@ def test_matrices_are_merged_shown_and_written_in_both_formats(
     ("arguments", "word"),
     [
         (["-m", "{model}"], "(--in-file)"),
-        (["-m", "{model}", "-f", "{text}", "-c", "4096"], "at least 8192 tokens"),
+        (["-m", "{model}", "-f", "{text}", "-c", "4096"], "at least 8192"),
         (["-m", "{model}", "-f", "{text}", "--kernels", "cpu"], "kernels 'cpu'"),
         (["--in-file", "{text}"], "not an importance matrix"),
         (["--in-file", "{text}", "--json"], "--show-statistics"),

@@ -155,7 +155,7 @@ def test_divergences_are_interpolated() -> None:
         (["--size", "10kB"], "86"),
         (["--bits", "2"], "too few"),
         (["--bits", "5", "--candidates", "q4_9"], "'q4_9'"),
-        (["--recipe", "{in}"], "made by a recipe"),
+        (["--recipe", "{in}"], "quire.recipe.types"),
         (["--recipe", "{in}", "--curve", "x.png"], "measures nothing"),
         (["Q4_0", "--curve", "x.png"], "--bits"),
     ],

@@ -213,7 +213,7 @@ def test_malformed_tasks_are_errors(llm: LLM, read: object, data: bytes) -> None
         (["-f", "{text}", "--kl-base", "{text}"], "log-probabilities"),
         (["-f", "{text}", "--chunks", "0"], "0 chunks"),
         (["-f", "{text}", "--winogrande"], "winogrande"),
-        (["-f", "{text}", "-c", "4000"], "at least 8000 tokens"),
+        (["-f", "{text}", "-c", "4000"], "at least 8000"),
     ],
 )
 def test_invalid_options_are_errors(

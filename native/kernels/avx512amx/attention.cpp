@@ -1,5 +1,6 @@
 // Attention with a BF16 cache by tiles, for one query and for many, so that a query's bits depend on it alone.  Queries
-// and weights are rounded to BF16.  Scores multiply 32 dimensions at a time, sums of values the 32 tokens of a block.
+// and weights are rounded to BF16.  A tile product covers 32 dimensions of a score, or the 32 tokens of a block for the
+// weighted sum of values.
 //
 // For a few queries, arranging keys and values in tiles takes longer than multiplying them with VDPBF16PS.
 #include "kernels/avx512amx/query_attention.h"

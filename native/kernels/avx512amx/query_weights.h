@@ -1,4 +1,4 @@
-// Scores of one query for the tokens of a step, before they become weights.
+// Operations on the scores of one query for a step's tokens before the softmax: hiding, cap, bias, maximum.
 //
 // The numbers of 32 tokens are in the order of interleave() (column_pairs.h), as products leave them.
 #pragma once

@@ -65,7 +65,7 @@ enum class ScaleForm {
     minifloats, // half the value of a number with 4 bits of exponent and 3 of fraction
 };
 
-// The values of codes of 4 bits in IQ4_NL and IQ4_XS; in MXFP4 and NVFP4 (in units of 1/2).
+// The values of 4-bit codes: of IQ4_NL and IQ4_XS, and of MXFP4 and NVFP4 (in units of 1/2).
 inline constexpr int8_t uneven_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t float4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
