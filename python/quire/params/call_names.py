@@ -18,7 +18,7 @@ _ALIASES: dict[str, str] = {}
 
 
 def names_its_call(function: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
-    """Have a constructor's errors about arguments name the class that is called, not the one that defines it."""
+    """Make a constructor's TypeErrors name the class that is called, not the one that defines it."""
     signature = inspect.signature(function)
     own = list(signature.parameters)[1:]
     n_positional = sum(each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in signature.parameters.values())

@@ -105,7 +105,7 @@ class ChatOptions:
 
     @property
     def shown_tools(self) -> Sequence[Mapping[str, object]] | None:
-        """The tools that the model is told of."""
+        """The tools that the prompt describes."""
         return self.tools if self.tools and self.tool_choice != "none" else None
 
 

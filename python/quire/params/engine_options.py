@@ -34,7 +34,7 @@ __all__ = [
     "engine_options",
 ]
 
-# Of K and V, or of either: K/V.
+# One type for K and V, or K/V.
 CacheDType = Literal[
     "f32", "f16", "bf16", "q8_0", "q5_1", "q4_0",
     "f16/q8_0", "f16/q5_1", "f16/q4_0", "q8_0/f16", "q8_0/q5_1", "q8_0/q4_0",
@@ -280,9 +280,9 @@ def config_of(given: Mapping[str, Any]) -> EngineConfig:
 
 
 def cache_dtype_of(k: str | None, v: str | None) -> str:
-    """The ``kv_dtype`` for what llama.cpp names apart, and takes as F16 where one is left out.
+    """Return ``kv_dtype`` for llama.cpp's two options; one that is left out is F16, as in llama.cpp.
 
-    Types that go with none but themselves are both's then.
+    F32 and BF16 cannot be combined with F16, so one of them alone applies to both.
     """
     if k is None or v is None:
         only = k or v or "f16"

@@ -27,13 +27,13 @@ class PathText(Rule):
         return value
 
     def lenient(self, value: object) -> object:
-        """Take objects of ``pathlib``."""
+        """Accept ``pathlib`` paths."""
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 @dataclass(frozen=True)
 class _Tuple(Rule):
-    """A tuple; of callers, any list."""
+    """A tuple; callers may pass any list."""
 
     def _checked(self, label: str, value: object) -> object:
         if not isinstance(value, tuple):

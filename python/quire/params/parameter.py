@@ -1,8 +1,8 @@
-"""What the declarations of parameters say.
+"""The classes that declare parameters.
 
-``sampling.py`` declares each parameter of sampling once, as a field with a ``Parameter``; ``engine_options.py`` each
-option of the engine, with an ``EngineOption``.  The rest is made from these: Python's keywords, options of commands,
-fields of the server's routes, the settings of its page, the native struct with its limits, and tables in ``docs/``.
+``sampling.py`` declares each sampling parameter once, as a field with a ``Parameter``; ``engine_options.py`` declares
+each option of the engine, with an ``EngineOption``.  Everything else is derived: Python's keywords, command-line
+options, fields of the server's routes, settings of its page, the native struct with its limits, tables in ``docs/``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Dialect: TypeAlias = Literal["openai", "responses", "anthropic", "ollama", "llam
 ``/v1/messages``, Ollama's ``options``, ``/completion``, ``/v1/generate``."""
 
 Speculation = Literal["auto", "off", "draft", "mtp", "eagle", "lookup", "grammar"]
-"""What drafts tokens."""
+"""The drafter that proposes tokens."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Slider:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What is known of a parameter besides its name, type and default.
+    """The facts about a parameter besides its name, type and default.
 
     ``doc``: what it does, for help, documentation and page, without a full stop.  ``none``: what None, or an empty
     list, does.  ``flags``: its options on the command line.  ``aliases``: what other engines call it.
@@ -76,7 +76,7 @@ class Parameter(Declaration):
     page: Slider | None = None
 
     def names_in(self, dialect: Dialect, name: str) -> tuple[str, ...]:
-        """The fields that a dialect has for it, none if the dialect does not know it; ``name``: its own."""
+        """Return the names of its fields in a dialect, none if the dialect lacks it; ``name`` is Quire's name."""
         for route in self.routes.split():
             found, colon, names = route.partition(":")
             if found == dialect:

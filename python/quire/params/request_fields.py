@@ -33,7 +33,7 @@ ELSEWHERE: Mapping[str, str] = {
 
 
 class RequestFields(TypedDict, total=False):
-    """Fields of ``SamplingParams`` by their names, and at most one of the last four, which are of the answer's form."""
+    """Fields of ``SamplingParams`` by name, and at most one of the last four, which set the form of the answer."""
 
     # BEGIN SamplingParams (written by ci/make_params.py)
     max_tokens: int | None
@@ -99,7 +99,7 @@ class RequestKeywords:
     def sampling_params(
         self, params: SamplingParams | None, advised: Mapping[str, object] | None = None
     ) -> SamplingParams:
-        """Return ``params`` with the keywords over them.
+        """Return ``params`` with the keywords in place of their fields.
 
         If ``params`` is None, the keywords go over the defaults of a chat with ``advised`` (the advice of the model's
         file), or without it over parameters that leave the model's distribution as it is.  RequestError if ``params``

@@ -46,7 +46,7 @@ def _shown(value: object) -> str:
 
 
 def items_of(label: str, value: object, most: int = INT_MAX) -> tuple[object, ...]:
-    """Return the entries of a list.  RequestError for a single text, for no list, and for too many entries."""
+    """Return the entries of a list.  RequestError if it is a single string or no list, or has too many entries."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise refusal(label, value, "is not a list")
     items = tuple(value)
@@ -100,7 +100,7 @@ class Int(Rule):
         return value
 
     def lenient(self, value: object) -> object:
-        """Take -1 for None."""
+        """Read -1 as None."""
         return None if self.optional and value == -1 and not isinstance(value, float) else value
 
 
@@ -114,7 +114,7 @@ class Seed(Rule):
         return None if value == -1 and isinstance(value, int) else Int(0, 2**64 - 1).check(label, value)
 
     def lenient(self, value: object) -> object:
-        """Take negative numbers, which other programs have, for the unsigned ones of the same bits."""
+        """Read a negative number, as other programs write it, as the unsigned one with the same bits."""
         return value % 2**64 if isinstance(value, int) and value != -1 else value
 
 
@@ -142,7 +142,7 @@ class Float(Rule):
         return float(value)
 
     def lenient(self, value: object) -> object:
-        """Take negative numbers, and an excluded 0, for None."""
+        """Read negative numbers, and an excluded 0, as None."""
         if not self.optional or not isinstance(value, int | float):
             return value
         return None if value < 0 or (self.open_below and value == 0) else value
@@ -204,7 +204,7 @@ class Strings(Rule):
 
 @dataclass(frozen=True)
 class Ids(Rule):
-    """At most ``n`` token ids; at least one where None stands for none."""
+    """At most ``n`` token ids; if None is accepted, an empty list is not."""
 
     n: int = INT_MAX
 
@@ -238,7 +238,7 @@ class Bias(Rule):
 
 @dataclass(frozen=True)
 class Names(Rule):
-    """Some of the names that are known, each at most once.  ``last``: one that can only be the last."""
+    """Some of the known names, each at most once.  ``last``: a name that may only be the last."""
 
     known: tuple[str, ...] = ()
     last: str = ""

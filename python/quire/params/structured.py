@@ -1,4 +1,4 @@
-"""What a request asks of the form of its answer."""
+"""The form that a request wants its answer to have."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ _SCHEMA_KEYS = ("$ref", "$defs", "$schema", "properties", "anyOf", "oneOf", "all
 
 
 def _is_schema(given: Mapping[str, object]) -> bool:
-    """Whether this is a JSON Schema by itself, which says its type by other words than a format does."""
+    """Return True for a bare JSON Schema, whose ``type`` is none of a response format's."""
     kind = given.get("type")
     if kind is None:
         return any(key in given for key in _SCHEMA_KEYS)
@@ -149,7 +149,7 @@ def _is_schema(given: Mapping[str, object]) -> bool:
 
 
 def _without_sets(schema: Any) -> Any:
-    """A schema without ``uniqueItems``, for a class whose parser drops items that come twice."""
+    """Return a schema without ``uniqueItems``, for a class whose parser drops repeated items."""
     if isinstance(schema, list):
         return [_without_sets(item) for item in schema]
     if not isinstance(schema, Mapping):
@@ -161,7 +161,7 @@ def _without_sets(schema: Any) -> Any:
 def _only(value: Mapping[str, object], names: tuple[str, ...], place: str) -> None:
     for name in value:
         if name not in names:
-            raise UnsupportedError(f"[{place}] a field must be one of {', '.join(names)} but is {name!r:.80}")
+            raise UnsupportedError(f"[{place}] unsupported field {name!r:.80}: expected {', '.join(names)}")
 
 
 def _check_text(name: str, value: object, limit: int) -> None:
