@@ -118,7 +118,7 @@ class MergeIndex {
             if (slots_[i].merge.rank == no_rank) return {no_rank, 0};
         }
     }
-    // Insert a merge, unless the pair has one.  Not more than were reserved.
+    // Insert a merge, unless the pair has one.  Room for it must have been reserved.
     void insert(uint32_t left, uint32_t right, Merge merge) {
         const uint64_t key = key_of(left, right);
         size_t i = mix(key) & (slots_.size() - 1);

@@ -95,7 +95,7 @@ class Pass {
         if (gap < end) part(gap, end, false);
     }
 
-    // False at Oniguruma's \b after a digit.  Its \w excludes joiners and includes Latin-1's superscripts and
+    // After a digit, Oniguruma's \b matches before characters for which this is false.  Its \w excludes joiners and includes Latin-1's superscripts and
     // fractions.
     static bool goes_on(const Character &c) {
         const bool joiner = c.code == 0x200c || c.code == 0x200d;

@@ -222,7 +222,7 @@ class EngineConfig:
     ))
     draft_min: int = declared(0, EngineOption(
         rule=Int(0, 64), flags="--draft-min", metavar="N",
-        doc="Proposed tokens that are computed whatever they cost",
+        doc="Least number of proposed tokens to compute, even at a loss of speed",
     ))
     taps: tuple[int, ...] = declared((), EngineOption(
         rule=Layers(), doc="Layers, numbered from 0, whose hidden states LLM.hidden_states can return",

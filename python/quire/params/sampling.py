@@ -96,12 +96,12 @@ class SamplingParams:
     ))
     dynatemp_range: float = declared(0.0, Parameter(
         rule=Float(), stage="temperature", flags="--dynatemp-range", routes=_OWN,
-        doc="Vary the temperature with the entropy by plus or minus this; 0: off",
+        doc="Vary the temperature by up to plus or minus this, with the entropy; 0: off",
         page=Slider("Temperature range", 5, 0.1, rare=True),
     ))
     dynatemp_exponent: float = declared(1.0, Parameter(
         rule=Float(open_below=True), flags="--dynatemp-exp", routes=_OWN,
-        doc="Exponent of that dependence", page=Slider("Range exponent", 10, 0.1, rare=True),
+        doc="Exponent of the dependence on entropy", page=Slider("Range exponent", 10, 0.1, rare=True),
     ))
     top_k: int = declared(0, Parameter(
         rule=Int(minus_one=0), stage="top_k", flags="--top-k", chat=40, gguf="general.sampling.top_k",
