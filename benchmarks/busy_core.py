@@ -52,7 +52,7 @@ def main() -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="wait at most so long for a quiet machine before each round",
+        help="wait at most SECONDS for a quiet machine before each round",
     )
     options = parser.parse_args()
     if options.cpu is not None and options.cpu not in os.sched_getaffinity(0):

@@ -242,7 +242,7 @@ def options_of_command_line() -> argparse.Namespace:
     parser.add_argument("--peer-repack", choices=["both", "on", "off"], default="both")
     parser.add_argument("--openvino", nargs="?", const=sys.executable, metavar="PYTHON")
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait at most so long for a quiet machine"
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait at most SECONDS for a quiet machine"
     )
     parser.add_argument("--shared", type=Path, default=HERE.parent.parent / "shared")
     parser.add_argument("--folder", type=Path, default=HERE.parent / "build" / "bench-models")

@@ -274,9 +274,9 @@ def main() -> None:
     parser.add_argument("--shapes", default=",".join(shape.name for shape in SHAPES), help="shapes of the files [all]")
     parser.add_argument("--types", default=",".join(TYPES), help="types of the weights [all]")
     parser.add_argument("--prompts", help="prompt lengths in tokens, such as 512,4096")
-    parser.add_argument("--streams", help="such as 1,32")
+    parser.add_argument("--streams", help="numbers of streams, such as 1,32")
     parser.add_argument("--no-parity", action="store_true", help="skip the parity check")
-    parser.add_argument("--dry-run", action="store_true", help="a tiny shape on the CPU")
+    parser.add_argument("--dry-run", action="store_true", help="run tiny shapes on the CPU, to test the script")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     sizes = DRY if options.dry_run else QUICK if options.quick else FULL

@@ -56,7 +56,7 @@ prompts of 200 random tokens and generates 16 more, greedily. Encoders read 64 t
 Array = npt.NDArray[np.float32]
 
 N_PROMPTS, N_TOKENS, N_NEW = 8, 200, 16
-N_ENCODED = 64  # tokens of an encoder's prompt, which is one step, and of those that a decoder answers
+N_ENCODED = 64  # tokens of an encoder's prompt (one step), and of the source text of an encoder-decoder
 GAP = 1e-3  # relative to the largest logit
 # For logits in F32.  llama.cpp looks GELU up in a half-precision table, which costs up to 1e-3.
 TOLERANCE = 3e-3

@@ -5,6 +5,7 @@ PYTHONPATH=python python ci/make_http_reference.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,17 @@ def type_of(schema: dict[str, Any]) -> str:
     kind = str(schema.get("type", "any"))
     if kind == "array":
         return f"list of {type_of(schema.get('items', {}))}" if schema.get("items") else "list"
-    words = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"))
-    limits = [f"{word} {_number(schema[key])}" for key, word in words if key in schema]
-    return " ".join([{"null": "nothing"}.get(kind, kind), *limits])
+    return " ".join([kind, *_limits(schema)])
+
+
+def _limits(schema: dict[str, Any]) -> Iterator[str]:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None:
+        yield f"from {_number(low)}" if high is not None else f"of at least {_number(low)}"
+    if "exclusiveMinimum" in schema:
+        yield f"above {_number(schema['exclusiveMinimum'])}" + (" and" if high is not None else "")
+    if high is not None:
+        yield f"to {_number(high)}" if low is not None else f"at most {_number(high)}"
 
 
 def _number(value: float) -> str:

@@ -161,8 +161,8 @@ def _divergence(model: ModelOptions, base_file: Path) -> dict[str, Any]:
     with _open(model, base.n_ctx) as scorer, progress_bar("measuring") as advance:
         if scorer.n_vocab != base.n_vocab:
             raise RequestError(
-                f"[perplexity] vocabulary of {scorer.n_vocab} tokens differs from that of {base_file.name}, "
-                f"{base.n_vocab} tokens"
+                f"[perplexity] the model has a vocabulary of {scorer.n_vocab} tokens, that of {base_file.name} has"
+                f" {base.n_vocab}"
             )
 
         def on_chunk(n: int, found: Any) -> None:

@@ -59,7 +59,7 @@ class RowMatrix(StoredMatrix):
         check_shape(tensors, largest, (self.n_rows,), (self.n_rows, 1))
         form = f"{name}_format"
         if form in tensors and stored(tensors, form, "U8").any():
-            raise UnsupportedError(f"[convert] tensor '{form}' is not 0: expected the layout by rows")
+            raise UnsupportedError(f"[convert] unsupported weight layout in tensor '{form}': expected 0, by rows")
         self._tensors, self._largest = tensors, largest
 
     def values(self, begin: int, end: int) -> Floats:

@@ -183,7 +183,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     }
 
     def given(self) -> dict[str, Any]:
-        """Return the parameters that the body gives."""
+        """Return the parameters that the body sets."""
         return sampling_of(self)
 
     def usual(self, info: ModelInfo, given: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ Texts: TypeAlias = Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS
 
 
 class RankBody(CutBody, kw_only=True, forbid_unknown_fields=True):
-    """A query with ``documents``, or with TEI's ``texts``, whose answer is a list.
+    """A query with ``documents``, or with TEI's ``texts``; the answer to the latter is a list.
 
     ``raw_scores`` false maps TEI's scores to 0 to 1.  ``instruction`` tells what makes a document relevant, for models
     whose template has a place for it.

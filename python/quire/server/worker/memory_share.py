@@ -1,4 +1,4 @@
-"""How much memory a worker process uses besides its model, and how much of a budget is left for the model."""
+"""Compute how much memory a worker process uses besides its model, and how much of a budget is left for the model."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class _Table:
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {}
         self._offset = 0
-        # Tokens may be parts of a character, which the text contains only once.
+        # Several tokens may form one character, which is only once in the text.
         self._decoder = _utf8_decoder("replace")
         self.empty = True
         self.take()
