@@ -95,8 +95,8 @@ class Pass {
         if (gap < end) part(gap, end, false);
     }
 
-    // After a digit, Oniguruma's \b matches before characters for which this is false.  Its \w excludes joiners and includes Latin-1's superscripts and
-    // fractions.
+    // After a digit, Oniguruma's \b matches before characters for which this is false.  Its \w excludes joiners and
+    // includes Latin-1's superscripts and fractions.
     static bool goes_on(const Character &c) {
         const bool joiner = c.code == 0x200c || c.code == 0x200d;
         return (is_word(c) && !joiner) || (c.code < 0x100 && (c.classes & bit(Category::No)) != 0);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int lanes = 16;
 
-// Pair the numbers of `even` with those of `odd`: pairs 0-3, 8-11, 16-19 and 24-27 go to pairs[0], the others to pairs[1].
+// Pair the numbers of `even` with those of `odd`: pairs 0-3, 8-11, 16-19, 24-27 in pairs[0], the others in pairs[1].
 [[gnu::always_inline]] inline void interleave(__m512i even, __m512i odd, __m512i *pairs) {
     pairs[0] = _mm512_unpacklo_epi16(even, odd);
     pairs[1] = _mm512_unpackhi_epi16(even, odd);
