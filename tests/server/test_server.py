@@ -442,7 +442,7 @@ def test_the_access_log_has_one_line_per_request_without_prompts(server: Served,
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(64))
     with (
-        pytest.raises(AssertionError, match=r"ended with 3: quire: \["),
+        pytest.raises(AssertionError, match=r"exited with 3: quire: \["),
         served(tmp_path, [str(tmp_path / "bad.gguf")]),
     ):
         pass

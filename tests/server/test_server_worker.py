@@ -202,7 +202,7 @@ def test_a_bug_in_the_worker_is_reported(capfd: pytest.CaptureFixture[str]) -> N
 
     with pytest.raises(LoadError, match="exited"):
         asyncio.run(test())
-    assert "RuntimeError: a bug of the worker" in capfd.readouterr().err
+    assert "RuntimeError: a bug in the worker" in capfd.readouterr().err
 
 
 def test_a_worker_exits_with_its_listener() -> None:
