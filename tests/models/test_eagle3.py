@@ -287,7 +287,7 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "layers": ({"eagle3.block_count": (2, "u32")}, {}, "'eagle3.block_count': 2"),
     "negative layer": ({"eagle3.target_layers": ([-1, 0, 1], "i32[]")}, {}, "target_layers' holds -1"),
     "many layers": ({"eagle3.target_layers": ([*range(99)], "i32[]")}, {}, "target_layers"),
-    "one layer": ({"eagle3.target_layers": (1, "i32")}, {}, "'eagle3.target_layers' must be an array of numbers"),
+    "one layer": ({"eagle3.target_layers": (1, "i32")}, {}, "'eagle3.target_layers' is i32"),
     "map of numbers": ({}, {"d2t": (np.ones(200, np.float32), "f32")}, r"'d2t' is \[200\] of f32"),
     "long map": ({}, {"d2t": (known_tokens(201), "i64")}, r"'d2t' is \[201\] of i64"),
     "map below": ({}, {"d2t": (known_tokens() - 1, "i64")}, "'d2t'.* 272"),

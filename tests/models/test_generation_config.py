@@ -133,7 +133,7 @@ def test_older_checkpoints_have_it_in_config_json(tmp_path: Path, caplog: pytest
         ({"suppress_tokens": [True]}, r"'suppress_tokens' of generation_config.json is \[True\]"),
         ({"bad_words_ids": [3]}, "'bad_words_ids' of generation_config.json"),
         ({"typical_p": "x"}, "'typical_p' of generation_config.json is str"),
-        ({"eos_token_id": "</s>"}, "eos_token_id must be an id or a list of ids"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'"),
     ],
 )
 def test_malformed_advice(tmp_path: Path, advice: dict[str, object], text: str) -> None:
