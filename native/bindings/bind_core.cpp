@@ -14,7 +14,8 @@ DType dtype_named(const std::string &text) {
     if (auto found = dtype_from_name(text)) return *found;
     std::string names;
     for (DType dtype : all_dtypes()) names += (names.empty() ? "" : ", ") + name(dtype);
-    throw UnsupportedError("dtype", cat("a dtype must be one of ", names, " but is '", text, "'"));
+    // The text comes last: Python cuts a message at a NUL.
+    throw UnsupportedError("dtype", cat("unknown dtype: expected one of ", names, ", not '", text, "'"));
 }
 
 std::string device_kind_name(DeviceKind kind) {
@@ -35,8 +36,7 @@ void bind_core(py::module_ &m) {
         .def_static("from_id",
                     [](int64_t id) {
                         if (auto found = dtype_from_id(id)) return *found;
-                        throw UnsupportedError("dtype",
-                                               cat("a dtype's number must be one that ggml knows but is ", id));
+                        throw UnsupportedError("dtype", cat("unknown dtype number ", id));
                     })
         .def_property_readonly("id", [](DType self) { return static_cast<int>(self); })
         .def_property_readonly("name", [](DType self) { return name(self); })

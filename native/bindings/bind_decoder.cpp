@@ -27,7 +27,7 @@ Pooling pooling(const std::string &name) {
     if (name == "last") return Pooling::last;
     if (name == "taps") return Pooling::taps;
     throw RequestError("request",
-                       cat("embedding must be none, mean, cls, last or taps but is '", name.substr(0, 40), "'"));
+                       cat("unknown embedding '", name.substr(0, 40), "': expected none, mean, cls, last or taps"));
 }
 
 using Rows = py::array_t<float, py::array::c_style | py::array::forcecast>;
@@ -58,8 +58,7 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
                      const std::optional<Places> &places) {
-    if (embedding && prompt_logits)
-        throw RequestError("request", "embedding must not come with prompt_logits but does");
+    if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
     auto found = prompt_media(media, places, token_ids.size());
@@ -196,7 +195,7 @@ void bind_decoder_config(py::module_ &m) {
                          std::optional<double> step_s, std::string speculation, int draft_max, int draft_min,
                          std::optional<int32_t> decoder_start) {
                  if (step_s && !(*step_s > 0))
-                     throw RequestError("decoder", cat("step_s must be positive but is ", *step_s));
+                     throw RequestError("decoder", cat("step_s is ", *step_s, ": expected a positive number"));
                  return DecoderConfig{{n_ctx, scheduling_policy(policy), weights, max_step_tokens, max_running,
                                        kept_back_blocks, max_preemptions, snapshot_tokens},
                                       std::move(speculation),
@@ -310,7 +309,7 @@ void bind_decoder(py::module_ &m) {
             "provide_logits",
             [](Decoder &self, uint64_t id, int choice, const Row &logits) {
                 if (logits.ndim() != 1)
-                    throw ShapeError("decoder", cat("logits must have 1 dimension but have ", logits.ndim()));
+                    throw ShapeError("decoder", cat("logits have ", logits.ndim(), " dimensions: expected 1"));
                 std::vector<float> row(logits.data(), logits.data() + logits.size());
                 py::gil_scoped_release release;
                 self.provide_logits(RequestId{id}, choice, std::move(row));

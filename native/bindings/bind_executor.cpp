@@ -47,7 +47,7 @@ void add_tables(GroupBatch &group, const Tables &tables) {
 void encode(GraphExecutor &self, std::vector<int32_t> tokens, std::vector<int32_t> slots,
             std::vector<int32_t> row_begin, const Tables &tables) {
     const auto source = self.cache().source_group();
-    if (!source) throw UnsupportedError("executor", "the model must encode source texts but does not");
+    if (!source) throw UnsupportedError("executor", "the model does not encode source texts");
     StepBatch batch;
     batch.tokens = std::move(tokens);
     batch.token_types.resize(batch.tokens.size());
@@ -255,9 +255,9 @@ void bind_executor(py::module_ &m) {
             "features",
             [](GraphExecutor &self, int n_rows) {
                 if (n_rows < 0 || n_rows > self.max_rows())
-                    throw ShapeError("executor", cat("n_rows must be 0 to ", self.max_rows(), " but is ", n_rows));
+                    throw ShapeError("executor", cat("n_rows is ", n_rows, ": expected 0 to ", self.max_rows()));
                 const float *data = self.features();
-                if (data == nullptr) throw ShapeError("executor", "a step must leave features but none has");
+                if (data == nullptr) throw ShapeError("executor", "no features: run a step first");
                 py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(self.n_features())});
                 std::copy(data, data + out.size(), out.mutable_data());
                 return out;
@@ -271,11 +271,11 @@ void bind_executor(py::module_ &m) {
                 const std::vector<int> layers = self.tapped_layers();
                 const auto found = std::find(layers.begin(), layers.end(), layer);
                 if (found == layers.end())
-                    throw ShapeError("executor", cat("layer ", layer, " must be tapped but is not"));
+                    throw ShapeError("executor", cat("layer ", layer, " is not tapped"));
                 if (n_rows < 0 || n_rows > self.max_rows())
-                    throw ShapeError("executor", cat("n_rows must be 0 to ", self.max_rows(), " but is ", n_rows));
+                    throw ShapeError("executor", cat("n_rows is ", n_rows, ": expected 0 to ", self.max_rows()));
                 const auto [data, n] = self.tap(static_cast<size_t>(found - layers.begin()));
-                if (data == nullptr) throw ShapeError("executor", "a step must come before its taps are read");
+                if (data == nullptr) throw ShapeError("executor", "no taps: run a step first");
                 py::array_t<float> out({py::ssize_t{n_rows}, static_cast<py::ssize_t>(n)});
                 std::copy(data, data + out.size(), out.mutable_data());
                 return out;
@@ -286,7 +286,7 @@ void bind_executor(py::module_ &m) {
             [](GraphExecutor &self, int n_rows) -> std::optional<py::array_t<float>> {
                 if (n_rows < 0 || n_rows > self.max_logit_rows())
                     throw ShapeError("executor",
-                                     cat("n_rows must be 0 to ", self.max_logit_rows(), " but is ", n_rows));
+                                     cat("n_rows is ", n_rows, ": expected 0 to ", self.max_logit_rows()));
                 if (self.maxima() == nullptr) return std::nullopt;
                 py::array_t<float> out({py::ssize_t{n_rows},
                                         static_cast<py::ssize_t>(n_logit_strips(static_cast<size_t>(self.n_vocab())))});

@@ -15,7 +15,7 @@ LoadMode load_mode(const std::string &text) {
     if (text == "mmap") return LoadMode::mmap;
     if (text == "copy") return LoadMode::copy;
     if (text == "lock") return LoadMode::lock;
-    throw UnsupportedError("load", cat("the load mode must be one of mmap, copy, lock but is '", text, "'"));
+    throw UnsupportedError("load", cat("the load mode is '", text, "': expected one of mmap, copy, lock"));
 }
 
 template <class T> T scalar(const GgufValue &value) {
@@ -37,7 +37,7 @@ py::object scalar_object(const GgufValue &value) {
     case GgufType::f32: return py::float_(static_cast<double>(scalar<float>(value)));
     case GgufType::f64: return py::float_(scalar<double>(value));
     case GgufType::boolean: return py::bool_(scalar<uint8_t>(value) != 0);
-    default: throw InternalError("gguf", "a scalar must have a scalar's type");
+    default: throw InternalError("gguf", "not a scalar type");
     }
 }
 
@@ -87,7 +87,7 @@ py::object value_object(const GgufReader &self, const std::string &key) {
 py::list string_bytes(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
     if (value.type != GgufType::string)
-        throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
+        throw LoadError("gguf", cat("key '", key, "' holds ", type_name(value.type), ": expected strings"));
     std::vector<std::string_view> strings = strings_of(value);
     py::list list(strings.size());
     for (size_t i = 0; i < strings.size(); ++i) list[i] = py::bytes(strings[i].data(), strings[i].size());
@@ -97,14 +97,14 @@ py::list string_bytes(const GgufReader &self, const std::string &key) {
 py::tuple packed_strings(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
     if (value.type != GgufType::string)
-        throw LoadError("gguf", cat("key '", key, "' must hold strings but holds ", type_name(value.type)));
+        throw LoadError("gguf", cat("key '", key, "' holds ", type_name(value.type), ": expected strings"));
     return py::make_tuple(py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size()), value.n);
 }
 
 py::bytes packed_numbers(const GgufReader &self, const std::string &key) {
     const GgufValue &value = existing(self, key);
     if (value.type == GgufType::string || !value.is_array)
-        throw LoadError("gguf", cat("key '", key, "' must hold an array of numbers but holds ", type_name(value.type)));
+        throw LoadError("gguf", cat("key '", key, "' holds ", type_name(value.type), ": expected an array of numbers"));
     return py::bytes(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size());
 }
 
@@ -115,7 +115,7 @@ std::string value_type(const GgufReader &self, const std::string &key) {
 
 const GgufTensorInfo &existing_tensor(const GgufReader &self, const std::string &name) {
     const GgufTensorInfo *info = self.find_tensor(name);
-    if (info == nullptr) throw LoadError("gguf", cat("the file must hold tensor '", name, "' but does not"));
+    if (info == nullptr) throw LoadError("gguf", cat("no tensor '", name, "' in the file"));
     return *info;
 }
 

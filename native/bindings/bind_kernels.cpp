@@ -12,7 +12,7 @@ InstructionSet isa_named(const std::string &text) {
     if (auto found = instruction_set_from_name(text)) return *found;
     std::string known;
     for (InstructionSet each : supported_instruction_sets()) known += (known.empty() ? "" : ", ") + name(each);
-    throw UnsupportedError("isa", cat("the instruction set must be one of ", known, " but is '", text, "'"));
+    throw UnsupportedError("isa", cat("the instruction set is '", text, "': expected one of ", known));
 }
 
 std::vector<std::string> names_of(const std::vector<InstructionSet> &sets) {

@@ -58,8 +58,7 @@ void bind_pool(py::module_ &m) {
              [](BlockPool &self) {
                  const auto block = self.allocate();
                  if (!block)
-                     throw CapacityError("block_pool",
-                                         cat("a block must be free but all ", self.n_usable(), " are in use"));
+                     throw CapacityError("block_pool", cat("no free block: all ", self.n_usable(), " are in use"));
                  return index(*block);
              })
         .def(

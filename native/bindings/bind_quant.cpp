@@ -29,18 +29,19 @@ AnyFloats values_of(const py::array &array, int threads) {
     if (type == "float32" || type == "float16") return AnyFloats::ensure(array);
     if (type == "bfloat16")
         return dequantize_tensor(tensor_over(array.attr("view")("u2").cast<py::array>(), DType::bf16), threads);
-    throw ShapeError("quantize", cat("values must be float32, float16 or bfloat16 but are ", type));
+    throw ShapeError("quantize", cat("values are ", type, ": expected float32, float16 or bfloat16"));
 }
 
 Tensor quantize_array(const py::array &array, DType dtype, const std::optional<AnyFloats> &importance, int threads) {
-    if (array.ndim() < 1) throw ShapeError("quantize", "the array must have 1 to 4 dimensions but has 0");
+    if (array.ndim() < 1) throw ShapeError("quantize", "the array has 0 dimensions: expected 1 to 4");
     const AnyFloats values = values_of(array, threads);
     const Shape shape(values.shape(), values.shape() + values.ndim());
     std::span<const float> weights;
     if (importance) {
         if (importance->ndim() != 1 || importance->size() == 0) {
-            throw ShapeError("quantize", cat("importance must have 1 dimension, one weight per column, but has ",
-                                             importance->ndim(), " and ", importance->size(), " weights"));
+            throw ShapeError("quantize",
+                             cat("importance has ", importance->ndim(), " dimensions and ", importance->size(),
+                                 " weights: expected 1 dimension, one weight per column"));
         }
         weights = {importance->data(), static_cast<size_t>(importance->size())};
     }

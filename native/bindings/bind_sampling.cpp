@@ -56,7 +56,8 @@ void bind_sampling(py::module_ &m) {
                  vocab->eog_ids = std::move(eog_ids);
                  vocab->token_bytes.reserve(py::len(token_bytes));
                  for (py::handle bytes : token_bytes) {
-                     if (!py::isinstance<py::bytes>(bytes)) throw py::type_error("token_bytes must be bytes, each");
+                     if (!py::isinstance<py::bytes>(bytes))
+                         throw py::type_error("token_bytes has an item that is not bytes");
                      vocab->token_bytes.push_back(bytes.cast<py::bytes>());
                  }
                  vocab->validate();

@@ -41,24 +41,23 @@ DType natural_dtype(const py::array &array) {
     for (DType dtype : candidates) {
         if (array.dtype().equal(storage_type(dtype))) return dtype;
     }
-    throw ShapeError("tensor", cat("an array must be f32, f16, f64 or i8 to i64 but is ",
-                                   py::str(array.dtype()).cast<std::string>(), "; name the dtype of raw storage"));
+    throw ShapeError("tensor", cat("an array is ", py::str(array.dtype()).cast<std::string>(),
+                                   ": expected f32, f16, f64 or i8 to i64 (raw storage needs dtype)"));
 }
 
 // The logical shape of storage: a quantized row of bytes stands for its elements.
 Shape logical_shape(const py::array &array, DType dtype) {
     if (!array.dtype().equal(storage_type(dtype))) {
-        throw ShapeError("tensor", cat("storage of ", name(dtype), " must be an array of ",
-                                       py::str(storage_type(dtype)).cast<std::string>(), " but is ",
-                                       py::str(array.dtype()).cast<std::string>()));
+        throw ShapeError("tensor", cat("storage of ", name(dtype), " is ", py::str(array.dtype()).cast<std::string>(),
+                                       ": expected ", py::str(storage_type(dtype)).cast<std::string>()));
     }
-    if (array.ndim() < 1) throw ShapeError("tensor", "an array must have 1 to 4 dimensions but has 0");
+    if (array.ndim() < 1) throw ShapeError("tensor", "the array has 0 dimensions: expected 1 to 4");
     Shape shape(array.shape(), array.shape() + array.ndim());
     if (is_quantized(dtype)) {
         auto bytes = static_cast<int64_t>(block_bytes(dtype));
         if (shape.back() % bytes != 0)
-            throw ShapeError("tensor", cat("a row of ", name(dtype), " must be a multiple of ", bytes,
-                                           " bytes but has ", shape.back()));
+            throw ShapeError("tensor", cat("a row of ", name(dtype), " has ", shape.back(),
+                                           " bytes: expected a multiple of ", bytes));
         shape.back() = shape.back() / bytes * block_size(dtype);
     }
     return shape;
@@ -69,7 +68,7 @@ Tensor from_numpy(const py::array &array, std::optional<DType> wanted, std::opti
     Shape shape = logical_shape(array, dtype);
     bool dense = (array.flags() & py::array::c_style) != 0;
     if (!dense && copy == false)
-        throw ShapeError("tensor", "an array must be contiguous to be used without copying but is not");
+        throw ShapeError("tensor", "the array is not contiguous, so it cannot be used without copying");
     if (!dense || copy == true) {
         py::array packed = py::array::ensure(array, py::array::c_style);
         Tensor tensor = Tensor::empty(dtype, shape, find_device("CPU"));
@@ -111,7 +110,7 @@ py::object to_array(const Tensor &self, const py::object &dtype, std::optional<b
     if (dtype.is_none() || py::dtype::from_args(dtype).equal(array.attr("dtype"))) {
         return copy == true ? array.attr("copy")() : array;
     }
-    if (copy == false) throw py::value_error("[tensor] another dtype must be allowed to copy but copy is False");
+    if (copy == false) throw py::value_error("[tensor] another dtype needs a copy, but copy is False");
     return array.attr("astype")(dtype);
 }
 

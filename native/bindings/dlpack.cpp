@@ -58,8 +58,7 @@ DType dtype_of(DlType type) {
         DlType candidate = dl_type(dtype);
         if (candidate.code == type.code && candidate.bits == type.bits && type.lanes == 1) return dtype;
     }
-    throw UnsupportedError(
-        "dlpack", cat("the type must be one of Quire's but is code ", int{type.code}, " of ", int{type.bits}, " bits"));
+    throw UnsupportedError("dlpack", cat("unsupported type: code ", int{type.code}, " of ", int{type.bits}, " bits"));
 }
 
 // The exported tensor with the arrays that its description points to.
@@ -106,9 +105,8 @@ bool is_dense(const DlTensor &tensor) {
 
 Tensor adopt(const DlTensor &from, bool read_only, std::shared_ptr<void> owner) {
     if (from.device.type != 1)
-        throw UnsupportedError("dlpack",
-                               cat("the array must be in CPU memory but its device type is ", from.device.type));
-    if (!is_dense(from)) throw ShapeError("dlpack", "the array must be contiguous but is not");
+        throw UnsupportedError("dlpack", cat("the array is not in CPU memory: device type ", from.device.type));
+    if (!is_dense(from)) throw ShapeError("dlpack", "the array is not contiguous");
     DType dtype = dtype_of(from.type);
     Shape shape(from.shape, from.shape + from.n_dims);
     size_t bytes = shape_bytes(dtype, shape);
@@ -121,10 +119,9 @@ Tensor adopt(const DlTensor &from, bool read_only, std::shared_ptr<void> owner) 
 
 py::capsule tensor_to_dlpack(const Tensor &tensor, const py::object &stream, const py::object &max_version,
                              const py::object &device, std::optional<bool> copy) {
-    if (!stream.is_none())
-        throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for without a stream");
+    if (!stream.is_none()) throw UnsupportedError("dlpack", "a tensor in CPU memory has no stream");
     if (!device.is_none() && !device.equal(py::make_tuple(1, 0)))
-        throw UnsupportedError("dlpack", "a tensor in CPU memory must be asked for on (1, 0)");
+        throw UnsupportedError("dlpack", "a tensor in CPU memory is on device (1, 0) only");
     Tensor source = tensor;
     if (copy == true) {
         source = Tensor::empty(tensor.dtype(), tensor.shape(), tensor.device());
@@ -137,7 +134,7 @@ py::capsule tensor_to_dlpack(const Tensor &tensor, const py::object &stream, con
     if (!versioned) {
         if (source.buffer()->read_only()) {
             delete exported;
-            throw py::buffer_error("[dlpack] a read-only tensor must be asked for with max_version of (1, 0) or above");
+            throw py::buffer_error("[dlpack] a read-only tensor needs max_version (1, 0) or above");
         }
         auto *managed = new DlManaged{describe(*exported), exported, [](DlManaged *self) {
                                           delete static_cast<Exported *>(self->context);
@@ -170,12 +167,13 @@ Tensor tensor_from_dlpack(const py::object &source) {
     }
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
         auto *managed = static_cast<DlVersioned *>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-        if (managed->major > 1) throw UnsupportedError("dlpack", cat("the version must be 1 but is ", managed->major));
+        if (managed->major > 1)
+            throw UnsupportedError("dlpack", cat("unsupported DLPack version ", managed->major, ": expected 1"));
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
         return adopt(managed->tensor, (managed->flags & read_only_flag) != 0, owner_of(managed));
     }
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0)
-        throw ShapeError("dlpack", "the source must give a DLPack capsule that is not used yet");
+        throw ShapeError("dlpack", "the source gave no unused DLPack capsule");
     auto *managed = static_cast<DlManaged *>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
     return adopt(managed->tensor, false, owner_of(managed));

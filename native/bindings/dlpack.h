@@ -9,8 +9,8 @@
 
 namespace quire::bindings {
 
-// A capsule "dltensor", or "dltensor_versioned" when the consumer's max_version is 1 or above.  Read-only memory can only
-// be told by the versioned form.
+// A capsule "dltensor", or "dltensor_versioned" when the consumer's max_version is 1 or above.  Read-only memory can
+// only be told by the versioned form.
 pybind11::capsule tensor_to_dlpack(const Tensor &tensor, const pybind11::object &stream,
                                    const pybind11::object &max_version, const pybind11::object &device,
                                    std::optional<bool> copy);

@@ -22,7 +22,7 @@ inline PrefixHash to_hash(const pybind11::bytes &bytes) {
     const std::string_view view = bytes;
     PrefixHash hash;
     if (view.size() != hash.bytes.size())
-        throw ShapeError("prefix_hash", cat("a block's hash must have 32 bytes but has ", view.size()));
+        throw ShapeError("prefix_hash", cat("a block's hash has ", view.size(), " bytes: expected 32"));
     std::copy(view.begin(), view.end(), hash.bytes.begin());
     return hash;
 }

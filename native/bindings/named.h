@@ -22,7 +22,7 @@ Value parse(const char *place, const char *what, const std::string &text, const 
         if (text == named.name) return named.value;
         known += cat(known.empty() ? "" : ", ", named.name);
     }
-    throw UnsupportedError(place, cat(what, " must be one of ", known, " but is '", text, "'"));
+    throw UnsupportedError(place, cat(what, " is '", text, "': expected one of ", known));
 }
 
 // By weight "cpu", or "device", "device1" and so on for the model's devices.

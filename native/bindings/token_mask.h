@@ -12,7 +12,7 @@ namespace quire::bindings {
 using MaskWords = pybind11::array_t<uint32_t, pybind11::array::c_style>;
 
 inline std::vector<uint32_t> words_of(const MaskWords &mask) {
-    if (mask.ndim() != 1) throw ShapeError("token_mask", cat("a mask must have 1 dimension but has ", mask.ndim()));
+    if (mask.ndim() != 1) throw ShapeError("token_mask", cat("a mask has ", mask.ndim(), " dimensions: expected 1"));
     return {mask.data(), mask.data() + mask.size()};
 }
 

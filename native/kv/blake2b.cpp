@@ -41,9 +41,9 @@ void mix(std::array<uint64_t, 16> &v, std::array<int, 4> at, uint64_t x, uint64_
 
 Blake2b::Blake2b(size_t digest_bytes, std::string_view personal) : digest_bytes_(digest_bytes), state_(initial) {
     if (digest_bytes < 1 || digest_bytes > max_digest_bytes)
-        throw ShapeError("blake2b", cat("a digest must have 1 to 64 bytes but has ", digest_bytes));
+        throw ShapeError("blake2b", cat("a digest has ", digest_bytes, " bytes: expected 1 to 64"));
     if (personal.size() > personal_bytes)
-        throw ShapeError("blake2b", cat("personal must have at most 16 bytes but has ", personal.size()));
+        throw ShapeError("blake2b", cat("personal has ", personal.size(), " bytes: expected at most 16"));
     std::array<uint8_t, personal_bytes> padded{};
     std::ranges::copy(personal, padded.begin());
     state_[0] ^= 0x01010000 ^ digest_bytes; // fan-out 1, depth 1, no key
@@ -89,7 +89,7 @@ void Blake2b::update_u64(uint64_t value) {
 
 void Blake2b::finish(std::span<uint8_t> digest) {
     if (digest.size() != digest_bytes_)
-        throw ShapeError("blake2b", cat("the digest must have ", digest_bytes_, " bytes but has ", digest.size()));
+        throw ShapeError("blake2b", cat("the digest has ", digest.size(), " bytes: expected ", digest_bytes_));
     std::fill(buffer_.begin() + static_cast<std::ptrdiff_t>(buffered_bytes_), buffer_.end(), uint8_t{0});
     compress(true);
     for (size_t i = 0; i < digest_bytes_; ++i) digest[i] = static_cast<uint8_t>(state_[i / 8] >> (8 * (i % 8)));

@@ -9,12 +9,13 @@ namespace {
 
 int32_t checked_block_count(int32_t n_blocks) {
     if (n_blocks < 2)
-        throw CapacityError("block_pool", cat("a pool must have the null block and one more but has ", n_blocks));
+        throw CapacityError("block_pool",
+                            cat("a pool has ", n_blocks, " blocks: expected at least 2, the null block included"));
     return n_blocks;
 }
 
-void require_of_block(bool holds, const char *invariant, int32_t block) {
-    if (!holds) throw InternalError("block_pool", cat(invariant, " but that is not so for block ", block));
+void require_of_block(bool holds, const char *problem, int32_t block) {
+    if (!holds) throw InternalError("block_pool", cat("block ", block, ": ", problem));
 }
 
 } // namespace
@@ -27,8 +28,9 @@ BlockPool::BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std
                      int group, BlockReuse reuse)
     : block_tokens_(block_tokens), block_bytes_(block_bytes), ledger_(std::move(ledger)), group_(group),
       blocks_(static_cast<size_t>(checked_block_count(n_blocks))), cached_(n_blocks), blank_(n_blocks) {
-    if (block_tokens < 1) throw ShapeError("block_pool", cat("block_tokens must be positive but is ", block_tokens));
-    if (block_bytes < 1) throw ShapeError("block_pool", "block_bytes must be positive but is 0");
+    if (block_tokens < 1)
+        throw ShapeError("block_pool", cat("block_tokens is ", block_tokens, ": expected a positive number"));
+    if (block_bytes < 1) throw ShapeError("block_pool", "block_bytes is 0: expected a positive number");
     for (int32_t id = 1; id < n_blocks; ++id) blank_.push_back(id);
     if (reuse == BlockReuse::by_address) halves_.emplace(n_blocks);
     ledger_->attach(this);
@@ -36,7 +38,7 @@ BlockPool::BlockPool(int32_t n_blocks, int block_tokens, size_t block_bytes, std
 
 const BlockPool::Block &BlockPool::at(BlockId block) const {
     if (index(block) < 1 || index(block) >= n_blocks())
-        throw ShapeError("block_pool", cat("a block must be 1 to ", n_blocks() - 1, " but is ", index(block)));
+        throw ShapeError("block_pool", cat("block ", index(block), " is out of range: expected 1 to ", n_blocks() - 1));
     return blocks_[static_cast<size_t>(index(block))];
 }
 
@@ -94,7 +96,7 @@ void BlockPool::discard_oldest() {
 void BlockPool::retain(BlockId block) {
     Block &retained = at(block);
     if (blank_.contains(index(block)))
-        throw InternalError("block_pool", cat("a shared block must have contents but ", index(block), " is blank"));
+        throw InternalError("block_pool", cat("block ", index(block), " is shared but has no contents"));
     if (retained.n_references++ > 0) return;
     unlist(block);
     ledger_->held_bytes_ += block_bytes_;
@@ -103,7 +105,7 @@ void BlockPool::retain(BlockId block) {
 void BlockPool::release(BlockId block) {
     Block &freed = at(block);
     if (freed.n_references == 0)
-        throw InternalError("block_pool", cat("a released block must be referenced but ", index(block), " is free"));
+        throw InternalError("block_pool", cat("block ", index(block), " is released but already free"));
     if (--freed.n_references > 0) return;
     ledger_->held_bytes_ -= block_bytes_;
     set_free(block);
@@ -127,9 +129,8 @@ bool BlockPool::publish(BlockId block, const PrefixHash &hash) {
     Block &published = at(block);
     if (published.hash == hash) return true;
     if (published.n_references == 0)
-        throw InternalError("block_pool", cat("a published block must be referenced but ", index(block), " is free"));
-    if (published.hash)
-        throw InternalError("block_pool", cat("a block must have one hash but ", index(block), " has another one"));
+        throw InternalError("block_pool", cat("block ", index(block), " is published but free"));
+    if (published.hash) throw InternalError("block_pool", cat("block ", index(block), " already has another hash"));
     if (!by_hash_.try_emplace(hash, block).second) return false;
     published.hash = hash;
     return true;
@@ -179,23 +180,23 @@ void BlockPool::check() const {
     int32_t n_free = 0, n_published = 0;
     for (int32_t id = 1; id < n_blocks(); ++id) {
         const Block &block = blocks_[static_cast<size_t>(id)];
-        require_of_block(block.n_references >= 0, "a reference count must not be negative", id);
+        require_of_block(block.n_references >= 0, "negative reference count", id);
         require_of_block((block.n_references == 0) == (cached_.contains(id) || blank_.contains(id)),
-                         "a block must be listed if and only if free", id);
-        require_of_block(!cached_.contains(id) || !blank_.contains(id), "a block must be on one list", id);
+                         "listed although referenced, or free but not listed", id);
+        require_of_block(!cached_.contains(id) || !blank_.contains(id), "on two lists", id);
         n_free += block.n_references == 0;
         if (!block.hash) continue;
         ++n_published;
-        require_of_block(find(*block.hash) == BlockId{id}, "a block's hash must name it", id);
-        require_of_block(!blank_.contains(id), "a published block must have contents", id);
+        require_of_block(find(*block.hash) == BlockId{id}, "its hash names another block", id);
+        require_of_block(!blank_.contains(id), "published without contents", id);
     }
     const size_t n_listed = cached_.in_order().size() + blank_.in_order().size();
     if (n_free != this->n_free() || static_cast<size_t>(n_free) != n_listed)
-        throw InternalError("block_pool", cat("free + referenced must be all blocks but ", n_free, " are free and ",
-                                              n_listed, " are listed"));
+        throw InternalError("block_pool",
+                            cat(n_free, " blocks are free, ", n_listed, " listed and ", this->n_free(), " counted"));
     if (static_cast<size_t>(n_published) != by_hash_.size())
-        throw InternalError("block_pool", cat("each hash must name its block but ", n_published,
-                                              " blocks have one and ", by_hash_.size(), " are known"));
+        throw InternalError("block_pool",
+                            cat(n_published, " blocks have a hash, ", by_hash_.size(), " hashes are known"));
     require_by_age();
     if (halves_) require_halves();
     ledger_->check();
@@ -206,9 +207,9 @@ void BlockPool::require_by_age() const {
     uint64_t before = 0;
     for (int32_t id : cached_.in_order()) {
         const Block &block = blocks_[static_cast<size_t>(id)];
-        require_of_block(block.hash || before == 0, "a free block must come first when nobody can find it", id);
+        require_of_block(block.hash || before == 0, "a free block that nobody can find is not first", id);
         if (!block.hash) continue;
-        require_of_block(block.freed_at > before, "published free blocks must be listed by age", id);
+        require_of_block(block.freed_at > before, "published free blocks are not listed by age", id);
         before = block.freed_at;
     }
 }
@@ -217,16 +218,17 @@ void BlockPool::require_halves() const {
     int32_t n_published = 0, n_older = 0;
     for (int32_t id : cached_.in_order()) {
         const bool is_published = blocks_[static_cast<size_t>(id)].hash.has_value();
-        require_of_block(halves_->contains(id) == is_published, "a free block must be in a half exactly when published",
+        require_of_block(halves_->contains(id) == is_published, "free and published but in no half, or the reverse",
                          id);
         if (!is_published) continue;
-        require_of_block(!halves_->is_older(id) || n_older == n_published, "no newer block must be in the older half",
-                         id);
+        require_of_block(!halves_->is_older(id) || n_older == n_published,
+                         "a newer block is in the less recently used half", id);
         ++n_published;
         n_older += halves_->is_older(id);
     }
     if (halves_->size() != n_published || n_published > 2 * n_older)
-        throw InternalError("block_pool", cat("the older half must be half of ", n_published, " but has ", n_older));
+        throw InternalError("block_pool",
+                            cat("the less recently used half has ", n_older, " of ", n_published, " blocks"));
 }
 
 } // namespace quire

@@ -37,9 +37,9 @@ struct BlockCopy { // contents to be copied before the next step writes
 // Which of the blocks that only may be asked for again goes first.
 enum class BlockReuse {
     by_age, // the least recently freed one
-    // Of the less recently freed half the next one above the last that went so, for steps that cost less where the blocks
-    // of running sequences lie near each other.  What was freed since is safe, and what nobody asks for again goes in the
-    // order in which it came.
+    // Takes, of the less recently freed half, the next block above the last one taken, so that blocks of running
+    // sequences lie near each other, where steps cost less for it.  Blocks freed since are safe, and unused ones go
+    // in the order in which it came.
     by_address,
 };
 

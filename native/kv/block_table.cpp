@@ -27,7 +27,7 @@ size_t BlockTable::block_index(int64_t position) const {
     const int64_t first = int64_t{n_dropped()} * pool_->block_tokens();
     if (position < first || position >= n_positions)
         throw ShapeError("block_table",
-                         cat("a position must be ", first, " to ", n_positions - 1, " but is ", position));
+                         cat("position ", position, " is out of range: expected ", first, " to ", n_positions - 1));
     return static_cast<size_t>(position / pool_->block_tokens());
 }
 
@@ -50,13 +50,13 @@ PrefixMatch BlockTable::match(std::span<const PrefixHash> hashes, int64_t max_to
 
 void BlockTable::take(std::span<const PrefixHash> hashes, const PrefixMatch &match) {
     if (!blocks_.empty())
-        throw InternalError("block_table", cat("a prefix must come first but the table has ", n_blocks(), " blocks"));
+        throw InternalError("block_table", cat("cannot take a prefix: the table already has ", n_blocks(), " blocks"));
     blocks_.reserve(static_cast<size_t>(match.n_blocks));
     n_dropped_ = static_cast<size_t>(match.first_block);
     blocks_.resize(n_dropped_, BlockId::null);
     for (int32_t i = match.first_block; i < match.n_blocks; ++i) {
         const auto block = pool_->find(hashes[static_cast<size_t>(i)]);
-        if (!block) throw InternalError("block_table", "a matched prefix must be in the pool but a block of it is not");
+        if (!block) throw InternalError("block_table", "a block of a matched prefix is gone from the pool");
         pool_->retain(*block);
         blocks_.push_back(*block);
     }
@@ -74,7 +74,7 @@ void BlockTable::reserve(int64_t n_tokens) {
     const int64_t n_new = pool_->blocks_for_tokens(n_tokens) - n_blocks();
     if (n_new > pool_->n_available())
         throw CapacityError("block_table",
-                            cat("the pool must have ", n_new, " free blocks but has ", pool_->n_available()));
+                            cat("the pool has ", pool_->n_available(), " free blocks: expected ", n_new));
     for (int64_t i = 0; i < n_new; ++i) blocks_.push_back(*pool_->allocate());
 }
 
@@ -87,7 +87,7 @@ std::optional<BlockCopy> BlockTable::ensure_writable(int64_t position) {
         return std::nullopt;
     }
     const auto copy = pool_->allocate();
-    if (!copy) throw CapacityError("block_table", "copy on write must find a free block but there is none");
+    if (!copy) throw CapacityError("block_table", "no free block for copy on write");
     pool_->release(block);
     n_offered_ = std::min(n_offered_, at);
     return BlockCopy{std::exchange(block, *copy), *copy};
@@ -95,8 +95,8 @@ std::optional<BlockCopy> BlockTable::ensure_writable(int64_t position) {
 
 void BlockTable::publish(std::span<const PrefixHash> hashes) {
     if (hashes.size() > blocks_.size())
-        throw InternalError("block_table", cat("published blocks must be in the table, which has ", n_blocks(),
-                                               ", but there are ", hashes.size()));
+        throw InternalError("block_table",
+                            cat("cannot publish ", hashes.size(), " blocks: the table has ", n_blocks()));
     for (; n_offered_ < hashes.size(); ++n_offered_) pool_->publish(blocks_[n_offered_], hashes[n_offered_]);
 }
 

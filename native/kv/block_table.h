@@ -1,9 +1,9 @@
 // The blocks of one sequence, in order of position.
 //
 // Invariants: the table refers to each of its blocks once; position p lies in block p / block_tokens at offset
-// p % block_tokens; while it is in use it grows, and gives back its end only where a draft or a text is cut back; a block
-// changes only by copy on write.  Leading blocks that no later token needs are dropped: the null block stands in their
-// places.
+// p % block_tokens; while it is in use it grows, and gives back its end only where a draft or a text is cut back; a
+// block changes only by copy on write.  Leading blocks that no later token needs are dropped: the null block stands
+// in their places.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct PrefixMatch {
     int64_t n_tokens = 0; // whole blocks
     int32_t n_blocks = 0;
     int32_t first_block = 0; // those before it are not needed
-    int32_t n_free_blocks = 0; // of the needed ones, how many are free and would not be any more
+    int32_t n_free_blocks = 0; // needed ones that are free and would not be any more
 };
 
 class BlockTable {

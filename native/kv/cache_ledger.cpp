@@ -12,7 +12,7 @@ bool CacheLedger::claim_blank(BlockPool &pool) {
         for (BlockPool *other : pools_)
             if (other->oldest_cached_at() && (!oldest || *other->oldest_cached_at() < *oldest->oldest_cached_at()))
                 oldest = other;
-        if (!oldest) throw InternalError("cache_ledger", "bytes that nobody holds must be cached but none are");
+        if (!oldest) throw InternalError("cache_ledger", "nothing to evict, although more bytes are filled than held");
         if (oldest == &pool) return false;
         oldest->discard_oldest();
     }
@@ -27,10 +27,10 @@ void CacheLedger::check() const {
         filled += static_cast<size_t>(pool->n_usable() - pool->n_blank()) * pool->block_bytes();
     }
     if (held != held_bytes_ || filled != filled_bytes_)
-        throw InternalError("cache_ledger", cat("bytes must be those of the pools, ", held, " held and ", filled,
-                                                " filled, but are ", held_bytes_, " and ", filled_bytes_));
+        throw InternalError("cache_ledger", cat("the ledger counts ", held_bytes_, " bytes held and ", filled_bytes_,
+                                                " filled: the pools have ", held, " and ", filled));
     if (filled > size_bytes_)
-        throw InternalError("cache_ledger", cat("contents must fit into ", size_bytes_, " bytes but take ", filled));
+        throw InternalError("cache_ledger", cat("contents take ", filled, " bytes: expected at most ", size_bytes_));
 }
 
 } // namespace quire

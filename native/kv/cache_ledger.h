@@ -4,8 +4,8 @@
 // - a block is held (someone refers to it), cached (free, with contents) or blank (free, without contents or memory);
 // - filled bytes are those of held and cached blocks, and never exceed the budget.
 // A pool that needs a block takes, in this order: a free block of its own whose contents nobody can find; a blank one,
-// if the budget has room; the least recently freed block of all pools, or in place of its own the next one in its order.
-// A block of another pool becomes blank then, and whoever owns the memory is told by an edit.
+// if the budget has room; the least recently freed block of all pools, or in place of its own the next one in its
+// order. A block of another pool becomes blank then, and whoever owns the memory is told by an edit.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class CacheLedger {
     void attach(BlockPool *pool) { pools_.push_back(pool); }
     void detach(BlockPool *pool) { std::erase(pools_, pool); }
     uint64_t tick() { return ++clock_; } // orders releases
-    // Whether the pool may fill a blank block; blocks of other pools that were freed longer ago than its own give their
+    // True if the pool may fill a blank block; blocks of other pools that were freed longer ago than its own give their
     // bytes.  False: it has to reuse a cached block of its own, if there is one.
     bool claim_blank(BlockPool &pool);
 

@@ -16,7 +16,7 @@ CacheNeed &CacheNeed::operator+=(const CacheNeed &other) {
 CachePool::CachePool(CachePoolSpec spec)
     : spec_(std::move(spec)), ledger_(std::make_shared<CacheLedger>(spec_.budget_bytes)) {
     if (spec_.block_tokens < 1)
-        throw ShapeError("cache_pool", cat("block_tokens must be positive but is ", spec_.block_tokens));
+        throw ShapeError("cache_pool", cat("block_tokens is ", spec_.block_tokens, ": expected a positive number"));
     for (const CachePoolSpec::Group &group : spec_.groups)
         groups_.push_back(std::make_shared<BlockPool>(group.n_blocks, spec_.block_tokens, group.block_bytes, ledger_,
                                                       static_cast<int>(groups_.size()), spec_.reuse));
@@ -33,7 +33,8 @@ int64_t CachePool::most_blocks(size_t group, int64_t n_tokens, int64_t step_toke
     const int64_t all = blocks_for_tokens(n_tokens);
     const int64_t reach = lifetime.chunk > 0 ? lifetime.chunk : lifetime.window;
     if (reach == 0) return all;
-    // What the end of the last whole block needs, a partial block, and a step; the first token may lie anywhere in a block.
+    // Blocks for the end of the last whole block, a partial block, and a step; the first token may lie anywhere in a
+    // block.
     const int64_t span = (reach - 1) + (block_tokens() - 1) + step_tokens;
     return std::min(all, (span + block_tokens() - 2) / block_tokens() + 1);
 }

@@ -21,7 +21,7 @@ struct CachePoolSpec {
     int32_t n_states = 0; // slots, slot 0 included
     size_t state_bytes = 0; // 0: no layer has a state
     size_t budget_bytes = 0;
-    BlockReuse reuse = BlockReuse::by_age; // of groups: states may lie anywhere
+    BlockReuse reuse = BlockReuse::by_age; // for groups: states may lie anywhere
 };
 
 // How much a sequence takes: blocks of each group, and slots.
@@ -61,7 +61,7 @@ class CachePool {
     int64_t blocks_for_tokens(int64_t n_tokens) const { return (n_tokens + block_tokens() - 1) / block_tokens(); }
     // The blocks of a group that a sequence holds at most while it computes up to `step_tokens` tokens at a time.
     int64_t most_blocks(size_t group, int64_t n_tokens, int64_t step_tokens) const;
-    // The same of all groups and states, and the blocks of a source text of n_source tokens.
+    // Blocks and states of all groups, and the blocks of a source text of n_source tokens.
     CacheNeed most_needed(int64_t n_tokens, int64_t step_tokens, int64_t n_source = 0) const;
     size_t bytes(const CacheNeed &need) const;
     bool can_hold(const CacheNeed &need) const; // were everything free

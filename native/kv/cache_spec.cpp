@@ -13,43 +13,44 @@ void check_spec(const CacheSpec &spec, size_t layer) {
     if (spec.rows) {
         const CacheRows &r = *spec.rows;
         if (r.n_kv_head < 1 || r.head_dim < 1 || r.v_head_dim < 1 || r.window < 0 || r.chunk < 0)
-            throw ShapeError("cache", cat("sizes must be positive but layer ", layer, " has n_kv_head ", r.n_kv_head,
-                                          ", head_dim ", r.head_dim, ", v_head_dim ", r.v_head_dim, ", window ",
-                                          r.window, ", chunk ", r.chunk));
+            throw ShapeError("cache", cat("layer ", layer, " has n_kv_head ", r.n_kv_head, ", head_dim ", r.head_dim,
+                                          ", v_head_dim ", r.v_head_dim, ", window ", r.window, ", chunk ", r.chunk,
+                                          ": expected positive sizes"));
         if (r.window > 0 && r.chunk > 0)
-            throw ShapeError("cache", cat("a layer must have a window or chunks but layer ", layer, " has both"));
+            throw ShapeError("cache", cat("layer ", layer, " has both a window and chunks"));
         if (r.of_source && (r.window > 0 || r.chunk > 0 || r.v_in_k))
-            throw ShapeError("cache", cat("rows of the source must be attended to as a whole, and keep an array of "
-                                          "values, but not those of layer ",
-                                          layer));
+            throw ShapeError(
+                "cache",
+                cat("layer ", layer,
+                    " keeps rows of the source with a window, chunks or values within keys, which is unsupported"));
         if (r.v_in_k && (r.n_kv_head != 1 || r.v_head_dim > r.head_dim))
-            throw ShapeError("cache", cat("values must be a part of the keys of one head but layer ", layer, " has ",
-                                          r.n_kv_head, " heads of ", r.head_dim, " and values of ", r.v_head_dim));
+            throw ShapeError("cache",
+                             cat("layer ", layer, " has ", r.n_kv_head, " heads of ", r.head_dim, " and values of ",
+                                 r.v_head_dim, ": values within keys need one head that is as long"));
     }
     for (const CacheState &state : spec.states)
         if (state.n < 1)
-            throw ShapeError("cache",
-                             cat("state ", state.name, " of layer ", layer, " must have numbers but has ", state.n));
+            throw ShapeError("cache", cat("state ", state.name, " of layer ", layer, " has ", state.n,
+                                          " numbers: expected 1 or more"));
 }
 
 // A layer's rows, as far as the types are concerned.
 void check_types(const CacheRows &rows, CacheTypes types, size_t layer) {
     for (const auto &[dtype, dim] : {std::pair(types.k, rows.head_dim), std::pair(types.v, rows.v_head_dim)})
         if (dtype != DType::q8_0 && dim % block_size(dtype) != 0)
-            throw ShapeError("cache", cat("a cache of ", name(dtype), " must have heads that divide by ",
-                                          block_size(dtype), " but those of layer ", layer, " are of ", dim));
+            throw ShapeError("cache", cat("heads of layer ", layer, " have ", dim, " numbers: a cache of ", name(dtype),
+                                          " needs a multiple of ", block_size(dtype)));
     if (rows.v_in_k && types.k != types.v)
-        throw ShapeError("cache", cat("K and V must be of one type where V is a part of K but are ", name(types),
-                                      " in layer ", layer));
+        throw ShapeError(
+            "cache", cat("K and V are ", name(types), " in layer ", layer, ": expected one type, as V is a part of K"));
 }
 
 DType cache_type_from_name(const std::string &text, const std::string &whole) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q5_1, DType::q4_0})
         if (text == name(dtype)) return dtype;
     throw UnsupportedError("cache",
-                           cat("kv_dtype must be one of f32, f16, bf16, q8_0, q5_1, q4_0, or two of them as in "
-                               "q8_0/q4_0, but is '",
-                               whole, "'"));
+                           cat("kv_dtype is '", whole,
+                               "': expected one of f32, f16, bf16, q8_0, q5_1, q4_0, or two of them as in q8_0/q4_0"));
 }
 
 } // namespace
@@ -64,7 +65,7 @@ CacheTypes cache_types_from_name(const std::string &text) {
     auto goes_with_others = [](DType dtype) { return dtype != DType::f32 && dtype != DType::bf16; };
     if (types.k != types.v && !(goes_with_others(types.k) && goes_with_others(types.v)))
         throw UnsupportedError(
-            "cache", cat("K and V must be of one type, or both of f16, q8_0, q5_1, q4_0, but are '", text, "'"));
+            "cache", cat("K and V cannot be '", text, "': expected one type, or two of f16, q8_0, q5_1, q4_0"));
     return types;
 }
 
@@ -79,7 +80,8 @@ size_t cache_head_bytes(DType dtype, int head_dim, int n_tokens) {
 
 CacheLayout::CacheLayout(std::vector<CacheSpec> layers, CacheTypes types, int block_tokens)
     : layers_(std::move(layers)), types_(types), block_tokens_(block_tokens) {
-    if (block_tokens < 1) throw ShapeError("cache", cat("block_tokens must be positive but is ", block_tokens));
+    if (block_tokens < 1)
+        throw ShapeError("cache", cat("block_tokens is ", block_tokens, ": expected a positive number"));
     std::map<CacheLifetime, CacheGroup> by_lifetime;
     for (size_t i = 0; i < layers_.size(); ++i) {
         check_spec(layers_[i], i);
@@ -101,7 +103,7 @@ std::optional<int> CacheLayout::group_of(int layer) const {
     if (!rows) return std::nullopt;
     for (size_t g = 0; g < groups_.size(); ++g)
         if (groups_[g].lifetime == rows->lifetime()) return static_cast<int>(g);
-    throw InternalError("cache", cat("layer ", layer, " must be in a group but is in none"));
+    throw InternalError("cache", cat("layer ", layer, " is in no group"));
 }
 
 std::optional<int> CacheLayout::source_group() const {

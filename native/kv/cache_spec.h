@@ -1,4 +1,4 @@
-// What the layers of a model keep between steps: declared by the model file, and used unchanged by tracer, store,
+// The rows and states that layers keep between steps: declared by the model file, and used unchanged by tracer, store,
 // scheduler and bindings.
 #pragma once
 
@@ -32,7 +32,7 @@ struct CacheRows {
     int window = 0; // n: the last n tokens are attended to, the row itself included; 0: all of the past
     int chunk = 0;  // n: only tokens of the row's own chunk [i * n, (i + 1) * n); 0: all of the past
     bool v_in_k = false; // V is the first v_head_dim numbers of K, of one head: there is no array of V
-    // Of every token of the source text instead: written when it is encoded, and attended to as a whole.
+    // One row for every token of the source text instead: written when it is encoded, and attended to as a whole.
     bool of_source = false;
     CacheLifetime lifetime() const { return {window, chunk, of_source}; }
     bool operator==(const CacheRows &) const = default;
@@ -70,18 +70,18 @@ struct CacheGroup {
     size_t block_bytes = 0; // a block in all of the group's layers
 };
 
-// Of K and of V.
+// Types of K and of V.
 struct CacheTypes {
     DType k, v;
     CacheTypes(DType both) : k(both), v(both) {}
     CacheTypes(DType k_, DType v_) : k(k_), v(v_) {}
     bool operator==(const CacheTypes &) const = default;
-    // Whether a row is something else than its numbers, which our own kernels alone read.
+    // True if a row is something else than its numbers, which only Quire's own kernels read.
     bool are_coded() const;
 };
 
-// "q8_0", or "q8_0/q4_0" for K and V apart; UnsupportedError unless they are f32, f16, bf16, q8_0, q5_1 or q4_0 and, where
-// they differ, none of them f32 or bf16.
+// "q8_0", or "q8_0/q4_0" for K and V apart; UnsupportedError unless they are f32, f16, bf16, q8_0, q5_1 or q4_0 and,
+// where they differ, none of them f32 or bf16.
 CacheTypes cache_types_from_name(const std::string &name);
 std::string name(CacheTypes types);
 
@@ -100,7 +100,7 @@ class CacheLayout {
     const std::vector<CacheGroup> &groups() const { return groups_; } // by lifetime; full attention comes first
     std::optional<int> group_of(int layer) const; // none where the layer keeps no rows
     std::optional<int> source_group() const; // that of the source text's rows, if the model reads one
-    size_t state_bytes() const { return state_bytes_; } // of one sequence, in all layers
+    size_t state_bytes() const { return state_bytes_; } // per sequence, in all layers
     size_t block_bytes() const; // a block in every group
     size_t k_block_bytes(int layer) const;
     size_t v_block_bytes(int layer) const; // 0 where V is in K

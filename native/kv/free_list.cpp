@@ -7,7 +7,7 @@ namespace quire {
 FreeList::FreeList(int32_t n_ids) : links_(static_cast<size_t>(n_ids) + 1) { links_.back() = {head(), head()}; }
 
 void FreeList::insert_after(int32_t before, int32_t id) {
-    if (contains(id)) throw InternalError("free_list", cat("an id must be listed once but ", id, " is on the list"));
+    if (contains(id)) throw InternalError("free_list", cat("id ", id, " is already on the list"));
     Link &previous = links_[static_cast<size_t>(before)];
     links_[static_cast<size_t>(id)] = {before, previous.next};
     links_[static_cast<size_t>(previous.next)].previous = id;
@@ -17,7 +17,7 @@ void FreeList::insert_after(int32_t before, int32_t id) {
 
 void FreeList::remove(int32_t id) {
     Link &link = links_[static_cast<size_t>(id)];
-    if (link.next == off_list) throw InternalError("free_list", cat("an id must be listed but ", id, " is not"));
+    if (link.next == off_list) throw InternalError("free_list", cat("id ", id, " is not on the list"));
     links_[static_cast<size_t>(link.previous)].next = link.next;
     links_[static_cast<size_t>(link.next)].previous = link.previous;
     link = {};

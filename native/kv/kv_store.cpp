@@ -16,7 +16,8 @@
 namespace quire {
 namespace {
 
-// Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is used.
+// Zeroed memory.  On the CPU fresh pages of the system are zero without being touched, so a large pool costs what is
+// used.
 std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device, Memory memory) {
     if (memory == Memory::measured) return Buffer::measured(device, size_bytes);
     if (device.kind() != DeviceKind::cpu) {
@@ -25,7 +26,7 @@ std::shared_ptr<Buffer> zeroed(size_t size_bytes, Device device, Memory memory) 
         return buffer;
     }
     std::shared_ptr<uint8_t> pages = new_pages(size_bytes, false);
-    if (!pages) throw CapacityError("kv_store", cat(size_bytes, " bytes of cache must fit in memory but do not"));
+    if (!pages) throw CapacityError("kv_store", cat("out of memory: ", size_bytes, " bytes of cache"));
     // A large pool is read all over, and each small page costs a walk of the page table; a small one would be zeroed by
     // the megabyte for a few tokens.
     if (size_bytes >= size_t{128} << 20) advise_large_pages(pages.get(), size_bytes);
@@ -47,18 +48,18 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
     : layout_(std::move(layout)), sizes_(std::move(sizes)), kept_(std::move(kept)), queue_(queue),
       rows_(layout_.layers().size()), states_(layout_.layers().size()) {
     if (sizes_.n_blocks.size() != layout_.groups().size())
-        throw InternalError("kv_store", "every group of the cache must have its number of blocks");
+        throw InternalError("kv_store", "sizes and groups of the cache differ in number");
     for (int n : sizes_.n_blocks)
-        if (n < 2) throw CapacityError("kv_store", cat("n_blocks must be at least 2 but is ", n));
+        if (n < 2) throw CapacityError("kv_store", cat("n_blocks is ", n, ": expected at least 2"));
     if (layout_.state_bytes() > 0 && sizes_.n_states < 2)
-        throw CapacityError("kv_store", cat("n_states must be at least 2 but is ", sizes_.n_states));
+        throw CapacityError("kv_store", cat("n_states is ", sizes_.n_states, ": expected at least 2"));
     const int n_layer = static_cast<int>(layout_.layers().size());
     auto n_blocks = [&](int layer) {
         const auto n = static_cast<size_t>(sizes_.n_blocks[static_cast<size_t>(*layout_.group_of(layer))]);
         return device.kind() == DeviceKind::cpu ? n : (n + device_blocks - 1) / device_blocks * device_blocks;
     };
     const int64_t n_slots = sizes_.n_states + (device.kind() == DeviceKind::cpu ? 0 : 1);
-    std::vector<size_t> sizes_bytes; // of arrays, in the order in which they are taken below
+    std::vector<size_t> sizes_bytes; // by array, in the order in which they are taken below
     for (int layer = 0; layer < n_layer; ++layer) {
         const CacheSpec &spec = layout_.layers()[static_cast<size_t>(layer)];
         if (spec.rows && kept_.has_rows(layer))
@@ -102,13 +103,13 @@ KvStore::KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backe
 void KvStore::check_block(int group, int block) const {
     const bool known = group >= 0 && static_cast<size_t>(group) < sizes_.n_blocks.size();
     if (!known || block < 0 || block >= sizes_.n_blocks[static_cast<size_t>(group)])
-        throw InternalError("kv_store",
-                            cat("a block must be in the store but block ", block, " of group ", group, " is not"));
+        throw InternalError("kv_store", cat("no block ", block, " in group ", group));
 }
 
 void KvStore::check_state(int slot) const {
     if (slot < 0 || slot >= sizes_.n_states)
-        throw InternalError("kv_store", cat("a state must be below ", sizes_.n_states, " but is ", slot));
+        throw InternalError("kv_store",
+                            cat("state slot ", slot, " is out of range: expected less than ", sizes_.n_states));
 }
 
 // Some devices (Vulkan's) may copy in any order what is asked of them side by side.
@@ -133,7 +134,7 @@ void KvStore::copy(const std::vector<Copy> &copies, Place from, Place to) const 
     }
     ggml_init_params params{ggml_tensor_overhead() * copies.size() * 2, nullptr, true};
     std::unique_ptr<ggml_context, void (*)(ggml_context *)> context(ggml_init(params), ggml_free);
-    if (!context) throw CapacityError("kv_store", "the records of a copy must fit in memory but do not");
+    if (!context) throw CapacityError("kv_store", "out of memory: records of a copy");
     auto part = [&](const Copy &c, size_t offset) {
         ggml_tensor *pool = c.tensor->handle();
         ggml_tensor *bytes = ggml_new_tensor_1d(context.get(), GGML_TYPE_I8, static_cast<int64_t>(c.bytes));

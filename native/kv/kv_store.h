@@ -1,7 +1,7 @@
-// The bytes of the cache.  For every layer that keeps rows an array of K and one of V (but where V is in K), each [n_blocks][n_kv_head] of the
-// tokens of a block; for every state an array [n_states][n].  How K and V lie in a block is a matter of whoever writes and
-// reads them: the stock lowering keeps a token's heads side by side, our own kernels K by dimension
-// (kernels/attention/paged_attention.h).
+// The bytes of the cache.  For every layer that keeps rows an array of K and one of V (but where V is in K), each
+// [n_blocks][n_kv_head] of the tokens of a block; for every state an array [n_states][n].  How K and V lie in a block
+// is a matter of whoever writes and reads them: the stock lowering keeps a token's heads side by side, our own
+// kernels K by dimension (kernels/attention/paged_attention.h).
 #pragma once
 
 #include <memory>
@@ -32,14 +32,15 @@ struct KeptParts {
 // Fixed in place once made.  All bytes are zero at first, so that no block ever holds what is not a number.
 class KvStore {
   public:
-    // The tensors are seen as matrices [slots, n_kv_head * head_dim]: to the stock lowering a row is a token.  On devices
-    // there are some more rows than the blocks have, as attention there wants round numbers; they are never written.
+    // The tensors are seen as matrices [slots, n_kv_head * head_dim]: to the stock lowering a row is a token.  On
+    // devices there are some more rows than the blocks have, as attention there wants round numbers; they are never
+    // written.
     struct Rows {
         Tensor k, v; // one array where V is in K
         size_t k_block_bytes, v_block_bytes;
     };
-    // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache: copies are
-    // asked of it in their order.  Null on the CPU.
+    // CapacityError when there is no memory.  `queue`: of the device, which runs the graphs that read the cache:
+    // copies are asked of it in their order.  Null on the CPU.
     KvStore(CacheLayout layout, CacheSizes sizes, Device device, ggml_backend *queue = nullptr, KeptParts kept = {},
             Memory memory = Memory::taken);
 

@@ -1,8 +1,8 @@
-// Free ids by age in two halves, of which the older one is in order of address: an id grows old when the newer ones are
-// more than the older ones, and stays so.  Every operation is O(log n), over time.
+// Free ids in two halves by age.  When the newer half grows larger than the older one, its oldest id moves over and
+// stays there.  Every operation is amortized O(log n).
 //
-// Ids of the older half are taken one after the other, those above the last one first: what one sequence after another
-// takes then lies side by side again, whatever the order in which it was given back.
+// Ids of the older half are taken in order of address, starting above the last one taken: sequences that take blocks
+// one after the other then get neighbours again, whatever the order in which they were given back.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class LruHalf {
     void add(int32_t id); // the newest
     void remove(int32_t id);
     void clear();
-    // Of the older half the next one above `last`, or the first one; none where there are no ids.
+    // The next id of the older half above `last`, or its first one; none if there are no ids.
     std::optional<int32_t> next_after(int32_t last) const;
 
   private:

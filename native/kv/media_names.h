@@ -1,4 +1,4 @@
-// What a prompt's images and sounds add to the names of the blocks that hold their rows.
+// A prompt's images and sounds are part of the names of the blocks that hold their rows.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace quire {
 // One image or sound: rows [begin, end) of a prompt.
 struct MediaName {
     int64_t begin, end;
-    std::string digest; // of its content and of how it was prepared: different rows have different digests
+    std::string digest; // a hash of its content and of how it was prepared: different rows have different ones
 };
 
 } // namespace quire

@@ -44,7 +44,8 @@ SourceNames source_names(std::span<const int32_t> source, int block_tokens, cons
 
 HashChain::HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media)
     : context_(std::move(context)), media_(std::move(media)), block_tokens_(static_cast<size_t>(block_tokens)) {
-    if (block_tokens < 1) throw ShapeError("prefix_hash", cat("block_tokens must be positive but is ", block_tokens));
+    if (block_tokens < 1)
+        throw ShapeError("prefix_hash", cat("block_tokens is ", block_tokens, ": expected a positive number"));
 }
 
 void HashChain::cut(int64_t n_tokens) {

@@ -27,7 +27,7 @@ struct PrefixHashHasher {
     }
 };
 
-// What K and V depend on beside the tokens, and who may share them.
+// Everything beside the tokens that K and V depend on, and who may share them.
 struct PrefixContext {
     std::string adapter; // name and version of the adapter, empty without one
     std::string media;   // digests of the images and sounds that the block holds rows of
@@ -39,11 +39,11 @@ struct PrefixContext {
 PrefixHash block_hash(const std::optional<PrefixHash> &parent, std::span<const int32_t> tokens,
                       const PrefixContext &context);
 
-// What an encoder-decoder model keeps of a source text depends on all of it.  So its blocks, the last one included, which
+// Rows of a source text depend on all of it.  So an encoder-decoder model's blocks of it, the last one included, which
 // may not be full, are named by the whole text, and so is whatever follows it.
 struct SourceNames {
     std::vector<PrefixHash> blocks;
-    PrefixContext context; // of the text that answers it
+    PrefixContext context; // for the text that answers it
 };
 SourceNames source_names(std::span<const int32_t> source, int block_tokens, const PrefixContext &context);
 
@@ -52,7 +52,7 @@ class HashChain {
   public:
     // Each block's context also names the media that it holds rows of, so that text before an image is shared.
     HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media = {});
-    // Of the full blocks of `tokens`, which continue those of earlier calls.
+    // Hashes of the full blocks of `tokens`, which continue those of earlier calls.
     std::span<const PrefixHash> of(std::span<const int32_t> tokens);
     void cut(int64_t n_tokens); // the tokens after so many are other ones from now on
     const PrefixContext &context() const { return context_; }

@@ -41,7 +41,7 @@ int64_t SequenceCache::first_needed(size_t group, int64_t n_blocks) const {
     return pool_->lifetime(group).first_seen(n_blocks * pool_->block_tokens()) / pool_->block_tokens();
 }
 
-// Of the blocks that a group needs for a prefix of n_blocks, the last one that the pool lacks.
+// The last block that the pool lacks, among those that a group needs for a prefix of n_blocks.
 std::optional<int64_t> SequenceCache::last_missing(size_t group, std::span<const PrefixHash> hashes,
                                                    int64_t n_blocks) const {
     const BlockPool &blocks = *pool_->group(group);
@@ -91,7 +91,7 @@ CacheMatch SequenceCache::match(const Names &names, int64_t max_tokens) const {
     match.groups.resize(tables_.size());
     if (pool_->keeps_nothing()) return match;
     int64_t n_blocks = std::min(static_cast<int64_t>(hashes.size()), max_tokens / pool_->block_tokens());
-    bool rows_tell = false; // whether a group that needs every block limits the prefix
+    bool rows_tell = false; // true if a group that needs every block limits the prefix
     for (size_t i = 0; i < tables_.size(); ++i) {
         if (pool_->lifetime(i) != CacheLifetime{}) continue;
         n_blocks = tables_[i].match(hashes, n_blocks * pool_->block_tokens()).n_blocks;
@@ -137,7 +137,7 @@ bool SequenceCache::has_room_for(const Names &names, const CacheMatch &match, in
 
 void SequenceCache::take(const Names &names, const CacheMatch &match, int64_t n_tokens) {
     const std::span<const PrefixHash> hashes = names.text;
-    if (!empty()) throw InternalError("sequence_cache", "a prefix must come first but the cache has contents");
+    if (!empty()) throw InternalError("sequence_cache", "cannot take a prefix: the cache has contents");
     for (size_t i = 0; i < tables_.size(); ++i) tables_[i].take(is_source(i) ? names.source : hashes, match.groups[i]);
     if (pool_->has_states()) take_state(hashes, match);
     for (size_t i = 0; i < tables_.size(); ++i) {
@@ -163,7 +163,7 @@ void SequenceCache::take_state(std::span<const PrefixHash> hashes, const CacheMa
         state_ = found;
         return;
     }
-    if (!state_) throw CapacityError("sequence_cache", "a sequence must find a slot for its state but none is free");
+    if (!state_) throw CapacityError("sequence_cache", "no free slot for the state of a sequence");
     pool_->copy(CacheEdit::states, found.value_or(BlockId::null), *state_);
     if (!found) return;
     states.release(*found);
@@ -217,12 +217,12 @@ void SequenceCache::drop_rolling() {
 
 void SequenceCache::snapshot(std::span<const PrefixHash> hashes, SnapshotKind kind) {
     if (!pool_->has_states()) return;
-    if (!state_) throw InternalError("sequence_cache", "a snapshot must be of a state but the cache is empty");
+    if (!state_) throw InternalError("sequence_cache", "cannot take a snapshot: the cache has no state");
     drop_rolling();
     BlockPool &states = pool_->states();
     const PrefixHash &hash = hashes.back();
     const auto n_blocks = static_cast<int32_t>(hashes.size());
-    if (const auto known = states.find(hash)) { // of another sequence, or from before a preemption
+    if (const auto known = states.find(hash)) { // taken by another sequence, or before a preemption
         snapshots_.push_back({*known, hash, n_blocks, kind == SnapshotKind::rolling ? SnapshotKind::message : kind});
         return;
     }
@@ -238,7 +238,7 @@ void SequenceCache::keep_state() {
     drop_kept_state();
     if (!state_) return;
     kept_state_ = pool_->states().allocate();
-    if (!kept_state_) throw CapacityError("sequence_cache", "a state must find a slot for its copy but none is free");
+    if (!kept_state_) throw CapacityError("sequence_cache", "no free slot for the copy of a state");
     pool_->copy(CacheEdit::states, *state_, *kept_state_);
 }
 
@@ -276,7 +276,7 @@ SequenceCache SequenceCache::fork() const {
     for (size_t i = 0; i < tables_.size(); ++i) copy.tables_[i] = tables_[i].fork();
     if (!state_) return copy;
     copy.state_ = pool_->states().allocate();
-    if (!copy.state_) throw CapacityError("sequence_cache", "a choice must find a slot for its state but none is free");
+    if (!copy.state_) throw CapacityError("sequence_cache", "no free slot for the state of a choice");
     pool_->copy(CacheEdit::states, *state_, *copy.state_);
     copy.snapshots_ = snapshots_;
     for (Snapshot &shared : copy.snapshots_) // dropping it is the other's business

@@ -1,8 +1,9 @@
-// What one sequence keeps between steps: a table of blocks for each group of layers, and a private slot of state.
+// The part of the cache that one sequence holds: a table of blocks for each group of layers, and a private slot of
+// state.
 //
-// Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the end of the last
-// whole block needs is kept, so that whoever comes back to this prefix finds it.  A recurrent state can only be taken up
-// where a copy of it was kept: a *snapshot*, named like the block that ends there.
+// Rows behind the window or chunk of every later token are dropped while the sequence goes on.  What the end of the
+// last whole block needs is kept, so that whoever comes back to this prefix finds it.  A recurrent state can only be
+// taken up where a copy of it was kept: a *snapshot*, named like the block that ends there.
 //
 // Rows of a source text are written as a whole, and stay until all is released.  They are found as a whole, too.
 #pragma once
@@ -29,7 +30,7 @@ struct CacheMatch {
 enum class SnapshotKind {
     spaced, // so many tokens after the one before, for texts that diverge
     message, // where a conversation is likely to be taken up: it counts as used when the sequence ends
-    rolling, // the same, until the sequence has the next one
+    rolling, // like message, until the sequence has the next one
 };
 
 class SequenceCache {
@@ -47,13 +48,13 @@ class SequenceCache {
     std::optional<BlockId> kept_state() const { return kept_state_; }
     bool empty() const; // holds nothing
 
-    // What blocks are looked for by, and, while the cache is in use, are named by.
+    // Names by which blocks are found and, while the cache is in use, published.
     struct Names {
         std::span<const PrefixHash> text, source = {}; // source: of all its blocks
     };
     // The longest prefix of at most max_tokens tokens for which every group has what it needs; changes nothing.
     CacheMatch match(const Names &names, int64_t max_tokens) const;
-    // Whether a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group that grows free.
+    // True if a sequence of n_tokens can take the match, and leave n_kept_back blocks of each group that grows free.
     bool has_room_for(const Names &names, const CacheMatch &match, int64_t n_tokens, int64_t n_kept_back) const;
     // Shares the match and reserves what computing n_tokens takes, and the source.  The cache must be empty.
     // CapacityError when there is no room.
@@ -61,7 +62,8 @@ class SequenceCache {
     // The rows of the source are written: they can be found.
     void publish_source(std::span<const PrefixHash> source);
 
-    // Whether writing the positions [begin, end) finds its blocks, and, where it takes some, leaves so many of each group.
+    // True if writing the positions [begin, end) finds its blocks, and, where it takes some, leaves so many of each
+    // group.
     bool has_room_to_write(int64_t begin, int64_t end, int64_t n_kept_back = 0) const;
     // Blocks for [begin, end), those that others share copied.  CapacityError when there is no room.
     void prepare(int64_t begin, int64_t end);
@@ -71,13 +73,14 @@ class SequenceCache {
     // Keeps a copy of the state, which is that after the block of the last hash.  Without room for one: nothing.
     void snapshot(std::span<const PrefixHash> hashes, SnapshotKind kind);
 
-    // A private copy of the state, to come back to; nothing where no layer has one.  CapacityError when there is no slot.
+    // A private copy of the state, to come back to; nothing where no layer has one.  CapacityError when there is no
+    // slot.
     void keep_state();
     bool keeps_state() const { return kept_state_.has_value(); }
     void drop_kept_state();
     bool restore_state(); // false: none was kept
-    // The tokens after n_computed are other ones from now on.  False, and nothing changes: a window has passed rows that the
-    // next token needs.
+    // The tokens after n_computed are other ones from now on.  False, and nothing changes: a window has passed rows
+    // that the next token needs.
     bool cut_back(int64_t n_computed);
     void cut(int64_t n_tokens); // gives back the last blocks, where computing n_tokens does not need them
 

@@ -109,26 +109,26 @@ def test_idle_costs_nothing(client: Client) -> None:
 
 def test_bad_requests_are_rejected_at_submission(client: Client) -> None:
     refused: list[tuple[type[Exception], str, list[int], SamplingParams]] = [
-        (RequestError, "at least one token", [], params()),
-        (RequestError, "0 to 63 but number 2 is 64", [1, 2, 64], params()),
-        (RequestError, "0 to 63 but number 0 is -1", [-1], params()),
-        (RequestError, "context of 256 tokens but the prompt has 256", prompt(256), params()),
+        (RequestError, "empty prompt", [], params()),
+        (RequestError, "token id 64 at position 2", [1, 2, 64], params()),
+        (RequestError, "token id -1 at position 0", [-1], params()),
+        (RequestError, "256 tokens.* context of 256", prompt(256), params()),
         (RequestError, "temperature", prompt(3), params(temperature=-1.0)),
         (RequestError, "stop_token_ids", prompt(3), params(stop_token_ids=[64])),
     ]
     for error, text, tokens, sampling in refused:
         with pytest.raises(error, match=text):
             client.submit(tokens, sampling)
-    with pytest.raises(RequestError, match="params must be given"):
+    with pytest.raises(RequestError, match="params"):
         client.decoder.submit(Request([1]))
-    with pytest.raises(RequestError, match="generate nothing"):
+    with pytest.raises(RequestError, match="params missing or unexpected"):
         client.decoder.submit(Request([1], params(), prompt_logits=True))
     assert client.decoder.stats().n_requests == 0
 
 
 def test_requests_larger_than_the_pool_are_rejected_with_both_sizes() -> None:
     with Client(n_blocks=9) as client:
-        with pytest.raises(CapacityError, match=r"8 blocks of 4 tokens but may reach 34 tokens"):
+        with pytest.raises(CapacityError, match=r"34 tokens .* 8 blocks of 4 tokens"):
             client.submit(prompt(10), params(max_tokens=24))
         fits = client.submit(prompt(10), params(max_tokens=23))
         client.run()
@@ -138,11 +138,11 @@ def test_requests_larger_than_the_pool_are_rejected_with_both_sizes() -> None:
 
 def test_limits_are_the_executors() -> None:
     for name in ("max_step_tokens", "max_running"):
-        with pytest.raises(CapacityError, match=f"{name} must be at most the executor's 16 but is 17"):
+        with pytest.raises(CapacityError, match=f"{name} is 17: .* at most 16"):
             Client(max_rows=16, max_sequences=16, config={name: 17})
     with pytest.raises(RequestError, match="n_ctx"):
         Client(n_ctx=1)
-    with pytest.raises(ShapeError, match="n_vocab must be the model's 65 but is 64"):
+    with pytest.raises(ShapeError, match="n_vocab is 64: expected the model's 65"):
         Client(n_vocab=65)
 
 
@@ -157,7 +157,7 @@ def test_the_context_ends_exactly_at_its_limit(n_prompt: int) -> None:
             assert len(answer.token_ids) == 32 - n_prompt
             assert answer.finish is not None
             assert answer.finish.finish_reason == "length"
-        with pytest.raises(RequestError, match="context of 32 tokens but the prompt has 32"):
+        with pytest.raises(RequestError, match=r"32 tokens.* context of 32"):
             client.submit(prompt(32))
 
 
@@ -175,7 +175,7 @@ def test_visible_tokens_show_what_the_request_says(client: Client) -> None:
     client.run()
     texts = [client.answer(id_).text for id_ in (seen, plain, stopped, ended)]
     assert texts == ["<é>" * 3, "hhh", "<é", ""]
-    with pytest.raises(RequestError, match=f"visible_tokens must be ids below {N_VOCAB} but one is {N_VOCAB}"):
+    with pytest.raises(RequestError, match=f"visible_tokens has token {N_VOCAB}"):
         client.submit(prompt(5), params(**only), visible_tokens={N_VOCAB: b"x"})
 
 
@@ -313,7 +313,7 @@ def test_logits_may_be_processed_outside_while_others_go_on(client: Client) -> N
         while len(rows) < 2 and any(client.open.values()):
             rows += [event for event in client.poll() if event.kind == "logits"]
     assert [client.answer(slow, choice).token_ids for choice in (0, 1)] == [wanted[0], wanted[1]]
-    with pytest.raises(ShapeError, match="64 values but have 3"):
+    with pytest.raises(ShapeError, match="3 values: expected 64"):
         client.decoder.provide_logits(slow, 0, np.zeros(3, np.float32))
     client.decoder.provide_logits(slow, 0, np.zeros(N_VOCAB, np.float32))  # it has ended: nothing to do
 
@@ -327,7 +327,7 @@ def test_logits_that_nobody_waits_for_are_an_error_of_their_request() -> None:
         client.run()
         error = client.answer(id_).error
         assert error is not None
-        assert (error.error_kind, "must be awaited" in error.error) == ("RequestError", True)
+        assert (error.error_kind, "does not wait for logits" in error.error) == ("RequestError", True)
         assert client.answer(other).token_ids == greedy_without_eog(prompt(5), 20)
 
 
@@ -540,7 +540,7 @@ def test_close_cancels_gives_back_and_refuses() -> None:
         assert finish is not None
         assert finish.finish_reason == "cancelled"
     client.expect_all_free()
-    with pytest.raises(RequestError, match="before close"):
+    with pytest.raises(RequestError, match="closed"):
         client.submit(prompt(5))
     client.decoder.cancel(ids[0])
     started = time.monotonic()

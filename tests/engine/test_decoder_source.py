@@ -104,9 +104,9 @@ def test_a_limit_of_cached_tokens_holds_for_sources() -> None:
         c.run()
         for id_, source in zip(ids, sources, strict=True):
             assert c.answer(id_).token_ids == greedy(source, 20)
-        with pytest.raises(CapacityError, match="must have less than the 64 tokens of a step"):
+        with pytest.raises(CapacityError, match="expected less than the 64 of a step"):
             c.submit(prompt(64), params(max_tokens=2))
-        with pytest.raises(CapacityError, match="step of 64 cached tokens"):
+        with pytest.raises(CapacityError, match="a step sees at most 64"):
             c.submit(prompt(9), params(max_tokens=80))
 
 
@@ -146,23 +146,23 @@ def test_unsupported_requests_are_rejected() -> None:
     with client(max_rows=400) as c:
         with pytest.raises(UnsupportedError, match="prompt_logprobs"):
             c.submit(prompt(4), params(prompt_logprobs=1))
-        with pytest.raises(RequestError, match="context of 256 tokens but the prompt has 257"):
+        with pytest.raises(RequestError, match=r"257 tokens.* context of 256"):
             c.submit(prompt(257), params(max_tokens=2))
         whole = c.submit(prompt(256), params(max_tokens=300))
         c.run()
         assert len(c.answer(whole).token_ids) == 255  # after the start, as many as the context has room for
-    with pytest.raises(RequestError, match="decoder_start must be given"):
+    with pytest.raises(RequestError, match="decoder_start"):
         Client(reads_source=True)
-    with pytest.raises(RequestError, match="decoder_start must be given"):
+    with pytest.raises(RequestError, match="decoder_start"):
         Client(config=CONFIG)
-    with pytest.raises(RequestError, match="decoder_start must be an id below 64"):
+    with pytest.raises(RequestError, match=r"decoder_start is .* less than 64"):
         Client(config={"decoder_start": 64}, reads_source=True)
 
 
-def test_a_plan_tells_what_is_encoded() -> None:
+def test_a_plan_lists_encoded_tokens() -> None:
     pool = CachePool([PoolGroup(17), PoolGroup(17, of_source=True)], block_tokens=4)
     scheduler = Scheduler(SchedulerConfig(max_step_tokens=16, max_running=4), pool)
-    with pytest.raises(RequestError, match="must have a source text"):
+    with pytest.raises(RequestError, match="source text"):
         scheduler.submit([START], max_tokens=9, now_s=0.0)
     (id_,) = scheduler.submit([START], max_tokens=9, now_s=0.0, source=prompt(9))
     (late,) = scheduler.submit([START], max_tokens=9, now_s=0.0, source=prompt(8))

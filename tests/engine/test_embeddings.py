@@ -119,14 +119,14 @@ def test_bad_arguments_are_rejected(llm: LLM) -> None:
 
 
 def test_requests_that_the_decoder_refuses() -> None:
-    with pytest.raises(RequestError, match="embedding must be none, mean, cls, last or taps"):
+    with pytest.raises(RequestError, match="unknown embedding"):
         Request([1], embedding="max")  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="must not come with prompt_logits"):
+    with pytest.raises(RequestError, match="embedding cannot be combined with prompt_logits"):
         Request([1], embedding="last", prompt_logits=True)
     vocab = VocabInfo(64, [], [b""] * 64)
     decoder = Decoder(FakeExecutor(), vocab, DecoderConfig(n_ctx=32))
     try:
-        with pytest.raises(UnsupportedError, match="must show its hidden states"):
+        with pytest.raises(UnsupportedError, match="hidden states"):
             decoder.submit(Request([1], embedding="last"))
     finally:
         decoder.close()
@@ -134,9 +134,9 @@ def test_requests_that_the_decoder_refuses() -> None:
         engine = model._engine._decoder
         assert engine is not None
         for request, word in (
-            (Request([1], SamplingParams(), embedding="last"), "params must be given"),
-            (Request([1], embedding="last", grammar=True), "grammar must not come with embedding"),
-            (Request([1], embedding="last", external_logits=True), "external_logits must not come with embedding"),
+            (Request([1], SamplingParams(), embedding="last"), "params"),
+            (Request([1], embedding="last", grammar=True), "grammar cannot be combined with embedding"),
+            (Request([1], embedding="last", external_logits=True), "external_logits cannot be combined with embedding"),
         ):
             with pytest.raises(RequestError, match=word):
                 engine.submit(request)

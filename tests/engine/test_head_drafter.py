@@ -75,7 +75,7 @@ def test_a_prefix_that_is_found_has_no_features_and_waits_for_some() -> None:
         assert [comparable(client.answer(id_)) for id_ in ids] == [comparable(answer) for answer in answers]
 
 
-def test_texts_longer_than_what_is_kept_begin_later() -> None:
+def test_long_texts_begin_where_features_are_kept() -> None:
     """At most 512 rows of features per sequence wait to be read."""
     text, sampling = prompt(900), params(max_tokens=60, ignore_eos=False)
     with opened(n_ctx=1200, n_blocks=600, drafters=[head(n_ctx=1200)]) as client:
@@ -178,9 +178,9 @@ def test_a_head_of_fewer_tokens_proposes_the_models() -> None:
 
 def test_features_must_fit() -> None:
     vocab = VocabInfo(N_VOCAB, [], [b""] * N_VOCAB)
-    with pytest.raises(ShapeError, match=r"drafter mtp must read the model's 0 features of a row but reads 4"):
+    with pytest.raises(ShapeError, match="drafter mtp reads 4 features of a row: the model has 0"):
         Decoder(FakeExecutor(n_vocab=N_VOCAB), vocab, DecoderConfig(n_ctx=64), [head()])
-    with pytest.raises(ShapeError, match=r"a head must leave features as it reads them, but reads 0 numbers"):
+    with pytest.raises(ShapeError, match="features of 0 numbers"):
         HeadDrafter(FakeExecutor(n_vocab=N_VOCAB), n_ctx=64)
-    with pytest.raises(ShapeError, match=r"a head must know the model's token of each of its 64 but of 3"):
+    with pytest.raises(ShapeError, match="64 tokens maps 3"):
         HeadDrafter(FakeExecutor(n_vocab=N_VOCAB, reads_features=True), n_ctx=64, tokens=[1, 2, 3])

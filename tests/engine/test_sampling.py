@@ -30,7 +30,7 @@ def make_vocab(n: int, eog: Sequence[int] = ()) -> VocabInfo:
 
 
 def test_a_vocabulary_shows_bytes() -> None:
-    with pytest.raises(TypeError, match="must be bytes"):
+    with pytest.raises(TypeError, match="token_bytes"):
         VocabInfo(2, [], [b"a", "b"])  # type: ignore[list-item]
 
 
@@ -218,9 +218,9 @@ def test_only_strips_that_may_hold_a_token_are_looked_at() -> None:
     maxima[700 // 64] = 0  # as if it did not
     assert sampler.sample(row, [], 0, None, np.array([0, 5, *maxima[2:]], np.float32)).id == 70
     row[3] = np.nan
-    with pytest.raises(RequestError, match="logits must be finite or -inf but token 3 has nan"):
+    with pytest.raises(RequestError, match="token 3 has the logit nan"):
         sampler.sample(row, [], 0, None, largest_of_strips(row))
-    with pytest.raises(ShapeError, match="maxima must be 16 numbers but are 15"):
+    with pytest.raises(ShapeError, match="15 numbers: expected 16"):
         sampler.sample(row, [], 0, None, maxima[:15])
 
 
@@ -358,7 +358,7 @@ def test_token_rules():
     assert_equal(distribution(row, {"allowed_token_ids": [4, 2], "bad_token_ids": [2]}), {4: 1})
     assert_equal(distribution(row, {"logit_bias": [(3, 2.5), (0, -50.0)], "top_k": 2}), {3: 4.5, 1: 4})
     assert_equal(distribution(row, {"allowed_token_ids": [4, 2], "logit_bias": [(4, 7.0), (1, 9.0)]}), {2: 3, 4: 8})
-    with pytest.raises(RequestError, match="a token must be left"):
+    with pytest.raises(RequestError, match="no token is left"):
         distribution(row, {"allowed_token_ids": [4], "bad_token_ids": [4]})
 
 
@@ -381,9 +381,9 @@ def test_bad_logits_are_the_requests_error(bad, place):
 
 
 def test_rows_without_a_token_are_refused():
-    with pytest.raises(RequestError, match="a token must be left"):
+    with pytest.raises(RequestError, match="no token is left"):
         distribution(np.full(9, -np.inf, np.float32), {})
-    with pytest.raises(ShapeError, match="8 entries"):
+    with pytest.raises(ShapeError, match="9 entries: expected 8"):
         Sampler(make_params(), make_vocab(8)).sample(np.zeros(9, np.float32), [], 0)
     with pytest.raises(RequestError, match="n_prompt"):
         Sampler(make_params(), make_vocab(9)).sample(np.zeros(9, np.float32), [1], 2)

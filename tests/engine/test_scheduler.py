@@ -53,7 +53,7 @@ def test_dynamic_weighs_age_length_and_priority() -> None:
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(RequestError, match=r"fifo, shortest-first, priority, dynamic but is 'lifo'"):
+    with pytest.raises(RequestError, match="'lifo': expected one of fifo, shortest-first, priority, dynamic"):
         SchedulerConfig(policy="lifo")
 
 
@@ -132,15 +132,15 @@ def test_a_step_attends_to_at_most_max_step_kv_tokens() -> None:
     for i in range(5):
         sim.submit(prompt(7, seed=i), n_new=9)
     sim.run()
-    with pytest.raises(CapacityError, match="24 cached tokens but may reach 26"):
+    with pytest.raises(CapacityError, match="26 tokens: a step sees at most 24"):
         sim.submit(prompt(20), n_new=6)
 
 
 def test_budgets_must_hold_together() -> None:
     pool = make_pool(FULL, 8, 0)
-    with pytest.raises(RequestError, match="max_running must not exceed"):
+    with pytest.raises(RequestError, match="max_running"):
         Scheduler(SchedulerConfig(max_step_tokens=4, max_running=5), pool)
-    with pytest.raises(RequestError, match="max_running must not exceed"):
+    with pytest.raises(RequestError, match="max_running"):
         Scheduler(SchedulerConfig(max_step_logit_rows=4, max_running=5), pool)
     with pytest.raises(RequestError, match="kept_back_blocks"):
         Scheduler(SchedulerConfig(kept_back_blocks=-1), pool)
@@ -152,7 +152,7 @@ def test_budgets_must_hold_together() -> None:
         "max_preemptions",
         "turn_tokens",
     ):
-        with pytest.raises(RequestError, match=f"{name} must be positive"):
+        with pytest.raises(RequestError, match=f"{name} is .*: expected a positive"):
             Scheduler(SchedulerConfig(**{name: 0}), pool)
     with pytest.raises(RequestError, match="turn_priority 0"):
         Scheduler(SchedulerConfig(weights=DynamicWeights(turn_priority=0.0)), pool)
@@ -163,9 +163,9 @@ def test_budgets_must_hold_together() -> None:
 
 def test_requests_that_can_never_fit_are_rejected_at_once() -> None:
     sim = Simulation(n_blocks=5)
-    with pytest.raises(CapacityError, match="4 blocks of 4 tokens but may reach 18 tokens"):
+    with pytest.raises(CapacityError, match=r"18 tokens .* 4 blocks of 4 tokens"):
         sim.submit(prompt(10), n_new=8)
-    with pytest.raises(RequestError, match="at least one token"):
+    with pytest.raises(RequestError, match="empty prompt"):
         sim.scheduler.submit([], max_tokens=4, now_s=0)
     assert sim.scheduler.stats.n_waiting == 0
     sim.submit(prompt(10), n_new=7)  # the last token is not computed
@@ -330,7 +330,7 @@ def test_cancellation_in_every_state() -> None:
         sim.scheduler.check()
         assert sim.blocks.n_free == n_free + n_held
         assert id_ not in sim.scheduler
-        with pytest.raises(RequestError, match="must be known"):
+        with pytest.raises(RequestError, match="unknown sequence"):
             sim.scheduler.remove(id_)
     sim.run()
     assert sim.finished == [survivor]
@@ -390,7 +390,7 @@ def test_a_preempted_sequence_that_waits_for_its_token() -> None:
 def test_misuse_is_a_typed_error() -> None:
     sim = Simulation()
     id_ = sim.submit(prompt(5), n_new=2)[0]
-    with pytest.raises(InternalError, match="must follow its row of logits"):
+    with pytest.raises(InternalError, match="before its row of logits"):
         sim.scheduler.append(id_, 1)
     plan = sim.scheduler.plan(0.0)
     sim.run_batch(plan)
@@ -400,7 +400,7 @@ def test_misuse_is_a_typed_error() -> None:
     for token in (1, 1):
         sim.scheduler.append(id_, token)
         sim.scheduler.commit(sim.scheduler.plan(1.0))
-    with pytest.raises(InternalError, match="must end at 7 tokens"):
+    with pytest.raises(InternalError, match="limit of 7 tokens"):
         sim.scheduler.append(id_, 1)
     other = sim.submit(prompt(5, seed=1))[0]
     plan = sim.scheduler.plan(2.0)
@@ -409,7 +409,7 @@ def test_misuse_is_a_typed_error() -> None:
         sim.scheduler.commit(plan)
     with pytest.raises(InternalError, match="stale"):
         sim.scheduler.batch(plan)
-    with pytest.raises(RequestError, match="clock must be finite"):
+    with pytest.raises(RequestError, match="clock"):
         sim.scheduler.submit([1], max_tokens=2, now_s=float("nan"))
 
 

@@ -33,12 +33,12 @@ def test_steps_equal_numpy(name: str, lacks: tuple[str, ...], counting: Counting
         made = Sequences(VARIANTS[name], counting)
         counting.reset()
         check_steps(made, VARIANTS[name])
-    assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # whose values lie in its keys
+    assert (counting.launches("CUSTOM") > 0) == (name != "latent")  # latent values lie in the keys
     assert (counting.launches("SET_ROWS") == 0) == (name != "latent")
 
 
 @pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 250)])
-def test_a_step_reads_what_its_rows_see_and_no_more(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
+def test_a_step_reads_only_visible_blocks(n_streams: int, n_tokens: int, counting: CountingDevice) -> None:
     made = filled(counting, n_streams, n_tokens, 1024)
     counting.reset()
     made.step([(i, 1) for i in range(n_streams)])
@@ -48,7 +48,7 @@ def test_a_step_reads_what_its_rows_see_and_no_more(n_streams: int, n_tokens: in
     assert counting.launches("FLASH_ATTN_EXT") == 0
 
 
-def test_a_device_that_claims_all_operations_is_not_believed(counting: CountingDevice) -> None:
+def test_devices_that_claim_every_operation_are_ignored(counting: CountingDevice) -> None:
     with counting.claiming_all():
         made = Sequences(Variant(), counting)
         made.add(tokens_of(9, 0))
@@ -101,7 +101,7 @@ def normed_heads(layout: str, dim: int, factors: bool) -> graph.Trace:
 def test_products_of_the_same_rows_are_one(
     layout: str, factors: bool, dim: int, own: bool, counting: CountingDevice
 ) -> None:
-    """Of matrices whose rows ggml does not pad; numbers are those of Quire's own kernels on the CPU."""
+    """Products whose rows ggml does not pad give the numbers of Quire's own kernels on the CPU."""
     with nullcontext() if own else counting.without("CUSTOM"):
         made = Sequences(Variant(), counting, traced=normed_heads(layout, dim, factors))
         cpu = Sequences(
@@ -119,9 +119,7 @@ def test_products_of_the_same_rows_are_one(
 
 
 @pytest.mark.parametrize(("most_bytes", "n_products"), [(1 << 20, 3), (300_000, 5)])
-def test_products_whose_matrices_no_buffer_can_hold_stay_apart(
-    most_bytes: int, n_products: int, counting: CountingDevice
-) -> None:
+def test_products_beyond_a_buffer_are_not_merged(most_bytes: int, n_products: int, counting: CountingDevice) -> None:
     with counting.largest_buffer(most_bytes):  # q, k and v together have 393216
         made = Sequences(Variant(), counting, 8, traced=normed_heads("half", 512, False), max_rows=16)
         made.add(tokens_of(9, 0))
@@ -156,7 +154,7 @@ def quantized_layer(dtype: str) -> graph.Trace:
 
 
 @pytest.mark.parametrize("dtype", ["q4_k", "q8_0"])
-def test_products_of_one_row_take_what_stands_around_them(dtype: str, counting: CountingDevice) -> None:
+def test_single_row_products_are_fused_with_neighbours(dtype: str, counting: CountingDevice) -> None:
     """Numbers are those of Quire's own kernels on the CPU, which round rows to 8 bits."""
     options: dict[str, object] = {"max_rows": 96, "kv_dtype": "f16"}
     made = Sequences(Variant(), counting, traced=quantized_layer(dtype), **options)  # type: ignore[arg-type]
@@ -176,7 +174,7 @@ def test_products_of_one_row_take_what_stands_around_them(dtype: str, counting: 
 
 
 def test_the_gate_agrees(counting: CountingDevice) -> None:
-    """Of all operations and tiny models: what stands before a kernel of Quire's own, and behind it, is that of models."""
+    """Operations and tiny models: what stands before a kernel of Quire's own, and behind it, is that of models."""
     counting.reset()
     results = [compare(name, counting.device) for name in case_names()]
     assert [result for result in results if result.state != "agrees"] == []

@@ -63,9 +63,7 @@ def test_a_step_is_sent_once_and_reads_the_live_cache(n_streams: int, n_tokens: 
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(("n_streams", "n_tokens"), [(1, 1000), (32, 60)])
-def test_what_the_documentation_says_of_a_step(
-    n_streams: int, n_tokens: int, own: bool, counting: CountingDevice
-) -> None:
+def test_a_step_matches_the_documentation(n_streams: int, n_tokens: int, own: bool, counting: CountingDevice) -> None:
     """The table of docs/devices.md, of the package's model: what a step that decodes asks of a device."""
     with counting.own_operations() if own else nullcontext():
         row, live, cache_bytes = asked_of_a_device(n_streams, n_tokens, counting)
@@ -106,7 +104,7 @@ def asked_of_a_device(n_streams: int, n_tokens: int, counting: CountingDevice) -
     ],
 )
 def test_few_live_blocks_of_a_large_pool(blocks: list[int], n_reads: int, counting: CountingDevice) -> None:
-    """What lies far up, or far apart, is what a step reads, and not the pool."""
+    """A step reads blocks that lie far up, or far apart, and not the whole pool."""
     made = Sequences(Variant(), counting, 4096)
     made.free = blocks
     made.add(tokens_of(200, 0))
@@ -120,7 +118,7 @@ def test_few_live_blocks_of_a_large_pool(blocks: list[int], n_reads: int, counti
     assert (counting.launches("GET_ROWS") > 4) == (n_reads > 1)
 
 
-def test_memory_that_a_step_does_not_get_takes_no_other_step_along(counting: CountingDevice) -> None:
+def test_a_step_without_memory_fails_alone(counting: CountingDevice) -> None:
     """Without flash attention a step takes more than was there at first; asking for it gives back what was there."""
     made = Sequences(Variant(), counting, 64)
     one = made.add(tokens_of(1100, 0))
@@ -130,7 +128,7 @@ def test_memory_that_a_step_does_not_get_takes_no_other_step_along(counting: Cou
     made.step([(two, 10)])
     with counting.without("FLASH_ATTN_EXT"):
         counting.arm("allocation", 1)
-        with pytest.raises(CapacityError, match="the compute buffer must fit on Counting0"):
+        with pytest.raises(CapacityError, match=r"the compute buffer .* Counting0"):
             made.step([(one, 44)])
     expected = numpy_forward(made.weights, Variant(), made.tokens[two])[10:]
     np.testing.assert_allclose(made.step([(two, 10)])[0], expected, atol=1e-4 * np.abs(expected).max())

@@ -75,7 +75,7 @@ def weights_of(scores: Array, spec: dict[str, Any], bias: Array | None) -> tuple
 
 
 def part_of_near(scores: Array, before: npt.NDArray[np.int64], best: int) -> float:
-    """Of a softmax over those left whose scores are within 2 % of the best one's."""
+    """Return the share in a softmax over those left whose scores are within 2 % of the best one's."""
     left = np.delete(np.arange(len(scores)), before)
     gaps = (scores[best] - scores[left]) / np.maximum(np.abs(scores[left]), scores[best])
     near = scores[left][gaps <= 0.02]
@@ -157,7 +157,7 @@ def test_mixtures_equal_numpy(kind: str, kernels: str) -> None:
         {"n_used": 2, "gating": "sparse_mixer", "n_group": 2},
     ],
 )
-def test_what_cannot_be_routed_is_refused(bad: dict[str, Any]) -> None:
+def test_invalid_routing_is_refused(bad: dict[str, Any]) -> None:
     bench = Bench()
     (x, _), (scores, _) = bench.value(DIM), bench.value(N_EXPERT)
     up, down = bench.weight(bench.array(N_EXPERT, FFN, DIM)), bench.weight(bench.array(N_EXPERT, DIM, FFN))

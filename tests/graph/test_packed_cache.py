@@ -225,7 +225,7 @@ def test_a_damaged_source_file_is_replaced(folder: Path, content: bytes) -> None
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user_is_not_believed(folder: Path, expected: np.ndarray) -> None:
+def test_a_file_of_another_user_is_ignored(folder: Path, expected: np.ndarray) -> None:
     (path,) = folder.glob("*.packed")
     os.chown(path, 12345, 12345)
     found = executor(graph.PackedCache(str(folder)))
@@ -240,7 +240,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_else(place: str, expected
     np.testing.assert_array_equal(logits(found), expected)
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     old, young, other = (tmp_path / name for name in ("quire-aaaaaa.part", "quire-bbbbbb.part", "notes.part"))
     for path in (old, young, other):
         path.write_bytes(b"x")

@@ -44,7 +44,7 @@ def test_ways_to_pack_give_the_same_bits():
     assert np.abs(logits(plain) - expected).max() < 0.02 * np.abs(expected).max()
 
 
-def test_what_was_kept_can_be_read_again():
+def test_kept_weights_can_be_read_again():
     reader = GGUFReader(PACKAGED, "copy")
     before = reader.tensor("blk.0.ffn_down.weight").numpy().copy()
     executor(reader, "keep")

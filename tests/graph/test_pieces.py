@@ -105,7 +105,7 @@ def test_layers_are_one_piece(counting: CountingDevice) -> None:
 
 
 def logits(path: Path, ids: list[int], device: CountingDevice | None, n_cpu_moe: int = 0) -> npt.NDArray[np.float32]:
-    """Of a prompt and one token; with half of the layers on the device, or all but the experts of some."""
+    """A prompt and one token, with half of the layers on the device, or all but the experts of some."""
     model = load_model(GGUFReader(path))
     layers, n_layer, trace = model.cache, model.config.n_layer, model.trace()
     has_rows, has_state = any(spec.n_kv_head for spec in layers), any(spec.states for spec in layers)
@@ -132,7 +132,7 @@ def logits(path: Path, ids: list[int], device: CountingDevice | None, n_cpu_moe:
 
 
 @pytest.mark.parametrize("name", ["t5", "jamba", "gemma3n", "llama4"])
-def test_what_other_layers_read_is_where_it_was_written(name: str, tmp_path: Path, counting: CountingDevice) -> None:
+def test_shared_layers_follow_the_layer_that_writes(name: str, tmp_path: Path, counting: CountingDevice) -> None:
     """An encoder's rows, states beside experts, rows that later layers attend to again, two kinds of cache."""
     write_checkpoint(tmp_path / name, name)
     convert(tmp_path / name, tmp_path / f"{name}.gguf", "f32")

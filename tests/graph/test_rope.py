@@ -65,11 +65,11 @@ def test_text_alone_turns_as_without_sections() -> None:
     np.testing.assert_array_equal(*found)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_shapes_are_refused() -> None:
     bench = Bench()
     x, _ = bench.value(HEADS, DIM)
     for wrong in (spec((4, 2, 1), n_dims=16), spec((9, -1, 0), n_dims=16), spec((4, 2, 2), layout="interleaved")):
-        with pytest.raises(ShapeError, match=r"^\[rope\] sections must be of 8 pairs of the layout half"):
+        with pytest.raises(ShapeError, match=r"^\[rope\] sections are .*expected 8 pairs"):
             graph.rope(x, bench.tracer.positions, wrong)
-    with pytest.raises(InternalError, match="axes must be three for each token"):
+    with pytest.raises(InternalError, match="axes"):
         bench.run(graph.rope(x, bench.tracer.positions, spec((4, 2, 2))), "cpu", [1, 2, 3])

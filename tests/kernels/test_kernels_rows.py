@@ -110,7 +110,7 @@ def test_soft_cap(n: int) -> None:
 
 
 def test_invalid_arguments_are_errors() -> None:
-    with pytest.raises(ShapeError, match="one shape"):
+    with pytest.raises(ShapeError, match="different shapes"):
         testing.gate(chosen(), numbers(3), numbers(4), "silu")
     with pytest.raises(UnsupportedError, match="'swish'"):
         testing.activate(chosen(), numbers(3), "swish")

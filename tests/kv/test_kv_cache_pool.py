@@ -56,7 +56,7 @@ def test_groups_share_a_budget_and_the_oldest_goes_first() -> None:
     assert small.find(b"a" * 32) == first
     assert large.find(b"b" * 32) is None
     assert not pool.take_edits()
-    taken.append(large.allocate())  # of the small ones the older goes, and its 2 bytes do
+    taken.append(large.allocate())  # the older of the small ones goes, and its 2 bytes do
     assert small.find(b"a" * 32) is None
     assert small.find(b"c" * 32) == third
     assert [(edit.kind, edit.group, edit.source) for edit in pool.take_edits()] == [("discard", 0, first)]
@@ -72,7 +72,7 @@ def test_groups_share_a_budget_and_the_oldest_goes_first() -> None:
     pool.check()
 
 
-def test_what_nobody_can_find_goes_before_what_was_freed_long_ago() -> None:
+def test_blocks_without_a_hash_are_reused_before_old_ones() -> None:
     pool = CachePool([PoolGroup(5), PoolGroup(5)], block_tokens=1, budget_bytes=2)
     one, other = pool.groups
     old, private = one.allocate(), one.allocate()
@@ -119,13 +119,9 @@ def test_invalid_sizes_of_a_layout_are_rejected() -> None:
         CacheLayout([CacheSpec(n_kv_head=1, head_dim=8, window=4, chunk=4)], "f32")
     heads = CacheSpec(n_kv_head=1, head_dim=64, v_head_dim=80)
     assert CacheLayout([heads], "q4_0/q8_0").k_block_bytes(0) == 64 * 18
-    with pytest.raises(
-        ShapeError, match="a cache of q5_1 must have heads that divide by 32 but those of layer 1 are of 80"
-    ):
+    with pytest.raises(ShapeError, match="heads of layer 1 have 80 numbers: a cache of q5_1 needs a multiple of 32"):
         CacheLayout([CacheSpec(), heads], "q4_0/q5_1")
-    with pytest.raises(
-        ShapeError, match="K and V must be of one type where V is a part of K but are q8_0/f16 in layer 0"
-    ):
+    with pytest.raises(ShapeError, match="q8_0/f16 in layer 0"):
         CacheLayout([CacheSpec.latent(rank=512, n_rot=64)], "q8_0/f16")
     for rank, n_rot in ((0, 8), (8, -1)):
         with pytest.raises(ShapeError, match="layer 0 has"):
@@ -136,7 +132,7 @@ def test_invalid_sizes_of_a_layout_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("name", ["window", "window-alone", "window-chunk-state"])
-def test_what_no_later_token_sees_is_dropped_and_still_found(name: str) -> None:
+def test_blocks_behind_the_window_are_dropped_but_found(name: str) -> None:
     layout = LAYOUTS[name]
     pool = make_pool(layout, 40, 8)
     cache = SequenceCache(pool, step_tokens=STEP)
@@ -214,7 +210,7 @@ def test_a_state_is_taken_up_where_a_snapshot_is() -> None:
     for held in (cache, other, fork):
         held.release()
     assert pool.held_bytes == 0
-    with pytest.raises(ShapeError, match="end of a block but is after 7"):
+    with pytest.raises(ShapeError, match="after 7 tokens"):
         cache.snapshot(tokens[:7])
 
 
@@ -274,7 +270,7 @@ class Sequence:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """What lies in every slot and state is modelled: a sequence must always find its own tokens there."""
+    """A model of the contents of every slot and state: a sequence must always find its own tokens there."""
 
     layout = MIXED
     n_steps = 0
@@ -446,7 +442,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.pool.held_bytes == 0
 
 
-# What sequences keep of source texts is in test_scheduler.py, as only a scheduler encodes them.
+# The cache of source texts is in test_scheduler.py, as only a scheduler encodes them.
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.source_group is None])
 def test_cache_machine(name: str) -> None:
     CacheMachine.n_steps = 0

@@ -66,5 +66,5 @@ def test_moving_bytes_between_fields_changes_the_hash() -> None:
 
 
 def test_a_hash_has_32_bytes() -> None:
-    with pytest.raises(ShapeError, match="32 bytes but has 3"):
+    with pytest.raises(ShapeError, match="3 bytes: expected 32"):
         block_hash([1], parent=b"abc")

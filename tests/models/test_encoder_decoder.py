@@ -87,7 +87,7 @@ def test_requests_that_the_model_does_not_support(tmp_path: Path) -> None:
             llm.embed([[1, 2, 3]], pooling="mean")
         with pytest.raises(UnsupportedError, match="prompt_logprobs"):
             llm.generate([[1, 2, 3]], prompt_logprobs=1)
-        with pytest.raises(RequestError, match="context of 256 tokens but the prompt has 257"):
+        with pytest.raises(RequestError, match=r"257 tokens.* context of 256"):
             llm.generate([[1] * 257])
         (whole,) = llm.generate([[1] * 256], max_tokens=300, ignore_eos=True)
         assert len(whole.token_ids) == 255
@@ -97,7 +97,7 @@ def test_requests_that_the_model_does_not_support(tmp_path: Path) -> None:
         ids = [*b"Say hello"]
         assert text.token_ids == llm.generate([ids], GREEDY)[0].token_ids
         assert chat.n_prompt_tokens == len(ids) + 1
-    with pytest.raises(UnsupportedError, match="draft model must read the text that it continues"):
+    with pytest.raises(UnsupportedError, match="the draft model is an encoder-decoder model"):
         LLM(converted(tmp_path, "t5"), threads=1, draft=tmp_path / "t5.gguf")
 
 

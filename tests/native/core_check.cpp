@@ -1,4 +1,4 @@
-// What systems do each in a way of their own, GGUF files, the cache's pools,
+// Parts that differ between systems, GGUF files, the cache's pools,
 // the scheduler, the decoder's thread and a model with attention, without
 // Python: a program of its own for systems on which nobody runs Python here
 // (ci/native_check core and windows-core).
@@ -212,7 +212,7 @@ uint64_t mix(uint64_t x) {
 
 constexpr int n_vocab = 64, eog = 63;
 
-// What the made-up model (testing/fake_executor.h) says next, but the end.
+// The next token of the made-up model (testing/fake_executor.h), never the end.
 int32_t next_token(const std::vector<int32_t> &tokens) {
   uint64_t hash = 0;
   for (int32_t token : tokens)
@@ -249,7 +249,7 @@ void check_scheduler() {
   std::map<SequenceId, std::vector<int32_t>> expected;
   for (uint32_t i = 0; i < 24; ++i) {
     std::vector<int32_t> tokens =
-        prompt(16, i % 3); // of which others have begun alike
+        prompt(16, i % 3); // others have begun alike
     for (int32_t token : prompt(i, i))
       tokens.push_back(token);
     SequenceSpec sequence;

@@ -35,7 +35,7 @@ struct Counts {
                             // are not asynchronous included
     int64_t cache_bytes; // rows of the cache, and copies of them, that nodes read
                        // or write
-    int64_t largest_buffer_bytes; // of one allocation, since the start
+    int64_t largest_buffer_bytes; // in one allocation, since the start
 };
 Counts counts{};
 std::map<std::string, int64_t> launches; // by operation
@@ -80,7 +80,7 @@ ggml_status injected() {
     return GGML_STATUS_SUCCESS;
 }
 
-// What the device computes wrongly: results of one of ggml's operations, from a
+// A fault of the device: results of one of ggml's operations, from a
 // row on; or, of a graph that has one row of it, where the graph before had
 // more rows than that.
 struct {
@@ -101,7 +101,7 @@ int64_t bytes_seen(const ggml_tensor *tensor) {
     return ggml_nelements(tensor) / ggml_blck_size(tensor->type) * static_cast<int64_t>(ggml_type_size(tensor->type));
 }
 
-// What rows are written to is the cache; what only moves its rows makes a copy
+// Rows are written to the cache; an operation that only moves its rows makes a copy
 // of it.
 void count_graph(ggml_cgraph *graph) {
     ++counts.computes;
@@ -191,7 +191,7 @@ bool buffer_copy(ggml_backend_buffer_t, const ggml_tensor *source, ggml_tensor *
 void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) { std::memset(buffer->context, value, buffer->size); }
 
 const char *type_name(ggml_backend_buffer_type_t) { return "Counting"; }
-size_t largest = SIZE_MAX; // of a buffer
+size_t largest = SIZE_MAX; // for a buffer
 size_t type_largest(ggml_backend_buffer_type_t) { return largest; }
 size_t type_alignment(ggml_backend_buffer_type_t) { return 128; }
 bool type_is_host(ggml_backend_buffer_type_t) { return false; }

@@ -1,4 +1,4 @@
-// What kernels of native/cuda use of CUDA, on the CPU: the threads of a block are fibers that take turns at barriers and
+// CUDA on the CPU, as far as kernels of native/cuda use it: threads of a block are fibers that take turns at barriers and
 // shuffles, in the order that a test asks for.  Kernels without a missing barrier give the same bits in every order.
 #pragma once
 

@@ -46,12 +46,13 @@ struct Batch {
     void check_pool(int64_t n_blocks) const {
         for (int32_t block : tables) {
             if (block < 0 || block >= n_blocks)
-                throw ShapeError("kernels", cat("a block must lie in [0, ", n_blocks, ") but is ", block));
+                throw ShapeError("kernels",
+                                 cat("block ", block, " is out of range: expected one in [0, ", n_blocks, ")"));
         }
         for (int32_t slot : slots) {
             if (slot < 0 || slot >= n_blocks * kv_block_tokens)
-                throw ShapeError("kernels",
-                                 cat("a slot must lie in [0, ", n_blocks * kv_block_tokens, ") but is ", slot));
+                throw ShapeError("kernels", cat("slot ", slot, " is out of range: expected one in [0, ",
+                                                n_blocks * kv_block_tokens, ")"));
         }
     }
 
@@ -60,20 +61,19 @@ struct Batch {
         const size_t n = n_kv.size();
         if (row_begin.size() != n + 1 || table_begin.size() != n || row_begin.front() != 0) {
             throw ShapeError("kernels",
-                             cat("row_begin must start at 0 and have an entry more than n_kv and tables but they have ",
-                                 row_begin.size(), ", ", n, " and ", table_begin.size(), " entries"));
+                             cat("row_begin, n_kv and tables have ", row_begin.size(), ", ", n, " and ",
+                                 table_begin.size(), " entries: expected one more in row_begin, which starts at 0"));
         }
         for (size_t i = 0; i < n; ++i) {
             const int32_t rows = row_begin[i + 1] - row_begin[i];
             if (rows < 0 || n_kv[i] < rows)
-                throw ShapeError("kernels", cat("a sequence must have 0 to n_kv rows but has ", rows, " of ", n_kv[i]));
+                throw ShapeError("kernels", cat("a sequence has ", rows, " rows: expected 0 to its n_kv, ", n_kv[i]));
             if (int64_t{table_size[i]} * kv_block_tokens < n_kv[i])
                 throw ShapeError("kernels",
-                                 cat("a table must hold n_kv tokens but has ", table_size[i], " blocks for ", n_kv[i]));
+                                 cat("a table of ", table_size[i], " blocks is too short for ", n_kv[i], " tokens"));
         }
         if (static_cast<int>(slots.size()) != n_rows())
-            throw ShapeError("kernels",
-                             cat("there must be a slot for each of ", n_rows(), " rows but there are ", slots.size()));
+            throw ShapeError("kernels", cat(slots.size(), " slots for ", n_rows(), " rows"));
     }
 };
 
@@ -85,28 +85,28 @@ KvType pool_type(const py::array &pool, int head_dim) {
     if (py::isinstance<py::array_t<int8_t>>(pool)) return KvType::q8;
     if (py::isinstance<py::array_t<uint8_t>>(pool)) {
         if (head_dim % low_bits_group != 0)
-            throw ShapeError("kernels", cat("heads of 4 or 5 bits must divide by 32 but are of ", head_dim));
+            throw ShapeError("kernels", cat("heads of 4 or 5 bits are of ", head_dim, ": expected a multiple of 32"));
         const bool is_five = pool.ndim() == 3 && pool.shape(2) == LowBitsLayout(KvType::q5_1, head_dim).bytes();
         return is_five ? KvType::q5_1 : KvType::q4_0;
     }
-    throw ShapeError("kernels", cat("a pool must be float32, float16, uint16 (bf16 bits), int8 or uint8 but is ",
-                                    py::str(pool.dtype()).cast<std::string>()));
+    throw ShapeError("kernels", cat("a pool is ", py::str(pool.dtype()).cast<std::string>(),
+                                    ": expected float32, float16, uint16 (bf16 bits), int8 or uint8"));
 }
 
 int dim(const py::array &array, int i) {
     if (array.shape(i) < 1 || array.shape(i) > std::numeric_limits<int>::max() / kv_block_tokens)
-        throw ShapeError("kernels", cat("a dimension must be at least 1 and below 2^26 but is ", array.shape(i)));
+        throw ShapeError("kernels", cat("a dimension is ", array.shape(i), ": expected 1 to 2^26 - 1"));
     return static_cast<int>(array.shape(i));
 }
 
 void check_array(const char *what, const py::array &array, int n_dims) {
     if (array.ndim() != n_dims || (array.flags() & py::array::c_style) == 0)
-        throw ShapeError("kernels",
-                         cat(what, " must be C-contiguous with ", n_dims, " dimensions but has ", array.ndim()));
+        throw ShapeError("kernels", cat(what, " has ", array.ndim(), " dimensions or is not C-contiguous: expected ",
+                                        n_dims, " dimensions"));
 }
 
 void check_same(const char *what, int64_t wanted, int64_t found) {
-    if (wanted != found) throw ShapeError("kernels", cat(what, " must be ", wanted, " but is ", found));
+    if (wanted != found) throw ShapeError("kernels", cat(what, " is ", found, ": expected ", wanted));
 }
 
 struct HeadDims {
@@ -134,8 +134,7 @@ AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::a
     const KvType k_type = checked_pool("k_pool", k_pool, dims.k, true);
     if (!values) { // they are in the keys
         check_same("the heads of k_pool, which holds values too,", 1, dim(k_pool, 1));
-        if (dims.v > dims.k)
-            throw ShapeError("kernels", cat("v_head_dim must be at most ", dims.k, " but is ", dims.v));
+        if (dims.v > dims.k) throw ShapeError("kernels", cat("v_head_dim is ", dims.v, ": expected at most ", dims.k));
         AttentionShape shape{1, 1, dims.k, dims.v, k_type, k_type, 1.0F};
         shape.v_in_k = true;
         return shape;
@@ -144,7 +143,7 @@ AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::a
     const KvType v_type = checked_pool("v_pool", v_pool, dims.v, false);
     auto goes_with_others = [](KvType type) { return type == KvType::f16 || is_coded(type); };
     if (k_type != v_type && !(goes_with_others(k_type) && goes_with_others(v_type)))
-        throw ShapeError("kernels", "k_pool and v_pool must have one dtype, or be of f16 or codes, but have two");
+        throw ShapeError("kernels", "k_pool and v_pool have dtypes that do not go together");
     check_same("the number of blocks of v_pool", dim(k_pool, 0), dim(v_pool, 0));
     check_same("the number of heads of v_pool", dim(k_pool, 1), dim(v_pool, 1));
     return {dim(k_pool, 1), dim(k_pool, 1), dims.k, dims.v, k_type, v_type, 1.0F};
@@ -153,8 +152,7 @@ AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::a
 void write(const KernelSet &kernels, const Floats &k, const std::optional<Floats> &v, py::array k_pool,
            std::optional<py::array> v_pool, const Batch &batch, int n_workers, bool poison_rest) {
     check_array("k", k, 3);
-    if (v.has_value() != v_pool.has_value())
-        throw ShapeError("kernels", "v and v_pool must both be there or, where values are in the keys, both not");
+    if (v.has_value() != v_pool.has_value()) throw ShapeError("kernels", "only one of v and v_pool is given");
     if (v) check_array("v", *v, 3);
     const AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(k, 2), v ? dim(*v, 2) : 1});
     check_workers(n_workers);
@@ -186,23 +184,23 @@ AttentionShape checked_shape(const Floats &q, const py::array &k_pool, const std
                              const Options &options) {
     check_array("q", q, 3);
     if ((!v_pool || v_pool->ndim() != 4) && !options.v_head_dim)
-        throw ShapeError("kernels", "v_head_dim must be given for a cache of codes, or without a v_pool, but is not");
+        throw ShapeError("kernels", "v_head_dim is missing: a cache of codes, or one without v_pool, needs it");
     const int v_head_dim = options.v_head_dim ? *options.v_head_dim : dim(*v_pool, 3);
-    if (v_head_dim < 1) throw ShapeError("kernels", cat("v_head_dim must be at least 1 but is ", v_head_dim));
+    if (v_head_dim < 1) throw ShapeError("kernels", cat("v_head_dim is ", v_head_dim, ": expected at least 1"));
     AttentionShape shape = shape_of_pools(k_pool, v_pool, {dim(q, 2), v_head_dim});
     shape.n_head = dim(q, 1);
     if (is_low_bits(shape.v_type)) check_same("v_head_dim modulo 32", 0, v_head_dim % low_bits_group);
     if (shape.n_head % shape.n_kv_head != 0) {
         throw ShapeError("kernels",
-                         cat("the heads of q must be a multiple of ", shape.n_kv_head, " but are ", shape.n_head));
+                         cat("the heads of q are ", shape.n_head, ": expected a multiple of ", shape.n_kv_head));
     }
     shape.scale = options.scale;
     shape.soft_cap = options.soft_cap.value_or(0.0F);
     shape.window = options.window.value_or(0);
     if (options.soft_cap && !(shape.soft_cap > 0.0F))
-        throw ShapeError("kernels", cat("soft_cap must be positive but is ", shape.soft_cap));
+        throw ShapeError("kernels", cat("soft_cap is ", shape.soft_cap, ": expected a positive number"));
     if (options.window && shape.window < 1)
-        throw ShapeError("kernels", cat("window must be at least 1 but is ", shape.window));
+        throw ShapeError("kernels", cat("window is ", shape.window, ": expected at least 1"));
     if (options.sinks) {
         check_array("sinks", *options.sinks, 1);
         check_same("the length of sinks", shape.n_head, options.sinks->shape(0));
@@ -219,10 +217,10 @@ Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool
               const std::optional<py::array> &v_pool, const Batch &batch, const Options &options) {
     const AttentionShape shape = checked_shape(q, k_pool, v_pool, options);
     if (q.shape(0) < batch.n_rows())
-        throw ShapeError("kernels", cat("q must have at least ", batch.n_rows(), " rows but has ", q.shape(0)));
+        throw ShapeError("kernels", cat("q has ", q.shape(0), " rows: expected at least ", batch.n_rows()));
     batch.check_pool(k_pool.shape(0));
     Floats out({q.shape(0), q.shape(1), py::ssize_t{shape.v_head_dim}});
-    // What is not written shows.
+    // NaN shows what is not written.
     std::fill_n(out.mutable_data(), out.size(), std::numeric_limits<float>::quiet_NaN());
     AttentionBatch view = batch.view();
     AttentionPlan plan;

@@ -152,8 +152,8 @@ void bind_sequence_cache(py::module_ &m) {
             [](OwnedCache &self, const Tokens &tokens, bool rolling) {
                 const auto known = self.hashes(tokens);
                 if (known.empty() || tokens.size() % static_cast<size_t>(self.pool->block_tokens()) != 0)
-                    throw ShapeError("sequence_cache", cat("a snapshot must be at the end of a block but is after ",
-                                                           tokens.size(), " tokens"));
+                    throw ShapeError("sequence_cache",
+                                     cat("a snapshot after ", tokens.size(), " tokens: expected the end of a block"));
                 self.cache.snapshot(known, rolling ? SnapshotKind::rolling : SnapshotKind::message);
             },
             py::arg("token_ids"), py::kw_only(), py::arg("rolling") = false)

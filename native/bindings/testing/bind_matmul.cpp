@@ -32,7 +32,7 @@ class PackedMatrix {
 
     Floats multiply(const Floats &x, int n_workers, bool raw) const {
         if (x.ndim() != 2 || x.shape(1) != n_in() || x.shape(0) < 1)
-            throw ShapeError("matmul", cat("x must be [1 or more, ", n_in(), "]"));
+            throw ShapeError("matmul", cat("x has the wrong shape: expected [1 or more, ", n_in(), "]"));
         check_workers(n_workers);
         const int n_rows = static_cast<int>(x.shape(0));
         const Matrix matrix = packed_matrix(kernels_, packed_.weights);

@@ -19,7 +19,7 @@ using Floats = py::array_t<float, py::array::c_style>;
 
 void expect_alike(const Floats &a, const Floats &b) {
     if (a.ndim() != b.ndim() || !std::equal(a.shape(), a.shape() + a.ndim(), b.shape()))
-        throw ShapeError("rows", "arrays must have one shape but have not");
+        throw ShapeError("rows", "the arrays have different shapes");
 }
 
 Floats like(const Floats &x) { return Floats(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim())); }

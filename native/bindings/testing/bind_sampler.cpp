@@ -18,7 +18,7 @@ namespace {
 using Row = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 std::span<const float> row_of(const Row &logits) {
-    if (logits.ndim() != 1) throw ShapeError("sampler", cat("logits must have 1 dimension but have ", logits.ndim()));
+    if (logits.ndim() != 1) throw ShapeError("sampler", cat("logits have ", logits.ndim(), " dimensions: expected 1"));
     return {logits.data(), static_cast<size_t>(logits.size())};
 }
 
@@ -29,7 +29,7 @@ class LentCopy {
     std::span<float> numbers() { return numbers_; }
     void check() const {
         if (!std::ranges::equal(std::as_bytes(std::span(numbers_)), std::as_bytes(source_)))
-            throw InternalError("sampler", "a lent row must come back as it was but does not");
+            throw InternalError("sampler", "the sampler changed a row and did not restore it");
     }
 
   private:
@@ -73,7 +73,7 @@ void bind_sampler(py::module_ &m) {
                 const std::span<const float> largest = maxima ? row_of(*maxima) : std::span<const float>();
                 const size_t n_strips = n_logit_strips(row.size());
                 if (maxima && largest.size() != n_strips) {
-                    throw ShapeError("sampler", cat("maxima must be ", n_strips, " numbers but are ", largest.size()));
+                    throw ShapeError("sampler", cat("maxima are ", largest.size(), " numbers: expected ", n_strips));
                 }
                 py::gil_scoped_release release;
                 return sample_copy(self, row, largest, tokens, n_prompt, mask ? &*mask : nullptr);

@@ -16,7 +16,7 @@ std::vector<uint64_t> numbers(const std::vector<SequenceId> &ids) {
     return result;
 }
 
-// What a sequence was when it was asked for.
+// A copy of a sequence's state.
 struct SequenceState {
     uint64_t id;
     std::vector<int32_t> tokens, drafted;

@@ -8,7 +8,7 @@ namespace quire::bindings {
 
 void check_workers(int n_workers) {
     if (n_workers < 1 || n_workers > 256)
-        throw ShapeError("kernels", cat("n_workers must be 1 to 256 but is ", n_workers));
+        throw ShapeError("kernels", cat("n_workers is ", n_workers, ": expected 1 to 256"));
 }
 
 Workers::Workers(int n_workers) : shared_(shared(n_workers)), lock_(shared_.mutex) {}

@@ -9,8 +9,8 @@ namespace quire::bindings {
 
 void check_workers(int n_workers); // ShapeError unless 1 to 256
 
-// The team of so many workers, this thread among them, until the end of the scope.  Waits for other threads that have it;
-// so the GIL must not be held.  CapacityError when a thread does not start.
+// The team of so many workers, this thread among them, until the end of the scope.  Waits for other threads that have
+// it; so the GIL must not be held.  CapacityError when a thread does not start.
 class Workers {
   public:
     explicit Workers(int n_workers);

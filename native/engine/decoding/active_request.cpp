@@ -9,53 +9,51 @@ namespace quire {
 namespace {
 
 void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx, bool is_source) {
-    if (r.token_ids.empty()) throw RequestError("request", "a prompt must have at least one token but has none");
+    if (r.token_ids.empty()) throw RequestError("request", "empty prompt");
     for (size_t i = 0; i < r.token_ids.size(); ++i)
         if (!vocab.contains(r.token_ids[i]))
-            throw RequestError("request", cat("token ids must be 0 to ", vocab.n_vocab - 1, " but number ", i, " is ",
-                                              r.token_ids[i]));
+            throw RequestError("request", cat("token id ", r.token_ids[i], " at position ", i,
+                                              " is out of range: expected 0 to ", vocab.n_vocab - 1));
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
     if (is_source && n_prompt > n_ctx)
-        throw RequestError(
-            "request", cat("a prompt must fit into the context of ", n_ctx, " tokens but the prompt has ", n_prompt));
+        throw RequestError("request",
+                           cat("the prompt has ", n_prompt, " tokens, which exceeds the context of ", n_ctx));
     if (r.task == Task::generate && !is_source ? n_prompt >= n_ctx : n_prompt > n_ctx)
-        throw RequestError("request", cat("a prompt and its answer must fit into the context of ", n_ctx,
-                                          " tokens but the prompt has ", n_prompt));
+        throw RequestError("request", cat("the prompt has ", n_prompt,
+                                          " tokens, which leaves no room for an answer in the context of ", n_ctx));
 }
 
 void check_pair(const Request &r) {
     if (!r.second_text) return;
-    if (r.task != Task::embedding)
-        throw RequestError("request", "second_text must come with embedding, of an encoder, but does not");
+    if (r.task != Task::embedding) throw RequestError("request", "second_text needs embedding, of an encoder");
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
     if (*r.second_text < 1 || *r.second_text > n_prompt)
         throw RequestError(
-            "request", cat("second_text must be 1 to ", n_prompt, ", the prompt's tokens, but is ", *r.second_text));
+            "request", cat("second_text is ", *r.second_text, ": expected 1 to ", n_prompt, ", the prompt's tokens"));
 }
 
 void check_visible(const Request &r, const VocabInfo &vocab) {
     for (const auto &[token, text] : r.visible_tokens)
         if (!vocab.contains(token))
             throw RequestError("request",
-                               cat("visible_tokens must be ids below ", vocab.n_vocab, " but one is ", token));
+                               cat("visible_tokens has token ", token, ": expected ids below ", vocab.n_vocab));
 }
 
 void check_prediction(const Request &r, const VocabInfo &vocab) {
     for (int32_t token : r.prediction)
         if (!vocab.contains(token))
-            throw RequestError("request", cat("prediction must be ids below ", vocab.n_vocab, " but one is ", token));
+            throw RequestError("request", cat("prediction has token ", token, ": expected ids below ", vocab.n_vocab));
 }
 
 void check_task(const Request &r) {
     if ((r.task == Task::generate) == (r.params == nullptr))
-        throw RequestError("request",
-                           "params must be given unless prompt_logits or embedding is, which generate nothing");
+        throw RequestError("request", "params missing or unexpected: exactly requests that generate have them");
     if (r.task == Task::generate) return;
     const char *task = r.task == Task::embedding ? "embedding" : "prompt_logits";
     if (r.processor == LogitsProcessor::outside)
-        throw RequestError("request", cat("external_logits must not come with ", task, ", which samples nothing"));
+        throw RequestError("request", cat("external_logits cannot be combined with ", task, ", which samples nothing"));
     if (r.constraint == Constraint::grammar)
-        throw RequestError("request", cat("grammar must not come with ", task, ", which samples nothing"));
+        throw RequestError("request", cat("grammar cannot be combined with ", task, ", which samples nothing"));
 }
 
 // Where a conversation is likely to be taken up: after its first message, which many share, and after the last two.  A

@@ -1,4 +1,4 @@
-// A request inside the decoder: its choices, and what is known of its prompt.
+// A request inside the decoder: its choices, and the state of its prompt.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct Choice {
     SequenceId sequence{};
     ChoiceState state = ChoiceState::generating;
     std::optional<Sampler> sampler; // none where nothing is generated
-    std::shared_ptr<const TokenMask> mask; // of the next token, once taken
+    std::shared_ptr<const TokenMask> mask; // the next token's, once taken
     StopMatcher stop_matcher;
-    std::vector<float> held_rows; // the row that waits and those behind it, each after one more drafted token
-    size_t n_held_drawn = 0;      // of those, drawn from
+    std::vector<float> held_rows; // the row that waits and those after it, each after one more drafted token
+    size_t n_held_drawn = 0;      // held rows that were drawn from
     int64_t n_generated = 0;
     int64_t n_drafted = 0, n_accepted = 0;
     double first_token_s = 0;
@@ -41,30 +41,30 @@ struct Ending {
 // Times are seconds on the decoder's clock.
 class ActiveRequest {
   public:
-    // RequestError naming what of the request does not hold.  n_ctx: tokens of prompt and answer at most; with a
-    // decoder_start, of the prompt, which is a source text then, and of the answer each.
+    // RequestError naming the invalid part of the request.  n_ctx: the most tokens of prompt and answer together; with a
+    // decoder_start, the most of the prompt, which is then a source text, and of the answer.
     ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx,
                   std::optional<int32_t> decoder_start = std::nullopt);
-    // What the scheduler needs; the request's own copy of the prompt goes with it.
+    // The scheduler's part of the request, with its own copy of the prompt.
     SequenceSpec take_spec();
     int64_t n_prompt_tokens() const { return n_source > 0 ? n_source : n_prompt; } // as the caller counts
     int n_choices() const { return static_cast<int>(choices.size()); }
     bool ended() const;
     bool wants_prompt_rows() const;
-    // More rows of the prompt, the first at a position of `tokens`: hidden states, log-probabilities, or an event.
+    // Takes more rows of the prompt, the first at a position of `tokens`: hidden states, log-probabilities, or an event.
     std::optional<Event> read_prompt(int64_t first, const ItemRows &rows, std::span<const int32_t> tokens);
     // The embedding, once every row is there.
     Event embedding_event();
 
-    // Draws the next token of a choice into a delta.  RequestError where the logits, or the mask, allow none.
+    // Draws the next token of a choice into a delta.  RequestError if the logits or the mask allow none.
     Event sample(int choice, const LogitRow &row, std::span<const int32_t> tokens, double now_s);
-    // As StepBatch::likeliest, for the next rows of a choice.
+    // Like StepBatch::likeliest, for the next rows of a choice.
     int32_t n_likeliest(int choice) const;
-    // Whether a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
+    // True if a choice may draw now: it follows no grammar, or the next mask is there (and is kept for sample()).
     bool take_mask(int choice);
-    // The token just drawn is known to whoever computes masks.
+    // Tells those who compute masks which token was drawn.
     void ask_for_mask(int choice, int32_t token);
-    // Whether the token of the delta was the last one; its text is then complete.
+    // True if the token of the delta was the last one; its text is then complete.
     std::optional<Ending> ending(int choice, Event &delta);
     Event event(EventKind kind, int choice) const;
     Event finish_event(int choice, const Ending &ending, double now_s) const;
@@ -75,12 +75,12 @@ class ActiveRequest {
     std::unique_ptr<MaskLease> masks; // none without a grammar
     std::vector<Choice> choices;
     std::vector<SampledToken> prompt_logprobs; // until they are handed out
-    std::vector<double> hidden_sum; // of an embedding
-    std::vector<float> hidden_rows; // of one that is not pooled
+    std::vector<double> hidden_sum; // for an embedding
+    std::vector<float> hidden_rows; // for an embedding that is not pooled
     int64_t n_hidden_rows = 0;
     std::optional<int32_t> decoder_start;
-    int64_t n_source; // the prompt's tokens, where an encoder reads them; else 0
-    int64_t n_prompt; // what the answer continues: the prompt's tokens, or decoder_start
+    int64_t n_source; // the prompt's tokens, if an encoder reads them; else 0
+    int64_t n_prompt; // tokens that the answer continues: the prompt's, or decoder_start
     int64_t max_tokens; // those and generated ones
     int64_t n_cached = 0;
     DrafterSet drafters = 0; // that may propose

@@ -9,7 +9,7 @@ namespace quire {
 void Inbox::push(Command command) {
     {
         std::lock_guard lock(mutex_);
-        if (closed_) throw RequestError("decoder", "requests must come before close() but it is closed");
+        if (closed_) throw RequestError("decoder", "the decoder is closed");
         commands_.push_back(std::move(command));
     }
     arrived_.notify_one();
@@ -43,13 +43,13 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
     vocab_->validate();
     if (vocab_->n_vocab != executor_->n_vocab())
         throw ShapeError("decoder",
-                         cat("n_vocab must be the model's ", executor_->n_vocab(), " but is ", vocab_->n_vocab));
+                         cat("n_vocab is ", vocab_->n_vocab, ": expected the model's ", executor_->n_vocab()));
     if (decoder_start_.has_value() != executor_->cache().source_group().has_value())
         throw RequestError("decoder",
-                           "decoder_start must be given where the model encodes its prompts, and only there");
+                           "decoder_start does not match the model: exactly models that encode their prompts need it");
     if (decoder_start_ && !vocab_->contains(*decoder_start_))
         throw RequestError("decoder",
-                           cat("decoder_start must be an id below ", vocab_->n_vocab, " but is ", *decoder_start_));
+                           cat("decoder_start is ", *decoder_start_, ": expected an id less than ", vocab_->n_vocab));
     loop_.speculator().set(speculation_); // its name holds
     loop_.speculator().require_features(executor_->n_features());
     stats_ = loop_.stats();
@@ -58,17 +58,17 @@ Decoder::Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const Vocab
 
 void Decoder::require_task(const Request &request) const {
     if (decoder_start_ && request.task != Task::generate)
-        throw UnsupportedError("request", "a model that encodes its prompts must generate text, but an embedding or "
-                                          "logits of the prompt are asked for");
+        throw UnsupportedError("request",
+                               "embeddings and logits of prompts are unsupported for a model that encodes its prompts");
     if (decoder_start_ && request.params && request.params->prompt_logprobs)
-        throw UnsupportedError("request", "prompt_logprobs must not be asked for where the model encodes its prompts");
+        throw UnsupportedError("request", "prompt_logprobs are unsupported for a model that encodes its prompts");
     const bool reads_taps = request.pooling == Pooling::taps;
     if (reads_taps && executor_->tapped_layers().empty())
-        throw UnsupportedError("request", "the model must be traced with taps for its layers' states but is not");
+        throw UnsupportedError("request", "the model was opened without taps of its layers");
     if (request.task == Task::embedding && !reads_taps && executor_->n_hidden() == 0)
-        throw UnsupportedError("request", "the model must show its hidden states for an embedding but does not");
+        throw UnsupportedError("request", "the model does not expose hidden states, which embeddings need");
     if (request.second_text && !executor_->reads_token_types())
-        throw UnsupportedError("request", "the model must have types of tokens for second_text but has none");
+        throw UnsupportedError("request", "second_text is unsupported: the model has no token types");
 }
 
 void Decoder::require_media(const Request &request) const {
@@ -130,7 +130,7 @@ void Decoder::resume(RequestId request) { push(PauseCommand{request, false}); }
 
 void Decoder::provide_logits(RequestId request, int choice, std::vector<float> logits) {
     if (logits.size() != static_cast<size_t>(vocab_->n_vocab))
-        throw ShapeError("decoder", cat("logits must have ", vocab_->n_vocab, " values but have ", logits.size()));
+        throw ShapeError("decoder", cat("logits have ", logits.size(), " values: expected ", vocab_->n_vocab));
     inbox_.push(LogitsCommand{request, choice, std::move(logits)});
 }
 
@@ -183,7 +183,7 @@ void Decoder::run() {
         try {
             for (Command &command : *commands) apply(command);
             mode = !inbox_.closed() && loop_.step() ? Inbox::Mode::poll : Inbox::Mode::wait;
-        } catch (const std::exception &error) { // of the loop itself: no request is to blame, and none can go on
+        } catch (const std::exception &error) { // the loop itself failed: no request can go on
             loop_.fail_all(ErrorKind::internal, error.what());
             mode = Inbox::Mode::wait;
         }

@@ -1,4 +1,4 @@
-// The native thread that owns a model.  Everything else talks to it through an inbox and an outbox; it knows nothing of
+// The native thread that owns a model.  All others talk to it through an inbox and an outbox; it knows nothing of
 // Python.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// What the thread is told.
+// Commands to the thread.
 struct CancelCommand {
     RequestId request;
 };
@@ -35,7 +35,7 @@ struct MaskCommand { // the mask that a choice waits for is there
 };
 using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand>;
 
-// The way in.  Many producers, one consumer.
+// The inbox.  Many producers, one consumer.
 class Inbox {
   public:
     void push(Command command); // RequestError after close()
@@ -55,23 +55,23 @@ class Inbox {
 // Thread-safe.  Events go to one consumer.
 class Decoder {
   public:
-    // Starts the thread, which the drafters belong to from now on; they are asked in their order.  ShapeError when the
-    // vocabulary is not the executor's.
+    // Starts the thread, which then owns the drafters and asks them in their order.  ShapeError if the vocabulary is not
+    // the executor's.
     Decoder(std::shared_ptr<Executor> executor, std::shared_ptr<const VocabInfo> vocab, const DecoderConfig &config,
             std::vector<std::shared_ptr<Drafter>> drafters = {});
     ~Decoder() { close(); }
     Decoder(const Decoder &) = delete;
     Decoder &operator=(const Decoder &) = delete;
 
-    // RequestError or CapacityError for what can never run, and after close().
+    // RequestError or CapacityError for a request that can never run, and after close().
     RequestId submit(Request request);
     void cancel(RequestId request); // unknown requests have ended already
-    void pause(RequestId request); // nobody reads its answer: it gives back its place until resume()
-    void resume(RequestId request); // of either: unknown requests have ended already
+    void pause(RequestId request); // the client does not read: the request gives up its place until resume()
+    void resume(RequestId request); // pause() and resume(): unknown requests have ended already
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
-    // `forced`: tokens from `position` on, where the mask is of the token behind them.  The job goes on with the mask behind
+    // `forced`: tokens from `position` on; the mask is for the token after them.  The job goes on with the mask after
     // the token that is returned; none: it is done.
     std::optional<int32_t> provide_mask(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
                                         std::span<const int32_t> forced = {});
@@ -81,18 +81,18 @@ class Decoder {
     int64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
     DecoderStats stats() const;
     int64_t n_ctx() const { return n_ctx_; }
-    // Cancels every request and joins the thread; the last events still can be waited for.
+    // Cancels every request and joins the thread; the last events can still be read.
     void close();
     bool closed() { return inbox_.closed(); }
 
   private:
     void run();
-    void push(Command command); // close() has ended what it would be about
+    void push(Command command); // a no-op after close()
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
     void require_media(const Request &request) const;
     void require_task(const Request &request) const;
-    void publish(); // figures first, so that who sees an event sees its effect on them
+    void publish(); // statistics first, so that whoever sees an event sees its effect on them
     const std::shared_ptr<Executor> executor_;
     const std::shared_ptr<const VocabInfo> vocab_;
     const int64_t n_ctx_;

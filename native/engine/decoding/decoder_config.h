@@ -1,4 +1,4 @@
-// What a decoder is told.
+// Configuration of a decoder.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace quire {
 
 struct DecoderConfig : SchedulerOptions {
-    std::string speculation = "off"; // of requests that do not say
+    std::string speculation = "off"; // for requests that do not say
     SpeculationConfig drafts;
-    std::optional<double> step_s; // about so long may a step take, where fewer tokens make it shorter
-    // Of an encoder-decoder model: the token that every answer begins after.  The prompt is what the encoder reads.
+    std::optional<double> step_s; // target duration of a step, reached by fewer tokens
+    // For an encoder-decoder model: the token that every answer begins after.  The prompt is what the encoder reads.
     std::optional<int32_t> decoder_start;
 };
 

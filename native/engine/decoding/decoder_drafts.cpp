@@ -18,7 +18,7 @@ void DecoderLoop::await_mask(MaskLease &masks, int choice, double start_s, doubl
                                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(left));
 }
 
-// What a grammar forces at the start of an answer is computed beside the end of its prompt.
+// Tokens that a grammar forces at the start of an answer are computed beside the end of its prompt.
 void DecoderLoop::draft_beginning(const Sequence &sequence) {
     const auto [request, choice] = owners_.at(sequence.id);
     if (!request->masks || sequence.n_tokens() > sequence.n_prompt || sequence.n_pending() > pace_.tokens()) return;
@@ -38,8 +38,8 @@ void DecoderLoop::draft_beginnings() {
         draft_beginning(*scheduler_.waiting()[i]);
 }
 
-// Forced tokens that are known before a step save one.  So masks are waited for, as long as the steps take that are likely
-// to be saved.  Events come after that, as who reads them wants the interpreter that computes masks.
+// Forced tokens that are known before a step save one.  So masks are waited for, as long as the steps take that are
+// likely to be saved.  Events come after that, as who reads them wants the interpreter that computes masks.
 void DecoderLoop::await_forced_text() {
     std::vector<Owner> awaited;
     int n_drawn = 0;

@@ -14,7 +14,7 @@ void DecoderLoop::provide_logits(RequestId id, int index, std::span<float> logit
     guarded(request, [&] {
         if (index < 0 || index >= request.n_choices() ||
             request.choices[static_cast<size_t>(index)].state != ChoiceState::awaiting_logits)
-            throw RequestError("decoder", cat("logits must be awaited but those of choice ", index, " are not"));
+            throw RequestError("decoder", cat("choice ", index, " does not wait for logits"));
         Choice &choice = request.choices[static_cast<size_t>(index)];
         std::ranges::copy(logits,
                           choice.held_rows.begin() + static_cast<ptrdiff_t>(choice.n_held_drawn * logits.size()));
@@ -85,8 +85,8 @@ void DecoderLoop::draw_late_rows(const Late &late) {
     });
 }
 
-// How long masks are waited for that are late after a step which took step_s.  Without its token a sequence is not in the
-// next step, which takes as long for the others; and the wait is lost to those.
+// How long masks are waited for that are late after a step which took step_s.  Without its token a sequence is not in
+// the next step, which takes as long for the others; and the wait is lost to those.
 double DecoderLoop::late_mask_patience(double step_s) {
     const auto n_ready = std::ranges::count_if(scheduler_.running(), [](const Sequence *s) { return s->has_work(); });
     const double share = n_ready == 0 ? 1.0 : static_cast<double>(late_.size()) / static_cast<double>(n_ready);

@@ -188,12 +188,12 @@ bool DecoderLoop::run(const Plan &plan) {
         message = error.what();
     }
     ++totals_.n_failed_steps;
-    if (!edited || kind == ErrorKind::device) { // whose contents lie where is unknown, or they are gone
+    if (!edited || kind == ErrorKind::device) { // contents of the cache are lost, or it is unknown where they lie
         scheduler_.forget_published();
         fail_all(kind, message);
         return false;
     }
-    for (const PlanItem &item : plan.items) // what their slots hold is unknown
+    for (const PlanItem &item : plan.items) // contents of their slots are unknown
         if (const auto owner = owners_.find(item.id); owner != owners_.end()) {
             const RequestId id = owner->second.request->id;
             fail(*owner->second.request, kind, message);

@@ -30,14 +30,14 @@ struct DecoderStats {
     int64_t n_step_sequences = 0; // summed over the steps
     int64_t n_requests = 0; // active now
     int64_t n_generated_tokens = 0;
-    int64_t n_masked_tokens = 0; // of those, drawn through a grammar's mask
-    int64_t n_late_masks = 0;    // of those, drawn later than they could have been without
+    int64_t n_masked_tokens = 0; // drawn through a grammar's mask
+    int64_t n_late_masks = 0;    // masked tokens drawn later than they could have been without
     int64_t n_usable_blocks = 0, n_free_blocks = 0; // each with the bytes of a block in every group
     int64_t n_published_blocks = 0, n_evictions = 0; // summed over the groups
     CacheStats cache;
     std::vector<DrafterStats> drafters; // in the order in which they are asked
-    int64_t n_failed_checks = 0; // of the invariants, when idle
-    std::string failed_check;    // what the last one said
+    int64_t n_failed_checks = 0; // checks of the invariants, when idle
+    std::string failed_check;    // message of the last failed check
 };
 
 class DecoderLoop {
@@ -45,20 +45,20 @@ class DecoderLoop {
     DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config,
                 std::vector<std::shared_ptr<Drafter>> drafters);
 
-    // For any thread: whether a request can fit at all, and what drafters there are.
+    // For any thread: checks whether a request can fit at all, and which drafters there are.
     const Scheduler &scheduler() const { return scheduler_; }
     const Speculator &speculator() const { return speculator_; }
 
     void start(std::unique_ptr<ActiveRequest> request);
-    void cancel(RequestId id); // an unknown one has ended already
+    void cancel(RequestId id); // a no-op for unknown requests, which have ended already
     void cancel_all();
-    void pause(RequestId id, bool paused); // the same
+    void pause(RequestId id, bool paused); // pauses or resumes; a no-op for unknown requests
     void provide_logits(RequestId id, int choice, std::span<float> logits);
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
-    // One step; false when nothing can run before something is said from outside.
+    // Runs one step; false when nothing can run before the next command.
     bool step();
     void fail_all(ErrorKind kind, const std::string &message);
-    void check(); // the invariants; a failure is counted and does not end anything
+    void check(); // checks the invariants; a failure is counted and ends nothing
     std::vector<Event> take_events() { return std::exchange(events_, {}); }
     DecoderStats stats() const;
 
@@ -67,7 +67,7 @@ class DecoderLoop {
         ActiveRequest *request;
         int choice;
     };
-    // Rows of a step that could not be drawn from when it was done, as the mask of the first of them is not there.
+    // Rows of a step that could not be drawn from at its end, as the mask of the first of them was missing.
     struct Late {
         RequestId request;
         int choice;
@@ -86,12 +86,12 @@ class DecoderLoop {
     bool run(const Plan &plan); // false: the step failed, and so did its requests
     void take_rows(const Owner &owner, const PlanItem &item, const ItemRows &rows); // decoder_draws.cpp
     void draw_rows(ActiveRequest &request, int choice, const ItemRows &rows);
-    double draw_late(double step_s); // seconds that were waited
+    double draw_late(double step_s); // seconds spent waiting
     double late_mask_patience(double step_s);
     void draw_late_rows(const Late &late);
     void draw_held(ActiveRequest &request, int choice);
     bool awaits_token(const Choice &choice) const;
-    // Whether a token was drawn; otherwise the choice's state says what it waits for.
+    // True if a token was drawn; otherwise the choice's state says what it waits for.
     bool next_token(ActiveRequest &request, int choice, const LogitRow &row);
     bool draw_when_masked(ActiveRequest &request, int choice, const LogitRow &row);
     void draw(ActiveRequest &request, int choice, const LogitRow &row);
@@ -100,7 +100,7 @@ class DecoderLoop {
     void release(Choice &choice);
     void cancel(ActiveRequest &request);
     void fail(ActiveRequest &request, ErrorKind kind, const std::string &message);
-    // Calls `work` for a request; what it throws ends that request alone.  Forgets the request when it has ended.
+    // Calls `work` for a request; an exception ends that request alone.  Forgets the request when it has ended.
     void guarded(ActiveRequest &request, const std::function<void()> &work);
 
     StepRunner runner_;

@@ -1,4 +1,4 @@
-// The way out of the decoder: events of whole steps, with a condition variable for threads and a file descriptor for
+// The outbox of the decoder: events of whole steps, with a condition variable for threads and a file descriptor for
 // event loops.
 #pragma once
 
@@ -18,12 +18,12 @@ namespace quire {
 class EventQueue {
   public:
     void push(std::vector<Event> &&events); // wakes the consumer at most once
-    void close();                           // nothing more comes
-    // All events so far; waits for some at most timeout_s seconds.  Empty at the end of that, or of the queue.  Less than
-    // gather_s seconds after the last call's end it lets deltas gather: steps of a small model follow each other faster
-    // than another thread can be woken.  Events of other kinds do not wait.
+    void close();                           // no more events follow
+    // Returns all events so far; waits up to timeout_s seconds for some.  Empty after that, or at the end.  Less
+    // than gather_s seconds after the last call it lets deltas gather: steps of a small model follow each other
+    // faster than another thread can be woken.  Events of other kinds do not wait.
     std::vector<Event> wait(double timeout_s, double gather_s = 0.0);
-    int fd(); // what WakeSignal() throws
+    int fd(); // throws like WakeSignal()
 
   private:
     std::mutex mutex_;

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-constexpr double mean_weight = 0.05; // of an answer in the means
+constexpr double mean_weight = 0.05; // weight of an answer in the means
 // An answer that took so many times the mean, and a little, counts as that: the machine did something else.
 constexpr double outlier_ratio = 3.0, least_outlier_s = 50e-6;
 
@@ -30,7 +30,7 @@ void MaskExchange::forget(RequestId request) {
     std::erase_if(jobs_, [&](const Place &place) { return place.first == request; });
 }
 
-// What a sequence waits for first comes before what may be waited for later.
+// Masks that a sequence waits for come before those it may need later.
 void MaskExchange::enqueue(Place place, Slot &slot) {
     std::erase(jobs_, place);
     slot.job = Slot::Job::queued;
@@ -65,14 +65,14 @@ void MaskExchange::ask(RequestId request, int choice, int64_t position, int32_t 
     Slot &slot = this->slot(request, choice);
     if (!slot.masks.empty() && !slot.masks.front() && token != slot.ahead.front())
         throw InternalError("grammar_mask",
-                            cat("token ", slot.ahead.front(), " must be drawn, which is forced, but ", token, " is"));
+                            cat("token ", token, " was drawn instead of the forced token ", slot.ahead.front()));
     slot.position = position;
     slot.untold.push_back(token);
     if (!slot.draft.empty() && slot.draft.front() == token)
         slot.draft.pop_front();
     else
         slot.draft.clear();
-    if (!slot.ahead.empty() && slot.ahead.front() == token) { // who computes masks is ahead already
+    if (!slot.ahead.empty() && slot.ahead.front() == token) { // the masks are computed ahead already
         slot.ahead.pop_front();
         slot.masks.pop_front();
         if (slot.masks.empty()) slot.asked_at = Clock::now();
@@ -101,8 +101,7 @@ std::shared_ptr<const TokenMask> MaskExchange::take(RequestId request, int choic
     std::lock_guard lock(mutex_);
     Slot &slot = this->slot(request, choice);
     if (slot.position != position)
-        throw InternalError("grammar_mask",
-                            cat("the mask of token ", position, " must have been asked for but was not"));
+        throw InternalError("grammar_mask", cat("the mask of token ", position, " was not requested"));
     slot.waited_for = slot.masks.empty();
     if (slot.waited_for) return nullptr;
     if (!slot.masks.front()) return std::make_shared<const TokenMask>(TokenMask::only(slot.ahead.front(), n_vocab_));
@@ -155,8 +154,7 @@ MaskExchange::Slot *MaskExchange::find(RequestId request, int choice) {
     const auto found = slots_.find(request);
     if (found == slots_.end()) return nullptr;
     if (choice < 0 || static_cast<size_t>(choice) >= found->second.size())
-        throw RequestError("grammar_mask",
-                           cat("a mask must have been asked for but that of choice ", choice, " was not"));
+        throw RequestError("grammar_mask", cat("no mask of choice ", choice, " was requested"));
     return &found->second[static_cast<size_t>(choice)];
 }
 
@@ -165,8 +163,7 @@ MaskExchange::Provided MaskExchange::provide(RequestId request, int choice, int6
     auto mask = std::make_shared<const TokenMask>(std::move(words), n_vocab_);
     for (int32_t token : forced)
         if (token < 0 || token >= n_vocab_)
-            throw RequestError("grammar_mask",
-                               cat("forced tokens must be ids below ", n_vocab_, " but one is ", token));
+            throw RequestError("grammar_mask", cat("forced token ", token, ": expected ids below ", n_vocab_));
     std::lock_guard lock(mutex_);
     Slot *const found = find(request, choice);
     if (found == nullptr) return {};
@@ -176,8 +173,8 @@ MaskExchange::Provided MaskExchange::provide(RequestId request, int choice, int6
         return {};
     }
     if (slot.job != Slot::Job::taken || position != slot.position + static_cast<int64_t>(slot.ahead.size()))
-        throw RequestError("grammar_mask", cat("a mask must have been asked for but that of token ", position,
-                                               " of choice ", choice, " was not"));
+        throw RequestError("grammar_mask",
+                           cat("the mask of token ", position, " of choice ", choice, " was not requested"));
     Provided provided;
     if (slot.masks.empty()) {
         provided.was_waited_for = std::exchange(slot.waited_for, false);
@@ -206,7 +203,7 @@ void MaskExchange::decline(RequestId request, int choice) {
     Slot *const slot = find(request, choice);
     if (slot == nullptr) return;
     if (slot->job != Slot::Job::taken && slot->job != Slot::Job::outdated)
-        throw RequestError("grammar_mask", cat("a mask must have been asked for but none of choice ", choice, " was"));
+        throw RequestError("grammar_mask", cat("no mask of choice ", choice, " was requested"));
     if (slot->masks.empty()) return enqueue({request, choice}, *slot);
     slot->ahead.resize(slot->masks.size() - 1);
     slot->draft.clear();

@@ -1,4 +1,4 @@
-// Token masks of grammars: the decoder says which it will need, somebody else computes them meanwhile.
+// Token masks of grammars: the decoder requests them, other threads compute them meanwhile.
 #pragma once
 
 #include <chrono>
@@ -18,66 +18,67 @@
 
 namespace quire {
 
-// What is to be computed: the mask of a choice's generated token number `position`.
+// A mask to be computed: for a choice's generated token number `position`.
 struct MaskJob {
     RequestId request{};
     int choice = 0;
     int64_t position = 0;
-    // Generated before it, as far as that is new: whoever was told others from position - tokens.size() on forgets those.
+    // New tokens generated before it.  A receiver that was told others from position - tokens.size() on forgets
+    // those.
     std::vector<int32_t> tokens;
-    int64_t n_drafted = 0; // of those, the last ones, which may turn out to be others
+    int64_t n_drafted = 0; // the last of those, which may turn out to be others
 };
 
-// What is known of a choice's next tokens before they are drawn.
+// Knowledge about a choice's next tokens before they are drawn.
 struct Outlook {
     std::vector<int32_t> forced;           // the masks allow nothing else
-    std::shared_ptr<const TokenMask> mask; // of the token behind those; none: not there yet
+    std::shared_ptr<const TokenMask> mask; // for the token behind those; none: not there yet
 };
 
-// Thread-safe; the decoder's side waits only where it says how long.  Invariant: a choice has at most one job, which nobody
-// has taken yet or one thread works on.  So jobs may be taken by several threads, and the masks of a choice still come in
-// order.  A mask may come with tokens that are forced before it: their own masks, of one token each, are not handed over.
-// Once the mask of the next token is there, a job goes on along the draft, so that the masks of all
-// rows of a draft are there when its step is done.
+// Thread-safe; the decoder's side waits only where it says how long.  Invariant: a choice has at most one job, which
+// nobody has taken yet or one thread works on.  So jobs may be taken by several threads, and the masks of a choice
+// still come in order.  A mask may come with tokens that are forced before it: their own masks, of one token each,
+// are not handed over. Once the mask of the next token is there, a job goes on along the draft, so that the masks of
+// all rows of a draft are there when its step is done.
 class MaskExchange {
   public:
     explicit MaskExchange(int32_t n_vocab) : n_vocab_(n_vocab) {}
 
     // The decoder's side.
-    void open(RequestId request, int n_choices); // and asks for the first mask of each
+    void open(RequestId request, int n_choices); // and requests the first mask of each
     void forget(RequestId request);
-    // The generated token before `position` is this: the mask of `position` will be needed.
+    // Tells that this token was generated before `position`, and requests the mask of `position`.
     void ask(RequestId request, int choice, int64_t position, int32_t token);
-    // The next generated tokens may be these: the masks along them may be needed.
+    // Tells that the next generated tokens may be these, and prefetches the masks along them.
     void prefetch(RequestId request, int choice, std::span<const int32_t> draft);
-    // None: not there yet, and provide() will say that it is waited for.  InternalError for a mask nobody asked for.
+    // Null if not ready yet; provide() then wakes this choice.  InternalError for a mask that was not requested.
     std::shared_ptr<const TokenMask> take(RequestId request, int choice, int64_t position);
     Outlook outlook(RequestId request, int choice);
-    // Waits until the mask of a choice's next token is there, not beyond a time of the steady clock.
+    // Waits until the mask of a choice's next token is there, at most until `end` of the steady clock.
     void wait_provided(RequestId request, int choice, std::chrono::steady_clock::time_point end);
-    // What the masks of next tokens were lately: with how many forced tokens one came, and how long after it was asked for.
+    // Recent means over masks of next tokens: forced tokens that came with one, and seconds from request to answer.
     double n_forced();
     double seconds();
 
-    // The side that computes.  None after timeout_s seconds, and at once after close().
+    // For the threads that compute.  None after timeout_s seconds, and at once after close().
     std::optional<MaskJob> wait(double timeout_s);
     struct Provided {
         bool was_waited_for = false; // by the decoder
         std::optional<int32_t> next; // the job goes on with the mask behind this token; none: it is done
     };
-    // A request that has ended takes nothing.  ShapeError for a mask of another size, RequestError for one that was not
-    // asked for.
-    // The tokens from `position` on are `forced`, and the mask is of the token behind them.
+    // A no-op for a request that has ended.  ShapeError for a mask of another size, RequestError for one that was not
+    // requested.
+    // The tokens from `position` on are `forced`, and the mask is for the token after them.
     Provided provide(RequestId request, int choice, int64_t position, std::vector<uint32_t> words,
                      std::span<const int32_t> forced = {});
-    // There is no mask behind the drafted tokens of a job.  If they are drawn, it will be asked for again.
+    // Tells that there is no mask for the drafted tokens of a job.  If they are drawn, it is requested again.
     void decline(RequestId request, int choice);
     void close();
 
   private:
     using Clock = std::chrono::steady_clock;
-    // masks[i] is of token position + i, where ahead[0, i) come before it; none where it allows ahead[i] alone.  A job, where
-    // there is one, is about masks[ahead.size()], unless it is `outdated`; without a job that mask is there.
+    // masks[i] is of token position + i, where ahead[0, i) come before it; none where it allows ahead[i] alone.  A
+    // job, where there is one, is about masks[ahead.size()], unless it is `outdated`; without a job that mask is there.
     struct Slot {
         int64_t position = 0;
         std::vector<int32_t> untold; // the last tokens before `position`, which no job has told

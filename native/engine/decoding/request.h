@@ -1,4 +1,4 @@
-// What goes into the decoder and what comes out of it.
+// Input and output of the decoder.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ enum class Task {
     prompt_logits, // no sampling: every row of the prompt's logits is an answer
     embedding,     // no sampling: the answer is made of the prompt's hidden states
 };
-// Which hidden states an embedding is: those of each token, their mean, the first token's (BERT's [CLS]), or the last's.
-// Taps: of each token those after all tapped layers, side by side.
+// The hidden states of an embedding: those of each token, their mean, the first token's (BERT's [CLS]), or the
+// last's. Taps: for each token those after all tapped layers, side by side.
 enum class Pooling { none, mean, cls, last, taps };
-// Who looks at a row of logits before a token is drawn from it.
+// The code that looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 
-// What the answer must follow.  Its masks are computed outside, see engine/decoding/grammar_mask.h.
+// A constraint on the answer.  Its masks are computed outside, see engine/decoding/grammar_mask.h.
 enum class Constraint { none, grammar };
 
-// Whether an event tells that the request has left the queue.
+// Announced: an event tells that the request has left the queue.
 enum class Admission { silent, announced };
 
 struct Request {
@@ -44,14 +44,14 @@ struct Request {
     std::string salt; // only requests of one salt share cached blocks
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine
-    // Control tokens that show after all, with what they show: marks that the reader of the text looks for.
+    // Control tokens that show after all, with their text: marks that the reader of the text looks for.
     std::vector<std::pair<int32_t, std::string>> visible_tokens;
-    Pooling pooling = Pooling::last; // of an embedding
+    Pooling pooling = Pooling::last; // for an embedding
     Admission admission = Admission::silent;
     std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
     std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
     std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
-    std::vector<int32_t> prediction; // what the answer is expected to be, for drafters
+    std::vector<int32_t> prediction; // expected answer, for drafters
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
 };
 
@@ -59,9 +59,9 @@ enum class EventKind {
     delta,         // tokens of a choice and the text that is safe to show
     logits,        // a row that waits for provide_logits()
     prompt_logits, // rows of the prompt
-    embedding,     // of the prompt
+    embedding,     // the prompt's
     admitted,      // the first event of a request that asks for it: it runs from now on
-    progress,      // of such a request: more of its prompt has been read
+    progress,      // more of the prompt of such a request has been read
     finish,        // the last event of a choice
     error,         // the last event of a request, all choices included
 };
@@ -83,7 +83,7 @@ struct Event {
     std::vector<SampledToken> prompt_logprobs; // first delta of choice 0: of the prompt's tokens but the first
     std::vector<float>
         logits; // logits [n_vocab], prompt_logits [rows, n_vocab], embedding [n_hidden], or [rows, n_hidden] unpooled
-    int64_t first_position = 0; // of those rows
+    int64_t first_position = 0; // position of the first of those rows
     int64_t n_logit_rows = 0;
     FinishReason finish_reason = FinishReason::stop;
     std::variant<std::monostate, int32_t, std::string> stop_reason; // the token or string that ended the choice

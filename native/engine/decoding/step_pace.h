@@ -1,4 +1,4 @@
-// How many tokens a step may have so that it takes about so long: what is cancelled meanwhile waits for its end.
+// Limits the tokens of a step so that it takes about a target time: cancelled requests wait for its end.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ class StepPace {
 
     int tokens() const { return tokens_; }
 
-    // A step of so many tokens took so long.  Small ones tell nothing: their time is that of reading the weights.
+    // Learns from a step of so many tokens.  Small steps tell nothing: their time is that of reading the weights.
     void took(int n_tokens, double seconds) {
         if (!target_s_ || n_tokens < least_) return;
         const double wanted = seconds > 0 ? n_tokens * *target_s_ / seconds : std::numeric_limits<int>::max();
-        // At most twice as many as the last time: the first steps after a pause are not like the others.
+        // At most twice as many as the last time: the first steps after a pause are not typical.
         const int grown = tokens_ > most_ / 2 ? most_ : 2 * tokens_;
         tokens_ = wanted >= grown ? grown : std::max(static_cast<int>(wanted), least_);
     }

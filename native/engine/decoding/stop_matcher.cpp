@@ -9,7 +9,7 @@ namespace quire {
 
 StopMatcher::StopMatcher(std::vector<std::string> stop_strings, StopText mode) : mode_(mode) {
     for (std::string &text : stop_strings) {
-        if (text.empty()) throw RequestError("stop", "a stop string must not be empty");
+        if (text.empty()) throw RequestError("stop", "empty stop string");
         Pattern pattern{std::move(text), {}, 0};
         pattern.fallback.assign(pattern.text.size(), 0);
         for (size_t i = 1, length = 0; i < pattern.text.size(); ++i) {
@@ -21,8 +21,8 @@ StopMatcher::StopMatcher(std::vector<std::string> stop_strings, StopText mode) :
     }
 }
 
-// One more byte; n_matched is then the longest end of the text that begins the pattern.  True at the whole pattern, after
-// which it is not asked again.
+// One more byte; n_matched is then the longest end of the text that begins the pattern.  True at the whole pattern,
+// after which it is not asked again.
 bool StopMatcher::Pattern::advance(char byte) {
     while (n_matched > 0 && byte != text[n_matched]) n_matched = fallback[n_matched - 1];
     if (byte == text[n_matched]) ++n_matched;

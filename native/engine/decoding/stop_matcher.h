@@ -11,7 +11,7 @@
 
 namespace quire {
 
-enum class StopText { exclude, include }; // whether the stop string itself is shown
+enum class StopText { exclude, include }; // include: the stop string itself is shown
 
 // Holds back incomplete characters and text that may become a stop string.  Bytes that are no UTF-8 become U+FFFD, one
 // for each maximal ill-formed part (Unicode 3.9, Python's errors="replace").  The stop string whose end comes first
@@ -20,12 +20,12 @@ class StopMatcher {
   public:
     explicit StopMatcher(std::vector<std::string> stop_strings, StopText mode = StopText::exclude);
 
-    // More bytes; returns UTF-8 text that may be shown now.  After a stop: nothing.
+    // Takes more bytes; returns UTF-8 text that may be shown now.  After a stop: nothing.
     std::string push(std::string_view bytes);
-    // The end of the bytes: returns what was held back.
+    // Ends the bytes: returns the text that was held back.
     std::string finish();
     bool stopped() const { return matched_.has_value(); }
-    // Which of the stop strings ended the text.
+    // Index of the stop string that ended the text.
     std::optional<size_t> matched() const { return matched_; }
 
   private:

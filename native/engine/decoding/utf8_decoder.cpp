@@ -34,7 +34,7 @@ void Utf8Decoder::push(std::string_view bytes, std::string &text) {
         if (n_missing_ == 0) {
             start(byte, text);
         } else if (byte < lowest_ || byte > highest_) {
-            finish(text); // what came so far is ill-formed; this byte may begin a character
+            finish(text); // the bytes so far are ill-formed; this byte may begin a character
             start(byte, text);
         } else {
             pending_.push_back(c);

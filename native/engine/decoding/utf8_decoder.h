@@ -1,4 +1,4 @@
-// Incremental UTF-8 with replacement of what is ill-formed.
+// Incremental UTF-8 that replaces ill-formed bytes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Earlier answers, to look up what followed in them.
+// Earlier answers, to look up the tokens that followed in them.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace quire {
 
-// Answers of one salt never serve another, as with cached blocks.  Memory is bounded: of each salt the older half goes when
-// it has its part of the tokens, and the salts that were not used for longest go before the others.
+// Answers never serve another salt, as with cached blocks.  Memory is bounded: when a salt's part is full, its older half
+// is evicted, and the least recently used salts are evicted first.
 class AnswerStore {
   public:
     static constexpr int32_t separator = -1; // ends an answer; no token
@@ -32,7 +32,7 @@ class AnswerStore {
         std::array<InPart, 2> parts;
     };
     struct Found {
-        int32_t length = 0;            // of the text's end that occurs in an answer
+        int32_t length = 0;            // longest end of the text that occurs in an answer
         std::span<const int32_t> next; // from there to the end of all answers
     };
     // Tokens that were read before must be the same.

@@ -6,9 +6,9 @@
 namespace quire {
 namespace {
 
-constexpr double memory = 0.9;           // of the mean of a bin, per step
+constexpr double memory = 0.9;           // decay of a bin's mean, per step
 constexpr double outlier = 3.0;          // times the mean: the machine did something else
-constexpr double unseen_row = 0.01;      // of a step's time, for each row more than were seen
+constexpr double unseen_row = 0.01;      // part of a step's time, for each row more than were seen
 constexpr double least_advantage = 1.04; // a draft that promises less is not worth its risk
 
 } // namespace
@@ -32,7 +32,7 @@ void StepCost::add(Bin &bin, int n_rows, double seconds) {
 }
 
 double StepCost::seconds(int n_rows) const {
-    double rows = 0, seconds = 0; // of the last bin with fewer rows
+    double rows = 0, seconds = 0; // those of the last bin with fewer rows
     const auto last = std::find_if(bins_.rbegin(), bins_.rend(), [](const Bin &bin) { return bin.n > 0; });
     for (size_t i = 0; i < bins_.size(); ++i) {
         const bool is_beyond = i >= static_cast<size_t>(bins_.rend() - last);

@@ -1,4 +1,4 @@
-// Proposes what a grammar leaves no choice in: those tokens will be drawn.
+// Proposes the tokens that a grammar forces: they will be drawn.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace quire {
 
-// Which tokens that are is known with the masks (engine/decoding/grammar_mask.h).  Others propose what follows them.
+// The masks tell which tokens these are (engine/decoding/grammar_mask.h).  Other drafters propose those that follow.
 class GrammarDrafter : public Drafter {
   public:
     std::string name() const override { return "grammar"; }

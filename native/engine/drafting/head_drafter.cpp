@@ -16,11 +16,11 @@ HeadDrafter::HeadDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx, std:
                          std::vector<int32_t> tokens)
     : ModelDrafter(std::move(executor), n_ctx), name_(std::move(name)), tokens_(std::move(tokens)) {
     if (n_features() < 1 || this->executor().n_features() != n_features())
-        throw ShapeError("draft", cat("a head must leave features as it reads them, but reads ", n_features(),
-                                      " numbers and leaves ", this->executor().n_features()));
+        throw ShapeError("draft", cat("a head reads features of ", n_features(), " numbers but leaves ",
+                                      this->executor().n_features()));
     if (!tokens_.empty() && tokens_.size() != static_cast<size_t>(n_vocab()))
-        throw ShapeError(
-            "draft", cat("a head must know the model's token of each of its ", n_vocab(), " but of ", tokens_.size()));
+        throw ShapeError("draft",
+                         cat("a head with ", n_vocab(), " tokens maps ", tokens_.size(), " of them to the model's"));
 }
 
 void HeadDrafter::forget(SequenceId sequence, std::span<const int32_t> answer) {
@@ -64,7 +64,7 @@ std::optional<ModelDrafter::Text> HeadDrafter::text_of(const DraftWish &wish) {
     const int64_t n_positions = static_cast<int64_t>(wish.tokens.size()) - 1;
     if (end(known) < n_positions) return std::nullopt;
     if (const int64_t next = known.begin + known.n_read; std::min(next, n_positions - 1) < known.first)
-        drop(wish.sequence); // what it would read next is not kept
+        drop(wish.sequence); // features that it would read next are not kept
     if (!is_read(wish.sequence)) {
         known.begin = known.first;
         known.n_read = 0;
@@ -72,7 +72,7 @@ std::optional<ModelDrafter::Text> HeadDrafter::text_of(const DraftWish &wish) {
     if (known.begin >= n_positions) return std::nullopt;
     known.n_of_model = n_positions - known.begin;
     known.next_row = -1;
-    // What a row is depends on more than its text, so that nothing is shared.
+    // Rows depend on more than their text, so nothing is shared.
     return Text{wish.tokens.subspan(static_cast<size_t>(known.begin + 1)), known.n_read,
                 cat("sequence ", static_cast<uint64_t>(wish.sequence))};
 }

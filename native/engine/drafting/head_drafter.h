@@ -1,4 +1,4 @@
-// Proposes what a head that was trained with the model predicts from the model's features.
+// Proposes the predictions of a head that was trained with the model, from the model's features.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@
 namespace quire {
 
 // Multi-token prediction (Gloeckle et al., "Better & faster large language models via multi-token prediction", 2024;
-// DeepSeek-AI, "DeepSeek-V3 technical report", 2024): a small model whose row for a token also reads the features that the
-// model has left one position before, and that predicts the token after.  For later tokens it reads the features that it
-// leaves itself.  Its text is the sequence's without the first tokens: it begins where features are known, which are not of
-// rows that were found in the cache.  Heads of EAGLE-3 (Li et al., "EAGLE-3: Scaling up inference acceleration of large
-// language models via training-time test", 2025) read and leave features in the same way, and may know fewer tokens.
+// DeepSeek-AI, "DeepSeek-V3 technical report", 2024): a small model whose row for a token also reads the features
+// that the model has left one position before, and that predicts the token after.  For later tokens it reads the
+// features that it leaves itself.  Its text is the sequence's without the first tokens: it begins where features are
+// known, which are not of rows that were found in the cache.  Heads of EAGLE-3 (Li et al., "EAGLE-3: Scaling up
+// inference acceleration of large language models via training-time test", 2025) read and leave features in the same
+// way, and may know fewer tokens.
 class HeadDrafter : public ModelDrafter {
   public:
     // As ModelDrafter.  `tokens`: the model's token of each one that the head has logits of; empty: they are the same.
@@ -38,13 +39,14 @@ class HeadDrafter : public ModelDrafter {
     }
 
   private:
-    // Of a sequence.  Positions are the sequence's; row r of the head is for position begin + r, and has the token after it.
+    // State of a sequence.  Positions are the sequence's; row r of the head is for position begin + r, with the token
+    // after.
     struct Known {
         int64_t first = 0;         // position of the first of `rows`
         std::vector<float> rows;   // features of the model
-        int64_t begin = 0;         // of the head's text
+        int64_t begin = 0;         // where the head's text begins
         int64_t n_of_model = 0;    // rows of the head's text that read the model's features; others read its own
-        int64_t n_read = 0;        // of those, computed
+        int64_t n_read = 0;        // rows that are computed
         int64_t next_row = -1;     // the row of the head that reads `next`
         std::vector<float> next;   // features of its own
     };
@@ -54,8 +56,8 @@ class HeadDrafter : public ModelDrafter {
     std::string name_;
     std::vector<int32_t> tokens_;
     std::unordered_map<SequenceId, Known> known_;
-    std::vector<float> features_; // of a step
-    std::vector<SequenceId> lost_; // of it, those that lack features
+    std::vector<float> features_; // for one step
+    std::vector<SequenceId> lost_; // sequences of the step that lack features
 };
 
 } // namespace quire

@@ -17,7 +17,7 @@ void copy(std::span<const int32_t> answers, DraftWish &wish) {
     }
 }
 
-// What followed, and, where that is the end of the text, what is proposed already: a repetition goes on.
+// The tokens that followed, and at the end of the text those proposed already: a repetition goes on.
 void continue_from(const std::vector<int32_t> &text, size_t next, DraftWish &wish) {
     for (int i = 0; i < wish.most; ++i, ++next) {
         const int32_t token = next < text.size() ? text[next] : wish.proposal[next - text.size()];

@@ -1,4 +1,5 @@
-// Proposes what followed the last time: the end of the text is looked up in prompt, answer, prediction and earlier answers.
+// Proposes the tokens that followed the last time: looks up the end of the text in prompt, answer, prediction and earlier
+// answers.
 #pragma once
 
 #include <memory>
@@ -10,9 +11,9 @@
 
 namespace quire {
 
-// As in Saxena, "Prompt lookup decoding" (2023), but of any length, by a suffix automaton: Hu, Chen, Zhang, Zhou et al., "SAM
-// decoding: speculative decoding via suffix automaton" (2024).  A proposal's kind tells how much of the end was found.  Where that is more in an
-// earlier answer than in the text itself, what followed there is proposed.
+// As in Saxena, "Prompt lookup decoding" (2023), but of any length, by a suffix automaton: Hu, Chen, Zhang, Zhou et
+// al., "SAM decoding: speculative decoding via suffix automaton" (2024).  A proposal's kind tells how much of the end
+// was found.  Where that is more in an earlier answer than in the text itself, what followed there is proposed.
 class LookupDrafter : public Drafter {
   public:
     std::string name() const override { return "lookup"; }
@@ -22,7 +23,7 @@ class LookupDrafter : public Drafter {
   private:
     struct Text {
         SuffixAutomaton automaton;
-        size_t n_before = 0; // of the prediction and its end, which come before the prompt
+        size_t n_before = 0; // tokens of the prediction and its end, which come before the prompt
         size_t n_predicted = 0; // leading tokens of the answer that are the prediction's
         bool as_predicted = true; // all of them are
         std::string salt;

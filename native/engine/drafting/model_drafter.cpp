@@ -10,9 +10,9 @@
 namespace quire {
 namespace {
 
-constexpr int prompt_step_tokens = 128; // of prompts, for one token of those that go on
-constexpr int least_read_tokens = 16;   // tokens beside those that go on, in a step that counts as reading
-constexpr double read_time_weight = 0.2; // of a step in the mean time of reading a token
+constexpr int prompt_step_tokens = 128;  // tokens of prompts, for one token of sequences that go on
+constexpr int least_read_tokens = 16;    // tokens beside those that go on, in a step that counts as reading
+constexpr double read_time_weight = 0.2; // weight of a step in the mean time of reading a token
 
 SchedulerOptions options_for(int64_t n_ctx) {
     SchedulerOptions options;
@@ -27,12 +27,11 @@ ModelDrafter::ModelDrafter(std::shared_ptr<Executor> executor, int64_t n_ctx)
     : executor_(std::move(executor)), n_ctx_(n_ctx),
       scheduler_(scheduler_config(options_for(n_ctx), *executor_), cache_pool(*executor_)), runner_(executor_) {
     if (!executor_->makes_logits() || executor_->undivided_prompts())
-        throw UnsupportedError("draft", "the draft model must generate text but is an encoder");
+        throw UnsupportedError("draft", "the draft model is an encoder, which generates no text");
     if (executor_->cache().source_group())
-        throw UnsupportedError("draft", "the draft model must read the text that it continues but encodes another");
+        throw UnsupportedError("draft", "the draft model is an encoder-decoder model, which is unsupported");
     if (executor_->cache().state_bytes() > 0)
-        throw UnsupportedError("draft", "the draft model must be without recurrent states, which cannot be cut back, "
-                                        "but has some");
+        throw UnsupportedError("draft", "the draft model has recurrent states, which cannot be rolled back");
 }
 
 void ModelDrafter::forget(SequenceId sequence, std::span<const int32_t>) { drop(sequence); }
@@ -57,7 +56,7 @@ std::optional<ModelDrafter::Text> ModelDrafter::text_of(const DraftWish &wish) {
     return Text{wish.tokens, std::numeric_limits<int64_t>::max(), std::string(wish.salt)};
 }
 
-// Whether the model can propose something; its sequence then has the wish's text.
+// True if the model can propose something; its sequence then has the wish's text.
 bool ModelDrafter::take(DraftWish &wish) {
     const std::optional<Text> text = text_of(wish);
     if (!text) return false;

@@ -1,4 +1,4 @@
-// Proposes what a smaller model would say.
+// Proposes the tokens of a smaller model.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 
 namespace quire {
 
-// The draft model of Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023), and
-// Chen, Borgeaud et al., "Accelerating large language model decoding with speculative sampling" (2023).  It proposes its
-// likeliest tokens, for all sequences at once, with a cache and a scheduler of its own.  The prompt of a sequence that is
-// new to it is read in pieces, while the others go on.
+// The draft model of Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding"
+// (2023), and Chen, Borgeaud et al., "Accelerating large language model decoding with speculative sampling" (2023).
+// It proposes its likeliest tokens, for all sequences at once, with a cache and a scheduler of its own.  The prompt
+// of a sequence that is new to it is read in pieces, while the others go on.
 class ModelDrafter : public Drafter {
   public:
     // n_ctx: positions that the model has.  UnsupportedError for a model with a recurrent state, or without logits.
@@ -32,21 +32,21 @@ class ModelDrafter : public Drafter {
     int n_vocab() const { return executor_->n_vocab(); }
 
   protected:
-    // What the model is to have read before it proposes.
+    // The text that the model reads before it proposes.
     struct Text {
         std::span<const int32_t> tokens;
-        int64_t n_kept; // of what it has read already, so many tokens stay at most
+        int64_t n_kept; // tokens already read that may stay, at most
         std::string salt; // only texts of one salt share what was computed
     };
     // None: nothing can be proposed for the wish.
     virtual std::optional<Text> text_of(const DraftWish &wish);
-    // What comes with the tokens of a step, where the model reads that (StepBatch::features); and what the step's rows of an
-    // item have left.
+    // Features that come with the tokens of a step, where the model reads them (StepBatch::features); and those that an
+    // item's rows in the step have left.
     virtual std::span<const float> features_of(const Plan &) { return {}; }
     virtual void has_read(const PlanItem &, std::span<const float> /*features*/) {}
     // The token that a place in a row of logits stands for.
     virtual int32_t token_of(size_t logit) const { return static_cast<int32_t>(logit); }
-    // The sequence's text is to be read anew; nothing is proposed for it now.
+    // The sequence's text must be read anew; nothing is proposed for it now.
     void drop(SequenceId sequence);
     bool is_read(SequenceId sequence) const; // from its beginning, or in part
     SequenceId owner_of(SequenceId own) const { return owners_.at(own); }
@@ -62,9 +62,9 @@ class ModelDrafter : public Drafter {
     int64_t n_ctx_;
     Scheduler scheduler_;
     StepRunner runner_;
-    std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // of the decoder; none: it does not fit
+    std::unordered_map<SequenceId, std::optional<SequenceId>> sequences_; // by the decoder's; none: does not fit
     std::unordered_map<SequenceId, SequenceId> owners_;  // the decoder's sequence of each own one
-    double token_read_s_ = 0, read_s_ = 0;               // of a token, and of the last proposals
+    double token_read_s_ = 0, read_s_ = 0;               // per token, and for the last proposals
     std::unordered_map<SequenceId, DraftWish *> wishes_; // by own sequence: those that lack tokens
 };
 

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// What is expected of a kind before anything was seen, and how much that weighs, in tokens.
+// Prior rates of the kinds, and their weight in tokens.
 constexpr std::array<double, n_draft_kinds> expected_rates = {0.5, 0.65, 0.8, 0.9};
 constexpr double weight_of_expected = 8, weight_of_kind = 3;
 // Per judged token, and per step without a draft: who was bad gets another chance after some hundred steps.
@@ -20,11 +20,10 @@ constexpr int most_since_without = 64, most_refused = 64;
 
 void check_config(const SpeculationConfig &config) {
     if (config.draft_max < 1 || config.draft_max > max_draft_depth)
-        throw RequestError("speculation",
-                           cat("draft_max must be from 1 to ", max_draft_depth, " but is ", config.draft_max));
+        throw RequestError("speculation", cat("draft_max is ", config.draft_max, ": expected 1 to ", max_draft_depth));
     if (config.draft_min < 0 || config.draft_min > config.draft_max)
-        throw RequestError("speculation", cat("draft_min must be from 0 to draft_max, ", config.draft_max, ", but is ",
-                                              config.draft_min));
+        throw RequestError("speculation", cat("draft_min is ", config.draft_min, ": expected 0 to draft_max (",
+                                              config.draft_max, ")"));
 }
 
 } // namespace
@@ -38,7 +37,7 @@ Speculator::Speculator(std::vector<std::shared_ptr<Drafter>> drafters, Speculati
         entry.stats.drafted_at.resize(static_cast<size_t>(most));
         entry.stats.accepted_at.resize(static_cast<size_t>(most));
         if (has(entry.stats.name))
-            throw RequestError("speculation", cat("drafters must differ but two are '", entry.stats.name, "'"));
+            throw RequestError("speculation", cat("two drafters are called '", entry.stats.name, "'"));
         drafters_.push_back(std::move(entry));
     }
 }
@@ -62,7 +61,7 @@ DrafterSet Speculator::set(const std::string &name) const {
         if (drafters_[i].stats.name == name) return DrafterSet{1} << i;
         names += ", " + drafters_[i].stats.name;
     }
-    throw RequestError("speculation", cat("speculation must be one of ", names, " but is '", name.substr(0, 40), "'"));
+    throw RequestError("speculation", cat("speculation is '", name.substr(0, 40), "': expected one of ", names));
 }
 
 Speculator::State &Speculator::state(SequenceId sequence) {
@@ -78,8 +77,8 @@ bool Speculator::is_asked(size_t drafter, DrafterSet drafters) const {
 void Speculator::require_features(int n) const {
     for (const Entry &entry : drafters_)
         if (const int read = entry.drafter->n_features(); read > 0 && read != n)
-            throw ShapeError("speculation", cat("drafter ", entry.stats.name, " must read the model's ", n,
-                                                " features of a row but reads ", read));
+            throw ShapeError("speculation", cat("drafter ", entry.stats.name, " reads ", read,
+                                                " features of a row: the model has ", n));
 }
 
 bool Speculator::reads_features(DrafterSet drafters) const {
@@ -101,7 +100,7 @@ double Speculator::rate(const Wish &wish, size_t drafter, int kind) {
     return std::min(state(wish.sequence).rates[drafter].given(of_kind, weight_of_kind), highest_rate);
 }
 
-// Whether this step goes without drafts, to know what such a step costs now.
+// True if this step goes without drafts, to learn the cost of such a step.
 bool Speculator::measures_without() {
     const bool measures = n_since_without_ >= most_since_without && config_.draft_min == 0;
     n_since_without_ = measures ? 0 : n_since_without_ + 1;
@@ -127,7 +126,7 @@ void Speculator::propose(std::vector<Wish> &wishes, int n_tokens, int n_rows) {
     if (std::ranges::all_of(wishes, [](const Wish &wish) { return wish.proposal.empty(); })) n_since_without_ = 0;
 }
 
-// What is known to be forbidden is not computed; the next drafter may know better.
+// Tokens known to be forbidden are not computed; the next drafter may know better.
 bool Speculator::cut_forbidden(Wish &wish) {
     for (size_t i = 0; i < wish.proposal.size(); ++i) {
         const int32_t token = wish.proposal[i];
@@ -159,8 +158,8 @@ void Speculator::ask_certain(size_t drafter, std::vector<Wish> &wishes) {
     }
 }
 
-// Seconds that a sequence's drafts are likely to save until its answer ends.  How long that is, is known of other answers, and
-// of what it has already.
+// Seconds that a sequence's drafts are likely to save until its answer ends.  How long that is, is known of other
+// answers, and of what it has already.
 double Speculator::worth_s(const Wish &wish, double advantage, int n_tokens, int n_rows) const {
     const auto n_answer = static_cast<double>(wish.tokens.size()) - static_cast<double>(wish.n_prompt);
     const auto n_possible = static_cast<double>(wish.max_tokens) - static_cast<double>(wish.tokens.size());
@@ -223,7 +222,8 @@ void Speculator::ask(size_t drafter, std::vector<Wish *> &wishes, int n_tokens, 
     }
 }
 
-// What a row more costs is known of steps that have it: now and then one is computed although it seemed too dear.
+// The cost of a row more is known only from steps that have it: now and then one is computed although it seemed too
+// dear.
 void Speculator::try_one_more(std::span<DraftOffer> offers) {
     const auto offer = std::ranges::find_if(offers, [](const DraftOffer &o) { return o.taken < o.n_tokens; });
     n_refused_ = offer == offers.end() ? 0 : n_refused_ + 1;

@@ -24,13 +24,13 @@ struct DrafterStats {
     std::string name;
     int64_t n_drafts = 0, n_drafted = 0, n_accepted = 0; // tokens, but for n_drafts
     std::vector<int64_t> drafted_at, accepted_at;        // by position in the draft
-    double seconds = 0;                                  // of proposing
-    std::string failure; // why it is not asked any more; empty: it is
+    double seconds = 0;                                  // spent on proposing
+    std::string failure; // why it is no longer asked; empty: it still is
 };
 
 class Speculator {
   public:
-    // RequestError where a depth does not hold, or two drafters have one name.
+    // RequestError for an invalid depth, or two drafters of one name.
     Speculator(std::vector<std::shared_ptr<Drafter>> drafters, SpeculationConfig config);
 
     bool empty() const { return drafters_.empty(); }
@@ -46,17 +46,17 @@ class Speculator {
         int room = 0;                          // for tokens of all drafters together
         std::vector<int32_t> certain = {};     // the beginning of the proposal, until it is complete
         std::vector<int32_t> text = {};        // with those
-        std::shared_ptr<const TokenMask> mask; // of the token behind `forced`; none: not known
+        std::shared_ptr<const TokenMask> mask; // for the token behind `forced`; none: not known
     };
     // Fills the proposals of sequences that are in a step of n_rows rows and n_tokens drawn tokens.
     void propose(std::vector<Wish> &wishes, int n_tokens, int n_rows);
-    // What is proposed for the beginning of an answer, beside the end of its prompt: forced tokens alone, at most so many.
+    // Proposes tokens for the beginning of an answer, beside the end of its prompt: forced ones alone, up to `most`.
     // They save a step and cost nothing, as they are computed in any case.
     std::span<const int32_t> begin(SequenceId sequence, std::span<const int32_t> forced, int64_t most);
-    // Whether a drafter of these reads features; and those of a step's rows for it, from position `first` on.
+    // True if one of these drafters reads features; and those of a step's rows for it, from position `first` on.
     bool reads_features(DrafterSet drafters) const;
     void see(SequenceId sequence, DrafterSet drafters, int64_t first, std::span<const float> features);
-    // Of the last proposal for a sequence so many tokens are in the step.
+    // Tells how many tokens of the last proposal for a sequence are in the step.
     void planned(SequenceId sequence, int n_drafted);
     void judge(SequenceId sequence, bool is_right); // the next of them
     double step_seconds(int n_rows) const { return cost_.seconds(n_rows); } // 0: not known
@@ -68,13 +68,13 @@ class Speculator {
     struct Entry {
         std::shared_ptr<Drafter> drafter;
         std::array<DraftRate, n_draft_kinds> rates;
-        double token_s = 0; // of proposing one more token for everybody
+        double token_s = 0; // for proposing one more token for every sequence
         DrafterStats stats;
     };
-    struct State { // of a sequence
-        std::vector<DraftRate> rates; // of each drafter
-        size_t drafter = 0;           // of its last proposal
-        size_t certain_drafter = 0;   // of its first n_certain tokens
+    struct State { // one per sequence
+        std::vector<DraftRate> rates; // by drafter
+        size_t drafter = 0;           // the author of its last proposal
+        size_t certain_drafter = 0;   // the author of the proposal's first n_certain tokens
         int n_certain = 0;
         int kind = 0, position = 0;
     };
@@ -87,13 +87,13 @@ class Speculator {
     void cut(std::vector<Wish> &wishes, int n_tokens, int n_rows);
     bool measures_without();
     void try_one_more(std::span<DraftOffer> offers);
-    static bool cut_forbidden(Wish &wish); // whether nothing is left
+    static bool cut_forbidden(Wish &wish); // true if nothing is left
 
     SpeculationConfig config_;
     std::vector<Entry> drafters_;
     std::unordered_map<SequenceId, State> sequences_;
     StepCost cost_;
-    double answer_tokens_ = 128; // of an answer, a mean of the last ones
+    double answer_tokens_ = 128; // mean length of the last answers
     int n_since_without_ = 0; // steps since one without drafts
     int n_refused_ = 0;       // steps in a row that had less than what was proposed
 };

@@ -91,7 +91,7 @@ SuffixAutomaton::Match SuffixAutomaton::match(const Cursor &cursor) const {
 
 void SuffixAutomaton::append(int32_t token) {
     if (text_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max() / 4))
-        throw CapacityError("suffix_automaton", cat("a text must have room but has ", text_.size(), " tokens"));
+        throw CapacityError("suffix_automaton", cat("the text is full: ", text_.size(), " tokens"));
     text_.push_back(token);
     const auto next = static_cast<int32_t>(text_.size());
     const int32_t whole = add_state({next, 0, next});

@@ -7,13 +7,13 @@
 
 namespace quire {
 
-// The suffix automaton of Blumer, Blumer, Haussler, Ehrenfeucht, Chen and Seiferas, "The smallest automaton recognizing the
-// subwords of a text" (1985), built as the text grows: constant time per token on average, at most two states and three
-// edges each.
+// The suffix automaton of Blumer, Blumer, Haussler, Ehrenfeucht, Chen and Seiferas, "The smallest automaton
+// recognizing the subwords of a text" (1985), built as the text grows: constant time per token on average, at most
+// two states and three edges each.
 class SuffixAutomaton {
   public:
-    // The longest end of the text that also ends somewhere before: its length (0: none), and the position of the token that
-    // followed there.  Of several such places one of the latest.
+    // The longest end of the text that also ends somewhere before: its length (0: none), and the position of the
+    // token that followed there.  Of several such places one of the latest.
     struct Match {
         int32_t length = 0;
         int32_t next = 0;
@@ -36,7 +36,7 @@ class SuffixAutomaton {
   private:
     static constexpr int32_t none = -1;
     struct State {
-        int32_t length, link; // of the longest string; to the state of the longest end that has other places
+        int32_t length, link; // length of the longest string; link to the longest end with other places
         int32_t next;         // position after a place where it ends
         int32_t first_edge = none;
     };

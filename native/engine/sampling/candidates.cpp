@@ -13,7 +13,8 @@ namespace {
 [[noreturn]] void refuse_row(std::span<const float> logits) {
     for (size_t i = 0; i < logits.size(); ++i)
         if (!(logits[i] <= largest_logit))
-            throw RequestError("sampling", cat("logits must be finite or -inf but token ", i, " has ", logits[i]));
+            throw RequestError("sampling",
+                               cat("token ", i, " has the logit ", logits[i], ": expected a finite number or -inf"));
     throw InternalError("sampling", "a row was refused without a reason");
 }
 
@@ -100,7 +101,7 @@ void Candidates::set(int32_t id, float logit) {
 }
 
 void Candidates::require_some() const {
-    if (max_ == -INFINITY) throw RequestError("sampling", "a token must be left to draw but all are excluded");
+    if (max_ == -INFINITY) throw RequestError("sampling", "no token is left to draw: all are excluded");
 }
 
 void Candidates::restrict_to(const TokenMask &mask) {
@@ -178,7 +179,7 @@ void Candidates::keep_within(double distance) {
 std::span<const Candidate> Candidates::likeliest(size_t k) {
     if (is_sorted()) return std::span<const Candidate>(items_).first(std::min(k, items_.size()));
     if (dense_ && k == 1) {
-        // Of equal ones the first, which lies in the first lanes with a number above the next smaller one.
+        // The first of equal ones, which lies in the first lanes with a number above the next smaller one.
         const size_t lanes = find_above(row_, maxima_, 0, std::nextafter(max_, -INFINITY));
         const auto found = std::find(row_.begin() + static_cast<ptrdiff_t>(lanes), row_.end(), max_);
         next_items_.assign(1, {max_, static_cast<int32_t>(found - row_.begin())});

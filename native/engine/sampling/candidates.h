@@ -42,8 +42,8 @@ void select_top(std::span<const float> logits, std::span<const float> maxima, si
 
 // Two forms: *dense*, the row of the whole vocabulary (lent; single logits are changed where they lie, and put back by
 // give_back(); a stage that changes all of them makes a copy), in which -inf means excluded; and *sparse*, a list, as
-// soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling 150k logits costs nothing and loses
-// no digits.
+// soon as a stage has narrowed it.  Temperature is kept as a factor, so that scaling 150k logits costs nothing and
+// loses no digits.
 // Invariants: after start(), prepare() and every stage at least one token is left; the factor is positive; a sparse
 // list holds no -inf; max() times the factor is finite.
 class Candidates {
@@ -62,7 +62,7 @@ class Candidates {
 
     void keep_within(double distance);              // logits (scaled) of at least max - distance
     void keep_top(size_t k);                        // sorted afterwards
-    void keep_first(size_t n);                      // of a sparse list
+    void keep_first(size_t n);                      // for a sparse list
     template <class Keep> void filter(Keep &&keep); // keep(candidate, weight); becomes sparse, keeps the order
     void sort();                                    // becomes sparse, likeliest first
 
@@ -83,7 +83,7 @@ class Candidates {
     double weight_of_likely(double distance); // the part of total() within this distance of the likeliest
     double entropy();                         // in nats
     size_t count() const;                     // without excluded ones
-    double standard_deviation() const;        // of the unscaled logits
+    double standard_deviation() const;        // over the unscaled logits
     // The k likeliest, likeliest first, without narrowing; valid until the next call.
     std::span<const Candidate> likeliest(size_t k);
     // All with rank(candidate), in the order of at(); valid until the next call.
@@ -92,7 +92,7 @@ class Candidates {
     size_t draw(double u);
 
   private:
-    struct Change { // of the row: what was there before
+    struct Change { // a changed logit of the row, as it was before
         int32_t id;
         float logit, maximum;
     };

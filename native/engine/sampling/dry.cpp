@@ -16,7 +16,7 @@ void DryPenalty::reset() {
     last_ = -1;
 }
 
-// Whether a breaker ends within the new bytes, which `tail_` has already been extended by.
+// True if a breaker ends within the new bytes, by which `tail_` has already been extended.
 bool DryPenalty::breaks(const std::string &bytes) {
     for (const std::string &breaker : params_.dry_sequence_breakers) {
         if (tail_.size() < breaker.size()) continue;

@@ -11,14 +11,14 @@ namespace quire {
 
 double log_sum_exp(std::span<const float> logits) {
     const float max = checked_max(logits);
-    if (max == -INFINITY) throw RequestError("log_probs", "a logit must be above -inf but none is");
+    if (max == -INFINITY) throw RequestError("log_probs", "all logits are -inf");
     return max + std::log(sum_of_exponentials(logits, max));
 }
 
 SampledToken log_probs_of(std::span<const float> logits, int32_t id, int32_t n_top) {
     if (id < 0 || static_cast<size_t>(id) >= logits.size())
-        throw RequestError("log_probs", cat("id must lie below ", logits.size(), " but is ", id));
-    if (n_top < 0) throw RequestError("log_probs", cat("n_top must not be negative but is ", n_top));
+        throw RequestError("log_probs", cat("id is ", id, ": expected less than ", logits.size()));
+    if (n_top < 0) throw RequestError("log_probs", cat("n_top is ", n_top, ": expected 0 or more"));
     const double normalizer = log_sum_exp(logits);
     const auto logprob = [&](float logit) { return static_cast<float>(logit - normalizer); };
     SampledToken token{id, logprob(logits[static_cast<size_t>(id)]), {}};

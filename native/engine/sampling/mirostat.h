@@ -28,7 +28,7 @@ class MirostatControl {
     double tau_, eta_;
     int32_t n_vocab_;
     double mu_;
-    double log_total_ = 0.0; // of the distribution before truncation
+    double log_total_ = 0.0; // for the distribution before truncation
 };
 
 } // namespace quire

@@ -25,7 +25,7 @@ inline PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
 // The two numbers in [0, 1) that drawing one token may use.
 struct TokenRandom {
     double draw; // which token
-    double xtc;  // whether top choices are excluded
+    double xtc;  // decides if top choices are excluded
 };
 
 inline TokenRandom token_random(uint64_t seed, uint32_t choice, uint64_t position) {

@@ -29,7 +29,7 @@ std::vector<int32_t> ascending(std::vector<int32_t> ids) {
 
 constexpr int32_t most_likeliest = 1024; // beyond, a row may as well be there as a whole
 
-// Of what the chain left.
+// Log-probabilities over the tokens that the chain left.
 SampledToken processed_log_probs(Candidates &candidates, const Candidate &drawn, int32_t n_top) {
     const double log_total = std::log(candidates.total());
     const auto logprob = [&](float logit) { return static_cast<float>(candidates.relative(logit) - log_total); };
@@ -86,9 +86,9 @@ struct Sampler::State {
 
 void Sampler::State::check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const {
     if (logits.size() != static_cast<size_t>(vocab->n_vocab))
-        throw ShapeError("sampler", cat("logits must have ", vocab->n_vocab, " entries but have ", logits.size()));
+        throw ShapeError("sampler", cat("logits have ", logits.size(), " entries: expected ", vocab->n_vocab));
     if (n_prompt < 0 || n_prompt > static_cast<int64_t>(tokens.size()))
-        throw RequestError("sampler", cat("n_prompt must be from 0 to ", tokens.size(), " but is ", n_prompt));
+        throw RequestError("sampler", cat("n_prompt is ", n_prompt, ": expected 0 to ", tokens.size()));
 }
 
 void Sampler::State::apply_token_rules(int64_t n_generated, const TokenMask *mask) {
@@ -136,7 +136,7 @@ Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<c
     vocab->validate();
     params->validate(*vocab);
     if (choice < 0 || choice >= params->n)
-        throw RequestError("sampler", cat("choice must be from 0 to ", params->n - 1, " but is ", choice));
+        throw RequestError("sampler", cat("choice is ", choice, ": expected 0 to ", params->n - 1));
     state_ = std::make_unique<State>(std::move(params), std::move(vocab), choice);
 }
 
@@ -160,8 +160,8 @@ SampledToken Sampler::sample(const LogitRow &row, std::span<const int32_t> token
     return {drawn.id, 0.0f, {}};
 }
 
-// Before tokens are cut to the k likeliest some may be excluded, of which k and as many are enough; whatever else looks at
-// the row, or changes its order, needs all of it.
+// Before tokens are cut to the k likeliest some may be excluded, of which k and as many are enough; whatever else
+// looks at the row, or changes its order, needs all of it.
 int32_t Sampler::n_likeliest(int64_t n_generated) const {
     const State &s = *state_;
     const SamplingParams &params = *s.params;

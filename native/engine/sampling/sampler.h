@@ -28,17 +28,17 @@ class Sampler {
     Sampler &operator=(Sampler &&) noexcept;
 
     // row: of [n_vocab] logits, -inf for a token that must not be drawn; as it was when this returns
-    // or throws.  tokens: prompt and generated, of which the first n_prompt are the prompt; they extend those of the last
-    // call.  mask: the tokens that may be drawn, null for all.
+    // or throws.  tokens: prompt and generated, of which the first n_prompt are the prompt; they extend those of the
+    // last call.  mask: the tokens that may be drawn, null for all.
     // RequestError where logits have NaN or +inf, or where no token is left to draw.
     SampledToken sample(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt,
                         const TokenMask *mask = nullptr);
 
-    // So many of a row's likeliest are enough for the next token, of which the sequence has n_generated; 0: all may matter.
-    // Others may be -inf then.
+    // So many of a row's likeliest are enough for the next token, of which the sequence has n_generated; 0: all may
+    // matter. Others may be -inf then.
     int32_t n_likeliest(int64_t n_generated) const;
 
-    // What sample() would draw from: the tokens that survive the chain, with their probabilities.
+    // The tokens that survive the chain, with their probabilities: sample() draws from these.
     std::vector<std::pair<int32_t, float>> distribution(std::span<const float> logits, std::span<const int32_t> tokens,
                                                         int64_t n_prompt, const TokenMask *mask = nullptr);
 

@@ -129,7 +129,7 @@ template <typename Visit> void visit_sampling_fields(const Visit &visit) {
     visit("samplers", &SamplingFields::samplers, NoLimits{});
 }
 
-// Whether the stage changes anything with these parameters.
+// True if the stage changes anything with these parameters.
 inline bool is_active(SamplingStage stage, const SamplingFields &p) {
     static const SamplingFields usual;
     switch (stage) {

@@ -1,4 +1,4 @@
-// What a request asks of sampling.  python/quire/params/sampling.py declares the parameters; sampling_fields.h is
+// Parameters of a request.  python/quire/params/sampling.py declares them; sampling_fields.h is
 // written from it, so that both have the same names, defaults and limits.
 #pragma once
 

@@ -20,12 +20,12 @@ class TokenMask {
     // ShapeError for another number of words.  Bits beyond the vocabulary are cleared.
     TokenMask(std::vector<uint32_t> words, int32_t n_vocab) : words_(std::move(words)) {
         if (words_.size() != words_for(n_vocab))
-            throw ShapeError("token_mask", cat("a mask must have ", words_for(n_vocab), " words for ", n_vocab,
-                                               " tokens but has ", words_.size()));
+            throw ShapeError("token_mask", cat("a mask has ", words_.size(), " words: expected ", words_for(n_vocab),
+                                               " for ", n_vocab, " tokens"));
         if (n_vocab % 32 != 0) words_.back() &= (uint32_t{1} << (n_vocab % 32)) - 1;
     }
 
-    // Of one token alone.
+    // A mask that allows one token alone.
     static TokenMask only(int32_t id, int32_t n_vocab) {
         std::vector<uint32_t> words(words_for(n_vocab));
         words[static_cast<size_t>(id) / 32] = uint32_t{1} << (id % 32);

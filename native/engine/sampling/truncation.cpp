@@ -29,7 +29,7 @@ Ranked last_kept(std::vector<Ranked> &items, double goal) {
     return items[begin];
 }
 
-// Whether fewer than n of the likeliest weigh `goal` already, or are all there are.
+// True if fewer than n of the likeliest weigh `goal` already, or are all there are.
 bool holds_within_fewer(Candidates &candidates, double goal, size_t n) {
     if (n < 2) return false;
     const std::span<const Candidate> likeliest = candidates.likeliest(n - 1);

@@ -1,4 +1,4 @@
-// What sampling and text output need to know of a vocabulary.
+// The vocabulary, as far as sampling and text output need it.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ struct VocabInfo {
     bool contains(int64_t id) const { return id >= 0 && id < n_vocab; }
 
     void validate() const {
-        if (n_vocab < 1) throw RequestError("vocab", cat("n_vocab must be positive but is ", n_vocab));
+        if (n_vocab < 1) throw RequestError("vocab", cat("n_vocab is ", n_vocab, ": expected a positive number"));
         if (token_bytes.size() != static_cast<size_t>(n_vocab))
-            throw RequestError("vocab",
-                               cat("token_bytes must have ", n_vocab, " entries but has ", token_bytes.size()));
+            throw RequestError("vocab", cat("token_bytes has ", token_bytes.size(), " entries: expected ", n_vocab));
         for (int32_t id : eog_ids)
-            if (!contains(id)) throw RequestError("vocab", cat("eog_ids must lie below ", n_vocab, " but has ", id));
+            if (!contains(id))
+                throw RequestError("vocab", cat("eog_ids has token ", id, ": expected ids less than ", n_vocab));
     }
 };
 

@@ -8,7 +8,7 @@ namespace quire {
 
 // Replaces the contents of `batch`; keeps its memory.
 void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
-// The same of the source texts that are encoded before; false: there are none.
+// Fills the arrays of the source texts that are encoded before; false: there are none.
 bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 
 // The features of a model that reads media, [n_rows, 1 + width]: 1 and zeros for a token, 0 and the row for media.

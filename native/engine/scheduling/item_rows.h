@@ -1,4 +1,4 @@
-// What a step gives one of its sequences.
+// The results of a step for one of its sequences.
 #pragma once
 
 #include <cstddef>

@@ -10,18 +10,19 @@ namespace quire {
 namespace {
 
 void require_positive(int64_t value, const char *what) {
-    if (value < 1) throw RequestError("scheduler", cat(what, " must be positive but is ", value));
+    if (value < 1) throw RequestError("scheduler", cat(what, " is ", value, ": expected a positive number"));
 }
 
 std::string too_long(const CachePool &pool, const CacheNeed &need, int64_t max_tokens) {
-    const char *advice = " tokens; ask for fewer or give the cache more ";
     if (pool.n_groups() == 1 && !pool.has_states()) {
         const auto n_in_budget = static_cast<int64_t>(pool.ledger().size_bytes() / pool.group(0)->block_bytes());
-        return cat("a sequence must fit into the cache of ", std::min<int64_t>(pool.group(0)->n_usable(), n_in_budget),
-                   " blocks of ", pool.block_tokens(), " tokens but may reach ", max_tokens, advice, "blocks");
+        return cat("a sequence of up to ", max_tokens, " tokens does not fit into the cache of ",
+                   std::min<int64_t>(pool.group(0)->n_usable(), n_in_budget), " blocks of ", pool.block_tokens(),
+                   " tokens: ask for fewer or give the cache more blocks");
     }
-    return cat("a sequence must fit into the cache of ", pool.ledger().size_bytes(), " bytes but may need ",
-               pool.bytes(need), " to reach ", max_tokens, advice, "memory");
+    return cat("a sequence of up to ", max_tokens, " tokens needs ", pool.bytes(need),
+               " bytes and does not fit into the cache of ", pool.ledger().size_bytes(),
+               ": ask for fewer or give the cache more memory");
 }
 
 } // namespace
@@ -36,8 +37,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<CachePool> pool)
     require_positive(config_.turn_tokens, "turn_tokens");
     require_positive(config_.snapshot_tokens, "snapshot_tokens");
     if (config_.kept_back_blocks.value_or(0) < 0)
-        throw RequestError("scheduler",
-                           cat("kept_back_blocks must not be negative but is ", *config_.kept_back_blocks));
+        throw RequestError("scheduler", cat("kept_back_blocks is ", *config_.kept_back_blocks, ": expected 0 or more"));
     const DynamicWeights &w = config_.weights;
     if (!(w.turn_priority > 0) || !std::isfinite(w.priority_s + w.token_s + w.turn_priority))
         throw RequestError("scheduler", cat("weights are out of range: priority_s ", w.priority_s, ", token_s ",
@@ -45,14 +45,13 @@ Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<CachePool> pool)
                                             "; expected finite numbers, turn_priority above 0"));
     const int rows = std::min(config_.max_step_tokens, config_.max_step_logit_rows);
     if (config_.max_running > rows)
-        throw RequestError("scheduler", cat("max_running must not exceed a step's tokens and logit rows (", rows,
-                                            ") but is ", config_.max_running));
+        throw RequestError("scheduler", cat("max_running is ", config_.max_running, ": expected at most ", rows,
+                                            ", the tokens and logit rows of a step"));
 }
 
 Sequence &Scheduler::find(SequenceId id) {
     const auto found = sequences_.find(id);
-    if (found == sequences_.end())
-        throw RequestError("scheduler", cat("a sequence must be known but ", static_cast<uint64_t>(id), " is not"));
+    if (found == sequences_.end()) throw RequestError("scheduler", cat("unknown sequence ", static_cast<uint64_t>(id)));
     return *found->second;
 }
 
@@ -63,35 +62,36 @@ void Scheduler::require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows
     if (!pool_->can_hold(need)) throw CapacityError("scheduler", too_long(*pool_, need, max_tokens));
     if (undivided()) require_whole_prompt(n_prompt, max_tokens, rows);
     if (config_.max_step_kv_tokens && std::max(n_computed, n_source) > *config_.max_step_kv_tokens)
-        throw CapacityError("scheduler",
-                            cat("a sequence must fit into a step of ", *config_.max_step_kv_tokens,
-                                " cached tokens but may reach ", std::max(max_tokens, n_source), " tokens"));
+        throw CapacityError("scheduler", cat("a sequence may reach ", std::max(max_tokens, n_source),
+                                             " tokens: a step sees at most ", *config_.max_step_kv_tokens));
 }
 
 void Scheduler::require_source(int64_t n_source) const {
     if (pool_->has_source() != (n_source > 0))
-        throw RequestError("scheduler", cat("a sequence must have a source text where the model encodes one, but has ",
-                                            n_source, " tokens of it"));
+        throw RequestError("scheduler",
+                           cat("a sequence has ", n_source,
+                               " tokens of source text: expected some exactly if the model encodes a source"));
     if (n_source >= config_.max_step_tokens) // with a first token of the answer
-        throw CapacityError("scheduler", cat("a source text, which is encoded as a whole, must have less than the ",
-                                             config_.max_step_tokens, " tokens of a step but has ", n_source));
+        throw CapacityError("scheduler", cat("the source text has ", n_source, " tokens: expected less than the ",
+                                             config_.max_step_tokens, " of a step, as it is encoded as a whole"));
 }
 
 void Scheduler::require_whole_prompt(int64_t n_prompt, int64_t max_tokens, LogitRows rows) const {
     if (max_tokens > n_prompt)
-        throw UnsupportedError("scheduler", cat("a model whose tokens attend to later ones must generate nothing but ",
-                                                max_tokens - n_prompt, " tokens are asked for"));
+        throw UnsupportedError("scheduler", cat("cannot generate ", max_tokens - n_prompt,
+                                                " tokens with a model whose tokens attend to later ones"));
     const int64_t limit = rows == LogitRows::every ? std::min(config_.max_step_tokens, config_.max_step_logit_rows)
                                                    : config_.max_step_tokens;
     if (n_prompt > limit)
-        throw CapacityError("scheduler", cat("a prompt that is computed as a whole must have at most the ", limit,
-                                             " tokens of a step but has ", n_prompt));
+        throw CapacityError("scheduler", cat("the prompt has ", n_prompt, " tokens: expected at most the ", limit,
+                                             " of a step, as it is computed as a whole"));
 }
 
 std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, double now_s) {
     require_positive(n_choices, "n_choices");
-    if (!std::isfinite(now_s)) throw RequestError("scheduler", cat("the clock must be finite but shows ", now_s));
-    if (spec.tokens.empty()) throw RequestError("scheduler", "a prompt must have at least one token but has none");
+    if (!std::isfinite(now_s))
+        throw RequestError("scheduler", cat("the clock shows ", now_s, ": expected a finite number"));
+    if (spec.tokens.empty()) throw RequestError("scheduler", "empty prompt");
     const auto n_prompt = static_cast<int64_t>(spec.tokens.size());
     spec.max_tokens = std::max(spec.max_tokens, n_prompt);
     require_fit(n_prompt, spec.max_tokens, spec.logit_rows, static_cast<int64_t>(spec.source.size()));
@@ -117,8 +117,7 @@ std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, doub
 
 void Scheduler::require_current(const Plan &plan) const {
     if (plan.number != n_plans_)
-        throw InternalError(
-            "scheduler", cat("a plan must be used before anything else happens but plan ", plan.number, " is stale"));
+        throw InternalError("scheduler", cat("plan ", plan.number, " is stale: the scheduler has changed since"));
 }
 
 void Scheduler::commit(const Plan &plan) {
@@ -190,11 +189,11 @@ void Scheduler::start_followers(Sequence &leader) {
 void Scheduler::append(SequenceId id, int32_t token) {
     Sequence &s = find(id);
     if (s.has_work() || s.queue == SequenceQueue::following)
-        throw InternalError("scheduler", cat("a token must follow its row of logits but sequence ",
-                                             static_cast<uint64_t>(id), " has not had it"));
+        throw InternalError("scheduler",
+                            cat("sequence ", static_cast<uint64_t>(id), " gets a token before its row of logits"));
     if (s.n_tokens() >= s.max_tokens)
-        throw InternalError("scheduler", cat("a sequence must end at ", s.max_tokens, " tokens but ",
-                                             static_cast<uint64_t>(id), " goes on"));
+        throw InternalError("scheduler", cat("sequence ", static_cast<uint64_t>(id), " exceeds its limit of ",
+                                             s.max_tokens, " tokens"));
     const bool is_drafted = s.n_unverified > 0;
     s.tokens.push_back(token);
     if (is_drafted) take_verdict(s, token);

@@ -2,26 +2,27 @@
 //
 // Invariants (check() verifies them):
 // - a sequence is in exactly one queue, and only running sequences hold blocks and states;
-// - a running sequence's tables cover its computed tokens, and give back only what a draft took; the pool's references are
-//   theirs;
+// - a running sequence's tables cover its computed tokens, and give back only the blocks of a draft; the pool's
+//   references are theirs;
 // - a refused submission or admission changes nothing;
 // - the first running sequence of the policy's order advances in every step in which it has work;
 // - a sequence is preempted for want of blocks at most max_preemptions times;
 // - under the dynamic policy a key that waits is served within a bound: scheduler_yield.cpp.
 //
-// The two before the last hold because of guarding: a sequence that was preempted max_preemptions times comes first from then on,
-// is admitted only when everything that it and the other guarded ones may ever need fits into the pool together, and is
-// never a victim again.
+// The two before the last hold because of guarding: a sequence that was preempted max_preemptions times comes first
+// from then on, is admitted only when everything that it and the other guarded ones may ever need fits into the pool
+// together, and is never a victim again.
 //
 // Where layers keep a recurrent state, a prompt is cut so that an item ends wherever a snapshot is to be kept
-// (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each time
-// decoding fills a block, in place of the one before.
+// (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each
+// time decoding fills a block, in place of the one before.
 //
-// The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the rows
-// of that step; so it counts among the step's tokens.
+// The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the
+// rows of that step; so it counts among the step's tokens.
 //
-// Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever they take
-// nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken back.
+// Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever
+// they take nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken
+// back.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,7 @@ struct SchedulerConfig {
     std::optional<int64_t> max_step_kv_tokens; // sum of the cached tokens that a step attends to
     int max_running = 64; // sequences
     std::optional<int> kept_back_blocks; // free blocks that admission leaves; none: one per running sequence
-    int max_preemptions = 4; // of one sequence
+    int max_preemptions = 4; // per sequence
     int turn_tokens = 32; // a sequence computes so many new ones before it gives its place to another key
     int snapshot_tokens = 1024; // so far apart are the snapshots of recurrent state in a long text
     // Rows attend to each other both ways: a prompt is one item, and nothing is generated.
@@ -57,7 +58,7 @@ struct PlanItem {
     Sequence *sequence; // valid until the plan is committed
     int64_t first; // position of the first token
     int32_t n_tokens;
-    int32_t n_logit_rows; // of the last tokens of the item
+    int32_t n_logit_rows; // for the last tokens of the item
     int32_t n_drafted = 0; // the last tokens, which the sequence may turn out not to have
     int32_t n_encoded = 0; // tokens of its source, all of which are encoded before
 };
@@ -75,16 +76,16 @@ struct Plan {
 struct SchedulerStats {
     int64_t n_waiting = 0, n_running = 0, n_following = 0;
     int64_t n_preemptions = 0; // since the beginning, in favour of another key or not
-    int64_t n_yields = 0; // of those, in favour of another key
+    int64_t n_yields = 0; // preemptions in favour of another key
     int64_t n_paused = 0; // waiting because nobody reads their answers
     int64_t n_prefix_hit_tokens = 0; // tokens of new sequences that were in the cache
     int64_t n_recovered_tokens = 0; // tokens of preempted sequences that still were in the cache
     int64_t n_computed_tokens = 0;
-    int64_t n_recomputed_tokens = 0; // of those, computed before a preemption
+    int64_t n_recomputed_tokens = 0; // computed before a preemption already
     // Tokens of admitted sequences that layers with full attention still had in the cache, but others had not.
     int64_t n_lost_hit_tokens = 0;
     int64_t n_drafted_tokens = 0; // computed; those that were right count as computed tokens as well
-    int64_t n_accepted_tokens = 0; // of those, right
+    int64_t n_accepted_tokens = 0; // drafted tokens that were right
 };
 
 class Scheduler {
@@ -103,7 +104,7 @@ class Scheduler {
     // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The edits of a
     // plan must be made even when it has no items or is not committed.
     Plan plan(double now_s);
-    // The same with at most so many tokens; not fewer than max_running, and no more than max_step_tokens count.
+    // Plans at most so many tokens; not fewer than max_running, and no more than max_step_tokens count.
     Plan plan_within(double now_s, int step_tokens);
     // The step ran: its tokens are computed, full blocks can be found, choices whose prompt is ready are running.
     // Every sequence that now lacks work waits for append() or remove().
@@ -117,11 +118,12 @@ class Scheduler {
     // Tokens that may follow, at most draft_limit() of them, for the next plan alone: it takes as many as there is room
     // for.
     void draft(SequenceId id, std::span<const int32_t> tokens);
-    // The sequence's text is this from now on, and the row of logits after its last token is wanted.  What it has in common
-    // with the text before stays computed, but no more than n_kept tokens.  RequestError for more than its max_tokens, or
-    // none; not with recurrent states.
+    // The sequence's text is this from now on, and the row of logits after its last token is wanted.  What it has in
+    // common with the text before stays computed, but no more than n_kept tokens.  RequestError for more than its
+    // max_tokens, or none; not with recurrent states.
     void rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept = std::numeric_limits<int64_t>::max());
-    // Nobody reads the sequence's answer: it gives back its place and its blocks, and waits until resume().  Plans are stale.
+    // Nobody reads the sequence's answer: it gives back its place and its blocks, and waits until resume().  Plans
+    // are stale.
     void pause(SequenceId id);
     void resume(SequenceId id);
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
@@ -139,7 +141,7 @@ class Scheduler {
     void check() const; // InternalError names the invariant that broke
 
   private:
-    // What is left of a step's budgets; `held_*` is kept for decoding sequences whose turn is still to come, so that a
+    // The rest of a step's budgets; `held_*` is kept for decoding sequences whose turn is still to come, so that a
     // long prompt cannot stall them.
     struct Budget {
         int64_t tokens, logit_rows, kv_tokens;

@@ -7,9 +7,8 @@
 namespace quire {
 namespace {
 
-void require(bool holds, const char *invariant, const Sequence &s) {
-    if (!holds)
-        throw InternalError("scheduler", cat(invariant, " but that is not so for ", static_cast<uint64_t>(s.id)));
+void require(bool holds, const char *problem, const Sequence &s) {
+    if (!holds) throw InternalError("scheduler", cat("sequence ", static_cast<uint64_t>(s.id), ": ", problem));
 }
 
 // References to each block of a pool, as its users count them.
@@ -20,9 +19,9 @@ class References {
     void check() const {
         for (int32_t id = 1; id < pool_.n_blocks(); ++id)
             if (pool_.n_references(BlockId{id}) != counts_[static_cast<size_t>(id)])
-                throw InternalError("scheduler", cat("references must be the sequences' but block ", id, " has ",
-                                                     pool_.n_references(BlockId{id}), " and the sequences ",
-                                                     counts_[static_cast<size_t>(id)]));
+                throw InternalError("scheduler",
+                                    cat("block ", id, " has ", pool_.n_references(BlockId{id}),
+                                        " references: the sequences hold ", counts_[static_cast<size_t>(id)]));
     }
 
   private:
@@ -41,25 +40,26 @@ void Scheduler::check() const {
 void Scheduler::check_sequence(const Sequence &s) const {
     const auto n_queues = std::ranges::count(waiting_, &s) + std::ranges::count(running_, &s) +
                           (s.leader ? std::ranges::count(s.leader->followers, &s) : 0);
-    require(n_queues == 1, "a sequence must be in exactly one queue", s);
-    require((s.queue == SequenceQueue::following) == (s.leader != nullptr), "a follower must have a leader", s);
+    require(n_queues == 1, "not in exactly one queue", s);
+    require((s.queue == SequenceQueue::following) == (s.leader != nullptr),
+            "a follower without a leader, or the reverse", s);
     const bool is_running = s.queue == SequenceQueue::running;
     require(is_running || (s.cache.empty() && s.n_computed == 0), "only a running sequence may hold blocks", s);
-    require(!is_running || !s.is_paused, "a running sequence must not be paused", s);
-    require(s.cache.state().has_value() == (is_running && pool_->has_states()), "a running sequence must have a state",
-            s);
+    require(!is_running || !s.is_paused, "running although paused", s);
+    require(s.cache.state().has_value() == (is_running && pool_->has_states()),
+            "running without a state, or the reverse", s);
     require(is_running || !s.is_encoded, "only a running sequence may have its source encoded", s);
     for (size_t i = 0; i < pool_->n_groups(); ++i) {
         const int64_t n_covered = int64_t{s.cache.tables()[i].n_blocks()} * pool_->block_tokens();
         const int64_t n_needed = !pool_->lifetime(i).of_source ? s.n_computed : is_running ? s.n_source() : 0;
-        require(n_needed <= n_covered, "a table must cover its tokens", s);
+        require(n_needed <= n_covered, "a table does not cover its tokens", s);
     }
-    require(s.n_computed == 0 || s.n_unencoded() == 0, "a source must be encoded before its answer is computed", s);
-    require(s.n_computed <= s.n_tokens() && s.n_tokens() <= s.max_tokens, "a sequence must keep its length", s);
+    require(s.n_computed == 0 || s.n_unencoded() == 0, "an answer is computed before its source is encoded", s);
+    require(s.n_computed <= s.n_tokens() && s.n_tokens() <= s.max_tokens, "more tokens than its limit", s);
     require(s.n_unverified <= static_cast<int64_t>(s.drafted.size()) && (s.n_unverified == 0 || !s.has_work()),
-            "a computed draft must wait for tokens", s);
-    require(!s.cache.keeps_state() || !s.drafted.empty(), "a copy of a state must be for a draft", s);
-    require(s.n_preemptions <= config_.max_preemptions, "preemptions must be bounded", s);
+            "a computed draft waits for no tokens", s);
+    require(!s.cache.keeps_state() || !s.drafted.empty(), "a copy of a state without a draft", s);
+    require(s.n_preemptions <= config_.max_preemptions, "more preemptions than allowed", s);
 }
 
 void Scheduler::check_references() const {

@@ -27,12 +27,12 @@ void Scheduler::draft(SequenceId id, std::span<const int32_t> tokens) {
     Sequence &s = find(id);
     const int64_t limit = draft_limit(s);
     if (static_cast<int64_t>(tokens.size()) > limit)
-        throw InternalError("scheduler", cat("a draft must have at most ", limit, " tokens but has ", tokens.size(),
-                                             " for sequence ", static_cast<uint64_t>(id)));
+        throw InternalError("scheduler", cat("a draft for sequence ", static_cast<uint64_t>(id), " has ", tokens.size(),
+                                             " tokens: expected at most ", limit));
     if (limit > 0) s.drafted.assign(tokens.begin(), tokens.end());
 }
 
-// Of its draft, what fits behind n tokens without taking anything from sequences whose turn is still to come.
+// The part of its draft that fits behind n tokens without taking anything from sequences whose turn is still to come.
 int64_t Scheduler::draft_room(const Sequence &s, int64_t n, const Budget &budget) const {
     if (s.drafted.empty() || n < s.n_pending() || draft_limit(s) == 0) return 0;
     const int64_t end = s.n_computed + n;
@@ -70,9 +70,9 @@ void Scheduler::take_verdict(Sequence &s, int32_t token) {
 void Scheduler::rewrite(SequenceId id, std::span<const int32_t> tokens, int64_t n_kept) {
     Sequence &s = find(id);
     if (tokens.empty() || static_cast<int64_t>(tokens.size()) > s.max_tokens)
-        throw RequestError("scheduler", cat("a text must have 1 to ", s.max_tokens, " tokens but has ", tokens.size()));
+        throw RequestError("scheduler", cat("a text has ", tokens.size(), " tokens: expected 1 to ", s.max_tokens));
     if (pool_->has_states() || s.leader != nullptr || !s.followers.empty())
-        throw UnsupportedError("scheduler", "a text that changes must be without recurrent states and other choices");
+        throw UnsupportedError("scheduler", "cannot change a text that has recurrent states or other choices");
     ++n_plans_;
     const int64_t n_common = std::min<int64_t>(std::ranges::mismatch(s.tokens, tokens).in1 - s.tokens.begin(), n_kept);
     s.tokens.assign(tokens.begin(), tokens.end());

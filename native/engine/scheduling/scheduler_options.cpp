@@ -10,7 +10,7 @@ namespace {
 
 int within(std::optional<int> wanted, int limit, const char *what) {
     if (wanted && *wanted > limit)
-        throw CapacityError("decoder", cat(what, " must be at most the executor's ", limit, " but is ", *wanted));
+        throw CapacityError("decoder", cat(what, " is ", *wanted, ": the executor allows at most ", limit));
     return wanted.value_or(limit);
 }
 
@@ -18,7 +18,8 @@ int within(std::optional<int> wanted, int limit, const char *what) {
 
 SchedulerConfig scheduler_config(const SchedulerOptions &options, const Executor &executor) {
     if (options.n_ctx < 2)
-        throw RequestError("decoder", cat("n_ctx must have room for a prompt and an answer but is ", options.n_ctx));
+        throw RequestError("decoder",
+                           cat("n_ctx is ", options.n_ctx, ": expected 2 or more, for a prompt and an answer"));
     SchedulerConfig result;
     result.policy = options.policy;
     result.weights = options.weights;

@@ -1,4 +1,4 @@
-// What the user asks of a scheduler, and what follows from it and the executor.
+// Options of a scheduler, and what follows from them and the executor.
 #pragma once
 
 #include <memory>

@@ -37,7 +37,7 @@ Plan Scheduler::plan_within(double now_s, int step_tokens) {
     Plan plan;
     plan.number = ++n_plans_;
     ranks_.advance_to(now_s);
-    const bool whole_texts = undivided() || pool_->has_source(); // of any length
+    const bool whole_texts = undivided() || pool_->has_source(); // texts of any length
     const int n_tokens =
         whole_texts ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
     Budget budget{n_tokens, config_.max_step_logit_rows,
@@ -103,8 +103,8 @@ bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
     while (!s.cache.has_room_to_write(s.n_computed, s.n_computed + n)) {
         Sequence &victim = *running_.back();
         if (is_guarded(victim))
-            throw InternalError("scheduler", cat("guarded sequences must fit into the pool but ",
-                                                 static_cast<uint64_t>(s.id), " finds no block"));
+            throw InternalError("scheduler",
+                                cat("no block for sequence ", static_cast<uint64_t>(s.id), ": all others are guarded"));
         if (&victim != &s) budget.hold(victim, -1);
         running_.pop_back();
         preempt(victim);
@@ -193,7 +193,7 @@ bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     return true;
 }
 
-// Whether a running sequence is about to compute what would make the match longer: waiting for it is cheaper.
+// True if a running sequence is about to compute what would make the match longer: waiting for it is cheaper.
 bool Scheduler::prefix_in_flight(std::span<const PrefixHash> known, int64_t n_matched, int64_t max_tokens) const {
     if (pool_->keeps_nothing()) return false;
     const int64_t block = pool_->block_tokens();

@@ -15,7 +15,7 @@ constexpr std::pair<SchedulingPolicy, const char *> policy_names[] = {
     {SchedulingPolicy::dynamic, "dynamic"},
 };
 
-constexpr size_t most_remembered_keys = 4096;   // whose turns are remembered
+constexpr size_t most_remembered_keys = 4096; // keys whose turns are remembered
 constexpr double most_turns = 2.0; // that priority is worth between keys
 
 } // namespace
@@ -26,7 +26,7 @@ SchedulingPolicy scheduling_policy(const std::string &wanted) {
         if (wanted == text) return policy;
         names += (names.empty() ? "" : ", ") + std::string(text);
     }
-    throw RequestError("scheduler", cat("policy must be one of ", names, " but is '", wanted, "'"));
+    throw RequestError("scheduler", cat("policy is '", wanted, "': expected one of ", names));
 }
 
 std::string name(SchedulingPolicy policy) { return policy_names[static_cast<size_t>(policy)].second; }
@@ -64,8 +64,8 @@ double PolicyRanks::turn(const Sequence &s) const {
     return last - std::clamp(static_cast<double>(s.priority) / weights_.turn_priority, -most_turns, most_turns);
 }
 
-// Guarded sequences that wait come first of their key only: what they need fits beside all other guarded ones, and a key
-// must not get ahead of others by memory that it lost.
+// Guarded sequences that wait come first of their key only: what they need fits beside all other guarded ones, and a
+// key must not get ahead of others by memory that it lost.
 Rank PolicyRanks::rank(const Sequence &s, int max_preemptions) const {
     const bool is_guarded = s.n_preemptions >= max_preemptions;
     Rank rank{!is_guarded, 0.0, 0.0, !s.was_preempted(), 0.0, s.arrival_s, s.id};

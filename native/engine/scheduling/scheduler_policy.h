@@ -1,4 +1,4 @@
-// Who comes first.
+// The order in which sequences are served.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct DynamicWeights {
 struct Rank {
     int unguarded; // guarded sequences come before all others
     double major;  // class
-    double turn;   // of its key, within a class
+    double turn;   // its key's, within a class
     int fresh;     // those with lost work come before new ones
     double minor;
     double arrival_s;
@@ -46,9 +46,9 @@ struct Rank {
 using RankedSequences = std::vector<std::pair<Rank, Sequence *>>;
 using KeyCounts = std::unordered_map<std::string_view, int64_t>; // keys of sequences that are there
 
-// Fairness under the dynamic policy: a key's first sequence comes before any key's second, that before any third, and so
-// on.  Of keys that have equally many, the one that was served longest ago comes first.  Priority orders the sequences of
-// a key; between keys it is worth two turns at most.
+// Fairness under the dynamic policy: a key's first sequence comes before any key's second, that before any third, and
+// so on.  Of keys that have equally many, the one that was served longest ago comes first.  Priority orders the
+// sequences of a key; between keys it is worth two turns at most.
 class PolicyRanks {
   public:
     PolicyRanks(SchedulingPolicy policy, DynamicWeights weights) : policy_(policy), weights_(weights) {}
@@ -67,7 +67,7 @@ class PolicyRanks {
     DynamicWeights weights_;
     double now_s_ = 0;
     int64_t n_turns_ = 0;
-    std::unordered_map<std::string, int64_t> last_turns_; // of keys that were served of late
+    std::unordered_map<std::string, int64_t> last_turns_; // by key, for keys that were served lately
 };
 
 } // namespace quire

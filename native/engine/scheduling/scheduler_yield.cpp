@@ -4,9 +4,9 @@
 // places than the other one, or where the other one has none at all and has waited for longer (then they take turns).
 // Nobody yields to the own key, so that a single key sees nothing of this.
 //
-// It costs little: the blocks that a sequence leaves can be found again, and what cannot is computed again.  Before that
-// it has its turn: turn_tokens new tokens, and more where its last return cost more.  So every turn moves on, of all
-// computed tokens a bounded part is computed again, and whoever waits knows how long at most.
+// It costs little: the blocks that a sequence leaves can be found again, and what cannot is computed again.  Before
+// that it has its turn: turn_tokens new tokens, and more where its last return cost more.  So every turn moves on, of
+// all computed tokens a bounded part is computed again, and whoever waits knows how long at most.
 #include <algorithm>
 
 #include "engine/scheduling/scheduler.h"

@@ -16,7 +16,7 @@
 namespace quire {
 
 enum class SequenceId : uint64_t {};
-enum class LogitRows { last, every }; // of the prompt: only the row that is sampled from, or one per position
+enum class LogitRows { last, every }; // for the prompt: only the row that is sampled from, or one per position
 inline constexpr int64_t no_second_text = std::numeric_limits<int64_t>::max();
 enum class SequenceQueue { waiting, running, following };
 
@@ -30,7 +30,7 @@ struct SequenceSpec {
     // Ends of messages in the prompt, where others may take up the conversation: recurrent state is kept there.
     std::vector<int64_t> snapshot_positions;
     int64_t second_text = no_second_text; // first position of the second text of a pair
-    // What an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.
+    // Text that an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.
     std::vector<int32_t> source = {};
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
 };
@@ -53,14 +53,14 @@ struct Sequence {
     int64_t n_prompt;
     int64_t max_tokens;
     int64_t n_computed = 0; // leading tokens whose K, V and state the cache holds
-    int64_t next_logit;     // first position whose row of logits is wanted and not delivered
-    SequenceCache cache;    // empty unless running
-    // Tokens that may follow.  The last n_unverified of them are computed beside the others, and wait for append() to say
-    // whether they are the ones.
+    int64_t next_logit; // first position whose row of logits is wanted and not delivered
+    SequenceCache cache; // empty unless running
+    // Tokens that may follow.  The last n_unverified of them are computed beside the others, and wait for append() to
+    // say whether they are the ones.
     std::vector<int32_t> drafted;
     int64_t n_unverified = 0;
     int64_t draft_first = 0; // n_computed before they were computed
-    std::vector<int32_t> source; // of an encoder-decoder model
+    std::vector<int32_t> source; // for an encoder-decoder model
     SourceNames names_of_source;
     bool is_encoded = false; // the cache holds the source's rows
     std::shared_ptr<const PromptMedia> media;
@@ -72,9 +72,9 @@ struct Sequence {
     int64_t second_text;
     SequenceQueue queue = SequenceQueue::waiting;
     std::vector<Sequence *> followers; // choices that will share the prompt once it is computed
-    Sequence *leader = nullptr; // of a following sequence
+    Sequence *leader = nullptr; // for a following sequence
     int n_preemptions = 0; // for want of blocks
-    int n_yields = 0; // of its place, to another key or while nobody reads its answer
+    int n_yields = 0; // how often it gave up its place to another key, or while nobody read its answer
     bool is_paused = false; // nobody reads its answer: it does not run
     int64_t n_cached = 0; // prompt tokens found in the cache when first admitted
     int64_t n_once_computed = 0; // as many were computed before a preemption

@@ -48,7 +48,7 @@ std::span<const float> StepRunner::features(const PlanItem &item) {
     return {executor_->features() + first_row_ * n_features_, static_cast<size_t>(item.n_tokens) * n_features_};
 }
 
-// Of the last n rows of an item, those of all taps side by side.
+// Rows of all taps side by side, for the last n rows of an item.
 std::vector<float> StepRunner::tapped(size_t end, size_t n) const {
     std::vector<float> rows;
     for (size_t row = end - n; row < end && !taps_.empty(); ++row)

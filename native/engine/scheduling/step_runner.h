@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// What of a step's rows is looked at.
+// The results of a step that are looked at.
 struct StepWants {
     HiddenStates hidden = HiddenStates::unwanted;
     std::vector<int32_t> likeliest = {}; // as in StepBatch
@@ -23,12 +23,12 @@ class StepRunner {
     explicit StepRunner(std::shared_ptr<Executor> executor);
     // Throws what the executor throws; then nobody knows whose contents lie where.
     void make_edits(const Plan &plan);
-    // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all rows, for
-    // a head.
+    // Throws what the executor throws; then the contents of the plan's sequences are unknown.  `features`: of all
+    // rows, for a head.
     void run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features = {});
-    // Of the last run, those of the item that next_rows() is asked for next; empty where the model shows none.
+    // Features of the item that next_rows() is asked for next, in the last run; empty where the model shows none.
     std::span<const float> features(const PlanItem &item);
-    // Of the last run, once for each item in the plan's order.
+    // Rows of the last run, once for each item in the plan's order.
     ItemRows next_rows(const PlanItem &item);
 
   private:
@@ -36,12 +36,12 @@ class StepRunner {
     std::vector<float> tapped(size_t end, size_t n) const;
     std::shared_ptr<Executor> executor_;
     size_t n_vocab_, n_strips_, n_hidden_, n_taps_, n_features_, n_features_read_;
-    std::vector<float> media_rows_; // of the step that runs
+    std::vector<float> media_rows_; // for the step that runs
     StepBatch batch_, source_batch_;
-    float *logits_ = nullptr, *maxima_ = nullptr; // of the next item
+    float *logits_ = nullptr, *maxima_ = nullptr; // the next item's
     const float *hidden_ = nullptr;               // it and maxima may be null
-    std::vector<Executor::TapRows> taps_;         // of the whole run, where they are wanted
-    size_t first_row_ = 0;                        // of the next item
+    std::vector<Executor::TapRows> taps_;         // the whole run's, where they are wanted
+    size_t first_row_ = 0;                        // the next item's
 };
 
 } // namespace quire

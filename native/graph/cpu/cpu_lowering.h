@@ -1,4 +1,4 @@
-// A program on the CPU while it is made of a trace: what the operations have at hand when they add their nodes.
+// A CPU program under construction: everything that operations need to add their nodes.
 #pragma once
 
 #include <memory>
@@ -34,25 +34,25 @@ class CpuLowering {
     const std::vector<int> &users(int i) const { return users_[at(i)]; } // -1: the caller
     std::optional<int> only_user(int i) const;
 
-    // The operation's value; null before it has one.
+    // The operation's value; null until it has one.
     CpuValue *value(int i) const { return values_[at(i)]; }
     CpuValue *new_value(int i);
     void set_value(int i, CpuValue *value) { values_[at(i)] = value; }
-    CpuValue *id_value(int i); // of what a step brings, for those who do not read it from the batch
-    // Operations whose nodes another one has added.
+    CpuValue *id_value(int i); // an id of the step as a value, for nodes that do not read it from the batch
+    // Operations whose nodes another operation has added.
     bool is_done(int i) const { return done_[at(i)]; }
     void mark_done(int i) { done_[at(i)] = true; }
 
-    // A norm that is left to those who read the operation.
+    // A norm that is left to the readers of the operation.
     std::optional<RowNorm> &left_norm(int i) { return left_norms_[at(i)]; }
-    // Of an activation that is left to the products that read it.
+    // An activation that is left to the products that read the operation.
     std::optional<Activation> &left_activation(int i) { return left_activations_[at(i)]; }
     bool is_left(int i) const { return left_norms_[at(i)] || left_activations_[at(i)]; }
-    // Norms and rotations that attention begins with (operations/fused/heads.h).
+    // Norms and rotations with which attention begins (operations/fused/heads.h).
     bool is_head_step(int i) const { return head_steps_[at(i)]; }
     void mark_head_step(int i) { head_steps_[at(i)] = true; }
 
-    // Activations of an operation in a form that matrices want: made once (operations/fused/linear.cpp).
+    // Activations of an operation in the form that matrices read: computed once (operations/fused/linear.cpp).
     struct Rounded {
         int source;
         const Matrix *matrix;

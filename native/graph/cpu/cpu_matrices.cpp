@@ -16,8 +16,8 @@ FileRows file_rows(const WeightRef &weight, int64_t n_in) {
     const ggml_type type = weight->tensor.handle()->type;
     const ggml_type_traits_cpu *traits = traits_of(type);
     if (traits->vec_dot == nullptr) {
-        throw UnsupportedError("weights", cat(weight->name, " must be of a type that can be multiplied but is ",
-                                              name(weight->tensor.dtype())));
+        throw UnsupportedError(
+            "weights", cat(weight->name, " is ", name(weight->tensor.dtype()), ", a type that cannot be multiplied"));
     }
     FileRows rows;
     rows.data = weight->tensor.data();
@@ -48,7 +48,7 @@ const std::vector<const Matrix *> &CpuMatrices::experts(const WeightRef &weight)
     const Shape &shape = weight->tensor.shape();
     Matrix matrix;
     if (const PackedWeights *packed = packed_ == nullptr ? nullptr : packed_->find(weight)) {
-        PackedWeights first = *packed; // of all experts, whose rows fill whole tiles
+        PackedWeights first = *packed; // all experts, whose rows fill whole tiles
         first.n_out = shape[1];
         matrix = packed_matrix(kernels_, first);
     } else {

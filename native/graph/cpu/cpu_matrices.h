@@ -1,4 +1,4 @@
-// The matrices of a model as the products of our own kernels read them.
+// The matrices of a model as the products of Quire's own kernels read them.
 #pragma once
 
 #include <deque>
@@ -10,10 +10,10 @@
 
 namespace quire {
 
-// What it gives out lives as long as it does.
+// The matrices it returns live as long as it does.
 class CpuMatrices {
   public:
-    // `packed`: matrices in a layout of our own, made for the same kernels; null where there are none.
+    // `packed`: matrices in Quire's own layout, packed for the same kernels; null without any.
     CpuMatrices(const KernelSet &kernels, const PackedModel *packed) : kernels_(kernels), packed_(packed) {}
     // A weight [n_out, n_in]; UnsupportedError for a type that cannot be multiplied.
     const Matrix *find(const WeightRef &weight);

@@ -1,7 +1,7 @@
-// A forward pass as our own nodes on the CPU: what lower_cpu makes of a trace.
+// A forward pass as Quire's own nodes on the CPU, built by lower_cpu from a trace.
 //
-// A program holds for every step: how many rows there are is data, as block tables and lengths are.  So there is one
-// program for all sizes, over one buffer that is large enough for the largest step, of which small ones touch little.
+// One program serves every step: the number of rows is data, like block tables and lengths.  Its buffer is large
+// enough for the largest step; small steps touch little of it.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +32,14 @@ struct CpuValue {
     int64_t n_floats() const { return row_bytes / static_cast<int64_t>(sizeof(float)); }
 };
 
-// What nodes read of one step.
+// A step as nodes see it.
 struct CpuRun {
     const StepBatch &batch;
-    std::vector<AttentionBatch> groups; // of the cache
+    std::vector<AttentionBatch> groups; // by group of the cache
     ThreadTeam &team;
     const KernelSet &kernels;
 
-    // A plan for each group of the cache, and perhaps one more, of rows that are not cached: `own_rows` tells where.
+    // A plan for each group of the cache, and one more if rows are not cached: `own_rows` tells where.
     CpuRun(const StepBatch &batch, ThreadTeam &team, const KernelSet &kernels, std::vector<AttentionPlan> &plans,
            GroupBatch &own_rows);
     int n(Lead lead) const {
@@ -48,8 +48,8 @@ struct CpuRun {
     int n_sequences() const { return static_cast<int>(batch.n_kv.size()); }
 };
 
-// So many rows of that many numbers are handed out together: work of less than a few microseconds is not worth waking
-// another thread for.
+// The number of rows, of that many numbers, that are handed out together: work of less than a few microseconds is not
+// worth waking another thread for.
 int rows_together(int64_t row_floats);
 
 class CpuNode {
@@ -63,7 +63,7 @@ struct CpuProgramLimits {
     int max_rows, max_logit_rows, max_sequences;
 };
 
-// Invariants: values are used by nodes that were added with them; after finish() none is added.
+// Invariants: a node only uses values that were added with it; nothing is added after finish().
 class CpuProgram {
   public:
     explicit CpuProgram(const KernelSet &kernels) : kernels_(kernels) {}
@@ -77,11 +77,11 @@ class CpuProgram {
     void add_attention(int group, const AttentionShape &shape);
     // A node will write to the rows of a group.
     void add_written(int group) { plans_.resize(std::max(plans_.size(), static_cast<size_t>(group) + 1)); }
-    // Lays the values out: `output`, null where there is none, is read by the caller.  place() gives them their memory,
-    // size_bytes() of it, which other programs may use that run before or after.
+    // Lays the values out: the caller reads `output`, which may be null.  place() gives them size_bytes() of memory,
+    // which programs that run before or after may share.
     void finish(CpuValue *output, CpuProgramLimits limits);
     void place(uint8_t *memory);
-    // The hidden states: a value of the program, or what `node` makes of `from` in the steps that want it.
+    // The hidden states: a value of the program, or computed by `node` from `from` in steps that need them.
     void show_hidden(CpuValue *value, std::unique_ptr<CpuNode> node, CpuValue *from);
 
     // Values that the caller reads after each step, in order.
@@ -99,22 +99,22 @@ class CpuProgram {
     float *maxima() const { return maxima_ == nullptr ? nullptr : maxima_->floats(); }
     size_t size_bytes() const { return size_bytes_; }
     size_t n_nodes() const { return nodes_.size(); }
-    // Names of operations that ggml's operators compute, as they have no kernel of ours.
+    // Names of operations that ggml's operators compute, for lack of a kernel of Quire's own.
     void note_stock_operation(const std::string &name) { stock_operations_.insert(name); }
     const std::set<std::string> &stock_operations() const { return stock_operations_; }
 
   private:
     KernelSet kernels_;
-    std::deque<CpuValue> values_; // of fixed addresses
+    std::deque<CpuValue> values_; // a deque, so that addresses stay
     std::vector<std::unique_ptr<CpuNode>> nodes_;
     std::set<std::string> stock_operations_;
-    std::vector<size_t> offsets_; // of values
+    std::vector<size_t> offsets_; // by value
     size_t size_bytes_ = 0;
     const CpuValue *output_ = nullptr;
     CpuValue *hidden_ = nullptr, *hidden_from_ = nullptr, *maxima_ = nullptr;
     std::unique_ptr<CpuNode> hidden_node_; // run last
     std::vector<CpuValue *> taps_;
-    std::vector<AttentionPlan> plans_; // of the step at hand, by group; the last may be that of its own rows
+    std::vector<AttentionPlan> plans_; // for the current step, by group; the last may be that of its own rows
     GroupBatch own_rows_;
 };
 

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-constexpr int block_values = 256; // of all types here but Q1_0
+constexpr int block_values = 256; // for all types here but Q1_0
 constexpr int most_block_bytes = 110;
 constexpr uint16_t f16_one = 0x3c00; // as f16
 
@@ -66,17 +66,17 @@ void write_q2_0(const uint8_t *from, uint8_t *to) {
         std::memcpy(to, from, 2);
         std::memset(to + 2, 0, 16);
         for (int k = 0; k < 64; ++k) {
-            const int code = 2 * (from[2 + half * 8 + k / 8] >> k % 8 & 1); // of -1, 0, 1 and 2
+            const int code = 2 * (from[2 + half * 8 + k / 8] >> k % 8 & 1); // the codes of -1, 0, 1 and 2
             to[2 + k / 4] = static_cast<uint8_t>(to[2 + k / 4] | code << k % 4 * 2);
         }
     }
 }
 
-// What values of a type are, times its factor, an odd number below 32, and a unit: 1/8, or 1/2 with 16 values.
+// Values of a type are these, times its factor, an odd number below 32, and a unit: 1/8, or 1/2 with 16 values.
 struct Codebook {
     int n;
     std::array<int8_t, 16> values;
-    std::array<uint8_t, 256> codes{}; // of a value more 128
+    std::array<uint8_t, 256> codes{}; // by value plus 128
 
     constexpr Codebook(int n, std::array<int8_t, 16> values) : n(n), values(values) {
         for (int i = 0; i < n; ++i)

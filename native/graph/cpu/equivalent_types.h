@@ -1,5 +1,5 @@
-// Types without a layout of their own for products whose numbers another format holds exactly, for more bytes.  Such
-// matrices are packed as that one, so that they are multiplied by its kernels: many rows together, not row by row.
+// Types without a packed layout whose numbers another format holds exactly, in more bytes.  Such matrices are packed in
+// that format, so that its kernels multiply many rows together instead of row by row.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace quire {
 
-// The format that holds the same numbers; none for all others.
+// The format that holds the same numbers; none for other types.
 std::optional<WeightFormat> equivalent_format(DType dtype);
 
-// A row of n values of such a type to blocks of that format (file_blocks.h).
+// Writes a row of n values of such a type as blocks of that format (file_blocks.h).
 void write_as_equivalent(DType dtype, const uint8_t *row, int64_t n, uint8_t *to);
 
 } // namespace quire

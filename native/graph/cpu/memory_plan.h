@@ -1,4 +1,4 @@
-// Where values that live for a part of a program lie in one buffer.
+// Places values that live for a part of a program in one buffer.
 #pragma once
 
 #include <cstddef>

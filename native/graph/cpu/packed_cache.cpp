@@ -91,7 +91,7 @@ void append(std::vector<uint8_t> &to, const void *data, size_t size_bytes) {
 
 void append_u64(std::vector<uint8_t> &to, uint64_t value) { append(to, &value, sizeof value); }
 
-// What killed processes left; those of living ones are younger.
+// Files left by killed processes; those of living ones are younger.
 void remove_old_parts(const std::string &directory) {
     std::error_code error;
     for (const fs::directory_entry &entry : fs::directory_iterator(path_from(directory), error)) {

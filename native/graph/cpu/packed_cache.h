@@ -1,10 +1,10 @@
-// The packed matrices of a model in one file, so that the next start maps them and packs nothing.
+// A file with the packed matrices of a model, so that the next start maps them and packs nothing.
 //
-// The file's name is the hash of its header, and the header holds a hash of what the matrices were packed from, the shapes,
-// and a hash of the layout that this build packs to.  So a file is right or absent, whatever the model's file is called.
-// Since hashing a model takes about as long as packing it, a small file beside it remembers the hash of a model file that
-// the system says is the same (device, inode, size, times of modification and change).
-// Nothing in the folder is believed: the header must be the expected one byte for byte, the owner this user, and the
+// The file's name is the hash of its header.  The header holds a hash of the source of the matrices, the shapes, and
+// a hash of this build's layout.  So a file is right or absent, whatever the model's file is called.
+// Since hashing a model takes about as long as packing it, a small file beside it remembers the hash of a model file
+// that the system says is the same (device, inode, size, times of modification and change).
+// Nothing in the folder is trusted: the header must be the expected one byte for byte, the owner this user, and the
 // first and last tile of every matrix are packed anew and compared.
 #pragma once
 
@@ -34,7 +34,7 @@ struct PackedSource {
 
 using Digest = std::array<uint8_t, 32>;
 
-// One model's file.  Whatever goes wrong with it leaves a note and costs time only: no member throws for it.
+// One model's file.  Any problem with it leaves a note and costs only time: no member throws for it.
 class PackedCache {
   public:
     PackedCache(PackedCacheOptions options, std::vector<PackedSource> sources, int n_threads);
@@ -44,12 +44,12 @@ class PackedCache {
 
     // The file, complete and checked, or null.
     std::shared_ptr<MappedFile> find();
-    size_t offset_of(size_t i) const { return offsets_[i]; } // of matrix i in the file
+    size_t offset_of(size_t i) const { return offsets_[i]; } // where matrix i begins in the file
     // Write all matrices in order, then end: the file appears under its name, complete, or not at all.
     void write(const PackedWeights &weights);
     void end();
 
-    // What somebody who looks for speed wants to know, a line each.
+    // Notes for a user who looks for speed, a line each.
     const std::vector<std::string> &notes() const { return notes_; }
 
   private:
@@ -72,7 +72,7 @@ class PackedCache {
     Digest contents_{};
     std::vector<size_t> offsets_; // and the end of the file
     std::vector<std::string> notes_;
-    std::string part_; // of the file that is being written; empty: none
+    std::string part_; // the file that is being written; empty: none
     File file_;
     size_t n_written_ = 0;
 };

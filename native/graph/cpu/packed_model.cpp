@@ -38,16 +38,15 @@ std::vector<WeightRef> matrices_of(const Trace &trace) {
 
 std::shared_ptr<uint8_t> pages(size_t size_bytes) {
     std::shared_ptr<uint8_t> memory = new_pages(size_bytes, true);
-    if (!memory)
-        throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must fit in memory but do not"));
+    if (!memory) throw CapacityError("weights", cat("out of memory: ", size_bytes, " bytes of packed weights"));
     advise_large_pages(memory.get(), size_bytes); // read from end to end for every token
     return memory;
 }
 
 void lock(uint8_t *memory, size_t size_bytes) {
     if (lock_pages(memory, size_bytes)) return;
-    throw CapacityError("weights", cat(size_bytes, " bytes of packed weights must be locked in memory (see ulimit -l) "
-                                                   "but are not"));
+    throw CapacityError("weights",
+                        cat("cannot lock ", size_bytes, " bytes of packed weights in memory (see ulimit -l)"));
 }
 
 bool gives_back(Repack repack) { return repack == Repack::release || repack == Repack::lock; }
@@ -124,8 +123,8 @@ PackedTensor pack_into(std::shared_ptr<uint8_t> memory, PackedWeights packed, co
 
 PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack, int n_threads) {
     if (!can_pack(tensor)) {
-        throw UnsupportedError("weights", cat("a matrix of a type with a layout of our own must be given but it is ",
-                                              name(tensor.dtype()), ' ', to_string(tensor.shape())));
+        throw UnsupportedError("weights", cat("no packed layout for a matrix of type ", name(tensor.dtype()), ' ',
+                                              to_string(tensor.shape())));
     }
     const PackedWeights packed = packed_form(kernels, tensor);
     return pack_into(pages(static_cast<size_t>(packed.size_bytes())), packed, tensor, repack, n_threads);

@@ -1,4 +1,4 @@
-// The matrices of a model in the layout that our own products read, made once when the model is loaded.
+// The matrices of a model in the layout that Quire's own products read, packed once when the model is loaded.
 #pragma once
 
 #include <map>
@@ -15,12 +15,12 @@
 
 namespace quire {
 
-// Whether matrices are packed, and what becomes of the memory that they were read from.
+// How matrices are packed, and what becomes of the memory that they were read from.
 enum class Repack {
     no,
     keep,   // somebody else may read it
     release, // its pages are given back to the system while packing goes on: nobody reads them again
-    lock     // the same, and the packed form is locked in memory
+    lock     // like keep, and the packed form is locked in memory
 };
 
 // A matrix in tiles, with its memory.
@@ -29,18 +29,19 @@ struct PackedTensor {
     PackedWeights weights;
 };
 
-// Whether there is a layout for the tensor: a matrix, or several of one shape, [n, n_out, n_in], which are packed as one
-// of n * n_out rows.
+// True if there is a layout for the tensor: a matrix, or several of one shape, [n, n_out, n_in], which are packed as
+// one of n * n_out rows.
 bool can_pack(const Tensor &tensor);
-// F16 becomes BF16 where the kernels multiply that.  UnsupportedError where there is no layout, CapacityError when memory does not suffice.
+// F16 becomes BF16 if the kernels multiply that.  UnsupportedError without a layout, CapacityError without enough
+// memory.
 PackedTensor pack(const KernelSet &kernels, const Tensor &tensor, Repack repack, int n_threads);
 
 class PackedModel {
   public:
-    // Packs every matrix that a product, a table look-up or experts of the trace read, where there is a layout for it.
-    // CapacityError when memory does not suffice.  With a cache the packed matrices come from its file where there is one
-    // for them, and are written to one where there is none.
-    // `others`: a model for the same kernels, whose packed matrices are shared where this one reads them; may be null.
+    // Packs every matrix that a product, a table look-up or experts of the trace read, if there is a layout for it.
+    // CapacityError without enough memory.  With a cache, packed matrices come from its file if there is one for
+    // them, and are written to one if there is none.
+    // `others`: a model for the same kernels; matrices that both read are shared.  May be null.
     PackedModel(const KernelSet &kernels, const Trace &trace, Repack repack, int n_threads,
                 const std::optional<PackedCacheOptions> &cache = std::nullopt, const PackedModel *others = nullptr);
 
@@ -48,7 +49,7 @@ class PackedModel {
     const PackedWeights *find(const WeightRef &weight) const;
     size_t size_bytes() const { return size_bytes_; } // without what is shared
     bool from_cache() const { return from_cache_; }
-    const std::vector<std::string> &cache_notes() const { return cache_notes_; } // what went wrong with the cache
+    const std::vector<std::string> &cache_notes() const { return cache_notes_; } // problems with the cache
 
   private:
     PackedWeights form_of(const WeightRef &weight) const;

@@ -1,4 +1,4 @@
-// Several products at a time, and rows made ready for them.
+// Several products at a time, and rows prepared for them.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace quire {
 // Items of all of them are handed out together, those of one product after the other's.
 void run_products(const CpuRun &run, const std::vector<Product> &products);
 
-// Row x to place `place` of rows in the form that the matrix wants of so many.
+// Writes row x to place `place` of rows in the form that the matrix reads for so many rows.
 void to_form(const KernelSet &kernels, const Matrix &matrix, int form_rows, const float *x, uint8_t *rows,
              int64_t place);
 

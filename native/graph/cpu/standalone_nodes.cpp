@@ -20,7 +20,7 @@ const std::vector<int32_t> &ids_of(const StepBatch &batch, int operation) {
     case positions_operation: return batch.positions;
     case logit_rows_operation: return batch.logit_rows;
     case token_types_operation: return batch.token_types;
-    default: throw InternalError("graph", "ids must be what a step brings but are another value");
+    default: throw InternalError("graph", "the ids of a node are not a value of the step");
     }
 }
 
@@ -86,9 +86,9 @@ void StockNode::run(const CpuRun &run) {
     ggml_cgraph *graph = ggml_new_graph_custom(context.get(), n_tensors, false);
     ggml_build_forward_expand(graph, result);
     if (!ggml_gallocr_alloc_graph(memory_->allocator.get(), graph))
-        throw CapacityError("graph", "the values of an operation must fit in memory but do not");
+        throw CapacityError("graph", "out of memory: values of an operation");
     if (ggml_backend_graph_compute(memory_->backend.handle(), graph) != GGML_STATUS_SUCCESS)
-        throw InternalError("graph", cat(operation_.describe(), " must be computed but was not"));
+        throw InternalError("graph", cat("cannot compute ", operation_.describe()));
     std::memcpy(out_->data, result->data, static_cast<size_t>(out_->row_bytes) * static_cast<size_t>(n_rows));
 }
 

@@ -1,4 +1,4 @@
-// How standalone operations run inside of a program on the CPU.
+// Nodes of standalone operations in a CPU program.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@ namespace quire {
 // One row of the result from one row of each input, all of f32 (ids: i32).  Called from several threads.
 using RowFunction = std::function<void(std::span<const void *const> inputs, float *out)>;
 
-// What a standalone operation's own node may refer to.
+// Everything that the node of a standalone operation may refer to.
 struct CpuNodeParts {
     std::vector<CpuValue *> inputs;
     CpuValue *out;
     const KvStore &store;
 };
 
-// One of the values that a step brings (tokens_operation and so on) as a value that nodes read.
+// An input of the step (tokens_operation and so on) as a value that nodes read.
 class IdsNode : public CpuNode {
   public:
     IdsNode(int operation, CpuValue *out) : operation_(operation), out_(out) {}
@@ -33,7 +33,7 @@ class IdsNode : public CpuNode {
     CpuValue *out_;
 };
 
-// Rows that do not depend on each other, by a function of one row.
+// Rows that do not depend on each other, computed by a function of one row.
 class RowNode : public CpuNode {
   public:
     RowNode(RowFunction function, std::vector<CpuValue *> inputs, CpuValue *out)
@@ -46,7 +46,7 @@ class RowNode : public CpuNode {
     CpuValue *out_;
 };
 
-// ggml's operators, by one thread: right for every operation, and fast enough for those that are rare.
+// ggml's operators on one thread: correct for every operation, and fast enough for rare ones.
 class StockNode : public CpuNode {
   public:
     struct Input {

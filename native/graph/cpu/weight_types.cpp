@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Of a type whose numbers another format holds.
+// For a type whose numbers another format holds.
 void pack_as_equivalent(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to) {
     const DType dtype = tensor.dtype();
     const size_t from_bytes = row_bytes(dtype, packed.n_in);

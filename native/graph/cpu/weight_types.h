@@ -1,4 +1,4 @@
-// How matrices of each type of files are packed.
+// Packing of matrices, by the type of the file.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace quire {
 
-// The format that a type's matrices are packed to; none for types that are no weights.
+// The format in which a type's matrices are packed; none for types that are no weights.
 std::optional<WeightFormat> packed_format(DType dtype);
 
-// Bytes that a row of n values takes when products read it.
+// Bytes of a row of n values as products read it.
 int64_t packed_row_bytes(DType dtype, int64_t n);
 
-// Tile `tile` of a matrix, with the shape and format of `packed`, to `to`.
+// Writes tile `tile` of a matrix, with the shape and format of `packed`, to `to`.
 void pack_tile(const PackedWeights &packed, const Tensor &tensor, int64_t tile, uint8_t *to);
 
 } // namespace quire

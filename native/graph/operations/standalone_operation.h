@@ -1,8 +1,5 @@
-// Operations that live in one place each: parameters, shape rule, ggml's operators and, where it pays, a kernel of our own.
-//
-// To add one: a file in graph/operations/standalone/ with a class like those there and a function that checks shapes and records it;
-// the function's declaration in graph/trace/standalone_operations.h; its line in bindings/bind_standalone_operations.cpp and its stub; its entry in
-// tests/graph/test_standalone_operations.py, which runs every registered operation against NumPy by both ways of computing it.
+// Operations that see their own inputs only: parameters, shape rule, ggml's operators and optionally a kernel.
+// README.md in native/graph lists the steps to add one.
 #pragma once
 
 #include <memory>
@@ -24,7 +21,7 @@ class StandaloneOperation : public OperationKind {
     void add_nodes(CpuLowering &lowering, int i) const final;
 };
 
-// Of graph/trace/standalone_operations.h, whose functions check the shapes.
+// Records an operation; the functions of trace/standalone_operations.h check shapes and call it.
 TraceTensor record_standalone(std::shared_ptr<const StandaloneOperation> operation,
                               const std::vector<TraceTensor> &inputs, TraceShape shape);
 

@@ -22,10 +22,10 @@ namespace quire {
 // Rows of one sequence in one step.
 struct StateRows {
     int64_t begin, n; // rows [begin, begin + n) of inputs and result
-    float *state; // of the sequence, to read and to update
+    float *state; // the sequence's, to read and to update
 };
 
-// What an operation reads and writes: rows, dense.
+// Inputs and output of an operation: rows, dense.
 struct StateValues {
     std::span<const float *const> inputs;
     float *out;
@@ -79,7 +79,7 @@ class StreamedOperation : public StatefulOperation {
 
   protected:
     ggml_tensor *lower_on_device(const StockParts &parts, const Tensor &states) const override;
-    // Whether ggml's operator is for such sizes at all, and the shapes of what it reads.
+    // True if ggml's operator supports such sizes at all; and the shapes of its inputs.
     virtual bool has_operator() const = 0;
     virtual std::vector<TraceShape> input_shapes() const = 0;
     virtual std::vector<ggml_tensor *> stream_inputs(const StockParts &parts) const { return parts.inputs; }

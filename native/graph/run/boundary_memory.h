@@ -13,12 +13,12 @@ namespace quire {
 
 using Boundaries = std::vector<std::shared_ptr<Boundary>>;
 
-// Memory of boundaries, which share it where they are not needed at once.
+// Memory of boundaries; those that are not needed at once share it.
 class BoundaryMemory {
   public:
     BoundaryMemory() = default;
-    // Both: of those that are wanted there.  CapacityError when there is no memory.
-    // `device`: whose transfers the host's memory is for.
+    // Allocate the boundaries that are needed there.  CapacityError if there is no memory.
+    // `device`: the one whose transfers use the host's memory.
     static BoundaryMemory in_host(const Boundaries &boundaries, const Backend &device, int max_rows,
                                   int max_logit_rows);
     static BoundaryMemory on_device(const Boundaries &boundaries, const Backend &device, int max_rows,

@@ -1,4 +1,4 @@
-// What the decoder needs of a model: run a step, copy a block.  Abstract, so that it can be tested with a made-up model.
+// The decoder's view of a model: run a step, copy a block.  Abstract, so that it can be tested with a made-up model.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ class Executor {
     virtual ~Executor() = default;
     virtual int n_vocab() const = 0;
     virtual bool makes_logits() const { return true; } // else run() gives the hidden states, and nothing is generated
-    virtual int max_rows() const = 0; // of one step
-    virtual int max_logit_rows() const = 0; // of one step
-    virtual int max_sequences() const = 0; // of one step
+    virtual int max_rows() const = 0; // in one step
+    virtual int max_logit_rows() const = 0; // in one step
+    virtual int max_sequences() const = 0; // in one step
     virtual int max_kv_tokens() const = 0; // sum of n_kv over the sequences of one step; 0: no limit
-    // What the model's layers keep, and how much of it there is room for.
+    // The layout of the rows and states that layers keep, and how much of it there is room for.
     virtual const CacheLayout &cache() const = 0;
     virtual int n_blocks(int group) const = 0; // ids of the group, the null block included
     virtual int n_states() const = 0; // slots, slot 0 included: it is always zero and never written
-    virtual size_t cache_budget_bytes() const = 0; // of the blocks and states in use together
+    virtual size_t cache_budget_bytes() const = 0; // blocks and states in use together
     // A step costs less where the blocks of its sequences lie near each other.
     virtual bool prefers_near_blocks() const { return false; }
     // Rows attend to each other both ways: a prompt is one item of a plan, and nothing is cached.
@@ -40,22 +40,23 @@ class Executor {
     // enough, others may be -inf.  Throws Error; the cache's
     // contents of the step's slots are then undefined, everything else is untouched.
     virtual float *run(const StepBatch &batch) = 0;
-    // Of a model whose cache has a group of source texts: the rows of `batch` are whole source texts, which leave in that
-    // group what later rows attend to.  Other groups have no tables in it.  Throws as run() does.
+    // For a model whose cache has a group of source texts: the rows of `batch` are whole source texts, which leave in
+    // that group what later rows attend to.  Other groups have no tables in it.  Throws as run() does.
     virtual void encode(const StepBatch & /*batch*/) {}
-    // Of the last run's logits the largest of every strip of logit_strip of them (the last may have fewer), not a number
-    // where one is not finite: [logit_rows.size(), strips], the caller's like the logits.  Null where they are not known.
+    // The largest logit of every strip of logit_strip of them (the last may have fewer) in the last run, not a number
+    // where one is not finite: [logit_rows.size(), strips], the caller's like the logits.  Null where they are not
+    // known.
     virtual float *maxima() { return nullptr; }
-    // Taps: the layers after which a step leaves its hidden states, ascending; and those of the last run, [rows, n] in the
-    // order of the batch, valid until the next one.
+    // Taps: the layers after which a step leaves its hidden states, ascending; and those of the last run, [rows, n]
+    // in the order of the batch, valid until the next one.
     struct TapRows {
         const float *data;
         size_t n;
     };
     virtual std::vector<int> tapped_layers() const { return {}; }
-    virtual TapRows tap(size_t /*of tapped_layers()*/) { return {nullptr, 0}; }
-    // Features, which a head that predicts later tokens reads: numbers of a row that this model leaves (0: none), and that
-    // it reads itself, as StepBatch has them; and those of the last run's rows, like taps.
+    virtual TapRows tap(size_t /*index in tapped_layers()*/) { return {nullptr, 0}; }
+    // Features, which a head that predicts later tokens reads: numbers of a row that this model leaves (0: none), and
+    // that it reads itself, as StepBatch has them; and those of the last run's rows, like taps.
     virtual int n_features() const { return 0; }
     virtual int n_features_read() const { return 0; }
     virtual const float *features() { return nullptr; }

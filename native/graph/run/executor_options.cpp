@@ -35,8 +35,7 @@ CacheSizes sizes_of(const CacheLayout &layout, const ExecutorOptions &options, b
 
 bool own_kernels(Kernels kernels, const Backend &backend) {
     if (kernels == Kernels::cpu && !backend.is_cpu()) {
-        throw UnsupportedError("executor",
-                               cat("kernels \"cpu\" must run on the CPU but the device is ", backend.device().name()));
+        throw UnsupportedError("executor", cat("kernels \"cpu\" cannot run on device ", backend.device().name()));
     }
     return kernels != Kernels::stock && backend.is_cpu();
 }
@@ -45,15 +44,15 @@ void check_options(const Trace &trace, const ExecutorOptions &options, const Bac
     const bool is_mixed = !options.places.empty(), own = own_kernels(options.kernels, backend);
     for (const auto &[name, place] : options.places)
         if (is_device(place) && device_number(place) > options.more_devices.size())
-            reject(cat("places must be on the model's devices but ", name, " is on number ", device_number(place)));
+            reject(cat(name, " is placed on device number ", device_number(place), ", which the model does not have"));
     if (is_mixed && (backend.is_cpu() || options.kernels != Kernels::automatic))
-        reject("a model on two devices must have a device besides the CPU, and automatic kernels");
-    if (options.sums_inputs && (own || is_mixed)) reject("inputs of products must be summed by stock kernels");
+        reject("a model on two devices needs a device besides the CPU, and automatic kernels");
+    if (options.sums_inputs && (own || is_mixed)) reject("inputs of products can be summed by stock kernels only");
     if (options.sums_inputs && !backend.is_cpu())
-        reject(cat("inputs of products must be summed on the CPU but the device is ", backend.device().name()));
-    if (options.sums_inputs && trace.encoder) reject("a model whose inputs are summed must have no encoder");
+        reject(cat("inputs of products cannot be summed on device ", backend.device().name(), ": use the CPU"));
+    if (options.sums_inputs && trace.encoder) reject("inputs of products cannot be summed for a model with an encoder");
     if (own || is_mixed) return;
-    const char *unused = " must go with Quire's own kernels but they are not in use here";
+    const char *unused = " needs Quire's own kernels, which are not in use here";
     if (options.kernel_set) reject(cat("a kernel set", unused));
     if (!options.cpus.empty()) reject(cat("a processor mask", unused));
 }
@@ -62,9 +61,9 @@ GraphLimits limits_for(const Trace &trace, const ExecutorOptions &options, bool 
     const bool is_vectors = trace.kind == OutputKind::vectors;
     const int most_rows = is_vectors || trace.encoder ? 32768 : 4096; // texts that cannot be divided may be long
     if (options.max_rows < 1 || options.max_rows > most_rows)
-        throw ShapeError("executor", cat("max_rows must be 1 to ", most_rows, " but is ", options.max_rows));
+        throw ShapeError("executor", cat("max_rows is ", options.max_rows, ": expected 1 to ", most_rows));
     if (options.max_sequences < 1 || options.max_sequences > 1024) {
-        throw ShapeError("executor", cat("max_sequences must be 1 to 1024 but is ", options.max_sequences));
+        throw ShapeError("executor", cat("max_sequences is ", options.max_sequences, ": expected 1 to 1024"));
     }
     int rows = std::max(options.max_rows, options.max_sequences);
     // Logits of a large vocabulary are the largest array of a step, so few rows of them are made at a time.

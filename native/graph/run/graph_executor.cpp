@@ -49,8 +49,8 @@ std::set<const Weight *> matrices_of_passes(const std::vector<Pass *> &passes, b
 void check_runs_on(const Trace &trace, Device device) {
     for (const Operation &operation : trace.operations)
         if (!operation.kind->runs_on(device))
-            throw UnsupportedError(operation.kind->name(), cat("the device must be the CPU, as ", device.name(),
-                                                               " has no operator for these sizes"));
+            throw UnsupportedError(operation.kind->name(),
+                                   cat(device.name(), " has no operator for these sizes: use the CPU"));
 }
 
 // All weights of what is computed there.
@@ -168,7 +168,7 @@ void GraphExecutor::make_stores(const ExecutorOptions &options, const PlacesOfCa
 void GraphExecutor::make_graphs(const ExecutorOptions &options) {
     if (options.kv_types.are_coded()) {
         throw UnsupportedError("executor", cat("kv_dtype ", name(options.kv_types),
-                                               " must be used with Quire's own kernels but they are not in use here"));
+                                               " needs Quire's own kernels, which are not in use here"));
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
         DevicePart &part = *devices_[d];
@@ -212,7 +212,7 @@ void GraphExecutor::make_programs(const ExecutorOptions &options) {
     try {
         own_->memory = AlignedMemory(own_->memory_bytes);
     } catch (const std::bad_alloc &) {
-        throw CapacityError("graph", cat(own_->memory_bytes, " bytes of values must fit in memory but do not"));
+        throw CapacityError("graph", cat("out of memory: ", own_->memory_bytes, " bytes of values"));
     }
     for (Pass *pass : passes()) pass->place(own_->memory.data());
 }
@@ -287,35 +287,36 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
     };
-    expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step must have 1 to max_rows tokens");
-    expect(batch.positions.size() == n_rows, "positions must be as many as tokens");
-    expect(batch.token_types.size() == n_rows, "token types must be as many as tokens");
+    expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step has no tokens or more than max_rows");
+    expect(batch.positions.size() == n_rows, "positions and tokens differ in number");
+    expect(batch.token_types.size() == n_rows, "token types and tokens differ in number");
     expect(batch.features.size() == n_rows * static_cast<size_t>(trace_.n_features_read),
-           "features must come with every token where they are read");
-    expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes must be three for each token");
-    expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()),
-           "logit rows must be at most max_logit_rows");
+           "features do not match the tokens");
+    expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes are not three for each token");
+    expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()), "more logit rows than max_logit_rows");
     expect(batch.likeliest.empty() || batch.likeliest.size() == batch.logit_rows.size(),
-           "likeliest must be as many as logit rows");
-    expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1, "row_begin and n_kv must agree");
+           "likeliest and logit rows differ in number");
+    expect(n_sequences > 0 && batch.row_begin.size() == n_sequences + 1,
+           "row_begin and n_kv disagree, or there is no sequence");
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
-           "row_begin must span all rows");
+           "row_begin does not span all rows");
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
-    for (int32_t token : batch.tokens) expect(inside(token, n_ids_), "token ids must be rows of the embedding");
-    for (int32_t position : batch.positions) expect(inside(position, n_positions_), "positions must be in their table");
-    for (int32_t type : batch.token_types) expect(inside(type, n_types_), "token types must be in their table");
-    for (int32_t row : batch.logit_rows) expect(inside(row, static_cast<int64_t>(n_rows)), "logit rows must be rows");
+    for (int32_t token : batch.tokens) expect(inside(token, n_ids_), "token id beyond the embedding");
+    for (int32_t position : batch.positions) expect(inside(position, n_positions_), "position beyond its table");
+    for (int32_t type : batch.token_types) expect(inside(type, n_types_), "token type beyond its table");
+    for (int32_t row : batch.logit_rows)
+        expect(inside(row, static_cast<int64_t>(n_rows)), "logit row beyond the step's rows");
     for (size_t s = 0; s < n_sequences; ++s) {
         int32_t rows = batch.row_begin[s + 1] - batch.row_begin[s], n_kv = batch.n_kv[s];
-        expect(rows > 0 && n_kv >= rows, "a sequence must have rows, and at least as many cached tokens");
+        expect(rows > 0 && n_kv >= rows, "a sequence has no rows, or more rows than cached tokens");
         for (int32_t i = 0; i < rows; ++i) {
             expect(batch.positions[static_cast<size_t>(batch.row_begin[s] + i)] == n_kv - rows + i,
-                   "positions must be the last of the sequence");
+                   "positions are not the last of the sequence");
         }
     }
     const size_t n_states_wanted = cache().state_bytes() > 0 ? n_sequences : 0;
-    expect(batch.states.size() == n_states_wanted, "every sequence must have its state");
-    for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "states must lie in the store");
+    expect(batch.states.size() == n_states_wanted, "states and sequences differ in number");
+    for (int32_t slot : batch.states) expect(slot > 0 && slot < n_states(), "state beyond the store");
     check_tables(batch, kind);
 }
 
@@ -323,7 +324,7 @@ void GraphExecutor::check_tables(const StepBatch &batch, Kind kind) const {
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
     };
-    expect(batch.groups.size() == cache().groups().size(), "every group of the cache must have its tables");
+    expect(batch.groups.size() == cache().groups().size(), "tables and groups of the cache differ in number");
     for (size_t g = 0; g < batch.groups.size(); ++g) {
         const GroupBatch &group = batch.groups[g];
         const int n = n_blocks(static_cast<int>(g));
@@ -331,17 +332,17 @@ void GraphExecutor::check_tables(const StepBatch &batch, Kind kind) const {
         if (encodes && !of_source) continue;
         expect(group.slots.size() == (of_source && !encodes ? 0 : batch.tokens.size()) &&
                    group.table_begin.size() == batch.n_kv.size(),
-               "slots and table_begin must be as many as rows and sequences");
+               "slots or table_begin do not match rows and sequences");
         expect(group.n_source.size() == (of_source && !encodes ? batch.n_kv.size() : 0),
-               "sequences must have a source where they read one");
-        for (int32_t length : group.n_source) expect(length > 0, "a source must have tokens");
-        for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slots must lie in the store");
-        for (int32_t block : group.tables) expect(block >= 0 && block < n, "blocks must lie in the store");
+               "n_source does not match the sequences");
+        for (int32_t length : group.n_source) expect(length > 0, "empty source text");
+        for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slot beyond the store");
+        for (int32_t block : group.tables) expect(block >= 0 && block < n, "block beyond the store");
         for (size_t s = 0; s < batch.n_kv.size(); ++s) {
             const int64_t n_table = (group.n_kv_of(batch.n_kv)[s] + kv_block_tokens - 1) / kv_block_tokens;
             expect(group.table_begin[s] >= 0 &&
                        group.table_begin[s] + n_table <= static_cast<int64_t>(group.tables.size()),
-                   "a block table must hold all cached tokens");
+                   "a block table is shorter than its cached tokens");
         }
     }
 }
@@ -377,7 +378,7 @@ float *GraphExecutor::run(const StepBatch &batch) {
 }
 
 void GraphExecutor::encode(const StepBatch &batch) {
-    if (!encode_) throw InternalError("executor", "a model that reads a source must have an encoder");
+    if (!encode_) throw InternalError("executor", "a model that reads a source has no encoder");
     check(batch, Kind::encode);
     encode_->run(batch);
 }

@@ -1,4 +1,4 @@
-// The executor of a traced model: its passes, cut into pieces where it lies on several devices, and a cache store on each.
+// The executor of a traced model: its passes, cut into pieces if it lies on several devices, and a cache store on each.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ struct OwnKernels;
 
 class GraphExecutor : public Executor {
   public:
-    // UnsupportedError when a device lacks an operation.
+    // UnsupportedError if a device lacks an operation.
     GraphExecutor(Trace trace, Device device, const ExecutorOptions &options);
     ~GraphExecutor() override;
 
     int n_vocab() const override { return static_cast<int>(trace_.n_vocab); }
-    int64_t n_output() const { return trace_.n_output(); } // of a row of what run() gives
+    int64_t n_output() const { return trace_.n_output(); } // numbers in a row that run() returns
     bool makes_logits() const override { return trace_.kind == OutputKind::logits; }
     bool undivided_prompts() const override { return trace_.attends_both_ways(); }
     bool reads_token_types() const override { return trace_.reads_token_types(); }
@@ -48,27 +48,27 @@ class GraphExecutor : public Executor {
     int n_features_read() const override { return static_cast<int>(trace_.n_features_read); }
     const float *features() override;
 
-    std::shared_ptr<ThreadTeam> team() const; // of our own kernels, to be shared; null without
+    std::shared_ptr<ThreadTeam> team() const; // used by Quire's own kernels, to be shared; null without them
     size_t cache_bytes() const; // at most in use: the budget, null blocks and the zero state
     size_t compute_bytes() const;
     size_t packed_bytes() const;
-    // What a device has, or would have.
+    // Bytes on a device, taken or estimated.
     struct DeviceBytes {
         size_t weights = 0, cache = 0, compute = 0;
-        size_t free = 0, total = 0; // that the device tells, where nothing is taken
+        size_t free = 0, total = 0; // as the device reports, if nothing is allocated
     };
     std::vector<DeviceBytes> device_bytes() const; // by device; none where all of the model is on the CPU
-    // The same without taking memory, and what the CPU's steps take.
+    // Estimates them without taking memory, and the CPU's steps too.
     struct Measured {
         std::vector<DeviceBytes> devices;
         size_t cpu_compute;
     };
     static Measured measure(Trace trace, Device device, ExecutorOptions options);
-    size_t n_pieces() const; // that a step runs one after the other
+    size_t n_pieces() const; // that a step runs in order
     const PackedModel *packed_model() const; // null where nothing is packed
-    size_t n_graphs() const; // a program of our own serves all sizes: 1
-    std::vector<std::string> stock_operations() const; // of the program: those that ggml's operators compute
-    size_t n_nodes() const; // of the program of our own; 0 where there is none
+    size_t n_graphs() const; // 1 for a program of Quire's own, which serves all sizes
+    std::vector<std::string> stock_operations() const; // the program's operations that ggml's operators compute
+    size_t n_nodes() const; // in the program of Quire's own kernels; 0 without one
     const InputSums *input_sums() const; // null where they are not wanted
     bool uses_own_kernels() const { return own_ != nullptr; } // for a part of the model at least
     const KernelSet *kernel_set() const; // null without kernels of our own
@@ -85,7 +85,7 @@ class GraphExecutor : public Executor {
     bool has_part(Place place) const;
     bool has_graphs() const; // a part on a device
     std::vector<Pass *> passes() const;
-    const KvStore &store() const { return *stores_.front(); } // whose layout and sizes are those of all
+    const KvStore &store() const { return *stores_.front(); } // the first; all have its layout and sizes
     // A device of the model: the CPU is one where ggml's operators are wanted there.
     struct DevicePart;
     DevicePart &first() const { return *devices_.front(); }
@@ -96,7 +96,7 @@ class GraphExecutor : public Executor {
     std::vector<std::unique_ptr<KvStore>> stores_; // those of devices that have a part, then the CPU's
     size_t budget_bytes_ = 0;
     int max_sequences_;
-    int64_t n_ids_, n_positions_, n_types_; // tables that tokens, positions and types index have so many rows
+    int64_t n_ids_, n_positions_, n_types_; // rows of the tables that tokens, positions and types index
     GraphLimits limits_;
     std::unique_ptr<OwnKernels> own_;
 };

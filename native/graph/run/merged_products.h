@@ -1,5 +1,5 @@
-// Which products read the same rows and may be one, as their matrices lie one after the other on a device: q, k and v of a layer,
-// and gate and up.  A step of few rows costs as many kernels as it has products, nearly whatever these multiply.
+// Products that read the same rows and may run as one, as their matrices are neighbours on a device: q, k and v of a
+// layer, and gate and up.  A step of few rows costs as many kernels as it has products, nearly whatever these multiply.
 #pragma once
 
 #include <vector>

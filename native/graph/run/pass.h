@@ -1,4 +1,4 @@
-// A forward pass as pieces that run one after the other: programs of our own kernels, and graphs of ggml's operators.
+// A forward pass as pieces that run in order: programs of Quire's own kernels, and graphs of ggml's operators.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@
 
 namespace quire {
 
-// What programs of our own kernels share: they run one after the other.
+// Shared by programs of Quire's own kernels: they run one after the other.
 struct OwnKernels {
     KernelSet kernels;
     std::unique_ptr<PackedModel> packed; // null without kernels that read it
     CpuMatrices matrices;
     std::shared_ptr<ThreadTeam> team;
-    AlignedMemory memory; // of values
+    AlignedMemory memory; // for values
     size_t memory_bytes = 0;
 
     OwnKernels(const KernelSet &kernel_set, std::unique_ptr<PackedModel> packed_model,
@@ -32,7 +32,7 @@ struct OwnKernels {
           team(std::move(threads)) {}
 };
 
-// Pieces at Place::cpu are programs, those on devices graphs.  What is added to a pass must outlive it.
+// Pieces at Place::cpu are programs, those on devices graphs.  All that is added to a pass must outlive it.
 class Pass {
   public:
     explicit Pass(CutTrace trace);
@@ -41,16 +41,16 @@ class Pass {
 
     const std::vector<Piece> &pieces() const { return trace_.pieces; }
     bool is_at(Place place) const;
-    // In this order, each where there are such pieces.  They throw what StockGraphs and lower_cpu do.
+    // Called in this order, each if there are such pieces.  They throw what StockGraphs and lower_cpu do.
     // `devices`: by number; transfers are made for the first.
     void add_boundaries(const std::vector<const Backend *> &devices, int max_rows, int max_logit_rows);
     void add_graphs(Place place, StockDevice &device, const GraphLimits &limits);
     void add_programs(OwnKernels &own, const KvStore &store, CpuProgramLimits limits);
-    size_t program_bytes() const; // of the largest
+    size_t program_bytes() const; // the largest program's
     void place(uint8_t *memory);
 
     float *run(const StepBatch &batch); // the output
-    // Of the last run, as Executor has them.
+    // Results of the last run, as in Executor.
     const float *hidden() const;
     float *maxima() const;
     const float *tap(size_t i) const;

@@ -17,7 +17,7 @@ std::vector<WeightRef> placing_weights(const OperationKind &kind) {
     return matrices.empty() ? kind.weights() : matrices;
 }
 
-// What is said of an operation's weights.  Where these are in two places, the CPU has all of them, or the first of two
+// The place of an operation's weights.  If they are in two places, the CPU has all of them, or the first of two
 // devices.
 std::optional<Place> said(const OperationKind &kind, const PlacesOfWeights &places) {
     std::optional<Place> found;
@@ -34,11 +34,11 @@ std::vector<Place> places_of(const Trace &trace, const PlacesOfWeights &places, 
     std::vector<Place> found(trace.operations.size(), Place::cpu);
     for (int i = n_step_values; i < static_cast<int>(found.size()); ++i) {
         const Operation &operation = trace.operations[slot(i)];
-        Place place = found[slot(i) - 1]; // of what reads nothing but the step
+        Place place = found[slot(i) - 1]; // for operations that read nothing but the step
         const auto is_made = [](int input) { return input >= n_step_values; };
         if (std::ranges::any_of(operation.inputs, is_made)) {
             place = Place::cpu;
-            int last = -1; // of the inputs that are on a device
+            int last = -1; // the last input that is on a device
             for (int input : operation.inputs)
                 if (is_made(input) && is_device(found[slot(input)])) last = std::max(last, input);
             if (last >= 0) place = found[slot(last)];

@@ -1,8 +1,8 @@
-// Which operations of a trace run where, and the pieces that it is cut into for that.
+// Cuts a trace into pieces by the device that each operation runs on.
 //
-// The user says where weights lie, and an operation runs where its matrices do.  Operations without a word go where their
-// inputs are.  Neighbours of one place make a piece: a trace of its own, which one of the lowerings takes as any other.
-// What one piece makes and others read crosses their boundary (graph/trace/boundary.h).
+// The user says where weights lie, and an operation runs where its matrices do.  Operations without matrices run
+// where their inputs are.  Neighbours in one place form a piece: a trace of its own, lowered like any other.
+// A value that one piece computes and others read is a boundary (graph/trace/boundary.h).
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@ constexpr Place device_place(size_t number) { return static_cast<Place>(number);
 constexpr bool is_device(Place place) { return place != Place::cpu; }
 constexpr size_t device_number(Place place) { return static_cast<size_t>(place); }
 
-// By weights' names.  What is not named follows the operations around it.
+// By weights' names.  Other operations follow those around them.
 using PlacesOfWeights = std::map<std::string, Place>;
 
 // Where layers keep their rows, and where states are.
@@ -31,7 +31,7 @@ struct PlacesOfCache {
     std::map<StatePlace, Place> states;
 };
 
-// A part of a trace, in its order: what a step brings, then operations and values that cross a boundary.
+// A part of a trace, in its order: inputs of the step, then operations and values that cross a boundary.
 struct Piece {
     Place place;
     Trace trace; // the numbers of output and hidden state are -1 where another piece has them
@@ -39,7 +39,7 @@ struct Piece {
 
 struct CutTrace {
     std::vector<Piece> pieces;
-    // What the caller reads and a piece before the last has made; null where the last one has it.
+    // Values that the caller reads and a piece before the last produced; null where the last one has it.
     std::shared_ptr<Boundary> output = nullptr, hidden = nullptr;
     std::vector<std::shared_ptr<Boundary>> taps = {}; // empty where there is one piece, whose trace has them
 };
@@ -47,19 +47,19 @@ struct CutTrace {
 // A trace that runs at one place.
 inline CutTrace uncut(const Trace &trace, Place place) { return {{{place, trace}}}; }
 
-// Layers and states that the trace writes or reads are added to `cache`; rows that are there already stay.  `devices`: those
-// of the model; what they have no operators for is the CPU's.
+// Adds layers and states that the trace writes or reads to `cache`; rows that are there already stay.  `devices`:
+// those of the model; operations that they do not support run on the CPU.
 CutTrace cut(const Trace &trace, const PlacesOfWeights &places, const std::vector<Device> &devices,
              PlacesOfCache &cache);
 
 // Operations of all pieces there, as one trace that tells which weights they read.
 Trace operations_at(Place place, const std::vector<Piece> &pieces);
 
-// What a place has: bytes of the weights that it reads, as the file has them, by name, and the layers whose rows it keeps.
+// Contents of a place: bytes of the weights that it reads, as the file has them, by name, and the layers it caches.
 struct PlacedPart {
     std::map<std::string, size_t> weights = {};
     std::set<int> layers = {};
-    size_t state_bytes = 0; // of a sequence
+    size_t state_bytes = 0; // per sequence
 };
 std::map<Place, PlacedPart> placed_parts(const Trace &trace, const PlacesOfWeights &places,
                                          const std::vector<Device> &devices);

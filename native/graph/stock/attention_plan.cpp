@@ -10,12 +10,13 @@
 namespace quire {
 namespace {
 
-// Costs are in bytes of memory traffic, which is what attention mostly waits for.  A GPU multiplies about 100 numbers in
-// the time of a byte, starts a kernel in the time of some megabytes, and its attention kernels keep 64 queries at a time.
+// Costs are in bytes of memory traffic, which is what attention mostly waits for.  A GPU multiplies about 100 numbers
+// in the time of a byte, starts a kernel in the time of some megabytes, and its attention kernels keep 64 queries at
+// a time.
 constexpr double products_per_byte = 50, launch_bytes = 4e6;
 constexpr int queries_together = 64;
 constexpr int kv_step = 256; // ggml's attention on CUDA wants multiples
-constexpr int few_rows = 16; // of a sequence: more of them are a prompt's
+constexpr int few_rows = 16; // in a sequence: more of them are a prompt's
 
 // 1, 2, 4, 8, 16, 24, 32, 48, ...: a power of two, or one and a half.
 int rounded_up(int n) {
@@ -106,7 +107,7 @@ AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRo
                                                     int n_kv, int first_kv) const {
     const int limit = group.pool_tokens - first_kv;
     if (n_kv > limit)
-        throw InternalError("attention", cat("a step must see at most ", limit, " cached tokens but sees ", n_kv));
+        throw InternalError("attention", cat("a step sees ", n_kv, " cached tokens: expected at most ", limit));
     // The CPU's graphs serve as oracle, so there are few sizes.
     int padded = padded_kv_tokens(n_kv, limit);
     if (!on_device_)
@@ -177,7 +178,7 @@ AttentionPlanner::Choice AttentionPlanner::by_tables(size_t g, const Rows &rows,
         }
     }
     choice.part.n_streams = n_exact > 0 ? n_exact : rounded_up(choice.part.n_streams);
-    // What is padded is not read, so that there are few sizes.
+    // Padding is not read; it only keeps the number of sizes small.
     choice.part.n_kv = kv_step * rounded_up((n_blocks * kv_block_tokens + kv_step - 1) / kv_step);
     choice.cost = seen * (group.token_bytes + group.pair_products / products_per_byte);
     return choice;

@@ -1,7 +1,7 @@
 // How the rows of a step meet the cached rows, in graphs of ggml's operators.
 //
-// Attention there is of *streams*: a stream is some rows of the step that look at the same cached rows.  Of each group of
-// layers a step's rows make one or two parts, each of streams of equal size, in one of three forms:
+// Attention there is of *streams*: a stream is some rows of the step that look at the same cached rows.  Of each
+// group of layers a step's rows make one or two parts, each of streams of equal size, in one of three forms:
 //   pool      all rows look at a stretch of the pool, where it lies: nothing is copied, and what sequences share is read
 //             once.  Order does not matter to attention, so that a mask says what is whose.
 //   live      all rows look at copies of the blocks that any of them sees, each once;
@@ -28,7 +28,7 @@ struct AttentionPart {
     CachedRows source;
     int n_streams, stream_rows;
     int n_kv; // cached tokens that each stream looks at
-    int first_kv = 0; // of a stretch of the pool: tokens before it
+    int first_kv = 0; // for a stretch of the pool: tokens before it
     int n_rows() const { return n_streams * stream_rows; }
     auto operator<=>(const AttentionPart &) const = default;
 };
@@ -41,12 +41,12 @@ struct AttentionForm {
 
 // Rows of one sequence within a stream.
 struct StreamRun {
-    int stream, first; // of the stream's rows
+    int stream, first; // first: among the stream's rows
     int sequence, begin, n; // rows [begin, begin + n) of the step
-    int first_block, n_blocks; // of the sequence's table: those that the rows see
+    int first_block, n_blocks; // in the sequence's table: those that the rows see
 };
 
-// What a step does in one group of layers.
+// A step's attention in one group of layers.
 struct GroupAttention {
     AttentionForm form;
     // By part.  `live`: blocks that are seen, ascending, of a part of that form.
@@ -70,7 +70,7 @@ class AttentionPlanner {
     std::vector<GroupAttention> plan(const StepBatch &batch, int n_tokens) const;
     // Forms that need the most memory, for steps of n_tokens rows.
     std::vector<std::vector<AttentionForm>> largest(int n_tokens) const;
-    // Of the form `paged`, to see whether the device has it.
+    // Forms with `paged`, to see whether the device supports it.
     std::vector<AttentionForm> paged(int n_tokens) const;
 
   private:
@@ -89,7 +89,7 @@ class AttentionPlanner {
         double cost;
         std::vector<int32_t> live = {};
     };
-    using Rows = std::vector<StreamRun>; // of whole sequences, each a stream
+    using Rows = std::vector<StreamRun>; // whole sequences, each a stream
     double cost(const Group &group, const AttentionPart &part) const;
     Choice together(const Group &group, CachedRows source, const Rows &rows, int n_rows, int n_kv,
                     int first_kv = 0) const;

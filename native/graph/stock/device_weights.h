@@ -10,9 +10,9 @@
 
 namespace quire {
 
-// Matrices that may lie together: of one type and width, read once, without biases.  Their results are heads that are normed,
-// rotated or attended to, for which ggml wants no row to follow the one before it; or those of gate and up, which ggml takes
-// together as well, but has a better way for one row.
+// Matrices that may lie together: of one type and width, read once, without biases.  Their results are heads that are
+// normed, rotated or attended to, for which ggml wants no row to follow the one before it; or those of gate and up,
+// which ggml takes together as well, but has a better way for one row.
 struct MatrixGroup {
     std::vector<WeightRef> weights;
     bool is_gate = false;
@@ -30,7 +30,7 @@ class DeviceWeights {
         bool is_gate; // gate and up
     };
     std::optional<Merged> merged(const WeightRef &weight) const;
-    // What has no copy yet gets one, by itself: before any step, as the largest graph is made then.
+    // A weight without a copy gets one of its own: before any step, as the largest graph is made then.
     const Tensor &of(const WeightRef &weight);
     size_t size_bytes() const { return size_bytes_; }
 
@@ -38,7 +38,7 @@ class DeviceWeights {
     struct Copy {
         WeightRef weight; // kept, as its address is the key
         Tensor tensor;
-        std::shared_ptr<const Tensor> whole = nullptr; // of its group
+        std::shared_ptr<const Tensor> whole = nullptr; // its group's
         int64_t first_row = 0;
         bool is_gate = false;
     };

@@ -9,13 +9,13 @@
 namespace quire {
 namespace {
 
-constexpr size_t most_graphs = 64; // of a trace
+constexpr size_t most_graphs = 64; // per trace
 
 void check_status(ggml_status status, Device device) {
     if (status == GGML_STATUS_SUCCESS) return;
     if (status == GGML_STATUS_ALLOC_FAILED)
-        throw CapacityError("graph", cat(device.name(), " must have memory for a step but has not"));
-    const std::string how = cat("a graph must run but ended with ", ggml_status_to_string(status));
+        throw CapacityError("graph", cat(device.name(), " is out of memory for a step"));
+    const std::string how = cat("a graph failed with ", ggml_status_to_string(status));
     if (device.kind() == DeviceKind::cpu) throw InternalError("graph", how);
     lose(device, how);
 }
@@ -89,15 +89,15 @@ void GraphCache::check_supported(const LoweredGraph &graph) const {
         if (!ggml_backend_supports_op(backend_.handle(), node)) {
             const char *type = node->src[0] == nullptr ? "none" : ggml_type_name(node->src[0]->type);
             throw UnsupportedError("graph", cat("device ", backend_.device().name(),
-                                                " must support every operation of the model but not ",
-                                                ggml_op_desc(node), " of ", type));
+                                                " does not support an operation of the model: ", ggml_op_desc(node),
+                                                " of ", type));
         }
     }
 }
 
 void GraphCache::make_allocator() {
     allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.handle())));
-    if (!allocator_) throw CapacityError("graph", "a compute buffer's allocator must fit in memory but does not");
+    if (!allocator_) throw CapacityError("graph", "out of memory: allocator of the compute buffer");
 }
 
 void GraphCache::forget_all() {
@@ -109,8 +109,7 @@ void GraphCache::forget_all() {
 LoweredGraph GraphCache::lowered(const GraphKey &key) const {
     LoweredGraph graph = lowering_.lower(*traces_.at(static_cast<size_t>(key.trace)), key);
     if (!graph.unpaged_groups.empty())
-        throw InternalError("graph",
-                            "the device must have a kernel for block tables where they are planned but has not");
+        throw InternalError("graph", "block tables are planned for a device without a kernel for them");
     return graph;
 }
 
@@ -121,7 +120,7 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     if (!allocate_graph(backend_, allocator_.get(), graph)) {
         forget_all(); // their memory is gone, and the allocator does not know it
         make_allocator();
-        throw CapacityError("graph", cat("the compute buffer must fit on ", backend_.device().name(), " but does not"));
+        throw CapacityError("graph", cat("the compute buffer does not fit on ", backend_.device().name()));
     }
     if (compute_bytes() != size_bytes) forget_all();
     if (graphs_.size() >= most_graphs * traces_.size()) {

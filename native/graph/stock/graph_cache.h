@@ -25,8 +25,8 @@ class GraphRunner {
 };
 std::unique_ptr<GraphRunner> make_runner(Backend &backend);
 
-// Invariant: tensors of every graph lie in the one buffer and in the inputs' memory.  Where either must grow, it moves, and
-// all graphs go.
+// Invariant: tensors of every graph lie in the one buffer and in the inputs' memory.  Where either must grow, it
+// moves, and all graphs go.
 class GraphCache {
   public:
     // The lowering and the traces outlive the cache.
@@ -34,8 +34,8 @@ class GraphCache {
     ~GraphCache();
     // The trace's number in keys.
     int add_trace(const Trace &trace);
-    // Make the graph for a key, so that there is memory for all that are smaller; UnsupportedError when the device lacks an
-    // operation of it.
+    // Make the graph for a key, so that there is memory for all that are smaller; UnsupportedError when the device
+    // lacks an operation of it.
     const LoweredGraph &reserve(const GraphKey &key);
     // Valid until the next call.  The graphs that were not used for longest go.
     const LoweredGraph &get(const GraphKey &key);

@@ -60,7 +60,7 @@ template <class Use> auto with_lifetimes(const Backend &backend, LoweredGraph &g
     ggml_init_params params{ggml_graph_overhead_custom(n, false) + ggml_tensor_overhead() * (n_readers + 1), nullptr,
                             true};
     std::unique_ptr<ggml_context, FreeContext> context(ggml_init(params));
-    if (!context) throw CapacityError("graph", "a graph's records must fit in memory but do not");
+    if (!context) throw CapacityError("graph", "out of memory: records of a graph");
     return use(with_kept(context.get(), graph.graph, kept, n));
 }
 
@@ -72,7 +72,7 @@ bool allocate_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGrap
 
 size_t measure_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph) {
     return with_lifetimes(backend, graph, [&](ggml_cgraph *all) {
-        size_t size_bytes = 0; // of the only buffer
+        size_t size_bytes = 0; // the only buffer's
         ggml_gallocr_reserve_n_size(allocator, all, nullptr, nullptr, &size_bytes);
         return size_bytes;
     });

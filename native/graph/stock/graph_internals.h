@@ -1,4 +1,4 @@
-// What ggml does for graphs within its own scheduler, and has no public function for.
+// Work that ggml's scheduler does on graphs, for which ggml has no public function.
 #pragma once
 
 #include "core/device.h"

@@ -17,7 +17,7 @@ std::vector<int> up_to(std::vector<int> sizes, int limit) {
 int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
     auto found = std::lower_bound(sizes.begin(), sizes.end(), wanted);
     if (found == sizes.end())
-        throw InternalError("graph", cat("a step must have at most ", sizes.back(), " ", what, " but has ", wanted));
+        throw InternalError("graph", cat("a step has ", wanted, " ", what, ": expected at most ", sizes.back()));
     return *found;
 }
 
@@ -25,8 +25,8 @@ int smallest(const std::vector<int> &sizes, int wanted, const char *what) {
 
 GraphBuckets::GraphBuckets(GraphLimits limits, bool on_device) : limits_(limits) {
     if (limits.max_rows < 1 || limits.max_logit_rows < 1 || limits.max_kv_tokens < 1) {
-        throw ShapeError("graph", cat("limits must be positive but are ", limits.max_rows, " rows, ",
-                                      limits.max_logit_rows, " logit rows, ", limits.max_kv_tokens, " cached tokens"));
+        throw ShapeError("graph", cat("limits are ", limits.max_rows, " rows, ", limits.max_logit_rows, " logit rows, ",
+                                      limits.max_kv_tokens, " cached tokens: expected positive numbers"));
     }
     std::vector<int> sizes{1, 4, 16, 64, 256, 1024, 4096};
     if (on_device) {

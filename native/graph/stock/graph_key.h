@@ -10,7 +10,7 @@ namespace quire {
 struct GraphLimits {
     int max_rows;       // tokens of a step
     int max_logit_rows; // rows of a step whose logits are wanted
-    int max_sequences;  // of a step
+    int max_sequences;  // in one step
     int max_kv_tokens;  // cached tokens of a step's sequences together; 0: no limit, as block tables are data
 };
 

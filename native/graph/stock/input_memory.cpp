@@ -17,8 +17,7 @@ ggml_backend_buffer *new_transfer_buffer(const Backend &backend, size_t size_byt
     ggml_backend_buffer *made = type == nullptr ? nullptr : ggml_backend_buft_alloc_buffer(type, size_bytes);
     // Pinned memory is scarce; other memory does as well, slower.
     if (made == nullptr) made = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size_bytes);
-    if (made == nullptr)
-        throw CapacityError("graph", cat(size_bytes, " bytes for transfers must fit in memory but do not"));
+    if (made == nullptr) throw CapacityError("graph", cat("out of memory: ", size_bytes, " bytes for transfers"));
     return made;
 }
 
@@ -41,15 +40,14 @@ void InputMemory::place(LoweredGraph &graph, const std::function<void()> &before
         const bool measures = backend_.measures();
         device_.reset(measures ? new_measured_buffer(backend_.device(), end)
                                : ggml_backend_buft_alloc_buffer(type, end));
-        if (!device_)
-            throw CapacityError("graph", cat("the inputs' ", end, " bytes must fit on the device but do not"));
+        if (!device_) throw CapacityError("graph", cat("out of device memory: ", end, " bytes of graph inputs"));
         if (!measures && !ggml_backend_buffer_is_host(device_.get())) host_.reset(new_transfer_buffer(backend_, end));
         size_bytes_ = end;
     }
     auto *base = static_cast<char *>(ggml_backend_buffer_get_base(device_.get()));
     auto put = [&](ggml_tensor *tensor, size_t offset) {
         if (ggml_backend_tensor_alloc(device_.get(), tensor, base + offset) != GGML_STATUS_SUCCESS)
-            throw InternalError("graph", "an input must get its place but does not");
+            throw InternalError("graph", "cannot place an input in its buffer");
     };
     for (size_t i = 0; i < places.size(); ++i) put(inputs.all[i], places[i]);
     inputs.packed = ggml_new_tensor_1d(graph.context.get(), GGML_TYPE_I8, static_cast<int64_t>(end));

@@ -1,5 +1,5 @@
-// Where the inputs of graphs lie: one piece of memory on the device, which every graph fills from its beginning, and what
-// the host writes before it is sent there in one transfer.
+// Where the inputs of graphs lie: one piece of memory on the device, which every graph fills from its beginning, and
+// what the host writes before it is sent there in one transfer.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ namespace quire {
 class InputMemory {
   public:
     explicit InputMemory(const Backend &backend) : backend_(backend) {}
-    // Gives the graph's inputs their places.  Memory that is too small is freed before there is more of it, as a device may
-    // not hold both: graphs that were placed before are void then, which ``before_moving`` is to see to.  CapacityError when
-    // there is not so much, and then there is none.
+    // Gives the graph's inputs their places.  Memory that is too small is freed before there is more of it, as a
+    // device may not hold both: graphs that were placed before are void then, which ``before_moving`` is to see to.
+    // CapacityError when there is not so much, and then there is none.
     void place(LoweredGraph &graph, const std::function<void()> &before_moving);
-    // What the host writes of an input of a placed graph.
+    // Memory in which the host writes an input of a placed graph.
     template <class T> T *host(const ggml_tensor *input) const { return reinterpret_cast<T *>(host_bytes(input)); }
     size_t size_bytes() const { return size_bytes_; } // on the device
-    // Sends all inputs.  Those that the graphs run next read are these, and the host's may be changed when they have run.
+    // Sends all inputs.  Those that the graphs run next read are these, and the host's may be changed when they have
+    // run.
     void send(const LoweredGraph &graph) const;
 
   private:

@@ -1,4 +1,4 @@
-// What the inputs of a model's products look like: sums of squares by column, of which importance matrices are made.
+// Statistics of the inputs of a model's products: sums of squares by column, from which importance matrices are made.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class InputSums {
 
     // Real rows of the step that runs next: the others of a graph are padding.
     void begin_step(int n_tokens, int n_logit_rows);
-    // `x` {n, rows} or {n, rows, n_matrix}, or with `experts` {n_used, tokens} {n, 1 or n_used, tokens}: the product with
-    // `weight` must read what this gives.
+    // `x` {n, rows} or {n, rows, n_matrix}, or with `experts` {n_used, tokens} {n, 1 or n_used, tokens}: the product
+    // with `weight` must read what this gives.
     ggml_tensor *watch(ggml_context *context, const Weight &weight, ggml_tensor *x, ggml_tensor *experts, Lead lead);
     const std::map<std::string, Sums> &sums() const { return sums_; } // by the weight's name
 

@@ -45,7 +45,7 @@ FoundStrips find_strips(ggml_context *context, ggml_backend *device, ggml_tensor
     ggml_tensor *maxima = ggml_pool_1d(context, logits, GGML_OP_POOL_MAX, strip, strip, 0);
     ggml_tensor *ids = ggml_top_k(context, maxima, n_strips);
     ggml_tensor *strips = ggml_reshape_3d(context, logits, strip, logits->ne[0] / strip, logits->ne[1]);
-    // Of strips first: one long row alone would be one block of threads' work.
+    // Strips first: a single long row would be one block's work.
     ggml_tensor *by_strip = ggml_sum_rows(context, strips);
     ggml_tensor *sums = ggml_sum_rows(context, ggml_reshape_2d(context, by_strip, strips->ne[1], strips->ne[2]));
     const FoundStrips found{ggml_get_rows(context, strips, ids), ids, sums};
@@ -101,7 +101,8 @@ void LogitStrips::clear(size_t i) {
     written_[i].clear();
 }
 
-// Outside of the strips nothing is above the least of their maxima: the k likeliest are known where k strips are above it.
+// Outside of the strips nothing is above the least of their maxima: the k likeliest are known where k strips are
+// above it.
 bool LogitStrips::put(size_t i) {
     const auto k = static_cast<size_t>(graph_->strips.ids->ne[0]);
     if (!(sums_[i] <= std::numeric_limits<float>::max())) return false; // one is not a number, or not finite

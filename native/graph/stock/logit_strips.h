@@ -1,5 +1,5 @@
-// The likeliest logits of a device's rows without the rows: the device finds the strips with the largest maxima, in which
-// the likeliest must be, and kilobytes of them are brought to the host.
+// The likeliest logits of a device's rows without the rows: the device finds the strips with the largest maxima, in
+// which the likeliest must be, and kilobytes of them are brought to the host.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,12 @@
 
 namespace quire {
 
-// Of every row, so that the k likeliest of each are known, where it is said (StepBatch::likeliest); 0: no row is better
-// off.  A bucket: graphs are built for it.
+// Strips of each row from which its k likeliest are known, where k is given (StepBatch::likeliest); 0: no row gains
+// by it.  A bucket: graphs are built for it.
 int strips_wanted(std::span<const int32_t> likeliest, int64_t n_vocab);
 int most_strips(int64_t n_vocab);
-// Nodes that find so many strips of rows of logits [n_vocab, rows]; nothing where the device lacks an operation of them.
+// Nodes that find so many strips of rows of logits [n_vocab, rows]; nothing where the device lacks an operation of
+// them.
 FoundStrips find_strips(ggml_context *context, ggml_backend *device, ggml_tensor *logits, int n_strips);
 
 class LogitStrips {
@@ -25,8 +26,8 @@ class LogitStrips {
     // Asks the device for strips of the rows whose k likeliest tell enough, and for the others.  `rows`: the target,
     // [likeliest.size(), n_vocab], which nobody else writes to unless it is said.
     void ask(const LoweredGraph &graph, std::span<const int32_t> likeliest, float *rows);
-    // When all that was asked for is there: rows are -inf but for their strips.  Those whose likeliest the strips do not
-    // tell, as others are equal or one is not a number, are fetched.
+    // When all that was asked for is there: rows are -inf but for their strips.  Those whose likeliest the strips do
+    // not tell, as others are equal or one is not a number, are fetched.
     void finish();
     // As Executor::maxima().
     float *maxima() { return maxima_.data(); }
@@ -46,7 +47,7 @@ class LogitStrips {
     const LoweredGraph *graph_ = nullptr;
     std::vector<int32_t> likeliest_;
     float *rows_ = nullptr;
-    size_t n_vocab_ = 0, n_strips_ = 0; // of the vocabulary
+    size_t n_vocab_ = 0, n_strips_ = 0; // in a row of the vocabulary
     std::unique_ptr<ggml_backend_buffer, FreeBuffer> transfer_;
     size_t transfer_bytes_ = 0;
     // Where they are in that memory: [row, strip, logit_strip], [row, strip], [row].

@@ -66,7 +66,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     ggml_init_params params{ggml_tensor_overhead() * n_tensors + ggml_graph_overhead_custom(n_tensors, false), nullptr,
                             true};
     out.context.reset(ggml_init(params));
-    if (!out.context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
+    if (!out.context) throw CapacityError("lower", "out of memory: records of a graph");
     out.graph = ggml_new_graph_custom(out.context.get(), n_tensors, false);
     StockGraph graph{trace, store_, out};
     graph.device = device_;
@@ -90,7 +90,7 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     }
     for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
     for (const Left &left : trace.left) lower_left(graph, left);
-    for (const auto &[layer, written] : graph.written) // what nothing in this graph reads
+    for (const auto &[layer, written] : graph.written) // pools that nothing in this graph reads
         if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)
             for (ggml_tensor *pool : {written.k, written.v}) ggml_build_forward_expand(out.graph, pool);
     if (out.output != nullptr) ggml_build_forward_expand(out.graph, out.output);

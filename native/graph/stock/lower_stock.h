@@ -25,7 +25,7 @@ struct StockGraph {
     std::map<int, Written> written{}; // by layer
     std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *>
         products{}; // by merged matrix and what it multiplies
-    ggml_backend *device = nullptr; // whose flash attention and own kernels are used where it has them; null on the CPU
+    ggml_backend *device = nullptr; // its flash attention and own kernels are used if it has them; null on the CPU
     DeviceWeights *copies = nullptr;
     ggml_context *context() const { return out.context.get(); }
 

@@ -21,7 +21,7 @@ struct GraphKey {
     int n_rows;
     int trace = 0; // which of those that share a compute buffer
     std::vector<AttentionForm> attention{};
-    int n_strips = 0; // of each row of logits that are found on the device (graph/stock/logit_strips.h)
+    int n_strips = 0; // per row of logits, found on the device (graph/stock/logit_strips.h)
     StateForm states{};
     auto operator<=>(const GraphKey &) const = default;
 };
@@ -33,15 +33,16 @@ struct PartPlace {
     auto operator<=>(const PartPlace &) const = default;
 };
 
-// What operations with a state read on a device.  Streams of all parts are numbered through.
+// Inputs of operations with a state on a device.  Streams of all parts are numbered through.
 struct StateInputs {
     static constexpr int all = -1; // parts together
-    // By part: the step's rows that it has, i32 [streams * rows]; slots that streams read, i32 [streams], and write, i64
-    // [streams]; 1, or 0 of rows that are padding, f32 [streams * rows].
+    // By part: the step's rows that it has, i32 [streams * rows]; slots that streams read, i32 [streams], and write,
+    // i64 [streams]; 1, or 0 of rows that are padding, f32 [streams * rows].
     std::map<int, ggml_tensor *> rows, reads, writes, masks;
     ggml_tensor *places = nullptr; // i32 [n_tokens]: where the step's rows are among those of the parts
-    // Of operations that look at rows before their own, numbers among the kept rows of all streams and then the step's: those
-    // that each row sees, the oldest first, i32 [n_tokens * n]; by how many are kept, those that are then, i32 [streams * n].
+    // For operations that look at rows before their own, numbers among all streams' kept rows, then the step's: those
+    // that each row sees, the oldest first, i32 [n_tokens * n]; by how many are kept, those that are then, i32
+    // [streams * n].
     std::map<SeenRows, ggml_tensor *> seen;
     std::map<int, ggml_tensor *> kept;
 };
@@ -57,12 +58,12 @@ struct GraphInputs {
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
     std::map<int, ggml_tensor *> row_bias_columns; // by its columns, both ways: i32 [n_tokens * n_tokens]
-    // Of attention to cached rows, by group: slots that rows are written to, i64 [n_tokens]; and where the step's rows are
-    // among those of the parts, i32 [n_tokens].
+    // For attention to cached rows, by group: slots that rows are written to, i64 [n_tokens]; and where the step's
+    // rows are among those of the parts, i32 [n_tokens].
     std::map<int, ggml_tensor *> slots, places;
-    // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1, rows, n_kv],
-    // 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv]; of the form `paged` the first token
-    // that a row sees, counted from its first block, and how many, i32 [rows, 2].
+    // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1,
+    // rows, n_kv], 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv]; of the form
+    // `paged` the first token that a row sees, counted from its first block, and how many, i32 [rows, 2].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns, spans;
     StateInputs states;
     std::vector<std::pair<ggml_tensor *, const Boundary *>> carried; // f32 [n_tokens or n_rows, ...]
@@ -75,8 +76,8 @@ struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
 
-// Of every row of logits the strips with the largest maxima, in no order; and the sum of all of the row's, which is no
-// number where one is none.
+// For every row of logits the strips with the largest maxima, in no order; and the sum of all logits of the row,
+// which is not a number where one is not.
 struct FoundStrips {
     ggml_tensor *values = nullptr; // f32 [n_rows, strips, logit_strip]
     ggml_tensor *ids = nullptr; // i32 [n_rows, strips]
@@ -86,7 +87,7 @@ struct FoundStrips {
 // A graph that is ready for allocation.
 struct LoweredGraph {
     GraphKey key;
-    uint64_t id = 0; // of an allocated one, and of no other
+    uint64_t id = 0; // only allocated graphs have one
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
@@ -96,7 +97,7 @@ struct LoweredGraph {
     std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
     std::vector<ggml_tensor *>
         left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
-    // Of the cache: some of their layers have no flash attention here; have no kernel for the form `paged`.
+    // Groups of the cache with layers that have no flash attention here, or no kernel for the form `paged`.
     std::set<int> explicit_groups, unpaged_groups;
 };
 

@@ -23,7 +23,7 @@ std::vector<float> numbers_of(ggml_tensor *tensor) {
         std::memcpy(numbers.data(), bytes.data(), n * sizeof(float));
     else if (const auto to_float = ggml_get_type_traits(tensor->type)->to_float; to_float != nullptr)
         to_float(bytes.data(), numbers.data(), static_cast<int64_t>(n));
-    else // of whole numbers: by bytes
+    else // whole numbers: compared by bytes
         numbers.assign(bytes.begin(), bytes.end());
     return numbers;
 }
@@ -57,7 +57,7 @@ bool compared(int i, ggml_tensor *ours, ggml_tensor *theirs, void *data) {
     size_t first = a.size();
     for (size_t k = 0; k < a.size(); ++k) {
         if (std::isnan(a[k]) && std::isnan(b[k])) continue; // memory that was not written
-        if (a[k] == b[k] && std::isinf(a[k])) continue; // what a mask hides
+        if (a[k] == b[k] && std::isinf(a[k])) continue; // hidden by a mask
         norm += static_cast<double>(b[k]) * b[k];
         difference += (static_cast<double>(a[k]) - b[k]) * (static_cast<double>(a[k]) - b[k]);
         const bool is_far = !(std::abs(a[k] - b[k]) <= 1e-2F * (std::abs(b[k]) + 0.1F));
@@ -77,7 +77,7 @@ void run_and_compare(const Backend &backend, ggml_cgraph *graph) {
     const Backend cpu(find_device("CPU"), 1);
     Found found{backend.device().name()};
     if (!ggml_backend_compare_graph_backend(backend.handle(), cpu.handle(), graph, compared, &found, nullptr, 0))
-        throw CapacityError("graph", "a copy of a graph must fit in memory but does not");
+        throw CapacityError("graph", "out of memory: copy of a graph");
     std::fprintf(stderr, "[node] %s: %d of %d nodes differ\n", found.device.c_str(), found.n_wrong, found.n_nodes);
 }
 

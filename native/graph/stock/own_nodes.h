@@ -1,5 +1,5 @@
-// Operations of Quire's own as nodes of ggml's, for devices whose modules have kernels for them: native/cuda has the kernels,
-// and says what they read.  A device that has them says so (ggml_backend_supports_op).
+// Operations of Quire's own as nodes of ggml's, for devices whose modules have kernels for them: native/cuda has the
+// kernels, and says what they read.  A device that has them says so (ggml_backend_supports_op).
 #pragma once
 
 #include <ggml-backend.h>
@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// Whether the device has it; QUIRE_DEVICE_KERNELS=0 says that none has.
+// True if the device supports it; QUIRE_DEVICE_KERNELS=0 says that none does.
 bool has_own_node(ggml_backend *device, const ggml_tensor *node);
 
 struct PagedSources {

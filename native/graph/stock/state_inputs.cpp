@@ -75,7 +75,7 @@ void fill_seen(const StepToFill &step, const StateInputs &states) {
     if (states.places == nullptr) return;
     auto *out = step.memory.host<int32_t>(states.places);
     std::fill(out, out + states.places->ne[0], 0);
-    int32_t first = 0; // of the part
+    int32_t first = 0; // row of the part
     for (size_t p = 0; p < step.states.runs.size(); ++p) {
         const StatePart &part = step.states.form.parts[p];
         for (const StateRun &run : step.states.runs[p])

@@ -42,7 +42,7 @@ StatePlan StatePlanner::plan(const StepBatch &batch, int n_tokens) const {
         for (const StateRun &run : runs) rows = std::max(rows, run.n);
         const auto n_streams = static_cast<int>(runs.size());
         StatePart part{n_streams, padded_rows(rows, most)};
-        // What is alone has the step's rows without a copy.
+        // A single stream has the step's rows without a copy.
         if (parts.size() == 1 && n_streams == 1)
             part.stream_rows = n_tokens;
         else if (most == 1)

@@ -1,8 +1,8 @@
 // How a step's rows meet the states of their sequences, in graphs of ggml's operators.
 //
-// Those take *streams*, one of each sequence, of equally many rows.  A step's sequences make parts by their numbers of rows:
-// those that decode, and such as have some, more, many.  Streams are padded with rows that leave the state as it is, parts
-// with streams that read the zero state and write to a slot that nobody reads.
+// Those take *streams*, one of each sequence, of equally many rows.  A step's sequences make parts by their numbers
+// of rows: those that decode, and such as have some, more, many.  Streams are padded with rows that leave the state
+// as it is, parts with streams that read the zero state and write to a slot that nobody reads.
 #pragma once
 
 #include <compare>
@@ -29,7 +29,7 @@ struct StateForm {
 
 // The rows [begin, begin + n) of a step, which are those of one sequence.
 struct StateRun {
-    int stream; // of its part
+    int stream; // in its part
     int sequence, begin, n;
 };
 

@@ -14,7 +14,7 @@ ggml_tensor *flat(ggml_context *context, ggml_tensor *x, int64_t n_rows) {
     return ggml_reshape_2d(context, x, ggml_nelements(x) / n_rows, n_rows);
 }
 
-// What the slots of the streams hold from now on.
+// Writes the new states to the slots of the streams.
 void write_states(const StockParts &p, int part, ggml_tensor *values, ggml_tensor *pool) {
     StockGraph &graph = *p.graph;
     ggml_tensor *writes = graph.shared_input(graph.out.inputs.states.writes, part, [&] {
@@ -102,7 +102,7 @@ bool runs_by_streams(Device device, const std::vector<TraceShape> &inputs, int64
     ggml_init_params params{ggml_tensor_overhead() * most_tensors + ggml_graph_overhead_custom(most_tensors, false),
                             nullptr, true};
     const std::unique_ptr<ggml_context, FreeContext> context(ggml_init(params));
-    if (!context) throw CapacityError("lower", "a graph's records must fit in memory but do not");
+    if (!context) throw CapacityError("lower", "out of memory: records of a graph");
     ggml_context *ctx = context.get();
     StateStreams streams{ctx,
                          n_streams,

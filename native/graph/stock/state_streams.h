@@ -1,4 +1,5 @@
-// How operations with a state run on devices, by ggml's operators: what they share (graph/stock/state_plan.h has the streams).
+// How operations with a state run on devices, by ggml's operators: what they share (graph/stock/state_plan.h has the
+// streams).
 #pragma once
 
 #include <functional>
@@ -31,7 +32,7 @@ struct StateStreams {
     }
 };
 
-// What a part becomes: results of all its rows, {numbers of a row, rows}, and the states after them, {n, n_streams}.
+// Results of a part: all its rows, {numbers of a row, rows}, and the states after them, {n, n_streams}.
 struct StreamsMade {
     ggml_tensor *rows, *states;
 };
@@ -41,12 +42,12 @@ StreamsMade stock_split(const StateStreams &streams, ggml_tensor *made, int64_t 
 // All parts of a step: inputs taken apart, results in the rows' order, states written.
 ggml_tensor *stock_by_streams(const StockParts &parts, const std::vector<ggml_tensor *> &inputs, const Tensor &states,
                               const std::function<StreamsMade(const StateStreams &)> &make);
-// Whether the device has all that `make` asks for.  `inputs`: their shapes.
+// True if the device supports all that `make` asks for.  `inputs`: their shapes.
 bool runs_by_streams(Device device, const std::vector<TraceShape> &inputs, int64_t n_state,
                      const std::function<StreamsMade(const StateStreams &)> &make);
 
-// Of operations whose state is the rows before: those that each row sees, f32 {n, rows.n(), lead}; the state is brought up
-// to date.
+// For operations whose state is the rows before: the rows that each row sees, f32 {n, rows.n(), lead}; updates the
+// state. to date.
 ggml_tensor *stock_seen(const StockParts &parts, ggml_tensor *x, const Tensor &states, SeenRows rows);
 
 ggml_tensor *stock_dense(ggml_context *context, ggml_tensor *x);

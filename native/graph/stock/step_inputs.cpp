@@ -22,8 +22,8 @@ void fill_padded(const StepToFill &step, ggml_tensor *target, const std::vector<
 void fill_slots(const StepToFill &step, int group, ggml_tensor *target) {
     const std::vector<int32_t> &slots = step.batch.groups[static_cast<size_t>(group)].slots;
     auto *out = step.memory.host<int64_t>(target);
-    // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap, and
-    // then any of the values will do.
+    // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap,
+    // and then any of the values will do.
     for (size_t row = 0; row < static_cast<size_t>(target->ne[0]); ++row)
         out[row] = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
 }
@@ -52,7 +52,7 @@ void fill_places(const StepToFill &step, int group, ggml_tensor *target) {
     auto *out = step.memory.host<int32_t>(target);
     std::fill(out, out + target->ne[0], 0);
     const GroupAttention &attention = of_group(step, group);
-    int32_t first = 0; // of the part
+    int32_t first = 0; // row of the part
     for (size_t p = 0; p < attention.runs.size(); ++p) {
         const AttentionPart &part = attention.form.parts[p];
         for (const StreamRun &run : attention.runs[p])

@@ -11,7 +11,7 @@ namespace quire {
 struct StepToFill {
     const LoweredGraph &graph;
     const StepBatch &batch;
-    const std::vector<GroupAttention> &attention; // of the batch; the graph is for its forms
+    const std::vector<GroupAttention> &attention; // for the batch; the graph is for its forms
     const StatePlan &states; // likewise
     int n_states; // slots; on devices there is one more, for what nobody reads
     const InputMemory &memory;
@@ -19,10 +19,10 @@ struct StepToFill {
     CacheLifetime lifetime(int group) const;
 };
 
-// Of operations with a state, on devices (graph/stock/state_inputs.cpp).
+// Fills inputs of operations with a state, on devices (graph/stock/state_inputs.cpp).
 void fill_state_inputs(const StepToFill &step);
 
-// What one step leaves is the start of the next: masks are mostly hidden.
+// Keeps masks between steps: most of a mask is hidden, so the next one starts from the last.
 class StepInputs {
   public:
     // Writes tokens, positions and logit rows, padded with harmless values, and what attention needs.
@@ -37,8 +37,8 @@ class StepInputs {
     void fill_bias_columns(const StepToFill &step, PartPlace place, ggml_tensor *target);
     uint64_t masks_of_ = 0; // the graph whose masks the memory holds
     std::map<PartPlace, std::vector<Shown>> shown_;
-    std::vector<bool> is_row_; // of a part: not padding
-    std::vector<int32_t> places_; // of a group's blocks among those that are copied
+    std::vector<bool> is_row_; // by row of a part: not padding
+    std::vector<int32_t> places_; // by block of a group, among those that are copied
 };
 
 } // namespace quire

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// The same bytes seen as numbers of another type.
+// Reinterprets bytes as numbers of another type.
 ggml_tensor *seen_as(ggml_context *ctx, ggml_tensor *x, ggml_type type, const std::array<int64_t, 4> &ne,
                      const std::array<size_t, 3> &strides, size_t offset_bytes = 0) {
     ggml_tensor *view = ggml_view_1d(ctx, x, 1, offset_bytes);
@@ -23,8 +23,8 @@ ggml_tensor *seen_as(ggml_context *ctx, ggml_tensor *x, ggml_type type, const st
     return view;
 }
 
-// ggml's kernels for CUDA, which serve HIP and MUSA too, cap scores of heads of these widths alone; its answer to whether
-// an operation is supported does not know that, and others end in an illegal instruction.
+// ggml's kernels for CUDA, which serve HIP and MUSA too, cap scores of heads of these widths alone; its answer to
+// whether an operation is supported does not know that, and others end in an illegal instruction.
 bool caps_scores(ggml_backend *device, int64_t head_dim) {
     const std::string_view name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(ggml_backend_get_device(device)));
     if (name != "CUDA" && name != "ROCm" && name != "MUSA") return true;
@@ -115,8 +115,8 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
     return ggml_cont(ctx_, ggml_permute(ctx_, mixed, 0, 2, 1, 3));
 }
 
-// `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for to see
-// just that.
+// `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for
+// to see just that.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
     if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.device == nullptr)
         return nullptr;
@@ -175,7 +175,7 @@ bool AttentionBuilder::write() {
     ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
                                      pools.v.handle(), stock_slots(graph_, group_));
     if (made == nullptr) return false;
-    // Who reads the pools does not refer to the node: it comes before all that follows.
+    // Readers of the pools do not refer to this node, so it is added before all that follows.
     ggml_build_forward_expand(graph_.out.graph, made);
     q_ = made;
     return true;
@@ -183,7 +183,7 @@ bool AttentionBuilder::write() {
 
 ggml_tensor *AttentionBuilder::build() {
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
-    // What an earlier step has written, or an earlier piece of this one, is in the pools already.
+    // Rows written by an earlier step or piece are in the pools already.
     graph_.written.try_emplace(attention_.layer, StockGraph::Written{pools.k.handle(), pools.v.handle()});
     if (p_.inputs.size() > 1 && !write()) {
         ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);

@@ -15,7 +15,8 @@ struct StockAttention {
 ggml_tensor *stock_slots(StockGraph &graph, int group);
 // A group's pool with the rows of `x` {head_dim, n_kv_head, n_tokens} in the step's slots of it.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool);
-// Inputs of the operation: q, k, v; q and k, where V is within K; or q alone where the layer's rows are written already.
+// Inputs of the operation: q, k, v; q and k, where V is within K; or q alone where the layer's rows are written
+// already.
 ggml_tensor *stock_attention(const StockParts &parts, const StockAttention &attention);
 
 // Scores {n_kv, n_tokens, n_head, n} with it; `columns` {n_kv, n_tokens, n}: its column for each pair.

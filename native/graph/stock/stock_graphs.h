@@ -1,5 +1,5 @@
-// A trace by ggml's operators: the step's form of attention is chosen, its graph found or made, its inputs sent, its result
-// brought back.
+// A trace by ggml's operators: the step's form of attention is chosen, its graph found or made, its inputs sent, its
+// result brought back.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// What the traces that run on one device share: they run one after the other.
+// Shared by the traces that run on one device: they run one after the other.
 struct StockDevice {
     Backend &backend;
     const KvStore &store;
@@ -33,10 +33,10 @@ class StockGraphs {
     // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
     // memory.
     StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
-    // The output, null where the trace has none; what it leaves for others is in their boundaries then.  DeviceError when the
-    // device is lost.
+    // The output, null where the trace has none; what it leaves for others is in their boundaries then.  DeviceError
+    // when the device is lost.
     float *run(const StepBatch &batch);
-    // Of the last run; null where there are none, or no run was.
+    // Results of the last run; null if there are none.
     const float *hidden();
     const float *tap(size_t i);
     float *maxima() { return has_strips_ ? strips_.maxima() : nullptr; }
@@ -45,7 +45,7 @@ class StockGraphs {
     struct FreeBuffer {
         void operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
     };
-    // What a device's rows are copied to.
+    // Host memory that a device's rows are copied to.
     struct Copy {
         std::unique_ptr<ggml_backend_buffer, FreeBuffer> buffer;
         size_t size_bytes = 0;
@@ -64,7 +64,7 @@ class StockGraphs {
 
     StockDevice &device_;
     const Trace &trace_;
-    int number_; // of the trace
+    int number_; // the trace's
     GraphBuckets buckets_;
     AttentionPlanner planner_;
     StatePlanner states_;

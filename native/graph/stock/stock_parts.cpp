@@ -55,7 +55,7 @@ ggml_tensor *stock_activation(ggml_context *ctx, ggml_tensor *x, Activation acti
     case Activation::gelu_tanh: return ggml_gelu(ctx, x);
     case Activation::relu: return ggml_relu(ctx, x);
     }
-    throw InternalError("lower", "an activation must be known");
+    throw InternalError("lower", "unknown activation");
 }
 
 namespace {
@@ -67,7 +67,7 @@ ggml_glu_op glu_op_of(Activation activation) {
     case Activation::gelu_tanh: return GGML_GLU_OP_GEGLU;
     case Activation::relu: return GGML_GLU_OP_REGLU;
     }
-    throw InternalError("lower", "an activation must be known");
+    throw InternalError("lower", "unknown activation");
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// What lowering to ggml's operators has at hand, and pieces that several operations are made of.
+// The arguments of lowering to ggml's operators, and pieces that several operations are made of.
 #pragma once
 
 #include <ggml.h>
@@ -20,17 +20,17 @@ struct StockGraph;
 struct StockParts {
     ggml_context *context;
     std::vector<ggml_tensor *> inputs;
-    const TraceShape &shape; // of the result
+    const TraceShape &shape; // the result's
     int64_t lead; // rows of the result
     // For operations that have a state of each sequence; else null.
     const KvStore *store = nullptr;
     ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each; then others of no rows
     // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
     StockGraph *graph = nullptr;
-    std::vector<int> n_reads{}; // of each input, by operations of the graph and from outside; empty inside of a program
+    std::vector<int> n_reads{}; // by input: readers in the graph and outside; empty inside of a program
     bool is_only_read(size_t input) const { return input < n_reads.size() && n_reads[input] == 1; } // by this one
-    InputSums *sums = nullptr; // of what products read, where that is wanted
-    DeviceWeights *copies = nullptr; // of weights that lie elsewhere; null: all are where they are read
+    InputSums *sums = nullptr; // sums up inputs of products; null: not wanted
+    DeviceWeights *copies = nullptr; // copies of weights that lie elsewhere; null: all are where they are read
     ggml_tensor *weight(const WeightRef &w) const;
     // `x` as the product with `w` must read it (graph/stock/input_sums.h).
     ggml_tensor *read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts = nullptr) const;

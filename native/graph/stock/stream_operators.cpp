@@ -21,7 +21,7 @@ StreamsMade stock_scan(const StateStreams &streams, const StreamScan &scan) {
     ggml_context *ctx = streams.context;
     const int64_t n_head = scan.n_head, head_dim = scan.head_dim, n_rows = streams.n_rows();
     ggml_tensor *before = ggml_reshape_2d(ctx, stock_dense(ctx, scan.before_dt), n_head, n_rows);
-    if (streams.mask != nullptr) { // of padding dt is 0
+    if (streams.mask != nullptr) { // dt of padding is 0
         constexpr float far = 1e9F;
         ggml_tensor *mask = ggml_reshape_2d(ctx, streams.mask, 1, n_rows);
         before = ggml_add(ctx, before, ggml_scale_bias(ctx, mask, far, -far));

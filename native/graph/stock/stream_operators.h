@@ -1,4 +1,5 @@
-// ggml's operators for sequences with a state, given streams: what outer_state.cpp and selective_scan.cpp run on devices.
+// ggml's operators for sequences with a state, given streams: what outer_state.cpp and selective_scan.cpp run on
+// devices.
 #pragma once
 
 #include "graph/stock/state_streams.h"
@@ -15,7 +16,7 @@ struct StreamScan {
     ggml_tensor *d; // {n_head}; null: none
 };
 StreamsMade stock_scan(const StateStreams &streams, const StreamScan &scan);
-// What the softplus of is `dt`: ggml's operator takes it.
+// The inverse of softplus, applied to `dt`: ggml's operator applies softplus itself.
 ggml_tensor *stock_before_softplus(ggml_context *context, ggml_tensor *dt);
 // {n_head, rows} before a softplus that makes 1 of it.
 ggml_tensor *stock_before_ones(const StateStreams &streams, ggml_tensor *of_heads);

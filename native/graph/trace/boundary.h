@@ -1,4 +1,4 @@
-// A value that one piece of a trace makes and later ones read (graph/run/placement.h): where its rows lie meanwhile.
+// A value that one piece of a trace computes and later ones read (graph/run/placement.h), and its memory in between.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@ namespace quire {
 
 struct Boundary {
     TraceShape shape;
-    // Where it is wanted: what a device makes and reads again stays there.
+    // Where it is needed: a value that a device computes and reads again stays there.
     bool in_host = false, on_device = false;
     int first = 0, last = 0; // pieces that write and read it
-    // Rows of f32, of the largest step; run/boundary_memory.h makes them.
+    // Rows of f32, enough for the largest step; allocated by run/boundary_memory.h.
     float *host = nullptr;
     std::optional<Tensor> device;
 

@@ -1,4 +1,4 @@
-// The operations of graph/operations/ by name.  All throw ShapeError where shapes do not fit.
+// The fused operations by name.  All throw ShapeError if shapes do not match.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ struct RopeSpec {
     float beta_slow;
     int n_ctx_orig;
     WeightRef factors; // may be null
-    // How many pairs turn by the row's place in time, height and width (M-RoPE, Wang et al. 2024): one after the other, or
-    // taking turns (Qwen3-VL).  Zeros: all by its position.
+    // How many pairs turn by the row's place in time, height and width (M-RoPE, Wang et al. 2024): one after the
+    // other, or taking turns (Qwen3-VL).  Zeros: all by its position.
     std::array<int, 3> sections{};
     bool take_turns = false;
     bool has_sections() const { return sections != std::array<int, 3>{}; }
@@ -50,12 +50,12 @@ struct AttendSpec {
     WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
 };
 TraceTensor attend(const Heads &heads, AttendSpec spec);
-// The same where the layer keeps V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
+// For layers that keep V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
 TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec);
 TraceTensor attend_to_written(const TraceTensor &q,
                               AttendSpec spec); // by another operation of the step, or write_source
-// Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer (operations/fused/write_source.cpp),
-// and in the other trace each row attends to all of them, by attend_to_written.
+// Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer
+// (operations/fused/write_source.cpp); in the other trace each row attends to all of them, with attend_to_written.
 void write_source(int layer, const TraceTensor &k, const TraceTensor &v);
 // Rows of a sequence attend to each other both ways, and nothing is cached (operations/fused/attend_rows.cpp).
 struct AttendRowsSpec {
@@ -83,13 +83,13 @@ TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows);
 // From a router's scores to the experts of a token and their weights (operations/fused/moe.cpp).
 enum class Gating {
     softmax, // over all experts
-    sigmoid, // of each score
+    sigmoid, // each score by itself
     softmax_of_chosen, // over the scores of those chosen
-    sparse_mixer, // of each chosen one over those left whose scores are near its own (Liu et al. 2024)
+    sparse_mixer, // each chosen one over those left whose scores are near its own (Liu et al. 2024)
 };
 inline constexpr float mixer_jitter =
     0.01F; // near: within twice this part of the larger of both, as models are trained
-enum class GroupScore { largest, two_largest }; // what a group of experts is ranked by: a number, or the sum of two
+enum class GroupScore { largest, two_largest }; // ranks groups of experts: by a number, or the sum of two
 struct Routing {
     int n_used;
     Gating gating;
@@ -99,7 +99,7 @@ struct Routing {
     GroupScore group_score = GroupScore::two_largest;
 };
 
-// What an expert does between its matrices.
+// The unit between an expert's matrices.
 enum class ExpertUnit {
     gated, // activation(gate) * up
     clamped_swiglu, // gpt-oss's
@@ -111,7 +111,7 @@ struct MoeSpec {
     ExpertUnit unit;
     Activation activation;
     bool is_squared = false; // activation(up) ** 2, of ungated ones
-    float alpha = 1.702F, limit = 7.0F; // of clamped_swiglu; the limit of clipped, too
+    float alpha = 1.702F, limit = 7.0F; // alpha: for clamped_swiglu; limit: for clipped, too
     bool weighs_input = false; // the weight goes to the expert's input instead of its output
 };
 struct MoeWeights {

@@ -22,48 +22,48 @@ int64_t row_size(const TraceShape &shape) {
 
 void expect_rank(const char *place, const char *what, const TraceTensor &x, size_t rest) {
     if (x.shape().rest.size() != rest)
-        throw ShapeError(place, cat(what, " must have ", rest + 1, " dimensions but is ", shape_text(x.shape())));
+        throw ShapeError(place, cat(what, " is ", shape_text(x.shape()), ": expected ", rest + 1, " dimensions"));
 }
 
 void expect_tokens(const char *place, const char *what, const TraceTensor &x) {
     if (x.shape().lead != Lead::tokens)
-        throw ShapeError(place, cat(what, " must be one for each token but is ", shape_text(x.shape())));
+        throw ShapeError(place, cat(what, " is ", shape_text(x.shape()), ": expected a row for each token"));
 }
 
 void expect_numbers(const char *place, const TraceTensor &x) {
     if (x.shape().rest.empty())
-        throw ShapeError(place, cat("x must be numbers of each row but is ", shape_text(x.shape())));
+        throw ShapeError(place, cat("x is ", shape_text(x.shape()), ": expected numbers in each row"));
 }
 
 void expect_equal(const char *place, const TraceTensor &a, const TraceTensor &b) {
     if (!(a.shape() == b.shape()))
-        throw ShapeError(place,
-                         cat("shapes must be equal but are ", shape_text(a.shape()), " and ", shape_text(b.shape())));
+        throw ShapeError(place, cat("the shapes ", shape_text(a.shape()), " and ", shape_text(b.shape()), " differ"));
 }
 
 void expect_positive(const char *place, const char *what, double value) {
-    if (!(value > 0) || !std::isfinite(value)) throw ShapeError(place, cat(what, " must be above 0 but is ", value));
+    if (!(value > 0) || !std::isfinite(value))
+        throw ShapeError(place, cat(what, " is ", value, ": expected a value above 0"));
 }
 
 void expect_not_negative(const char *place, const char *what, double value) {
     if (!(value >= 0) || !std::isfinite(value))
-        throw ShapeError(place, cat(what, " must be 0 or above but is ", value));
+        throw ShapeError(place, cat(what, " is ", value, ": expected 0 or more"));
 }
 
 void expect_weight(const char *place, const WeightRef &weight, const Shape &shape) {
     if (weight->tensor.shape() != shape)
-        throw ShapeError(
-            place, cat(weight->name, " must be ", to_string(shape), " but is ", to_string(weight->tensor.shape())));
+        throw ShapeError(place,
+                         cat(weight->name, " is ", to_string(weight->tensor.shape()), ": expected ", to_string(shape)));
 }
 
 void expect_f32(const char *place, const WeightRef &weight, const Shape &shape) {
     if (!weight) return;
     const Tensor &tensor = weight->tensor;
     if (tensor.shape() != shape)
-        throw ShapeError(place, cat(weight->name, " must be f32 ", to_string(shape), " but is ", name(tensor.dtype()),
-                                    " ", to_string(tensor.shape())));
+        throw ShapeError(place, cat(weight->name, " is ", name(tensor.dtype()), " ", to_string(tensor.shape()),
+                                    ": expected f32 ", to_string(shape)));
     if (tensor.dtype() != DType::f32)
-        throw ShapeError(place, cat(weight->name, " must be f32 but is ", name(tensor.dtype())));
+        throw ShapeError(place, cat(weight->name, " is ", name(tensor.dtype()), ": expected f32"));
 }
 
 const float *weight_floats(const WeightRef &weight) {

@@ -1,4 +1,4 @@
-// What operations check when they are recorded, and what they read of their weights.
+// Checks of operations when they are recorded, and access to their weights.
 #pragma once
 
 #include <initializer_list>

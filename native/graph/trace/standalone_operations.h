@@ -1,5 +1,5 @@
-// The standalone operations by name.  All throw ShapeError where shapes do not fit.  Axes count from the last dimension, 0; the
-// leading one, of rows, cannot be named.
+// The standalone operations by name.  All throw ShapeError if shapes do not match.  Axes count from the last dimension,
+// 0; the leading one, of rows, cannot be named.
 #pragma once
 
 #include <cstdint>
@@ -38,17 +38,18 @@ TraceTensor slice(const TraceTensor &x, int axis, int64_t begin, int64_t end);
 TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis);
 TraceTensor repeat_heads(const TraceTensor &x, int n); // [rows, h, d] to [rows, h * n, d], each n times in turn
 
-// Rows scaled by 1 + beta * log(1 + floor((position + offset) / n_ctx)) (operations/standalone/position_scale.cpp): the temperature
-// that Llama 4 and Ministral 3 give long contexts.
+// Scales rows by 1 + beta * log(1 + floor((position + offset) / n_ctx)) (operations/standalone/position_scale.cpp): the
+// temperature of Llama 4 and Ministral 3 for long contexts.
 struct PositionScale {
     float beta;
     int64_t n_ctx, offset;
 };
 TraceTensor scale_by_position(const TraceTensor &x, const TraceTensor &positions, PositionScale parameters);
 
-// Operations that carry a state of each sequence from row to row (graph/operations/stateful_operation.h), which `place` names.
-// Depth-wise causal convolution (operations/standalone/conv_state.cpp): x [tokens, channels], weight [channels, kernel], the last tap
-// being that of the row itself; bias [channels] may be null.  State: [kernel - 1, channels], the oldest input first.
+// Operations that carry a state of each sequence from row to row (operations/stateful_operation.h); `place` names it.
+// Depth-wise causal convolution (operations/standalone/conv_state.cpp): x [tokens, channels], weight [channels,
+// kernel], the last tap for the row itself; bias [channels] may be null.  State: [kernel - 1, channels], the oldest
+// input first.
 TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, StatePlace place, bool is_silu);
 
 TraceTensor token_shift(const TraceTensor &x, StatePlace place); // x [tokens, n] one row later.  State: [n]
@@ -57,21 +58,23 @@ TraceTensor token_shift(const TraceTensor &x, StatePlace place); // x [tokens, n
 struct ScanInputs {
     TraceTensor x, dt, b, c;
 };
-// x, dt [tokens, channels], b, c [tokens, n_state]; a [channels, n_state], d [channels] (operations/standalone/selective_scan.cpp).
-// State: channels * n_state, in blocks as kernels/rows/recurrent_kernels.h has them.
+// x, dt [tokens, channels], b, c [tokens, n_state]; a [channels, n_state], d [channels]
+// (operations/standalone/selective_scan.cpp). State: channels * n_state, in blocks as
+// kernels/rows/recurrent_kernels.h has them.
 TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 // x [tokens, n_head, head_dim], dt [tokens, n_head], b, c [tokens, n_group, n_state]; a, d [n_head]
 // (operations/standalone/outer_state.cpp, as what follows).  State: [n_head][n_state * head_dim].
 TraceTensor state_space_dual(const ScanInputs &in, WeightRef a, WeightRef d, StatePlace place);
 
 // Linear attention whose past fades at a rate of each head (Sun et al. 2023): S = exp(decay) S + k v, out = q S.  q, k
-// [tokens, n_key_head, n_key], v [tokens, n_head, n_value], decay [n_head], not above 0.  State: [n_head][n_key * n_value].
+// [tokens, n_key_head, n_key], v [tokens, n_head, n_value], decay [n_head], not above 0.  State: [n_head][n_key *
+// n_value].
 TraceTensor retention(const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, WeightRef decay,
                       StatePlace place);
 
 // Gated delta rule: S = exp(g) S, S += k (beta * (v - k S)), out = q S.  q, k [tokens, n_key_head, n_key], v [tokens,
-// n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head][n_key * n_value].
-// Head h reads key h / (n_head / n_key_head), or h % n_key_head where keys are tiled.
+// n_head, n_value], g [tokens, n_head] or [tokens, n_head, n_key], beta [tokens, n_head].  State: [n_head][n_key *
+// n_value]. Head h reads key h / (n_head / n_key_head), or h % n_key_head where keys are tiled.
 struct DeltaInputs {
     TraceTensor q, k, v, g, beta;
 };

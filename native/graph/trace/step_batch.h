@@ -1,4 +1,4 @@
-// What one step computes: flat arrays that both lowerings and the scheduler agree on.
+// A step as flat arrays, on which both lowerings and the scheduler agree.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +36,15 @@ struct StepBatch {
     std::vector<int32_t> token_types; // [n_rows] 0; 1 in the second text of a pair
     // [3, n_rows] places in time, height and width, for rotations with sections; empty: the position in all three.
     std::vector<int32_t> axes;
-    std::vector<int32_t> logit_rows; // rows whose logits are wanted, ascending
-    // [logit_rows.size()] k: of the row the k likeliest are enough, of equal ones those with smaller ids; 0: all are wanted,
-    // as they are where this is empty.
+    std::vector<int32_t> logit_rows; // rows whose logits are needed, ascending
+    // [logit_rows.size()] k: only the k likeliest logits of the row are needed, of equal ones those with smaller ids;
+    // 0: all are, as if this is empty.
     std::vector<int32_t> likeliest = {};
     std::vector<int32_t> row_begin; // [n_sequences + 1] first row of each sequence
     std::vector<int32_t> n_kv; // [n_sequences] tokens in the cache after this step's writes
     std::vector<GroupBatch> groups; // by group of the cache's layout
     std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
-    HiddenStates hidden = HiddenStates::unwanted; // of the logit rows
+    HiddenStates hidden = HiddenStates::unwanted; // for the logit rows
     std::span<const float> features = {}; // [n_rows, n] of a head; the caller's, until the step ran
 };
 

@@ -12,7 +12,7 @@ std::shared_ptr<const OperationKind> step_positions();
 std::shared_ptr<const OperationKind> step_logit_rows();
 std::shared_ptr<const OperationKind> step_token_types();
 
-// What a step brings to traces of heads alone: the features of each row.
+// Features of each row, which a step brings to traces of heads alone.
 std::shared_ptr<const OperationKind> step_features();
 
 } // namespace quire

@@ -39,11 +39,10 @@ std::shared_ptr<Tracer> Tracer::make(std::vector<CacheSpec> cache) {
 
 TraceTensor Tracer::record(std::shared_ptr<const OperationKind> kind, const std::vector<TraceTensor> &inputs,
                            TraceShape shape) {
-    if (finished_) throw ShapeError("trace", "operations must come before the trace is finished");
+    if (finished_) throw ShapeError("trace", "operation recorded after the trace was finished");
     Operation operation{std::move(kind), {}, std::move(shape)};
     for (const TraceTensor &input : inputs) {
-        if (input.tracer.get() != this)
-            throw ShapeError("trace", "all values of an operation must come from one tracer");
+        if (input.tracer.get() != this) throw ShapeError("trace", "inputs of an operation belong to different tracers");
         operation.inputs.push_back(input.id);
     }
     operations_.push_back(std::move(operation));
@@ -52,52 +51,49 @@ TraceTensor Tracer::record(std::shared_ptr<const OperationKind> kind, const std:
 
 const CacheRows &Tracer::rows_of(int layer) const {
     if (layer < 0 || static_cast<size_t>(layer) >= cache_.size()) {
-        throw ShapeError("attend", cat("layer must be below ", cache_.size(), " but is ", layer));
+        throw ShapeError("attend", cat("layer ", layer, " is out of range: expected less than ", cache_.size()));
     }
     const std::optional<CacheRows> &rows = cache_[static_cast<size_t>(layer)].rows;
-    if (!rows) throw ShapeError("attend", cat("layer ", layer, " must keep rows of K and V but does not"));
+    if (!rows) throw ShapeError("attend", cat("layer ", layer, " keeps no rows of K and V"));
     return *rows;
 }
 
 void Tracer::mark_written(int layer) {
     if (written_[static_cast<size_t>(layer)])
-        throw ShapeError("attend", cat("K and V of layer ", layer, " must be written once but are again"));
+        throw ShapeError("attend", cat("K and V of layer ", layer, " are written twice"));
     written_[static_cast<size_t>(layer)] = true;
 }
 
 void Tracer::claim_state(const char *place, int layer, int index, int64_t n) {
     if (layer < 0 || static_cast<size_t>(layer) >= cache_.size())
-        throw ShapeError(place, cat("layer must be below ", cache_.size(), " but is ", layer));
+        throw ShapeError(place, cat("layer ", layer, " is out of range: expected less than ", cache_.size()));
     const std::vector<CacheState> &states = cache_[static_cast<size_t>(layer)].states;
     if (index < 0 || static_cast<size_t>(index) >= states.size())
-        throw ShapeError(place,
-                         cat("state must be one of the ", states.size(), " of layer ", layer, " but is ", index));
+        throw ShapeError(place, cat("state ", index, " is out of range: layer ", layer, " has ", states.size()));
     const CacheState &state = states[static_cast<size_t>(index)];
     if (state.n != n)
-        throw ShapeError(
-            place, cat("state ", state.name, " of layer ", layer, " must have ", n, " numbers but has ", state.n));
+        throw ShapeError(place,
+                         cat("state ", state.name, " of layer ", layer, " has ", state.n, " numbers: expected ", n));
     std::vector<bool>::reference claimed = claimed_[static_cast<size_t>(layer)][static_cast<size_t>(index)];
-    if (claimed)
-        throw ShapeError(
-            place, cat("state ", state.name, " of layer ", layer, " must belong to one operation but another has it"));
+    if (claimed) throw ShapeError(place, cat("state ", state.name, " of layer ", layer, " is used by two operations"));
     claimed = true;
 }
 
 void Tracer::tap(int layer, const TraceTensor &x) {
     if (x.tracer.get() != this || finished_)
-        throw ShapeError("tap", "taps must be declared before the trace is finished, of its own values");
+        throw ShapeError("tap", "tap of another tracer's value, or after the trace was finished");
     if (layer < 0 || (!taps_.empty() && layer <= taps_.back().layer))
-        throw ShapeError("tap", cat("layers must ascend from 0 but ", layer, " comes after ",
-                                    taps_.empty() ? -1 : taps_.back().layer));
+        throw ShapeError(
+            "tap", cat("taps out of order: layer ", layer, " comes after ", taps_.empty() ? -1 : taps_.back().layer));
     if (x.shape().lead != Lead::tokens || x.shape().rest.size() != 1)
-        throw ShapeError("tap", cat("a hidden state must be [tokens, n] but is ", shape_text(x.shape())));
+        throw ShapeError("tap", cat("a hidden state is ", shape_text(x.shape()), ": expected [tokens, n]"));
     taps_.push_back({layer, x.id});
 }
 
 TraceTensor Tracer::features(int64_t n) {
     if (n < 1 || n_features_ > 0)
         throw ShapeError("features",
-                         cat("features must be asked for once, and be of 1 number at least, but are of ", n));
+                         cat("cannot request features of ", n, " numbers: expected 1 or more, and only once"));
     n_features_ = n;
     return record(step_features(), {}, {Lead::tokens, {n}});
 }
@@ -116,30 +112,33 @@ void Tracer::check_written(const Trace *encoder) const {
         const bool of_source = cache_[layer].rows->of_source;
         has_source |= of_source;
         if (of_source == encodes && !written_[layer])
-            throw ShapeError("trace", cat("every layer's rows must be written but layer ", layer, "'s are not"));
+            throw ShapeError("trace", cat("rows of layer ", layer, " are never written"));
         if (of_source != encodes && written_[layer])
-            throw ShapeError("trace", cat("an encoder must write the rows of sources alone but writes layer ", layer));
+            throw ShapeError(
+                "trace",
+                cat("layer ", layer, " is written by the wrong trace: an encoder writes exactly the rows of a source"));
     }
     if ((encoder != nullptr) != (has_source && !encodes) || (encoder != nullptr && encoder->cache != cache_))
-        throw ShapeError("trace", "a trace must come with an encoder's of the same cache where layers keep the rows of "
-                                  "a source, and only there");
+        throw ShapeError("trace",
+                         "encoder and cache do not match: a trace needs an encoder of the same cache exactly if "
+                         "layers keep rows of a source");
 }
 
 Trace Tracer::finish(const TraceTensor &output, OutputKind kind, std::shared_ptr<const Trace> encoder) {
     if (output.tracer.get() != this || finished_)
-        throw ShapeError("trace", "a trace must be finished once, with its own value");
+        throw ShapeError("trace", "trace finished twice, or with another tracer's value");
     const TraceShape &shape = output.shape();
     if (shape.lead != Lead::rows || shape.rest.size() != 1) {
-        throw ShapeError("trace", cat(kind == OutputKind::logits ? "logits must be [rows, n_vocab] but are "
-                                                                 : "vectors must be [rows, n] but are ",
+        throw ShapeError("trace", cat(kind == OutputKind::logits ? "expected logits [rows, n_vocab], got "
+                                                                 : "expected vectors [rows, n], got ",
                                       shape_text(shape)));
     }
     check_written(encoder.get());
     for (size_t layer = 0; layer < claimed_.size(); ++layer) {
         for (size_t i = 0; i < claimed_[layer].size(); ++i)
             if (!claimed_[layer][i])
-                throw ShapeError("trace", cat("every state must belong to an operation but ",
-                                              cache_[layer].states[i].name, " of layer ", layer, " does not"));
+                throw ShapeError("trace", cat("state ", cache_[layer].states[i].name, " of layer ", layer,
+                                              " is used by no operation"));
     }
     finished_ = true;
     Trace trace{cache_, operations_, output.id, kind, shape.rest[0], output.id, taps_};
@@ -148,7 +147,7 @@ Trace Tracer::finish(const TraceTensor &output, OutputKind kind, std::shared_ptr
     trace.n_features_read = n_features_;
     if (both_ways && !is_encoder() &&
         !std::ranges::all_of(cache_, [](const CacheSpec &spec) { return spec == CacheSpec{}; }))
-        throw ShapeError("trace", "rows that attend to each other both ways must keep nothing, but a layer does");
+        throw ShapeError("trace", "a layer keeps rows or states, but rows attend to each other both ways");
     if (kind == OutputKind::logits) {
         trace.hidden = hidden_of(operations_, output.id);
         return trace;

@@ -10,7 +10,7 @@ namespace quire {
 
 class Tracer;
 
-// A value of the pass: a number in its tracer.
+// A value of the pass: the number of an operation in its tracer.
 struct TraceTensor {
     std::shared_ptr<Tracer> tracer;
     int id;
@@ -19,7 +19,7 @@ struct TraceTensor {
 
 class Tracer : public std::enable_shared_from_this<Tracer> {
   public:
-    // One CacheSpec per layer.  ShapeError when one of them cannot be.
+    // One CacheSpec per layer.  ShapeError for an invalid one.
     static std::shared_ptr<Tracer> make(std::vector<CacheSpec> cache);
 
     TraceTensor tokens() { return {shared_from_this(), tokens_operation}; }
@@ -27,22 +27,25 @@ class Tracer : public std::enable_shared_from_this<Tracer> {
     TraceTensor logit_rows() { return {shared_from_this(), logit_rows_operation}; }
     TraceTensor token_types() { return {shared_from_this(), token_types_operation}; }
 
-    // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers ascend.
+    // Declares the hidden state after a layer, [tokens, n], to be read after each step.  ShapeError unless layers
+    // ascend.
     void tap(int layer, const TraceTensor &x);
-    // Declares the features [tokens, n] likewise, after all taps.
+    // Declares the features [tokens, n], after all taps.
     void show_features(const TraceTensor &x) { tap(features_tap, x); }
-    // Of a head: the features that come with each token, [tokens, n].  ShapeError where they are asked for twice.
+    // The features that come with each token of a head, [tokens, n].  ShapeError if requested twice.
     TraceTensor features(int64_t n);
     const std::vector<Tap> &taps() const { return taps_; }
     // Ends the trace with logits or vectors [rows, n]; the tracer takes no more operations.  `encoder`: the trace that
-    // writes the layers of a source text, where there are any; that trace itself ends with vectors, and writes no others.
+    // writes the layers of a source text, where there are any; that trace itself ends with vectors, and writes no
+    // others.
     Trace finish(const TraceTensor &output, OutputKind kind, std::shared_ptr<const Trace> encoder = nullptr);
 
     TraceTensor record(std::shared_ptr<const OperationKind> kind, const std::vector<TraceTensor> &inputs,
                        TraceShape shape);
     const CacheRows &rows_of(int layer) const;
     void mark_written(int layer);
-    // An operation owns state `index` of the layer, which must be of n numbers.  ShapeError naming `place` otherwise.
+    // Claims state `index` of the layer, of n numbers, for one operation.  ShapeError naming `place` if that is not
+    // possible.
     void claim_state(const char *place, int layer, int index, int64_t n);
     bool is_written(int layer) const { return written_[static_cast<size_t>(layer)]; }
     const Operation &operation(int id) const { return operations_[static_cast<size_t>(id)]; }

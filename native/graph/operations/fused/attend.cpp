@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of the
-// step has written to the layer, or the encoder, where the layer's rows are those of a source text.
+// Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of
+// the step has written to the layer, or the encoder, where the layer's rows are those of a source text.
 class Attend : public OperationKind {
   public:
     explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
@@ -66,13 +66,12 @@ TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec) {
     expect_tokens("attend", "q", q);
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     const int64_t n_head = q.shape().rest[0];
-    if (kept.of_source && spec.bias)
-        throw ShapeError("attend", "rows of a source text must be without a bias by distance but have one");
+    if (kept.of_source && spec.bias) throw ShapeError("attend", "rows of a source text cannot have a bias by distance");
     if (!kept.of_source && !q.tracer->is_written(spec.layer))
-        throw ShapeError("attend", cat("K and V of layer ", spec.layer, " must be written before but are not"));
+        throw ShapeError("attend", cat("K and V of layer ", spec.layer, " are not written yet"));
     if (q.shape().rest[1] != kept.head_dim || n_head % kept.n_kv_head != 0)
-        throw ShapeError("attend", cat("q must fit the cache of layer ", spec.layer, " (", kept.n_kv_head, " heads of ",
-                                       kept.head_dim, ") but is ", shape_text(q.shape())));
+        throw ShapeError("attend", cat("q ", shape_text(q.shape()), " does not fit the cache of layer ", spec.layer,
+                                       ": ", kept.n_kv_head, " heads of ", kept.head_dim));
     expect_spec(spec, n_head);
     return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q}, {Lead::tokens, {n_head, kept.v_head_dim}});
 }
@@ -85,17 +84,16 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
     }
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     if (kept.v_in_k)
-        throw ShapeError("attend", cat("layer ", spec.layer, " must keep an array of values but has them in its keys"));
+        throw ShapeError("attend", cat("layer ", spec.layer, " keeps values within its keys: use attend_latent"));
     if (kept.of_source)
-        throw ShapeError("attend", cat("layer ", spec.layer, " must keep the step's own rows but keeps a source's"));
+        throw ShapeError("attend", cat("layer ", spec.layer, " keeps rows of a source, not the step's own"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v || q.shape().rest[1] != kept.head_dim ||
         n_head % kept.n_kv_head != 0)
-        throw ShapeError("attend",
-                         cat("q, k, v must fit the cache of layer ", spec.layer, " (", kept.n_kv_head, " heads of ",
-                             kept.head_dim, ", values of ", kept.v_head_dim, ") but are ", shape_text(q.shape()), ", ",
-                             shape_text(k.shape()), ", ", shape_text(v.shape())));
+        throw ShapeError("attend", cat("q, k, v ", shape_text(q.shape()), ", ", shape_text(k.shape()), ", ",
+                                       shape_text(v.shape()), " do not fit the cache of layer ", spec.layer, ": ",
+                                       kept.n_kv_head, " heads of ", kept.head_dim, ", values of ", kept.v_head_dim));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
     return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k, v},
@@ -109,13 +107,12 @@ TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec
     }
     const CacheRows &kept = q.tracer->rows_of(spec.layer);
     if (!kept.v_in_k)
-        throw ShapeError("attend",
-                         cat("layer ", spec.layer, " must have values in its keys but keeps an array of them"));
+        throw ShapeError("attend", cat("layer ", spec.layer, " keeps values in an array of their own: use attend"));
     const std::vector<int64_t> wanted{1, kept.head_dim};
     const int64_t n_head = q.shape().rest[0];
     if (k.shape().rest != wanted || q.shape().rest[1] != kept.head_dim)
-        throw ShapeError("attend", cat("q and k must fit the rows of layer ", spec.layer, ", ", kept.head_dim,
-                                       " numbers, but are ", shape_text(q.shape()), ", ", shape_text(k.shape())));
+        throw ShapeError("attend", cat("q and k ", shape_text(q.shape()), ", ", shape_text(k.shape()),
+                                       " do not fit the rows of layer ", spec.layer, ": ", kept.head_dim, " numbers"));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
     return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k},

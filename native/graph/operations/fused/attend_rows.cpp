@@ -84,15 +84,14 @@ TraceTensor attend_rows(const Heads &heads, AttendRowsSpec spec) {
     }
     const int64_t n_head = q.shape().rest[0], n_kv_head = k.shape().rest[0];
     if (n_head % n_kv_head != 0 || v.shape().rest[0] != n_kv_head || q.shape().rest[1] != k.shape().rest[1])
-        throw ShapeError("attend_rows",
-                         cat("q, k, v must be heads of tokens that fit each other but are ", shape_text(q.shape()),
-                             ", ", shape_text(k.shape()), ", ", shape_text(v.shape())));
+        throw ShapeError("attend_rows", cat("q, k, v are ", shape_text(q.shape()), ", ", shape_text(k.shape()), ", ",
+                                            shape_text(v.shape()), ": expected matching heads of tokens"));
     expect_positive("attend_rows", "scale", spec.scale);
     expect_not_negative("attend_rows", "soft_cap", spec.soft_cap);
     expect_not_negative("attend_rows", "window", spec.window);
     expect_bias("attend_rows", spec.bias, n_head);
     if (spec.bias && spec.bias->tensor.shape()[1] % 2 == 0)
-        throw ShapeError("attend_rows", "the columns of bias must be odd but are even");
+        throw ShapeError("attend_rows", "bias has an even number of columns: expected odd");
     return q.tracer->record(std::make_shared<AttendRows>(std::move(spec)), {q, k, v},
                             {Lead::tokens, {n_head, v.shape().rest[1]}});
 }

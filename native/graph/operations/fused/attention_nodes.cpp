@@ -89,8 +89,8 @@ void expect_bias(const char *place, const WeightRef &bias, int64_t n_head) {
     if (!bias) return;
     const Shape &shape = bias->tensor.shape();
     if (shape.size() != 2 || shape[0] != n_head || shape[1] > (int64_t{1} << 24) || bias->tensor.dtype() != DType::f32)
-        throw ShapeError(place, cat(bias->name, " must be f32 [", n_head, ", n] but is ", name(bias->tensor.dtype()),
-                                    " ", to_string(shape)));
+        throw ShapeError(place, cat(bias->name, " is ", name(bias->tensor.dtype()), " ", to_string(shape),
+                                    ": expected f32 [", n_head, ", n]"));
 }
 
 DistanceBias distance_bias(const WeightRef &bias) {
@@ -108,7 +108,7 @@ KvType kv_type(DType dtype) {
     case DType::q4_0: return KvType::q4_0;
     default:
         throw UnsupportedError("attend",
-                               cat("the cache must be f32, f16, bf16, q8_0, q5_1 or q4_0 but is ", name(dtype)));
+                               cat("the cache is ", name(dtype), ": expected f32, f16, bf16, q8_0, q5_1 or q4_0"));
     }
 }
 

@@ -17,10 +17,10 @@ struct AttentionPools {
     void *v_data() const { return own_v != nullptr ? own_v->data : v; }
 };
 
-// Queries and keys are normed and rotated, keys and values written; then the rows attend.  `i`: an operation of q, k, v;
-// of q and k, where V is in K; or of q alone where K and V are written already.
+// Queries and keys are normed and rotated, keys and values written; then the rows attend.  `i`: an operation of q, k,
+// v; of q and k, where V is in K; or of q alone where K and V are written already.
 struct AttentionPlace {
-    int group; // of the cache, or the one after them
+    int group; // the cache's, or the one after them
     AttentionShape shape;
     AttentionPools pools;
     const float *sinks; // [n_head], or null

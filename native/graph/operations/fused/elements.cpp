@@ -133,7 +133,7 @@ void Add::add_nodes(CpuLowering &lowering, int i) const {
 
 namespace {
 
-// Of the rows of a merged product.
+// Rows of a merged product.
 bool are_halves(const ggml_tensor *gate, const ggml_tensor *up) {
     const ggml_tensor *both = gate->view_src;
     return gate->op == GGML_OP_VIEW && up->op == GGML_OP_VIEW && both == up->view_src && ggml_is_contiguous(both) &&
@@ -170,7 +170,7 @@ TraceTensor multiply(const TraceTensor &a, const TraceTensor &b) {
 
 TraceTensor scale(const TraceTensor &x, float factor) {
     expect_numbers("scale", x);
-    if (!std::isfinite(factor)) throw ShapeError("scale", cat("the factor must be finite but is ", factor));
+    if (!std::isfinite(factor)) throw ShapeError("scale", cat("the factor is ", factor, ": expected a finite number"));
     return x.tracer->record(std::make_shared<Scale>(factor), {x}, x.shape());
 }
 

@@ -52,7 +52,7 @@ TraceTensor embed(const TraceTensor &tokens, WeightRef weight) {
     expect_tokens("embed", "tokens", tokens);
     const Shape &shape = weight->tensor.shape();
     if (shape.size() != 2)
-        throw ShapeError("embed", cat(weight->name, " must be [n_vocab, dim] but is ", to_string(shape)));
+        throw ShapeError("embed", cat(weight->name, " is ", to_string(shape), ": expected [n_vocab, dim]"));
     const int64_t dim = shape[1];
     return tokens.tracer->record(std::make_shared<Embed>(std::move(weight)), {tokens}, {Lead::tokens, {dim}});
 }

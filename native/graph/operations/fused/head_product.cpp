@@ -26,7 +26,8 @@ class HeadProduct : public OperationKind {
     WeightRef weight_;
 };
 
-// The rows of a head side by side, in the form that its matrix wants; then products; then the heads of a row side by side.
+// The rows of a head side by side, in the form that its matrix wants; then products; then the heads of a row side by
+// side.
 class HeadProductNode : public CpuNode {
   public:
     struct Values {
@@ -52,7 +53,7 @@ void HeadProductNode::run(const CpuRun &run) {
         for (int head = 0; head < n_heads; ++head, x += n_in)
             to_form(run.kernels, *matrices_.front(), n_rows, x, values_.gathered->data, int64_t{head} * n_rows + row);
     });
-    float *by_head = n_rows == 1 ? values_.out->floats() : values_.by_head->floats(); // the same order then
+    float *by_head = n_rows == 1 ? values_.out->floats() : values_.by_head->floats(); // with one row both orders agree
     std::vector<Product> products(matrices_.size());
     for (int head = 0; head < n_heads; ++head) {
         Product &product = products[static_cast<size_t>(head)];
@@ -87,9 +88,8 @@ TraceTensor head_linear(const TraceTensor &x, WeightRef weight) {
     const Shape &shape = weight->tensor.shape();
     const std::vector<int64_t> &rest = x.shape().rest;
     if (rest.size() != 2 || shape.size() != 3 || shape[0] != rest[0] || shape[2] != rest[1])
-        throw ShapeError(
-            "head_linear",
-            cat(weight->name, " must be [n_head, n_out, n_in] of x [rows, n_head, n_in] but is ", to_string(shape)));
+        throw ShapeError("head_linear", cat(weight->name, " is ", to_string(shape),
+                                            ": expected [n_head, n_out, n_in] of x [rows, n_head, n_in]"));
     const TraceShape result{x.shape().lead, {shape[0], shape[1]}};
     return x.tracer->record(std::make_shared<HeadProduct>(std::move(weight)), {x}, result);
 }

@@ -1,4 +1,4 @@
-// What is done to the heads of queries and keys before they attend: a norm and a rotation, in place.
+// Steps on the heads of queries and keys before they attend: a norm and a rotation, in place.
 #pragma once
 
 #include <optional>
@@ -38,7 +38,7 @@ class HeadsNode : public CpuNode { // copies x where the heads are another value
 // Norm and rotation of an input of operation `attend` are done where attention begins, if nobody else reads what they
 // change and a product has made it: marks them.
 void mark_head_steps(CpuLowering &lowering, int attend, size_t which);
-// What was marked before operation `i`, which attention reads.
+// The steps that were marked before operation `i`, which attention reads.
 HeadSteps head_steps(CpuLowering &lowering, int i);
 
 } // namespace quire

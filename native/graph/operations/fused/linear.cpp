@@ -15,7 +15,7 @@ TraceTensor linear(const TraceTensor &x, WeightRef weight, WeightRef bias) {
     const Shape &shape = weight->tensor.shape();
     if (shape.size() != 2 || shape[1] != x.shape().rest[0])
         throw ShapeError("linear",
-                         cat(weight->name, " must be [out, ", x.shape().rest[0], "] but is ", to_string(shape)));
+                         cat(weight->name, " is ", to_string(shape), ": expected [out, ", x.shape().rest[0], "]"));
     const int64_t n_out = shape[0];
     expect_f32("linear", bias, {n_out});
     return x.tracer->record(std::make_shared<Linear>(std::move(weight), std::move(bias)), {x},
@@ -49,7 +49,7 @@ float *scratch(int64_t n) {
     return reinterpret_cast<float *>(memory.at_least(static_cast<size_t>(n) * sizeof(float)));
 }
 
-// What is left to do to a row before it is multiplied: a norm, or an activation, or neither.
+// The steps that a row still needs before it is multiplied: a norm, an activation, or neither.
 struct RowStep {
     std::optional<RowNorm> norm;
     std::optional<Activation> activation;

@@ -41,7 +41,7 @@ struct ExpertChoice {
     ggml_tensor *experts, *weights;
 };
 
-// What is ranked, minus infinity outside of the best groups.
+// The numbers that are ranked, minus infinity outside of the best groups.
 ggml_tensor *in_best_groups(ggml_context *ctx, ggml_tensor *ranked, const Routing &routing) {
     const int64_t n_expert = ranked->ne[0], n_tokens = ranked->ne[1], in_group = n_expert / routing.n_group;
     ggml_tensor *groups = ggml_reshape_3d(ctx, ranked, in_group, routing.n_group, n_tokens);
@@ -57,7 +57,7 @@ ggml_tensor *in_best_groups(ggml_context *ctx, ggml_tensor *ranked, const Routin
     return ggml_reshape_2d(ctx, ggml_set_rows(ctx, none, kept, chosen), n_expert, n_tokens);
 }
 
-// Of a sparse mixer: the part that each chosen one's exponential has of those left and near, {n_used, n_tokens}.
+// For a sparse mixer: each chosen expert's share of the exponentials left and near, {n_used, n_tokens}.
 ggml_tensor *parts_of_near(ggml_context *ctx, ggml_tensor *scores, ggml_tensor *chosen) {
     ggml_tensor *parts = nullptr;
     for (int64_t u = 0; u < chosen->ne[0]; ++u) {
@@ -94,8 +94,8 @@ ExpertChoice choose(const StockParts &p, ggml_tensor *scores, const MoeWeights &
     ggml_tensor *weights = of_chosen(ggml_reshape_3d(ctx, odds, 1, n_expert, n_tokens));
     if (routing.gating == Gating::softmax_of_chosen) weights = ggml_soft_max(ctx, weights);
     if (routing.gating == Gating::sparse_mixer) weights = parts_of_near(ctx, scores, weights);
-    // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of nothing but
-    // underflow change.
+    // CUDA fuses all of this where the sum is clamped: here by the smallest normal number, so that only sums of
+    // nothing but underflow change.
     constexpr float smallest = std::numeric_limits<float>::min();
     if (routing.normalize)
         weights = ggml_div(ctx, weights, ggml_clamp(ctx, ggml_sum_rows(ctx, weights), smallest, INFINITY));
@@ -178,31 +178,30 @@ void expect_routing(const Routing &routing, int64_t n_expert) {
     const bool has_groups = routing.n_group >= 1 && n_expert % routing.n_group == 0 && routing.n_group_used >= 1 &&
                             routing.n_group_used <= routing.n_group;
     if (!has_groups)
-        throw ShapeError("moe", cat("groups must divide ", n_expert, " experts but ", routing.n_group_used, " of ",
-                                    routing.n_group, " are to be used"));
+        throw ShapeError("moe", cat("cannot use ", routing.n_group_used, " of ", routing.n_group, " groups of ",
+                                    n_expert, " experts"));
     const int64_t in_group = n_expert / routing.n_group;
     if (routing.n_used < 1 || routing.n_used > in_group * routing.n_group_used)
-        throw ShapeError("moe",
-                         cat("n_used must be 1 to ", in_group * routing.n_group_used, " but is ", routing.n_used));
+        throw ShapeError("moe", cat("n_used is ", routing.n_used, ": expected 1 to ", in_group * routing.n_group_used));
     if (routing.n_group > 1 && routing.gating == Gating::sparse_mixer)
-        throw ShapeError("moe", cat("a sparse mixer must have one group but has ", routing.n_group));
+        throw ShapeError("moe", cat("a sparse mixer has ", routing.n_group, " groups: expected 1"));
     if (routing.n_group > 1 && routing.group_score == GroupScore::two_largest && in_group < 2)
-        throw ShapeError("moe", "groups that are ranked by two experts must have two but have one");
+        throw ShapeError("moe", "groups of one expert cannot be ranked by two");
     expect_positive("moe", "scale", routing.scale);
 }
 
 void expect_experts(const MoeWeights &weights, const MoeSpec &spec, int64_t dim) {
     const Shape &up = weights.up->tensor.shape();
     const int64_t n_expert = up[0], ffn = up[1];
-    if (!(spec.limit > 0)) throw ShapeError("moe", cat("limit must be above 0 but is ", spec.limit));
+    if (!(spec.limit > 0)) throw ShapeError("moe", cat("limit is ", spec.limit, ": expected a value above 0"));
     if ((weights.gate == nullptr) != (spec.unit == ExpertUnit::ungated))
-        throw ShapeError("moe", "experts must have a gate, or be ungated");
+        throw ShapeError("moe", "the gate does not match the unit: ungated experts have none, others need one");
     if (weights.gate) expect_weight("moe", weights.gate, {n_expert, ffn, dim});
     expect_weight("moe", weights.up, {n_expert, ffn, dim});
     expect_weight("moe", weights.down, {n_expert, dim, ffn});
     expect_f32("moe", weights.selection_bias, {n_expert});
     if (weights.selection_bias && spec.routing.gating == Gating::sparse_mixer)
-        throw ShapeError("moe", "a sparse mixer must have no selection bias but has one");
+        throw ShapeError("moe", "a sparse mixer cannot have a selection bias");
     expect_f32("moe", weights.expert_scale, {n_expert});
     expect_f32("moe", weights.gate_bias, {n_expert, ffn});
     expect_f32("moe", weights.up_bias, {n_expert, ffn});
@@ -215,10 +214,10 @@ TraceTensor moe(const TraceTensor &x, const TraceTensor &scores, MoeWeights weig
     expect_rank("moe", "x", x, 1);
     const Shape &up = weights.up->tensor.shape();
     if (up.size() != 3)
-        throw ShapeError("moe", cat(weights.up->name, " must be [n_expert, ffn, dim] but is ", to_string(up)));
+        throw ShapeError("moe", cat(weights.up->name, " is ", to_string(up), ": expected [n_expert, ffn, dim]"));
     if (!(scores.shape() == TraceShape{x.shape().lead, {up[0]}}))
         throw ShapeError(
-            "moe", cat("scores must be one for each of ", up[0], " experts but are ", shape_text(scores.shape())));
+            "moe", cat("scores are ", shape_text(scores.shape()), ": expected one for each of ", up[0], " experts"));
     expect_experts(weights, spec, x.shape().rest[0]);
     expect_routing(spec.routing, up[0]);
     return x.tracer->record(std::make_shared<Moe>(std::move(weights), spec), {x, scores}, x.shape());

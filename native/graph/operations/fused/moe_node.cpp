@@ -24,7 +24,7 @@ void to_softmax(float *x, size_t n) {
     for (size_t i = 0; i < n; ++i) x[i] /= total;
 }
 
-// Of a sparse mixer: the part that the best one's exponential has of those left and near.  Those chosen before are minus
+// For a sparse mixer: the best expert's share of the exponentials left and near.  Experts chosen before are minus
 // infinity.
 float part_of_near(const std::vector<float> &scores, float best) {
     float total = 0;
@@ -154,7 +154,7 @@ void MoeNode::multiply(const CpuRun &run) {
     run_products(run, lowered);
 }
 
-// What the products have not done already.
+// Everything that the products have not done already.
 void MoeNode::apply_unit(const RowKernels &kernels, int64_t place) const {
     const int64_t n = experts_.up.front()->n_out;
     float *gate = values_.gate->floats() + place * n;

@@ -25,7 +25,7 @@ class MoeNode : public CpuNode {
     struct Values {
         CpuValue *x, *scores;   // [dim], [n_expert]: the router's
         CpuValue *for_up;       // x in the form that `up` wants, gathered, [n_used] per token
-        CpuValue *for_gate;     // the same value where `gate` wants that form too
+        CpuValue *for_gate;     // also for_up where `gate` wants that form too
         CpuValue *gate, *up;    // [n_used][ffn]; one value where there is no gate.  `gate` gets what goes to `down`
         CpuValue *rounded;      // that in the form that `down` wants
         CpuValue *down;         // [n_used][dim]

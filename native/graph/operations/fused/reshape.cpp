@@ -17,8 +17,7 @@ TraceTensor reshaped(const TraceTensor &x, std::vector<int64_t> rest) {
 TraceTensor heads(const TraceTensor &x, int n_head) {
     expect_rank("heads", "x", x, 1);
     const int64_t n = x.shape().rest[0];
-    if (n_head < 1 || n % n_head != 0)
-        throw ShapeError("heads", cat(n, " must be divisible by n_head but n_head is ", n_head));
+    if (n_head < 1 || n % n_head != 0) throw ShapeError("heads", cat(n, " is not divisible by n_head ", n_head));
     return reshaped(x, {n_head, n / n_head});
 }
 
@@ -30,7 +29,7 @@ TraceTensor merge_heads(const TraceTensor &x) {
 TraceTensor reshape(const TraceTensor &x, std::vector<int64_t> rest) {
     TraceShape shape{x.shape().lead, rest};
     if (x.shape().rest.empty() || rest.empty() || rest.size() > 3 || row_size(shape) != row_size(x.shape()))
-        throw ShapeError("reshape", "a row must keep its size, in 1 to 3 dimensions, but does not");
+        throw ShapeError("reshape", "the row changes its size, or has more than 3 dimensions");
     return reshaped(x, std::move(rest));
 }
 

@@ -8,7 +8,7 @@
 namespace quire {
 
 TraceTensor rms_norm(const TraceTensor &x, WeightRef weight, float eps) {
-    if (x.shape().rest.empty()) throw ShapeError("rms_norm", "x must have 2 dimensions or more");
+    if (x.shape().rest.empty()) throw ShapeError("rms_norm", "x has 1 dimension: expected 2 or more");
     expect_positive("rms_norm", "eps", eps);
     expect_f32("rms_norm", weight, {x.shape().rest.back()});
     return x.tracer->record(std::make_shared<RmsNorm>(std::move(weight), eps), {x}, x.shape());

@@ -28,8 +28,8 @@ void expect_sections(const RopeSpec &spec) {
     const auto [time, height, width] = spec.sections;
     if (time < 0 || height < 0 || width < 0 || time + height + width != spec.n_dims / 2 ||
         spec.layout != RopeLayout::half)
-        throw ShapeError("rope", cat("sections must be of ", spec.n_dims / 2, " pairs of the layout half but are ",
-                                     time, ", ", height, ", ", width));
+        throw ShapeError("rope", cat("sections are ", time, ", ", height, ", ", width, ": expected ", spec.n_dims / 2,
+                                     " pairs together, in the layout half"));
 }
 
 } // namespace
@@ -37,11 +37,11 @@ void expect_sections(const RopeSpec &spec) {
 TraceTensor rope(const TraceTensor &x, const TraceTensor &positions, RopeSpec spec) {
     expect_rank("rope", "x", x, 2);
     expect_tokens("rope", "x", x);
-    if (positions.id != positions_operation)
-        throw ShapeError("rope", "positions must be the step's positions but are another value");
+    if (positions.id != positions_operation) throw ShapeError("rope", "positions are not the step's positions");
     int64_t head_dim = x.shape().rest[1];
     if (spec.n_dims < 2 || spec.n_dims % 2 != 0 || spec.n_dims > head_dim)
-        throw ShapeError("rope", cat("n_dims must be even and 2 to head_dim ", head_dim, " but is ", spec.n_dims));
+        throw ShapeError("rope",
+                         cat("n_dims is ", spec.n_dims, ": expected an even number from 2 to head_dim ", head_dim));
     expect_positive("rope", "freq_base", spec.freq_base);
     expect_positive("rope", "freq_scale", spec.freq_scale);
     expect_f32("rope", spec.factors, {spec.n_dims / 2});
@@ -86,7 +86,7 @@ class RotationTableNode : public CpuNode {
     static Places places_of(const StepBatch &batch, size_t row);
     void fill(const Places &places, float *row) const;
     RopeSpec spec_;
-    std::vector<size_t> axes_;                 // of each pair
+    std::vector<size_t> axes_;                 // by pair
     std::vector<float> frequencies_, stretch_; // likewise; stretch_: the share that is not interpolated
     float magnitude_;
     CpuValue *out_;

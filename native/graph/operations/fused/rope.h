@@ -1,4 +1,5 @@
-// Rotations of heads by their position (Su et al. 2021), scaled as in Peng et al. 2023 (YaRN) where ext_factor is not zero.
+// Rotations of heads by their position (Su et al. 2021), scaled as in Peng et al. 2023 (YaRN) where ext_factor is not
+// zero.
 #pragma once
 
 #include "graph/operations/fused/heads.h"

@@ -42,7 +42,7 @@ TraceTensor select_rows(const TraceTensor &x, const TraceTensor &rows) {
     expect_rank("select_rows", "x", x, 1);
     expect_rank("select_rows", "rows", rows, 0);
     if (x.shape().lead != Lead::tokens || rows.shape().lead != Lead::rows)
-        throw ShapeError("select_rows", "x must be [tokens, n] and rows the step's logit rows");
+        throw ShapeError("select_rows", "expected x [tokens, n] and the step's logit rows");
     return x.tracer->record(std::make_shared<SelectRows>(), {x, rows}, {Lead::rows, x.shape().rest});
 }
 

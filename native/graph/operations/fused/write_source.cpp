@@ -1,5 +1,5 @@
-// What an encoder leaves for the rows of another text: K and V of the source's rows, which attend (operations/fused/attend.cpp)
-// reads in later steps.
+// An encoder leaves K and V of the source's rows for the rows of another text, which attend
+// (operations/fused/attend.cpp) reads in later steps.
 #include "core/error.h"
 #include "core/poison.h"
 #include "graph/cpu/cpu_lowering.h"
@@ -80,13 +80,12 @@ void write_source(int layer, const TraceTensor &k, const TraceTensor &v) {
         expect_tokens("write_source", name, *x);
     }
     const CacheRows &kept = k.tracer->rows_of(layer);
-    if (!kept.of_source)
-        throw ShapeError("write_source", cat("layer ", layer, " must keep the rows of a source but keeps others"));
+    if (!kept.of_source) throw ShapeError("write_source", cat("layer ", layer, " does not keep rows of a source"));
     const std::vector<int64_t> wanted_k{kept.n_kv_head, kept.head_dim}, wanted_v{kept.n_kv_head, kept.v_head_dim};
     if (k.shape().rest != wanted_k || v.shape().rest != wanted_v)
-        throw ShapeError("write_source", cat("k and v must fit the cache of layer ", layer, " (", kept.n_kv_head,
-                                             " heads of ", kept.head_dim, ", values of ", kept.v_head_dim, ") but are ",
-                                             shape_text(k.shape()), ", ", shape_text(v.shape())));
+        throw ShapeError("write_source", cat("k and v ", shape_text(k.shape()), ", ", shape_text(v.shape()),
+                                             " do not fit the cache of layer ", layer, ": ", kept.n_kv_head,
+                                             " heads of ", kept.head_dim, ", values of ", kept.v_head_dim));
     k.tracer->mark_written(layer);
     k.tracer->record(std::make_shared<WriteSource>(layer), {k, v}, k.shape());
 }

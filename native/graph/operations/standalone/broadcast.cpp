@@ -21,12 +21,13 @@ Walk walk_of(const char *place, const std::vector<int64_t> &a, const std::vector
     int64_t step = 1;
     for (size_t i = 0; fits && i < a.size(); ++i) { // from the last
         const int64_t n = a[a.size() - 1 - i], m = i < b.size() ? b[b.size() - 1 - i] : 1;
-        if (m != n && m != 1) throw ShapeError(place, cat("dimensions must be equal or 1 but are ", n, " and ", m));
+        if (m != n && m != 1)
+            throw ShapeError(place, cat("dimensions ", n, " and ", m, " do not match: expected equal ones, or 1"));
         walk.n[2 - i] = n;
         walk.step[2 - i] = m == 1 ? 0 : step;
         step *= m;
     }
-    if (!fits) throw ShapeError(place, "the second operand must not have more dimensions than the first");
+    if (!fits) throw ShapeError(place, "the second operand has more dimensions than the first");
     return walk;
 }
 
@@ -62,16 +63,16 @@ class Broadcast : public StandaloneOperation {
 };
 
 TraceTensor with_tensor(Operator op, const TraceTensor &a, const TraceTensor &b) {
-    if (a.shape().lead != b.shape().lead) throw ShapeError(name_of(op), "both must have the same rows but have not");
+    if (a.shape().lead != b.shape().lead) throw ShapeError(name_of(op), "the operands have different rows");
     if (a.shape().rest.size() != b.shape().rest.size())
-        throw ShapeError(name_of(op), "both must have as many dimensions but have not");
+        throw ShapeError(name_of(op), "the operands have different numbers of dimensions");
     const Walk walk = walk_of(name_of(op), a.shape().rest, b.shape().rest);
     return record_standalone(std::make_shared<Broadcast>(op, walk, nullptr), {a, b}, a.shape());
 }
 
 TraceTensor with_weight(Operator op, const TraceTensor &x, WeightRef weight) {
     if (weight->tensor.dtype() != DType::f32)
-        throw ShapeError(name_of(op), cat(weight->name, " must be f32 but is ", name(weight->tensor.dtype())));
+        throw ShapeError(name_of(op), cat(weight->name, " is ", name(weight->tensor.dtype()), ": expected f32"));
     const Walk walk = walk_of(name_of(op), x.shape().rest, weight->tensor.shape());
     return record_standalone(std::make_shared<Broadcast>(op, walk, std::move(weight)), {x}, x.shape());
 }

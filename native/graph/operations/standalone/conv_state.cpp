@@ -118,13 +118,13 @@ class ConvState : public StatefulOperation {
 TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, StatePlace place, bool is_silu) {
     const TraceShape &shape = x.shape();
     if (shape.lead != Lead::tokens || shape.rest.size() != 1)
-        throw ShapeError("conv_state", "x must be [tokens, channels]");
+        throw ShapeError("conv_state", "expected x [tokens, channels]");
     const int64_t channels = shape.rest[0];
     const Shape &taps = weight->tensor.shape();
     const bool fits = taps.size() == 2 && taps[0] == channels && taps[1] >= 2 && taps[1] <= most_conv_width;
     if (!fits || weight->tensor.dtype() != DType::f32)
-        throw ShapeError("conv_state", cat(weight->name, " must be f32 [", channels, ", 2 to ", most_conv_width,
-                                           "] but is ", name(weight->tensor.dtype()), " ", to_string(taps)));
+        throw ShapeError("conv_state", cat(weight->name, " is ", name(weight->tensor.dtype()), " ", to_string(taps),
+                                           ": expected f32 [", channels, ", 2 to ", most_conv_width, "]"));
     expect_f32("conv_state", bias, {channels});
     x.tracer->claim_state("conv_state", place.layer, place.index, channels * (taps[1] - 1));
     return record_standalone(std::make_shared<ConvState>(place, std::move(weight), std::move(bias), is_silu), {x},
@@ -134,7 +134,7 @@ TraceTensor conv_state(const TraceTensor &x, WeightRef weight, WeightRef bias, S
 TraceTensor token_shift(const TraceTensor &x, StatePlace place) {
     const TraceShape &shape = x.shape();
     if (shape.lead != Lead::tokens || shape.rest.size() != 1)
-        throw ShapeError("token_shift", "x must be [tokens, channels]");
+        throw ShapeError("token_shift", "expected x [tokens, channels]");
     x.tracer->claim_state("token_shift", place.layer, place.index, shape.rest[0]);
     return record_standalone(std::make_shared<TokenShift>(place, shape.rest[0]), {x}, shape);
 }

@@ -37,7 +37,7 @@ const Named &named(Function function) {
     return table[static_cast<size_t>(function)];
 }
 
-// The same function of every number.
+// One function, applied to every number.
 template <class Value> RowFunction each(int64_t n, Value value) {
     return [n, value](std::span<const void *const> inputs, float *out) {
         const auto *x = static_cast<const float *>(inputs[0]);
@@ -124,20 +124,20 @@ TraceTensor apply(const TraceTensor &x, Function function) {
 }
 
 TraceTensor clamp(const TraceTensor &x, float low, float high) {
-    if (!(low <= high)) throw ShapeError("clamp", cat("low must not be above high but they are ", low, ", ", high));
+    if (!(low <= high)) throw ShapeError("clamp", cat("low ", low, " is above high ", high));
     return record_standalone(std::make_shared<Clamp>(low, high, size_of(x.shape())), {x}, x.shape());
 }
 
 TraceTensor xielu(const TraceTensor &x, Xielu parameters) {
     if (!(parameters.alpha_p > 0) || !(parameters.alpha_n > parameters.beta) || !std::isfinite(parameters.eps))
-        throw ShapeError("xielu", cat("alpha_p must be above 0 and alpha_n above beta but they are ",
-                                      parameters.alpha_p, ", ", parameters.alpha_n, " and ", parameters.beta));
+        throw ShapeError("xielu", cat("alpha_p ", parameters.alpha_p, ", alpha_n ", parameters.alpha_n, " and beta ",
+                                      parameters.beta, ": expected alpha_p above 0 and alpha_n above beta"));
     return record_standalone(std::make_shared<XieluOperation>(parameters, size_of(x.shape())), {x}, x.shape());
 }
 
 TraceTensor clamped_swiglu(const TraceTensor &gate, const TraceTensor &up, float alpha, float limit) {
-    if (!(gate.shape() == up.shape())) throw ShapeError("clamped_swiglu", "gate and up must be alike but are not");
-    if (!(limit > 0)) throw ShapeError("clamped_swiglu", cat("limit must be above 0 but is ", limit));
+    if (!(gate.shape() == up.shape())) throw ShapeError("clamped_swiglu", "gate and up have different shapes");
+    if (!(limit > 0)) throw ShapeError("clamped_swiglu", cat("limit is ", limit, ": expected a value above 0"));
     return record_standalone(std::make_shared<ClampedSwiglu>(alpha, limit, size_of(gate.shape())), {gate, up},
                              gate.shape());
 }

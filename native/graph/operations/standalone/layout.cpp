@@ -16,7 +16,8 @@ int64_t product(const std::vector<int64_t> &dims, size_t begin, size_t end) {
 // Index in `rest` of an axis that counts from the last.
 size_t place_of(const char *what, const TraceShape &shape, int axis) {
     if (axis < 0 || static_cast<size_t>(axis) >= shape.rest.size())
-        throw ShapeError(what, cat("axis must be 0 to ", shape.rest.size() - 1, " from the last but is ", axis));
+        throw ShapeError(what,
+                         cat("axis is ", axis, ": expected 0 to ", shape.rest.size() - 1, ", counted from the last"));
     return shape.rest.size() - 1 - static_cast<size_t>(axis);
 }
 
@@ -100,7 +101,7 @@ TraceTensor slice(const TraceTensor &x, int axis, int64_t begin, int64_t end) {
     TraceShape shape = x.shape();
     const int64_t n = shape.rest[at];
     if (begin < 0 || begin >= end || end > n)
-        throw ShapeError("slice", cat("the part must lie in 0:", n, " but is ", begin, ":", end));
+        throw ShapeError("slice", cat("the part ", begin, ":", end, " is out of range: expected one in 0:", n));
     const int64_t outer = product(shape.rest, 0, at), inner = product(shape.rest, at + 1, shape.rest.size());
     shape.rest[at] = end - begin;
     return record_standalone(std::make_shared<Slice>(axis, outer, n, inner, begin, end), {x}, shape);
@@ -110,17 +111,17 @@ TraceTensor concat(const TraceTensor &a, const TraceTensor &b, int axis) {
     const size_t at = place_of("concat", a.shape(), axis);
     TraceShape shape = a.shape(), other = b.shape();
     if (shape.rest.size() != other.rest.size())
-        throw ShapeError("concat", "both must have as many dimensions but have not");
+        throw ShapeError("concat", "the operands have different numbers of dimensions");
     const int64_t inner = product(shape.rest, at + 1, shape.rest.size()), outer = product(shape.rest, 0, at);
     const int64_t in_a = shape.rest[at] * inner, in_b = other.rest[at] * inner, sum = shape.rest[at] + other.rest[at];
     shape.rest[at] = other.rest[at] = sum;
-    if (!(shape == other)) throw ShapeError("concat", "all other dimensions must be equal but are not");
+    if (!(shape == other)) throw ShapeError("concat", "dimensions other than the axis differ");
     return record_standalone(std::make_shared<Concat>(axis, outer, in_a, in_b), {a, b}, shape);
 }
 
 TraceTensor repeat_heads(const TraceTensor &x, int n) {
     if (x.shape().rest.size() != 2 || n < 1)
-        throw ShapeError("repeat_heads", cat("x must be [rows, n_head, head_dim] and n positive but n is ", n));
+        throw ShapeError("repeat_heads", cat("expected x [rows, n_head, head_dim] and a positive n, got n ", n));
     TraceShape shape = x.shape();
     auto operation = std::make_shared<RepeatHeads>(shape.rest[0], shape.rest[1], n);
     shape.rest[0] *= n;

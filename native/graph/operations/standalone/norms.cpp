@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 int64_t last_of(const char *place, const TraceTensor &x) {
-    if (x.shape().rest.empty()) throw ShapeError(place, "x must have 2 dimensions or more");
+    if (x.shape().rest.empty()) throw ShapeError(place, "x has 1 dimension: expected 2 or more");
     return x.shape().rest.back();
 }
 
@@ -24,7 +24,7 @@ int64_t parts_of(const TraceShape &shape) {
 struct Rows {
     const float *weight, *bias;
     float eps;
-    int64_t parts, n; // of a row
+    int64_t parts, n; // per row
 };
 
 class LayerNormNode : public CpuNode {
@@ -140,7 +140,7 @@ TraceTensor l2_norm(const TraceTensor &x, float eps) {
 TraceTensor group_norm(const TraceTensor &x, int n_groups, WeightRef weight, float eps) {
     const int64_t n = last_of("group_norm", x);
     if (x.shape().rest.size() != 1 || n_groups < 1 || n % n_groups != 0)
-        throw ShapeError("group_norm", cat("x must be [rows, n] and n divisible by n_groups ", n_groups));
+        throw ShapeError("group_norm", cat("expected x [rows, n] with n divisible by n_groups ", n_groups));
     expect_not_negative("group_norm", "eps", eps);
     expect_f32("group_norm", weight, {n});
     return record_standalone(std::make_shared<GroupNorm>(n_groups, std::move(weight), eps, n), {x}, x.shape());

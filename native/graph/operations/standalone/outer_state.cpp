@@ -155,7 +155,7 @@ StreamsMade OuterState::make_streams(const StateStreams &streams) const {
     case OuterRule::bonus: return stock_wkv6(streams, wkv, streams.weight(own_.first));
     case OuterRule::general: return stock_wkv7(streams, wkv, input(at_.a), input(at_.b));
     }
-    throw InternalError("lower", "a rule must be known");
+    throw InternalError("lower", "unknown rule");
 }
 
 void expect_rows(const char *name, const char *what, const TraceTensor &x, const Rest &rest) {
@@ -163,23 +163,22 @@ void expect_rows(const char *name, const char *what, const TraceTensor &x, const
     std::string wanted, found;
     for (int64_t dim : rest) wanted += cat(", ", dim);
     for (int64_t dim : x.shape().rest) found += cat(", ", dim);
-    throw ShapeError(name, cat(what, " must be [tokens", wanted, "] but is [",
-                               x.shape().lead == Lead::tokens ? "tokens" : "rows", found, "]"));
+    throw ShapeError(name, cat(what, " is [", x.shape().lead == Lead::tokens ? "tokens" : "rows", found,
+                               "]: expected [tokens", wanted, "]"));
 }
 
-// Of two dimensions behind the rows.
+// A value with two dimensions behind the rows.
 const Rest &heads_of(const char *name, const char *what, const TraceTensor &x) {
     if (x.shape().rest.size() != 2 || x.shape().lead != Lead::tokens)
-        throw ShapeError(name, cat(what, " must be [tokens, heads, n]"));
+        throw ShapeError(name, cat(what, " has the wrong shape: expected [tokens, heads, n]"));
     return x.shape().rest;
 }
 
 OuterSizes outer_sizes_of(const char *name, const TraceTensor &value, const TraceTensor &key, bool is_tiled) {
     const Rest &values = heads_of(name, "the values", value), &keys = heads_of(name, "the keys", key);
     if (values[0] % keys[0] != 0)
-        throw ShapeError(name, cat("heads of keys must divide those of values, ", values[0], ", but are ", keys[0]));
-    if (keys[1] > most_keys)
-        throw ShapeError(name, cat("keys must have up to ", most_keys, " numbers but have ", keys[1]));
+        throw ShapeError(name, cat(values[0], " heads of values are no multiple of ", keys[0], " heads of keys"));
+    if (keys[1] > most_keys) throw ShapeError(name, cat("keys have ", keys[1], " numbers: expected up to ", most_keys));
     return {values[0], keys[1], values[1], keys[0], is_tiled};
 }
 

@@ -43,9 +43,9 @@ class PositionScaleOperation : public StandaloneOperation {
 TraceTensor scale_by_position(const TraceTensor &x, const TraceTensor &positions, PositionScale parameters) {
     if (!positions.shape().rest.empty() || x.shape().lead != positions.shape().lead || x.shape().rest.empty() ||
         x.shape().rest.size() > 2)
-        throw ShapeError("scale_by_position", "x must be [tokens, ...] and positions [tokens]");
+        throw ShapeError("scale_by_position", "expected x [tokens, ...] and positions [tokens]");
     if (parameters.n_ctx < 1 || !std::isfinite(parameters.beta))
-        throw ShapeError("scale_by_position", cat("n_ctx must be positive but is ", parameters.n_ctx));
+        throw ShapeError("scale_by_position", cat("n_ctx is ", parameters.n_ctx, ": expected a positive number"));
     int64_t n = 1;
     for (int64_t dim : x.shape().rest) n *= dim;
     return record_standalone(std::make_shared<PositionScaleOperation>(parameters, n), {x, positions}, x.shape());

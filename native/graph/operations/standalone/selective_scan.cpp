@@ -79,10 +79,10 @@ TraceTensor selective_scan(const ScanInputs &in, WeightRef a, WeightRef d, State
     constexpr const char *name = "selective_scan";
     const TraceShape &shape = in.x.shape();
     if (shape.lead != Lead::tokens || shape.rest.size() != 1 || !(in.dt.shape() == shape))
-        throw ShapeError(name, "x and dt must be [tokens, channels]");
+        throw ShapeError(name, "expected x and dt [tokens, channels]");
     const TraceShape &of_state = in.b.shape();
     if (of_state.lead != Lead::tokens || of_state.rest.size() != 1 || !(in.c.shape() == of_state))
-        throw ShapeError(name, "b and c must be [tokens, n_state]");
+        throw ShapeError(name, "expected b and c [tokens, n_state]");
     const int64_t channels = shape.rest[0], n_state = of_state.rest[0];
     expect_f32(name, a, {channels, n_state});
     expect_f32(name, d, {channels});
