@@ -551,7 +551,7 @@ def test_an_event_loop_that_ends_leaves_nothing_behind():
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
 def test_a_processor_mask_reaches_the_threads() -> None:
     absent = max(os.sched_getaffinity(0)) + 400
-    with pytest.raises(CapacityError, match="processors of the mask"):
+    with pytest.raises(CapacityError, match="processors in the mask"):
         LLM(cpu_mask=1 << absent)
     with pytest.raises(RequestError, match="cpu_mask"):
         LLM(cpu_mask=0)
