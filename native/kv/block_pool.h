@@ -114,7 +114,7 @@ class BlockPool {
     FreeList cached_; // free ones with contents: unpublished ones first, then by age
     FreeList blank_;
     std::optional<LruHalf> halves_; // by address: of the published ones of cached_
-    int32_t last_ = 0; // that was blank or published when it was handed out
+    int32_t last_ = 0; // the last block handed out that was blank or published
     std::unordered_map<PrefixHash, BlockId, PrefixHashHasher> by_hash_;
     int64_t n_evictions_ = 0;
 };

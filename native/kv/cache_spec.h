@@ -38,7 +38,7 @@ struct CacheRows {
     bool operator==(const CacheRows &) const = default;
 };
 
-// Latent attention (DeepSeek-AI 2024): one row of `rank` numbers, which are V too, then those that are rotated.
+// Latent attention (DeepSeek-AI 2024): a row has `rank` numbers, which are V too, then `n_rot` rotated ones.
 constexpr CacheRows latent_rows(int rank, int n_rot) {
     return {.n_kv_head = 1, .head_dim = rank + n_rot, .v_head_dim = rank, .v_in_k = true};
 }

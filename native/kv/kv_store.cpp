@@ -112,7 +112,7 @@ void KvStore::check_state(int slot) const {
                             cat("state slot ", slot, " is out of range: expected less than ", sizes_.n_states));
 }
 
-// Some devices (Vulkan's) may copy in any order what is asked of them side by side.
+// Some devices (Vulkan) may execute pending copies in any order.
 void KvStore::keep_order(Place from, Place to) const {
     constexpr size_t most = 64; // then those that have long been made are forgotten, too
     const bool meet = std::ranges::any_of(touched_, [&](const Place &other) { return other == from || other == to; });
@@ -124,7 +124,7 @@ void KvStore::keep_order(Place from, Place to) const {
     touched_.push_back(to);
 }
 
-// On a device from one place of its memory to another.
+// Copies within the memory of the store, be it the host's or a device's.
 void KvStore::copy(const std::vector<Copy> &copies, Place from, Place to) const {
     if (copies.empty()) return;
     const std::shared_ptr<Buffer> &buffer = copies.front().tensor->buffer();

@@ -47,7 +47,7 @@ class KvStore {
     const CacheLayout &layout() const { return layout_; }
     const CacheSizes &sizes() const { return sizes_; }
     const Rows &rows(int layer) const { return rows_.at(static_cast<size_t>(layer)).value(); }
-    // f32 [n_states, n]; on devices there is one more slot, which nobody reads, for what is padding.
+    // f32 [n_states, n]; on devices there is one more slot, for padding rows, which is never read.
     const Tensor &state(StatePlace place) const {
         return states_.at(static_cast<size_t>(place.layer)).at(static_cast<size_t>(place.index)).value();
     }

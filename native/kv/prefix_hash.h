@@ -54,7 +54,7 @@ class HashChain {
     HashChain(PrefixContext context, int block_tokens, std::vector<MediaName> media = {});
     // Hashes of the full blocks of `tokens`, which continue those of earlier calls.
     std::span<const PrefixHash> of(std::span<const int32_t> tokens);
-    void cut(int64_t n_tokens); // the tokens after so many are other ones from now on
+    void cut(int64_t n_tokens); // tokens after the first n_tokens have changed
     const PrefixContext &context() const { return context_; }
 
   private:

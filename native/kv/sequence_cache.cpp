@@ -17,7 +17,7 @@ SequenceCache::SequenceCache(std::shared_ptr<CachePool> pool, int64_t step_token
 SequenceCache::~SequenceCache() {
     try {
         release();
-    } catch (const Error &) { // someone else released what is ours: the pool's check() tells
+    } catch (const Error &) { // someone else released our block; the pool's check() reports it
     }
 }
 

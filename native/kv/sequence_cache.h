@@ -44,7 +44,7 @@ class SequenceCache {
     SequenceCache &operator=(const SequenceCache &) = delete;
 
     const std::vector<BlockTable> &tables() const { return tables_; }
-    std::optional<BlockId> state() const { return state_; } // none unless taken, or where no layer has a state
+    std::optional<BlockId> state() const { return state_; } // none before it is taken, or if no layer has a state
     std::optional<BlockId> kept_state() const { return kept_state_; }
     bool empty() const; // holds nothing
 

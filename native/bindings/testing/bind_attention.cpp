@@ -132,7 +132,7 @@ KvType checked_pool(const char *what, const py::array &pool, int head_dim, bool 
 // The shape that the two pools have; n_head is theirs too.
 AttentionShape shape_of_pools(const py::array &k_pool, const std::optional<py::array> &values, HeadDims dims) {
     const KvType k_type = checked_pool("k_pool", k_pool, dims.k, true);
-    if (!values) { // they are in the keys
+    if (!values) { // V is stored within K
         check_same("the heads of k_pool, which holds values too,", 1, dim(k_pool, 1));
         if (dims.v > dims.k) throw ShapeError("kernels", cat("v_head_dim is ", dims.v, ": expected at most ", dims.k));
         AttentionShape shape{1, 1, dims.k, dims.v, k_type, k_type, 1.0F};

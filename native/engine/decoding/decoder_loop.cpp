@@ -16,7 +16,7 @@ constexpr bool checks_every_step = false;
 
 } // namespace
 
-// Fewer cost as much: products of matrices read every weight for them.
+// A step with fewer tokens takes as long: its matrix products still read every weight.
 constexpr int least_step_tokens = 64;
 
 DecoderLoop::DecoderLoop(const std::shared_ptr<Executor> &executor, const DecoderConfig &config,

@@ -106,7 +106,7 @@ class MaskExchange {
     bool closed_ = false;
 };
 
-// A request's part of an exchange, given back with it.
+// Opens a request in an exchange; the destructor closes it.
 class MaskLease {
   public:
     MaskLease(std::shared_ptr<MaskExchange> exchange, RequestId request, int n_choices)

@@ -12,12 +12,12 @@
 namespace quire {
 
 // Multi-token prediction (Gloeckle et al., "Better & faster large language models via multi-token prediction", 2024;
-// DeepSeek-AI, "DeepSeek-V3 technical report", 2024): a small model whose row for a token also reads the features
-// that the model has left one position before, and that predicts the token after.  For later tokens it reads the
-// features that it leaves itself.  Its text is the sequence's without the first tokens: it begins where features are
-// known, which are not of rows that were found in the cache.  Heads of EAGLE-3 (Li et al., "EAGLE-3: Scaling up
-// inference acceleration of large language models via training-time test", 2025) read and leave features in the same
-// way, and may know fewer tokens.
+// DeepSeek-AI, "DeepSeek-V3 technical report", 2024): a small model whose row for a token also reads the model's
+// features of the position before, and that predicts the token after.  For later tokens it reads its own features.
+// Its text is the sequence's from the first token whose features are known: rows found in the cache have none.
+//
+// Heads of EAGLE-3 (Li et al., "EAGLE-3: Scaling up inference acceleration of large language models via training-time
+// test", 2025) read and write features in the same way, and may know fewer tokens.
 class HeadDrafter : public ModelDrafter {
   public:
     // As ModelDrafter.  `tokens`: the model's token of each one that the head has logits of; empty: they are the same.

@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr int prompt_step_tokens = 128;  // tokens of prompts, for one token of sequences that go on
-constexpr int least_read_tokens = 16;    // tokens beside those that go on, in a step that counts as reading
+constexpr int least_read_tokens = 16;    // a step with this many tokens beyond one per sequence counts as reading
 constexpr double read_time_weight = 0.2; // weight of a step in the mean time of reading a token
 
 SchedulerOptions options_for(int64_t n_ctx) {

@@ -139,7 +139,7 @@ bool Speculator::cut_forbidden(Wish &wish) {
     return false;
 }
 
-// The first of the chain: what others propose comes behind it.
+// Runs before the other drafters: their proposals follow the tokens that are certain.
 void Speculator::ask_certain(size_t drafter, std::vector<Wish> &wishes) {
     for (Wish &wish : wishes) {
         if (((wish.drafters >> drafter) & 1) == 0 || wish.forced.empty()) continue;

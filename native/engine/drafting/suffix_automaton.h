@@ -27,7 +27,7 @@ class SuffixAutomaton {
     SuffixAutomaton();
     void append(int32_t token);
     const Match &match() const { return match_; }
-    // That other text has one more token.  A cursor holds although this text grew meanwhile.
+    // The other text has one more token.  A cursor stays valid while this text grows.
     void follow(Cursor &cursor, int32_t token) const;
     Match match(const Cursor &cursor) const;
     const std::vector<int32_t> &text() const { return text_; }

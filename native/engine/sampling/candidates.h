@@ -103,7 +103,7 @@ class Candidates {
 
     bool dense_ = true;
     bool sorted_ = false;
-    bool owned_ = false; // row_ lies in own_
+    bool owned_ = false; // row_ points into own_
     bool weights_valid_ = false;
     std::span<float> row_, maxima_; // maxima of a row of our own are not known
     std::vector<Change> changes_;

@@ -27,7 +27,7 @@ std::vector<int32_t> ascending(std::vector<int32_t> ids) {
     return ids;
 }
 
-constexpr int32_t most_likeliest = 1024; // beyond, a row may as well be there as a whole
+constexpr int32_t most_likeliest = 1024; // for a larger top_k the whole row is fetched
 
 // Log-probabilities over the tokens that the chain left.
 SampledToken processed_log_probs(Candidates &candidates, const Candidate &drawn, int32_t n_top) {
@@ -181,7 +181,7 @@ std::vector<std::pair<int32_t, float>> Sampler::distribution(std::span<const flo
                                                              std::span<const int32_t> tokens, int64_t n_prompt,
                                                              const TokenMask *mask) {
     State &s = *state_;
-    s.counts.reset(); // tokens may be any here
+    s.counts.reset(); // these tokens need not continue those of the last call
     s.dry.reset();
     std::vector<float> row(logits.begin(), logits.end());
     s.run({row}, tokens, n_prompt, mask);

@@ -13,9 +13,9 @@
 // from then on, is admitted only when everything that it and the other guarded ones may ever need fits into the pool
 // together, and is never a victim again.
 //
-// Where layers keep a recurrent state, a prompt is cut so that an item ends wherever a snapshot is to be kept
-// (kv/sequence_cache.h): at the last whole block of the prompt, at ends of messages, every so many tokens; and each
-// time decoding fills a block, in place of the one before.
+// If layers keep a recurrent state, a prompt is cut into items that end where a snapshot is kept
+// (kv/sequence_cache.h): at the prompt's last whole block, at ends of messages, and every snapshot_tokens tokens.
+// Decoding keeps a snapshot each time it fills a block, in place of the previous one.
 //
 // The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the
 // rows of that step; so it counts among the step's tokens.
@@ -47,8 +47,8 @@ struct SchedulerConfig {
     int max_running = 64; // sequences
     std::optional<int> kept_back_blocks; // free blocks that admission leaves; none: one per running sequence
     int max_preemptions = 4; // per sequence
-    int turn_tokens = 32; // a sequence computes so many new ones before it gives its place to another key
-    int snapshot_tokens = 1024; // so far apart are the snapshots of recurrent state in a long text
+    int turn_tokens = 32; // new tokens that a sequence computes before it yields to another key
+    int snapshot_tokens = 1024; // distance between snapshots of recurrent state in a long text
     // Rows attend to each other both ways: a prompt is one item, and nothing is generated.
     enum class Prompts { divided, undivided } prompts = Prompts::divided;
 };
@@ -82,7 +82,7 @@ struct SchedulerStats {
     int64_t n_recovered_tokens = 0; // tokens of preempted sequences that still were in the cache
     int64_t n_computed_tokens = 0;
     int64_t n_recomputed_tokens = 0; // computed before a preemption already
-    // Tokens of admitted sequences that layers with full attention still had in the cache, but others had not.
+    // Tokens of admitted sequences that full-attention layers still had in the cache, while other layers had lost them.
     int64_t n_lost_hit_tokens = 0;
     int64_t n_drafted_tokens = 0; // computed; those that were right count as computed tokens as well
     int64_t n_accepted_tokens = 0; // drafted tokens that were right

@@ -2,7 +2,7 @@
 //
 // A running sequence yields its place, and its blocks, to a key that waits where its own key would still have no fewer
 // places than the other one, or where the other one has none at all and has waited for longer (then they take turns).
-// Nobody yields to the own key, so that a single key sees nothing of this.
+// Nobody yields to its own key, so with a single key nothing changes.
 //
 // It costs little: the blocks that a sequence leaves can be found again, and what cannot is computed again.  Before
 // that it has its turn: turn_tokens new tokens, and more where its last return cost more.  So every turn moves on, of

@@ -40,7 +40,7 @@ CpuValue *CpuLowering::id_value(int i) {
     return out;
 }
 
-// A norm that was left to the product is done for those who ask only.
+// If the last norm is fused into the output product, it is computed separately only when hidden states are requested.
 void CpuLowering::show_hidden() {
     const int i = trace().hidden;
     if (i < 0) return;

@@ -17,8 +17,8 @@ std::vector<WeightRef> placing_weights(const OperationKind &kind) {
     return matrices.empty() ? kind.weights() : matrices;
 }
 
-// The place of an operation's weights.  If they are in two places, the CPU has all of them, or the first of two
-// devices.
+// The place of an operation's weights.  If some are on the CPU and some on a device, it is the CPU; if they are on two
+// devices, it is the first one.
 std::optional<Place> said(const OperationKind &kind, const PlacesOfWeights &places) {
     std::optional<Place> found;
     for (const WeightRef &weight : placing_weights(kind)) {

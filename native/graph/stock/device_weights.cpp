@@ -15,7 +15,7 @@ std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<Weig
     auto is_wanted = [&](const WeightRef &weight) {
         return weight->tensor.device() != device && !copies_.contains(weight.get()) && !seen.contains(weight.get());
     };
-    // A part is read by itself as well, where devices want an array to begin.
+    // Parts are also read by themselves, so each must begin at the device's alignment.
     auto fits = [&](const MatrixGroup &group) {
         const size_t alignment = device.alignment_bytes(), most = Buffer::largest_bytes(device);
         size_t bytes = 0;

@@ -1,4 +1,4 @@
-// Weights of a model as a device has them: copies, but of those that are there already.
+// A model's weights on a device: copies, except of weights that are there already.
 #pragma once
 
 #include <map>

@@ -58,8 +58,8 @@ struct GraphInputs {
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
     std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
     std::map<int, ggml_tensor *> row_bias_columns; // by its columns, both ways: i32 [n_tokens * n_tokens]
-    // For attention to cached rows, by group: slots that rows are written to, i64 [n_tokens]; and where the step's
-    // rows are among those of the parts, i32 [n_tokens].
+    // For attention to cached rows, by group: the slots to write rows to, i64 [n_tokens]; and the index of each of the
+    // step's rows among the rows of all parts, i32 [n_tokens].
     std::map<int, ggml_tensor *> slots, places;
     // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1,
     // rows, n_kv], 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv]; of the form

@@ -1,5 +1,5 @@
-// Products of one row on devices that have a kernel for them: cuda/row_product.h.  What stands around a product joins
-// it as the trace's next operations are lowered.
+// Products of one row on devices that have a kernel for them: cuda/row_product.h.  The norm before a product
+// and the sums and activations after it are fused into it as the trace's operations are lowered.
 #pragma once
 
 #include "graph/stock/lower_stock.h"

@@ -23,8 +23,8 @@ ggml_tensor *seen_as(ggml_context *ctx, ggml_tensor *x, ggml_type type, const st
     return view;
 }
 
-// ggml's kernels for CUDA, which serve HIP and MUSA too, cap scores of heads of these widths alone; its answer to
-// whether an operation is supported does not know that, and others end in an illegal instruction.
+// ggml's kernels for CUDA (also used for HIP and MUSA) can cap scores only for heads of these widths.  Its check of
+// supported operations ignores that, and other widths end in an illegal instruction.
 bool caps_scores(ggml_backend *device, int64_t head_dim) {
     const std::string_view name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(ggml_backend_get_device(device)));
     if (name != "CUDA" && name != "ROCm" && name != "MUSA") return true;

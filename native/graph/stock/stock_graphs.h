@@ -54,7 +54,7 @@ class StockGraphs {
     void reserve(const GraphLimits &limits);
     float *run_step(const StepBatch &batch);
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
-    // The first rows, asked of the device where they are on one.
+    // The first n_rows of `tensor`: in place if it is in host memory, else copied from the device into `copy`.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
     float *fetch_logits(const LoweredGraph &graph, const StepBatch &batch);
     float *room(size_t bytes, Copy &copy);

@@ -43,7 +43,7 @@ StreamsMade stock_scan(const StateStreams &streams, const StreamScan &scan) {
 StreamsMade stock_delta(const StateStreams &streams, const StreamDelta &delta) {
     ggml_context *ctx = streams.context;
     const int64_t n = delta.n, n_head = delta.n_head, n_key_head = delta.n_key_head;
-    // ggml's heads read keys in turn, as if tiled.
+    // In ggml's operator, head h reads key head h % n_key_head, as in the tiled form.
     const bool repeats = !delta.is_tiled && n_key_head != n_head;
     auto of_heads = [&](ggml_tensor *x) {
         if (!repeats) return streams.by_stream(x, n, n_key_head);

@@ -45,7 +45,7 @@ struct StepBatch {
     std::vector<GroupBatch> groups; // by group of the cache's layout
     std::vector<int32_t> states; // [n_sequences] slot of the recurrent state; empty where no layer keeps one
     HiddenStates hidden = HiddenStates::unwanted; // for the logit rows
-    std::span<const float> features = {}; // [n_rows, n] of a head; the caller's, until the step ran
+    std::span<const float> features = {}; // [n_rows, n] that the trace reads; borrowed until the step has run
 };
 
 } // namespace quire
