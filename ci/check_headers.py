@@ -34,6 +34,8 @@ def isa_flags(cmake: str) -> dict[str, list[str]]:
     for folder, options in OPTIONS.findall(cmake):
         flags[folder] = []
         for part in options.split(";"):
+            if part.startswith("$<"):  # an option of one build type
+                continue
             named = re.fullmatch(r"\$\{(\w+)\}", part)
             flags[folder] += variables[named.group(1)] if named else [part]
     return flags
