@@ -87,8 +87,8 @@ def test_metrics_by_drafter_and_position(http: httpx.Client) -> None:
     ("fields", "words"),
     [
         ({"speculation": "medusa"}, "speculation"),
-        ({"speculation": "eagle"}, "one of auto, off, grammar, lookup, draft but is 'eagle'"),
-        ({"speculation": "mtp"}, "one of auto, off, grammar, lookup, draft but is 'mtp'"),
+        ({"speculation": "eagle"}, "'eagle': expected one of auto, off, grammar, lookup, draft"),
+        ({"speculation": "mtp"}, "'mtp': expected one of auto, off, grammar, lookup, draft"),
         ({"prediction": {"type": "content"}}, "prediction"),
         ({"prediction": {"type": "other", "content": ""}}, "prediction"),
     ],

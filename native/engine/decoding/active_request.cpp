@@ -16,11 +16,12 @@ void check_prompt(const Request &r, const VocabInfo &vocab, int64_t n_ctx, bool 
                                               " is out of range: expected 0 to ", vocab.n_vocab - 1));
     const auto n_prompt = static_cast<int64_t>(r.token_ids.size());
     if (is_source && n_prompt > n_ctx)
-        throw RequestError("request",
-                           cat("the prompt has ", n_prompt, " tokens, which exceeds the context of ", n_ctx));
+        throw RequestError(
+            "request", cat("the prompt has ", n_prompt, " tokens, which exceeds the context of ", n_ctx, " tokens"));
     if (r.task == Task::generate && !is_source ? n_prompt >= n_ctx : n_prompt > n_ctx)
-        throw RequestError("request", cat("the prompt has ", n_prompt,
-                                          " tokens, which leaves no room for an answer in the context of ", n_ctx));
+        throw RequestError("request",
+                           cat("the prompt has ", n_prompt,
+                               " tokens, which leaves no room for an answer in the context of ", n_ctx, " tokens"));
 }
 
 void check_pair(const Request &r) {

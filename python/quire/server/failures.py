@@ -39,7 +39,7 @@ _TYPES = {
 }
 _CLOSING = ("malformed_request", "unsupported_transfer_coding", "host_not_allowed", "shutting_down")
 _MOST_SAID = 1000  # characters; a message may quote its input
-_CONTEXT = re.compile(r"context of (\d+) tokens")
+_CONTEXT = re.compile(r"context of (\d+)")
 _PROMPT = re.compile(r"prompt (?:has|of) (\d+)")
 
 
