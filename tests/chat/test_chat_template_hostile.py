@@ -214,7 +214,7 @@ def test_probing_a_hostile_template_costs_no_more() -> None:
     """The form of a call's arguments is found by rendering, which a hostile template prolongs."""
     source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{# arguments #}"
     begin = time.process_time()
-    with pytest.raises(CapacityError, match="(time|memory) limit"):
+    with pytest.raises(CapacityError, match=r"(time|memory) limit"):
         ChatTemplate(source).render(CALLED)
     assert time.process_time() - begin < LIMIT_S
 

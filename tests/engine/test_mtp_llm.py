@@ -138,5 +138,5 @@ def test_a_model_without_a_predictor_is_rejected(agreeing: Callable[[str], Path]
         opened(tmp_path / "hf", speculation="mtp")
     with opened(tmp_path / "hf", speculation="auto") as llm:  # whatever there is
         assert [each.name for each in llm.stats().drafters] == ["grammar", "lookup"]
-    with opened(agreeing("glm4moe")) as llm, pytest.raises(RequestError, match="mtp.*auto, off, grammar, lookup$"):
+    with opened(agreeing("glm4moe")) as llm, pytest.raises(RequestError, match=r"mtp.*auto, off, grammar, lookup$"):
         llm.generate("A", speculation="mtp", max_tokens=4)
