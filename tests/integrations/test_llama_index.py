@@ -95,7 +95,7 @@ def test_tools_and_forms(model: QuireLLM) -> None:
     assert "21" in (model.chat_with_tools([tool], chat_history=[asked, answer.message, result]).message.content or "")
     assert "21" in str(model.predict_and_call([tool], asked))
     assert model.get_tool_calls_from_response(model.chat_with_tools([tool], "Hi", tool_required=True))
-    with pytest.raises(RequestError, match="must call a tool"):
+    with pytest.raises(RequestError, match="calls no tool"):
         model.get_tool_calls_from_response(model.chat(QUESTION))
     prompt = PromptTemplate("Name a colour of {thing}.")
     assert isinstance(model.structured_predict(Colour, prompt, thing="grass"), Colour)

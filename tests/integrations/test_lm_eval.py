@@ -62,7 +62,7 @@ def test_scores_and_answers(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
         (total,) = short.loglikelihood_rolling([instance("loglikelihood_rolling", text)], disable_tqdm=True)
         assert abs(total - expected) < 1e-2
         short.loglikelihood([instance("loglikelihood", text, " end")], disable_tqdm=True)
-        assert "are cut to the last 63" in caplog.text
+        assert "cut to the last 63" in caplog.text
         with pytest.raises(RequestError, match="a continuation of"):
             short.loglikelihood([instance("loglikelihood", "a", text)], disable_tqdm=True)
 
