@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -107,3 +108,23 @@ def test_the_architecture_of_an_arm_processor(tmp_path: Path, features: str, arc
     )
     done = subprocess.run([cmake, "-P", str(text)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == f"found {architecture}"
+
+
+def test_an_editable_install_and_ci_build_share_a_folder() -> None:
+    if not (ROOT / "ci" / "build").is_file():
+        pytest.skip("ci/build is absent: this is not a source tree")
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    overrides = project["tool"]["scikit-build"]["overrides"]
+    editable = next(each for each in overrides if each["if"] == {"state": "editable"})
+    build = (ROOT / "ci" / "build").read_text(encoding="utf-8")
+    assert f"QUIRE_BUILD_FOLDER:-{editable['build-dir']}}}" in build
+    assert editable["cmake"]["define"]["QUIRE_IN_PLACE"] == "ON"
+    assert "-DQUIRE_IN_PLACE=ON" in build
+    # What pip would install a second time, in another folder, would be imported by nobody.
+    components = {
+        name
+        for path in [ROOT / "native" / "cmake" / "python_modules.cmake", ROOT / "native" / "cmake" / "ggml.cmake"]
+        for name in re.findall(r"COMPONENT (\w+)", path.read_text(encoding="utf-8"))
+    }
+    assert components.isdisjoint(editable["install"]["components"])
