@@ -121,7 +121,7 @@ def test_an_editable_install_and_ci_build_share_a_folder() -> None:
     assert f"QUIRE_BUILD_FOLDER:-{editable['build-dir']}}}" in build
     assert editable["cmake"]["define"]["QUIRE_IN_PLACE"] == "ON"
     assert "-DQUIRE_IN_PLACE=ON" in build
-    # What pip would install a second time, in another folder, would be imported by nobody.
+    # Nobody would import a second copy that pip installs in another folder.
     components = {
         name
         for path in [ROOT / "native" / "cmake" / "python_modules.cmake", ROOT / "native" / "cmake" / "ggml.cmake"]
