@@ -189,8 +189,8 @@ class Vision:
         Raises:
             RequestError: The number of ``pad_id`` differs from the number of images.
         """
-        if sum(id_ == self.pad_id for id_ in ids) != len(images):
-            raise RequestError(f"[chat] the prompt has {ids.count(self.pad_id)} places for {len(images)} images")
+        if (n_pads := ids.count(self.pad_id)) != len(images):
+            raise RequestError(f"[chat] the prompt has {n_pads} places for {len(images)} images")
         made: list[int] = []
         spans: list[tuple[int, bytes, Floats]] = []
         places: list[npt.NDArray[np.int32]] = []

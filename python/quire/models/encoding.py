@@ -303,7 +303,4 @@ def plain_base(name: str, default: float) -> Key:
 
 def below(prefix: str, tensors: Mapping[str, str | Source]) -> dict[str, str | Source]:
     """Return the tensors of a model that contains this one below ``prefix``."""
-    return {
-        ours: replace(entry := Source.of(theirs), names=tuple(prefix + name for name in entry.names))
-        for ours, theirs in tensors.items()
-    }
+    return {ours: Source.of(theirs).moved("", prefix) for ours, theirs in tensors.items()}

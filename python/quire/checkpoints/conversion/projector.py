@@ -17,6 +17,7 @@ from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
 from .made_reader import MadeReader
+from .run import DTYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,16 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["ProjectorReader", "convert_projector"]
 
 ARCH = "clip"
-FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 
 
 class _Conversion:
     """One vision encoder: its keys and tensors."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        if dtype not in FILE_TYPES:
-            raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(FILE_TYPES)}")
-        self.file_type, self._wanted = FILE_TYPES[dtype], DType(dtype)
+        if dtype not in DTYPES:
+            raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(DTYPES)}")
+        self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
         whole = Fields("config.json", flattened(read_json(folder / "config.json")))
         names = [str(name) for name in whole.items("architectures")]
         self.mapping = vision_checkpoint_of(names[0] if names else "")
@@ -45,7 +45,9 @@ class _Conversion:
         self.keys += [(name, kind, value) for name, (kind, value) in image_keys(_image_settings(folder)).items()]
         self.checkpoint = StoredCheckpoint(folder, None)
         prefix = self._prefix()
-        table = {ours: _below(prefix, theirs) for ours, theirs in self.mapping.tensors(self.config).items()}
+        table = {
+            ours: Source.of(theirs).moved("", prefix) for ours, theirs in self.mapping.tensors(self.config).items()
+        }
         n_layer = next(int(value) for name, _, value in self.keys if name == "block_count" and isinstance(value, int))
         self.targets = {target.name: target for target in planned(table, self.checkpoint, n_layer)}
         used = {source for target in self.targets.values() for source in target.sources}
@@ -103,11 +105,6 @@ def _image_settings(folder: Path) -> Mapping[str, object]:
         if (folder / name).is_file():
             return read_json(folder / name)
     return {}
-
-
-def _below(prefix: str, theirs: str | Source) -> Source:
-    source = Source.of(theirs)
-    return Source(tuple(prefix + name for name in source.names), source.change)
 
 
 def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "f16") -> None:

@@ -10,7 +10,7 @@ from ..decode import Rgb
 from ..image_processor import ProcessedImage
 from ..pixels import CLIP_MEAN, CLIP_STD, crop_center, resize
 from ..settings import Settings
-from .square import Square
+from .one_view import Square
 
 __all__ = ["Clip", "open_clip"]
 

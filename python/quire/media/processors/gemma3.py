@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..settings import Settings
-from .square import Square
+from .one_view import Square
 
 __all__ = ["open_gemma3"]
 

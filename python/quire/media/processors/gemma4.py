@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ...errors import LoadError, RequestError
-from ..decode import Rgb
-from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
-from ..pixels import Normalization, patches_of, resize
+from ..pixels import Floats, patches_of
 from ..settings import Settings
+from .one_view import OneView
 
 __all__ = ["Gemma4", "open_gemma4"]
 
@@ -17,29 +16,15 @@ BUDGETS = (70, 140, 280, 560, 1120)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemma4(ImageProcessor):
+class Gemma4(OneView):
     """``max_tokens`` bounds the squares of ``merge`` x ``merge`` patches."""
 
-    normalization: Normalization
-    patch_size: int
-    merge: int
     max_tokens: int
-    resample: int
 
-    def layout(self, height: int, width: int) -> Layout:
-        height, width = self._size(height, width)
-        rows, cols = height // self.patch_size, width // self.patch_size
-        return Layout(((rows, cols),), 0, 0, (rows * cols // self.merge**2,))
+    def patches(self, pixels: Floats) -> Floats:
+        return patches_of(pixels, self.patch_size, order="hwc")
 
-    def process(self, image: Rgb) -> ProcessedImage:
-        layout = self.layout(*image.shape[:2])
-        size = self._size(*image.shape[:2])
-        if size != image.shape[:2]:
-            image = resize(image, *size, self.resample)
-        patches = patches_of(self.normalization(image), self.patch_size, order="hwc")
-        return ProcessedImage((View(patches, *layout.views[0]),), layout)
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def size(self, height: int, width: int) -> tuple[int, int]:
         side = self.patch_size * self.merge
         pixels = self.max_tokens * self.merge**2 * self.patch_size**2
         scale = math.sqrt(pixels / (height * width))

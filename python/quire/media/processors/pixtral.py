@@ -5,36 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..decode import Rgb
-from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
-from ..pixels import CLIP_MEAN, CLIP_STD, Normalization, patches_of, resize
+from ..pixels import CLIP_MEAN, CLIP_STD
 from ..settings import Settings
+from .one_view import OneView
 
 __all__ = ["Pixtral", "open_pixtral"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixtral(ImageProcessor):
+class Pixtral(OneView):
     """``unit`` is the side, in pixels, of which the final sides are multiples."""
 
-    normalization: Normalization
-    patch_size: int
-    merge: int
     unit: int
     longest_edge: int
-    resample: int
 
-    def layout(self, height: int, width: int) -> Layout:
-        height, width = self._size(height, width)
-        rows, cols = height // self.patch_size, width // self.patch_size
-        return Layout(((rows, cols),), 0, 0, ((rows // self.merge) * (cols // self.merge),))
-
-    def process(self, image: Rgb) -> ProcessedImage:
-        layout = self.layout(*image.shape[:2])
-        pixels = self.normalization(resize(image, *self._size(*image.shape[:2]), self.resample))
-        return ProcessedImage((View(patches_of(pixels, self.patch_size), *layout.views[0]),), layout)
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def size(self, height: int, width: int) -> tuple[int, int]:
         ratio = max(height, width) / self.longest_edge
         if ratio > 1:
             height, width = math.floor(height / ratio), math.floor(width / ratio)

@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ...errors import LoadError, RequestError
-from ..decode import Rgb
-from ..image_processor import ImageProcessor, Layout, ProcessedImage, View
-from ..pixels import CLIP_MEAN, CLIP_STD, Normalization, patches_of, resize
+from ..pixels import CLIP_MEAN, CLIP_STD, Floats, patches_of
 from ..settings import Settings
+from .one_view import OneView
 
 __all__ = ["QwenVl", "open_qwen_vl", "smart_resize"]
 
@@ -33,29 +32,17 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
 
 
 @dataclass(frozen=True, kw_only=True)
-class QwenVl(ImageProcessor):
+class QwenVl(OneView):
     """Limits are in pixels of the resized image."""
 
-    normalization: Normalization
-    patch_size: int
     temporal_patch_size: int
-    merge: int
     min_pixels: int
     max_pixels: int
-    resample: int
 
-    def layout(self, height: int, width: int) -> Layout:
-        height, width = self._size(height, width)
-        rows, cols = height // self.patch_size, width // self.patch_size
-        return Layout(((rows, cols),), 0, 0, (rows * cols // self.merge**2,))
+    def patches(self, pixels: Floats) -> Floats:
+        return patches_of(pixels, self.patch_size, merge=self.merge, repeat=self.temporal_patch_size)
 
-    def process(self, image: Rgb) -> ProcessedImage:
-        layout = self.layout(*image.shape[:2])
-        pixels = self.normalization(resize(image, *self._size(*image.shape[:2]), self.resample))
-        patches = patches_of(pixels, self.patch_size, merge=self.merge, repeat=self.temporal_patch_size)
-        return ProcessedImage((View(patches, *layout.views[0]),), layout)
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def size(self, height: int, width: int) -> tuple[int, int]:
         return smart_resize(height, width, self.patch_size * self.merge, self.min_pixels, self.max_pixels)
 
 

@@ -36,17 +36,21 @@ class VisionCheckpoint:
 
 
 # Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
-_NUMBERS = {"image_mean": "image_mean", "image_std": "image_std"}
-_LIMITS = {"image_min_pixels": "min_pixels", "image_max_pixels": "max_pixels"}
+_COLOURS = ("image_mean", "image_std")  # called alike in both
+# The second field is the newer form of the first, below ``size``.
+_LIMITS = {
+    "image_min_pixels": ("min_pixels", "shortest_edge"),
+    "image_max_pixels": ("max_pixels", "longest_edge"),
+}
 
 
 def image_processor(keys: Keys, name: str, patch_size: int, merge: int) -> ImageProcessor:
     """Return the image processor of a file: transformers' class ``name`` with the settings in the keys."""
     config: dict[str, object] = {"image_processor_type": name, "patch_size": patch_size, "merge_size": merge}
-    for key, field in _NUMBERS.items():
+    for key in _COLOURS:
         if keys.has(f"vision.{key}"):
-            config[field] = keys.numbers(f"vision.{key}", 3)
-    for key, field in _LIMITS.items():
+            config[key] = keys.numbers(f"vision.{key}", 3)
+    for key, (field, _) in _LIMITS.items():
         if keys.has(f"vision.{key}"):
             config[field] = keys.integer(f"vision.{key}", low=1)
     return open_processor(config, patch_size=patch_size, merge=merge)
@@ -59,13 +63,10 @@ def image_keys(processor: Mapping[str, Any]) -> dict[str, tuple[str, object]]:
     size = config.get("size")
     limits: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
     found: dict[str, tuple[str, object]] = {}
-    for key, field in _NUMBERS.items():
-        if isinstance(value := config.get(field), list):
+    for key in _COLOURS:
+        if isinstance(value := config.get(key), list):
             found[key] = "f32[]", value
-    for key, field, edge in (
-        ("image_min_pixels", "min_pixels", "shortest_edge"),
-        ("image_max_pixels", "max_pixels", "longest_edge"),
-    ):
+    for key, (field, edge) in _LIMITS.items():
         if isinstance(value := config.get(field, limits.get(edge)), int):
             found[key] = "u32", value
     return found
