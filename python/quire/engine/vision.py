@@ -194,17 +194,22 @@ class Vision:
         made: list[int] = []
         spans: list[tuple[int, bytes, Floats]] = []
         places: list[npt.NDArray[np.int32]] = []
-        next_place, waiting = 0, iter(images)
-        for id_ in ids:
-            if id_ != self.pad_id:
-                made.append(id_)
-                places.append(np.full((3, 1), next_place, np.int32))
-                next_place += 1
-                continue
-            image = next(waiting)
+        next_place = begin = 0
+
+        def add_text(text: Sequence[int]) -> None:
+            nonlocal next_place
+            made.extend(text)
+            places.append(np.tile(np.arange(next_place, next_place + len(text), dtype=np.int32), (3, 1)))
+            next_place += len(text)
+
+        for image in images:
+            end = ids.index(self.pad_id, begin)
+            add_text(ids[begin:end])
+            begin = end + 1
             spans.append((len(made), image.digest, image.rows))
-            made += [id_] * len(image.rows)
+            made += [self.pad_id] * len(image.rows)
             rows, cols = np.mgrid[0 : image.grid[0], 0 : image.grid[1]].astype(np.int32).reshape(2, -1)
             places.append(np.stack([np.zeros_like(rows), rows, cols]) + np.int32(next_place))
             next_place += max(image.grid)
+        add_text(ids[begin:])
         return made, PromptMedia(spans, np.concatenate(places, axis=1))
