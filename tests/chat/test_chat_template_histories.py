@@ -11,6 +11,7 @@ from awkward_histories import HISTORIES, TOOLS, USER, call, calls, demanded, res
 from quire.chat import ChatTemplate
 from quire.chat.messages import checked_messages
 from quire.chat.outlines import outline_of
+from quire.errors import CapacityError, RequestError
 from small_templates import SMALL
 
 pytestmark = pytest.mark.python_only
@@ -42,6 +43,25 @@ def test_histories_are_rendered_and_nothing_is_lost(template: ChatTemplate, tool
             if call["function"]["name"] not in prompt
         ]
     assert not failed
+
+
+def test_a_probe_out_of_time_is_tried_again() -> None:
+    """A busy machine may stop a probe, and this changes one conversation at most."""
+    template = ChatTemplate(SOURCES["mistral-v3"], SPECIAL_TEXTS)
+    history = [says("assistant", "assistantone"), USER]
+    expected = ChatTemplate(SOURCES["mistral-v3"], SPECIAL_TEXTS).render(history)
+
+    def late(*args: object) -> str:
+        raise CapacityError("[chat template] rendering exceeds its time limit")
+
+    fitting = template._fitting
+    assert fitting is not None
+    probe = fitting._probe
+    fitting._probe = late
+    with pytest.raises(RequestError):
+        template.render(history)
+    fitting._probe = probe
+    assert template.render(history) == expected
 
 
 def test_incomplete_tool_definitions_are_rendered(template: ChatTemplate) -> None:

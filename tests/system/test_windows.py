@@ -19,7 +19,7 @@ import pytest
 import quire
 from grammar_texts import byte_vocabulary
 from quire.errors import RequestError
-from quire.grammar import Compiler, grammar_source, trial
+from quire.grammar import Compiler, CompilerLimits, grammar_source, trial
 from quire.params.structured import StructuredOutputsParams
 from quire.server.worker import launch, supervisor
 from quire.server.worker.engine_client import EngineState
@@ -180,7 +180,8 @@ def test_grammars_are_tried_without_a_fork(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(trial, "STACK_BYTES", 1 << 20)
     for name in ("TRIES_GO_ON", "GROUP", "end_group"):
         monkeypatch.setattr(trial, name, getattr(windows, name))
-    compiler = Compiler(byte_vocabulary)
+    # Less time than the grammar library's own limit needs on a fast machine.
+    compiler = Compiler(byte_vocabulary, CompilerLimits(trial_s=0.1))
 
     def compile_(grammar: str) -> object:
         return compiler.compile(grammar_source(StructuredOutputsParams(grammar=grammar)))

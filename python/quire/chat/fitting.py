@@ -59,7 +59,10 @@ class Fitting:
             if fit is not None:
                 self._kept.move_to_end(key)
                 return fit
-        fit = self._found(*key)
+        try:
+            fit = self._found(*key)
+        except CapacityError:  # not kept: a busy machine may be at fault
+            return Fit(TurnPlan())
         with self._lock:
             self._kept[key] = fit
             while len(self._kept) > MAX_KEPT:
@@ -74,14 +77,14 @@ class Fitting:
         for plan, chat in self._planned(sample):
             for form in self._forms.of(chat):
                 if time.thread_time() > until:
-                    return Fit(TurnPlan()) if best is None else best[1]
+                    if best is None:
+                        raise CapacityError("[chat template] no sample was rendered in time")
+                    return best[1]
                 shown = form.of(chat)
                 try:
                     rendering = self._probe(shown, tools, begins)
                 except RequestError:
                     continue
-                except CapacityError:
-                    return Fit(TurnPlan())
                 lost = n_lost(rendering, words) + self._n_nulls(rendering, shown)
                 if lost == 0:
                     return Fit(plan, form)
