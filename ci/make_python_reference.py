@@ -12,6 +12,9 @@ import inspect
 import textwrap
 from pathlib import Path
 
+from quire.params.sampling import PARAMETERS
+from quire.params.signatures import UNPACKED, keywords_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "quire"
 PAGE = ROOT / "docs" / "python.md"
@@ -67,9 +70,21 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, *, name: str | N
         given.defaults,
     )  # fmt: skip
     text = ast.unparse(arguments).removeprefix("/, ")
+    if given.kwarg is not None:
+        text = text.replace(f"**{ast.unparse(given.kwarg)}", keywords(given.kwarg, bool(given.kwonlyargs)))
     returns = "" if function.returns is None or name is not None else f" -> {ast.unparse(function.returns)}"
     word = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
     return f"{word}{name or function.name}({text}){returns}"
+
+
+def keywords(rest: ast.arg, has_star: bool) -> str:
+    """Return ``**rest`` as it is, or the keywords it stands for; those of sampling by the name of their class."""
+    unpacked = UNPACKED.get(ast.unparse(rest.annotation)) if rest.annotation else None
+    if unpacked is None:
+        return f"**{ast.unparse(rest)}"
+    shown = [each for each in keywords_of(unpacked) if each.name not in PARAMETERS]
+    texts = [f"{each.name}: {each.annotation}={each.default!r}" for each in shown]
+    return ", ".join([*([] if has_star else ["*"]), *texts, "**sampling: fields of SamplingParams"])
 
 
 def documented(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:

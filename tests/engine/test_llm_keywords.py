@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -33,10 +34,51 @@ def test_the_keywords_are_the_fields() -> None:
     own = {name for name, option in CHAT_OPTIONS.items() if option.keyword} | {"salt", "priority", "key"}
     assert set(ChatFields.__annotations__) - set(RequestFields.__annotations__) == own
     for method in (LLM.chat, AsyncLLM.chat, LLM.chat_stream, AsyncLLM.chat_stream):
-        assert inspect.signature(method).parameters["keywords"].annotation == "Unpack[ChatFields]"
+        assert method.__annotations__["keywords"] == "Unpack[ChatFields]"
     assert [
         name for name, option in CHAT_OPTIONS.items() if option.keyword and f" {name}: " not in LLM.chat.__doc__
     ] == []
+
+
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("generate", ("self", "prompts", "params", "salt", "priority", "key")),
+        ("stream", ("self", "prompt", "params", "salt", "priority", "key")),
+        ("chat", ("self", "messages", "params")),
+        ("chat_stream", ("self", "messages", "params")),
+    ],
+)
+def test_signatures_show_each_keyword_with_its_type_and_default(kind: type, name: str, own: tuple[str, ...]) -> None:
+    """What the dataclasses, and calls without keywords, make of the defaults is the oracle."""
+    method = getattr(kind, name)
+    shown = dict(inspect.signature(method).parameters)
+    assert tuple(shown)[: len(own)] == own
+    is_chat = name.startswith("chat")
+    assert set(shown) == {*own, *(ChatFields if is_chat else RequestFields).__annotations__}
+    assert {shown[each].kind for each in set(shown) - set(own)} == {inspect.Parameter.KEYWORD_ONLY}
+    assert [p.annotation for p in shown.values()][1:3] == [*method.__annotations__.values()][:2]
+
+    defaults = {each: parameter.default for each, parameter in shown.items() if each not in own[:3]}
+    for source in (SamplingParams, ChatOptions, RequestOptions):
+        for entry in fields(source):
+            if entry.name in defaults:
+                assert shown[entry.name].annotation == entry.type
+    scheduling = {each: defaults.pop(each) for each in ("salt", "priority", "key")}
+    assert RequestOptions(**scheduling) == RequestOptions()
+    assert [defaults.pop(each) for each in ("response_format", "regex", "choice", "grammar")] == [None] * 4
+    chat = {each: defaults.pop(each) for each, option in CHAT_OPTIONS.items() if option.keyword and each in defaults}
+    assert (ChatOptions(**chat), bool(chat)) == (ChatOptions(), is_chat)
+    advised = {} if is_chat else None
+    assert SamplingParams(**defaults) == RequestKeywords({}).sampling_params(None, advised)
+
+
+def test_help_shows_the_keywords() -> None:
+    text = pydoc.plain(pydoc.render_doc(LLM.chat))
+    assert "tool_choice: 'ToolChoice' = 'auto'" in text
+    assert "temperature: 'float' = 0.8" in text
+    assert "keywords" not in text.partition("\n    ")[0]
 
 
 @pytest.mark.parametrize(

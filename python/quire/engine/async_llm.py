@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
 from ..params.request_fields import read_keywords
+from ..params.signatures import show_keywords
 from .core import LLMCore, chat_call
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
@@ -313,3 +314,6 @@ def _inbox() -> tuple[_Inbox, Callable[[Sequence[Event | Failure]], None]]:
         loop.call_soon_threadsafe(inbox.put_nowait, items)
 
     return inbox, deliver
+
+
+show_keywords(AsyncLLM)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import RequestError
-from ..params.chat_options import CHAT_KEYWORDS, CHAT_OPTIONS, ChatOptions
+from ..params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..params.request_fields import read_keywords
 from .llm_base import LLMBase
 from .requests.prompts import RequestOptions, prompt_list
@@ -40,7 +40,7 @@ def chat_call(method: Callable[..., object], given: ChatFields) -> tuple[Request
     values: dict[str, Any] = {**given}
     chat = {name: values.pop(name) for name, option in CHAT_OPTIONS.items() if option.keyword and name in values}
     rest = {name: values.pop(name) for name in ("salt", "priority", "key") if name in values}
-    return RequestOptions(**rest, keywords=read_keywords(method, values, CHAT_KEYWORDS)), ChatOptions(**chat)  # type: ignore[arg-type]
+    return RequestOptions(**rest, keywords=read_keywords(method, values)), ChatOptions(**chat)  # type: ignore[arg-type]
 
 
 class LLMCore(LLMBase):

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
 from ..params.request_fields import read_keywords
+from ..params.signatures import show_keywords
 from .core import LLMCore, chat_call
 from .engine import Failure, Pooling
 from .requests.prompts import Prompt, RequestOptions
@@ -297,3 +298,6 @@ class LLM(LLMCore):
             running.submit(stream.request, stream.collector)
             while running:
                 yield from running.take(inbox.get())
+
+
+show_keywords(LLM)

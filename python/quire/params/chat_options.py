@@ -12,7 +12,7 @@ from .parameter import Declaration, declared
 from .request_fields import RequestFields
 from .rules import Bool, Instance, Int, Rule, Text, refusal
 
-__all__ = ["CHAT_KEYWORDS", "CHAT_OPTIONS", "ChatFields", "ChatOption", "ChatOptions", "ToolChoice"]
+__all__ = ["CHAT_OPTIONS", "ChatFields", "ChatOption", "ChatOptions", "ToolChoice"]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
 """``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
@@ -132,7 +132,3 @@ class ChatFields(RequestFields, total=False):
     salt: bytes
     priority: int
     key: str
-
-
-CHAT_KEYWORDS = tuple(ChatFields.__annotations__)
-"""All keywords of ``LLM.chat``."""

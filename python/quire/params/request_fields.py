@@ -118,29 +118,22 @@ class RequestKeywords:
         return replace(made, structured_outputs=self.form)
 
 
-def read_keywords(method: Callable[..., object], given: RequestFields, further: Sequence[str] = ()) -> RequestKeywords:
-    """Read the keywords of a public method.  TypeError that names it and the nearest keyword if one is unknown.
-
-    ``further``: the method's keywords that were read before.
-    """
+def read_keywords(method: Callable[..., object], given: RequestFields) -> RequestKeywords:
+    """Read the keywords of a public method.  TypeError that names it and the nearest keyword if one is unknown."""
     values: dict[str, object] = {**given}
     for name in values:
         if name not in PARAMETERS and name not in _FORM:
-            raise TypeError(_unknown(method, name, further))
+            raise TypeError(_unknown(method, name))
     form = {name: values.pop(name) for name in _FORM if name in values}
     return RequestKeywords(values, answer_form(**form))  # type: ignore[arg-type]
 
 
-def _unknown(method: Callable[..., object], name: str, further: Sequence[str]) -> str:
-    own = [known for known, parameter in inspect.signature(method).parameters.items() if parameter.kind is not _REST]
-    known = list(dict.fromkeys([*own[1:], *further, *sorted(PARAMETERS), *_FORM]))
+def _unknown(method: Callable[..., object], name: str) -> str:
     import difflib
 
+    known = list(inspect.signature(method).parameters)[1:]
     nearest = ELSEWHERE.get(name)
     if nearest not in known:
         nearest = next(iter(difflib.get_close_matches(name, known, 1)), None)
     advice = "" if nearest is None else f": did you mean {nearest!r}?"
     return f"{method.__qualname__}() got an unexpected keyword argument {name!r}{advice}"
-
-
-_REST = inspect.Parameter.VAR_KEYWORD
