@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .._native.engine import Decoder, DecoderStats, Event
     from ..grammar import Grammar, GrammarSource
     from ..params.sampling import LogitsProcessor, SamplingParams
-    from .vision import PromptMedia
+    from .media import PromptMedia
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 

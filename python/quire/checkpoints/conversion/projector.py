@@ -1,9 +1,10 @@
-"""The vision encoder of a checkpoint folder, as the ``mmproj`` file that llama.cpp and Quire read."""
+"""The encoder of images or sounds of a checkpoint folder, as the ``mmproj`` file that llama.cpp and Quire read."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from ..._native.core import DType, Tensor
 from ..._native.quant import quantize
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFWriter
-from ...models.vision import vision_checkpoint_of
-from ...models.vision.checkpoint import image_keys
+from ...models.media import media_checkpoint_of
+from ...models.media.checkpoint import image_keys
 from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
@@ -29,7 +30,7 @@ ARCH = "clip"
 
 
 class _Conversion:
-    """One vision encoder: its keys and tensors."""
+    """One encoder: its keys and tensors."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         if dtype not in DTYPES:
@@ -37,29 +38,37 @@ class _Conversion:
         self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
         whole = Fields("config.json", flattened(read_json(folder / "config.json")))
         names = [str(name) for name in whole.items("architectures")]
-        self.mapping = vision_checkpoint_of(names[0] if names else "")
-        self.config = whole.inner("vision_config")
+        self.mapping = mapping = media_checkpoint_of(names[0] if names else "")
+        self.config = whole.inner(mapping.config)
         self.keys: list[tuple[str, str, object]] = [
-            (name, key.kind, key.read(self.config)) for name, key in self.mapping.keys.items()
+            *((name, key.kind, key.read(self.config)) for name, key in mapping.keys.items()),
+            *((name, key.kind, key.read(whole)) for name, key in mapping.whole_keys.items()),
+            *image_keys(_processor_settings(folder)),
         ]
-        self.keys += [(name, kind, value) for name, (kind, value) in image_keys(_image_settings(folder)).items()]
         self.checkpoint = StoredCheckpoint(folder, None)
-        prefix = self._prefix()
-        table = {
-            ours: Source.of(theirs).moved("", prefix) for ours, theirs in self.mapping.tensors(self.config).items()
-        }
-        n_layer = next(int(value) for name, _, value in self.keys if name == "block_count" and isinstance(value, int))
+        roots = {root: self._spelling(spellings) for root, spellings in mapping.roots.items()}
+        table = {ours: _spelled(Source.of(theirs), roots) for ours, theirs in mapping.tensors(whole).items()}
+        n_layer = max(
+            (value for name, _, value in self.keys if name.endswith(".block_count") and isinstance(value, int)),
+            default=0,
+        )
         self.targets = {target.name: target for target in planned(table, self.checkpoint, n_layer)}
         used = {source for target in self.targets.values() for source in target.sources}
-        unused = sorted(name for name in self.checkpoint if name.startswith(prefix) and name not in used)
+        unused = sorted(
+            name
+            for name in self.checkpoint
+            if name.startswith(tuple(roots.values()))
+            and name not in used
+            and not any(fnmatchcase(name, f"*{pattern}") for pattern in mapping.unused)
+        )
         if unused:
-            raise UnsupportedError(f"[convert] unsupported tensor '{unused[0]:.80}' of the vision encoder")
+            raise UnsupportedError(f"[convert] unsupported tensor '{unused[0]:.80}' of the encoder")
 
-    def _prefix(self) -> str:
-        for prefix in self.mapping.prefixes:
-            if any(name.startswith(prefix) for name in self.checkpoint):
-                return prefix
-        raise LoadError(f"[convert] the checkpoint has no tensors of a vision encoder ({self.mapping.prefixes[0]}*)")
+    def _spelling(self, spellings: tuple[str, ...]) -> str:
+        for spelling in spellings:
+            if any(name.startswith(spelling) for name in self.checkpoint):
+                return spelling
+        raise LoadError(f"[convert] the checkpoint has no tensors of an encoder ({spellings[0]}*)")
 
     def values(self, target: Target) -> npt.NDArray[np.float32]:
         (source,) = target.sources
@@ -79,13 +88,12 @@ class _Conversion:
         writer.set("general.name", name)
         writer.set("general.file_type", self.file_type, "u32")
         writer.set("general.quantization_version", 2, "u32")
-        writer.set(f"{ARCH}.has_vision_encoder", True)
+        section = "audio" if any(name.startswith("audio.") for name, _, _ in self.keys) else "vision"
+        writer.set(f"{ARCH}.has_{section}_encoder", True)
         writer.set(f"{ARCH}.projector_type", self.mapping.projector)
-        for key, flag in self.mapping.flags.items():
-            writer.set(f"{ARCH}.{key}", flag)
         for key, kind, value in self.keys:
             if value is not None:
-                writer.set(f"{ARCH}.vision.{key}", value, kind)
+                writer.set(f"{ARCH}.{key}", value, kind)
         dtypes = {}
         for target in self.targets.values():
             shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
@@ -99,8 +107,15 @@ class _Conversion:
         yield quantize(self.values(target), dtype).numpy()
 
 
-def _image_settings(folder: Path) -> Mapping[str, object]:
-    """The settings of the image processor; empty where the folder has none."""
+def _spelled(source: Source, roots: Mapping[str, str]) -> Source:
+    for root, spelling in roots.items():
+        if source.names and source.names[0].startswith(root):
+            return source.moved(root, spelling)
+    return source
+
+
+def _processor_settings(folder: Path) -> Mapping[str, object]:
+    """Return the settings of the processor; empty where the folder has none."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():
             return read_json(folder / name)
@@ -108,7 +123,7 @@ def _image_settings(folder: Path) -> Mapping[str, object]:
 
 
 def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "f16") -> None:
-    """Write the vision encoder of the checkpoint in ``folder`` as the ``mmproj`` file ``out``.
+    """Write the encoder of images or sounds of the checkpoint in ``folder`` as the ``mmproj`` file ``out``.
 
     Args:
         folder: A checkpoint in Hugging Face's form.

@@ -17,13 +17,13 @@ from .device_choice import device_at_hand, devices_of
 from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
+from .media import media_source, opened_media
 from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
 from .placement import asks_for_two_devices, memory_of_all
 from .shown_name import shown_name
 from .sizes import check_weights
-from .vision import opened_vision, vision_source
 
 if TYPE_CHECKING:
     from ..._native.core import Device, Tensor
@@ -69,7 +69,7 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
     if not asks_for_two_devices(config):
         kernel_set_of(config, devices_of(config)[0])  # raises before anything is read
     source = packaged_model() if path is None else Path(path)
-    config = replace(config, mmproj=vision_source(config.mmproj, source))
+    config = replace(config, mmproj=media_source(config.mmproj, source))
     if source.is_dir():
         return _open_folder(source, config, sums_inputs)
     return _open_file(source, config, sums_inputs)
@@ -170,7 +170,7 @@ def open_reader(
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
-            vision=opened_vision(config, tokenizer, devices[0]),
+            media=opened_media(config, tokenizer, devices[0]),
         ).start()  # fmt: skip
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...params.engine_options import CacheDType, EngineConfig
     from ...tokenizer import Tokenizer
     from ..engine import Pooling
-    from ..vision import Vision
+    from ..media import MediaInput
     from .draft import DraftModel
     from .fit import Fit
 
@@ -65,7 +65,7 @@ class OpenedModel:
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
     has_state: bool
     n_ctx_train: int  # positions that the model was trained on
-    vision: Vision | None = None
+    media: MediaInput | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ModelParts:
     drafts: Sequence[DraftModel]
     repack: Literal["no", "keep", "release", "lock"] | None
     sums_inputs: bool
-    vision: Vision | None = None
+    media: MediaInput | None = None
 
     def start(self) -> OpenedModel:
         """Start the decoder.  CapacityError if the sizes do not fit."""
@@ -126,7 +126,7 @@ class ModelParts:
             cache_kinds=kinds_of(cache),
             has_state=cache.state_bytes > 0,
             n_ctx_train=n_ctx_train,
-            vision=self.vision,
+            media=self.media,
         )
 
     def _sizes(self) -> tuple[Sizes, int]:
@@ -157,7 +157,7 @@ class ModelParts:
                 sizes.n_ctx,
                 config.taps,
                 fusion=None if head is None else head.fusion,
-                media_width=0 if self.vision is None else self.vision.width,
+                media_width=0 if self.media is None else self.media.width,
             ),
             device,
             n_blocks=sizes.n_blocks,

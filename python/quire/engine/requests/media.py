@@ -1,4 +1,4 @@
-"""Images in conversations: taken out of messages, put back as the model's own tokens and rows."""
+"""Images and sounds in conversations: taken out of messages, put back as the model's own tokens and rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...errors import RequestError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ...chat import Messages
     from ...media.decode import Rgb
-    from ..vision import MediaRows
+    from ...models.media import Kind
+    from ..media import MediaRows
 
-__all__ = ["Images", "Segments", "without_images"]
+__all__ = ["MediaItems", "Segments", "without_media"]
 
 Segments: TypeAlias = "Sequence[tuple[str, bool]]"
 """A rendered prompt in parts; True marks text of the template, in which control tokens are parsed."""
@@ -28,12 +31,12 @@ _TYPES = ("image", "image_url", "input_image")
 
 
 @dataclass
-class Images:
-    """The images of one conversation.  Each is known in its text by a mark that no message can contain.
+class MediaItems:
+    """The images and sounds of one conversation.  Each is known in its text by a mark that no message can contain.
 
     Attributes:
-        rows: The encoded images, in the order of the messages.
-        mark: Matches a mark; its group is the image's number.
+        rows: The encoded items, in the order of the messages.
+        mark: Matches a mark; its group is the item's number.
     """
 
     rows: list[MediaRows] = field(default_factory=list)
@@ -44,31 +47,33 @@ class Images:
         return re.compile(f"\ue0d3{self.nonce}-(\\d+)\ue0d3")
 
     def add(self, rows: MediaRows) -> str:
-        """Keep an image; return its mark."""
+        """Keep an item; return its mark."""
         self.rows.append(rows)
         return f"\ue0d3{self.nonce}-{len(self.rows) - 1}\ue0d3"
 
-    def written(self, segments: Segments, markup: str) -> list[tuple[str, bool]]:
-        """Return a rendered prompt with the model's markup, as text of the template, in place of the marks."""
+    def written(self, segments: Segments, markup: Callable[[MediaRows], str]) -> list[tuple[str, bool]]:
+        """Return a rendered prompt with each item's markup, as text of the template, in place of the marks."""
         made: list[tuple[str, bool]] = []
         for text, is_template in segments:
             at = 0
             for mark in self.mark.finditer(text):
-                made += [(text[at : mark.start()], is_template), (markup, True)]
+                made += [(text[at : mark.start()], is_template), (markup(self.rows[int(mark.group(1))]), True)]
                 at = mark.end()
             made.append((text[at:], is_template))
         return [segment for segment in made if segment[0]]
 
     def order_in(self, segments: Segments) -> list[MediaRows]:
-        """Return the images that a rendered prompt shows, in its order."""
+        """Return the items that a rendered prompt shows, in its order."""
         return [self.rows[int(mark.group(1))] for text, _ in segments for mark in self.mark.finditer(text)]
 
 
-def without_images(messages: Messages, images: Images, read: Callable[[Rgb], MediaRows]) -> Messages:
-    """Return the messages with a mark in place of each image, and its rows in ``images``.
+def without_media(
+    messages: Messages, items: MediaItems, read: Callable[[Kind, npt.NDArray[Any]], MediaRows]
+) -> Messages:
+    """Return the messages with a mark in place of each image or sound, and its rows in ``items``.
 
     Raises:
-        RequestError: An image cannot be decoded, or is of a kind that is not read; the message is named.
+        RequestError: An item cannot be decoded, or is of a kind that is not read; the message is named.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         return messages
@@ -82,7 +87,7 @@ def without_images(messages: Messages, images: Images, read: Callable[[Rgb], Med
         for k, part in enumerate(content):
             if isinstance(part, Mapping) and part.get("type") in _TYPES:
                 place = f"messages[{i}].content[{k}]"
-                parts.append({"type": "text", "text": images.add(read(_image_of(part, place)))})
+                parts.append({"type": "text", "text": items.add(read("image", _image_of(part, place)))})
             else:
                 parts.append(part)
         found.append({**message, "content": parts})

@@ -15,14 +15,14 @@ from ...params.request_fields import RequestKeywords
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
 from .answer_forms import AnswerForms, token_vocabulary
-from .media import Images, Segments, without_images
+from .media import MediaItems, Segments, without_media
 
 if TYPE_CHECKING:
     from ...chat import ChatTemplate, Messages
     from ...grammar import Grammar, GrammarSource
     from ...params.chat_options import ChatOptions
     from ...tokenizer import Tokenizer
-    from ..vision import PromptMedia, Vision
+    from ..media import MediaInput, PromptMedia
     from .chat import ChatRequest
 
 __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
@@ -95,12 +95,12 @@ class Prompts:
         n_vocab: int,
         advised: Mapping[str, object] | None = None,
         system: str | None = None,
-        vision: Vision | None = None,
+        media: MediaInput | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._advised = advised or {}
         self._system = system
-        self._vision = vision
+        self._media = media
         self._told: set[str] = set()  # names that were logged as ignored
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
@@ -194,7 +194,7 @@ class Prompts:
 
         template = self._chat_template()
         form = format_of(template, chat)
-        messages, images = self._without_images(self._with_system(messages))
+        messages, items = self._without_media(self._with_system(messages))
         media: PromptMedia | None = None
         thinking = template_values(template, chat, form)
         moved: tuple[str, ...] = ()
@@ -205,12 +205,12 @@ class Prompts:
             segments, moved = made.segments, made.moved
             if thinking.off and chat.begins_answer:
                 segments = without_thinking(segments, form, thinking.is_told)
-            ids, shown = self._encoded(segments, images)
+            ids, shown = self._encoded(segments, items)
             media = shown
             return "".join(text for text, _ in segments), ids
 
         # Tokens cut out of the middle would take rows of images with them.
-        limits = replace(chat, cut_prompt=False) if images.rows else chat
+        limits = replace(chat, cut_prompt=False) if items.rows else chat
         prompt, ids, dropped = _fitting(messages, limits, written)
         params = options.keywords.sampling_params(params, self._advised)
         if not chat.shown_tools:
@@ -233,20 +233,20 @@ class Prompts:
         assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
 
-    def _without_images(self, messages: Messages) -> tuple[Messages, Images]:
-        """Return the messages with marks in place of images, and the images; without a vision encoder, as they are."""
-        images = Images()
-        if self._vision is None:
-            return messages, images
-        return without_images(messages, images, self._vision.read), images
+    def _without_media(self, messages: Messages) -> tuple[Messages, MediaItems]:
+        """Return the messages with marks in place of images and sounds, and these; without an encoder, as they are."""
+        items = MediaItems()
+        if self._media is None:
+            return messages, items
+        return without_media(messages, items, self._media.read), items
 
-    def _encoded(self, segments: Segments, images: Images) -> tuple[list[int], PromptMedia | None]:
-        """Return the ids of a rendered prompt, and the images in it."""
-        if self._vision is None or not images.rows:
+    def _encoded(self, segments: Segments, items: MediaItems) -> tuple[list[int], PromptMedia | None]:
+        """Return the ids of a rendered prompt, and the images and sounds in it."""
+        if self._media is None or not items.rows:
             return self.tokenizer.encode_segments(list(segments)), None
-        shown = images.order_in(segments)
-        ids = self.tokenizer.encode_segments(images.written(segments, self._vision.markup))
-        return self._vision.expanded(ids, shown)
+        shown = items.order_in(segments)
+        ids = self.tokenizer.encode_segments(items.written(segments, self._media.written))
+        return self._media.expanded(ids, shown)
 
     def _tell_once(self, names: Sequence[str], text: str) -> None:
         """Log options that this model cannot follow, each name once."""

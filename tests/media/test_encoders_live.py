@@ -1,4 +1,4 @@
-"""Vision encoders equal transformers', with random weights."""
+"""Encoders of images equal transformers', with random weights."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from image_processor_cases import picture
 from quire._native.core import find_device
 from quire.checkpoints.conversion.projector import convert_projector
-from quire.engine.vision import VisionEncoder
+from quire.engine.media import MediaEncoder
 from quire.files.gguf import GGUFReader
 from quire.media import open_processor
+from quire.models.media import load_media
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SIZES = [(64, 64), (97, 211), (333, 100), (32, 640), (40, 33), (224, 224)]
+# The last has more patches than an encoder has room for at first.
+SIZES = [(64, 64), (97, 211), (333, 100), (32, 640), (40, 33), (224, 224), (544, 544)]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +51,13 @@ def qwen3vl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 def test_qwen3vl(qwen3vl: tuple[Any, Path], tmp_path: Path, dtype: str, kernels: str) -> None:
     model, folder = qwen3vl
     convert_projector(folder, tmp_path / "mmproj.gguf", dtype)
-    encoder = VisionEncoder(GGUFReader(tmp_path / "mmproj.gguf"), find_device("cpu"), threads=2, kernels=kernels)
+    encoded = load_media(GGUFReader(tmp_path / "mmproj.gguf"))["image"]
+    encoder = MediaEncoder(encoded, find_device("cpu"), threads=2, kernels=kernels)
     config = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "patch_size": 16,
         "min_pixels": 1024,
-        "max_pixels": 1 << 18,
+        "max_pixels": 1 << 20,
     }
     processor = open_processor(config, patch_size=16, merge=2)
     for size in SIZES:

@@ -1,4 +1,4 @@
-"""Open the vision encoder that belongs to a model."""
+"""Open the encoders of images and sounds that belong to a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from ..._native.core import Device
     from ...params.engine_options import EngineConfig
     from ...tokenizer import Tokenizer
-    from ..vision import Vision
+    from ..media import MediaInput
 
-__all__ = ["opened_vision", "vision_source"]
+__all__ = ["media_source", "opened_media"]
 
 
-def vision_source(mmproj: str | None, model: Path) -> str | None:
-    """Return the file or folder of the vision encoder; ``"auto"`` stands for the one that lies with the model.
+def media_source(mmproj: str | None, model: Path) -> str | None:
+    """Return the file or folder of the encoders; ``"auto"`` stands for the one that lies with the model.
 
     Raises:
         LoadError: There is none, or several, or the path does not exist.
@@ -28,19 +28,19 @@ def vision_source(mmproj: str | None, model: Path) -> str | None:
         return None
     if mmproj != "auto":
         if not Path(mmproj).exists():
-            raise LoadError(f"[vision] mmproj not found: {mmproj}")
+            raise LoadError(f"[media] mmproj not found: {mmproj}")
         return mmproj
     if model.is_dir():
         return str(model)
     found = sorted(path for path in model.parent.glob("*mmproj*.gguf") if path != model)
     if len(found) != 1:
         names = ", ".join(path.name for path in found[:4]) or "no mmproj*.gguf"
-        raise LoadError(f"[vision] {names} in {model.parent}: name the vision encoder with mmproj")
+        raise LoadError(f"[media] {names} in {model.parent}: name the encoder with mmproj")
     return str(found[0])
 
 
-def opened_vision(config: EngineConfig, tokenizer: Tokenizer | None, device: Device) -> Vision | None:
-    """Open the encoder that the options name; None without one.
+def opened_media(config: EngineConfig, tokenizer: Tokenizer | None, device: Device) -> MediaInput | None:
+    """Open the encoders that the options name; None without any.
 
     Raises:
         LoadError: The file or folder is malformed, or does not belong to the model.
@@ -49,18 +49,24 @@ def opened_vision(config: EngineConfig, tokenizer: Tokenizer | None, device: Dev
     if config.mmproj is None:
         return None
     if tokenizer is None:
-        raise UnsupportedError("[vision] images need a model with a vocabulary")
-    from ..vision import Vision, VisionEncoder  # late: it imports numpy
+        raise UnsupportedError("[media] images need a model with a vocabulary")
+    from ...models.media import load_media
+    from ..media import MediaEncoder, MediaInput  # late: it imports numpy
+
+    def token_of(text: str) -> int:
+        ids = tokenizer.encode(text, add_special=False, parse_special=True)
+        if len(ids) != 1:
+            raise LoadError(f"[media] {text!r} is not a token of the model: the encoder is another model's")
+        return ids[0]
 
     path = Path(config.mmproj)
     with ExitStack() as stack:
-        reader = _folder_reader(stack, path) if path.is_dir() else GGUFReader(path)
-        encoder = VisionEncoder(reader, device, threads=config.threads, kernels=config.kernels)
-    model = encoder.model
-    pads = tokenizer.encode(model.pad, add_special=False, parse_special=True)
-    if len(pads) != 1:
-        raise LoadError(f"[vision] {model.pad!r} is not a token of the model: the vision encoder is another model's")
-    return Vision(encoder, model.processor, pads[0], model.markup)
+        models = load_media(_folder_reader(stack, path) if path.is_dir() else GGUFReader(path))
+    encoders = {
+        kind: MediaEncoder(model, device, threads=config.threads, kernels=config.kernels)
+        for kind, model in models.items()
+    }
+    return MediaInput(encoders, token_of)
 
 
 def _folder_reader(stack: ExitStack, folder: Path) -> GGUFReader:

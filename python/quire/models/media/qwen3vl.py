@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..._native.graph import concat, slice
 from ...checkpoints.mapping import Fields, Source, computed, tensor, u32
 from ...errors import LoadError
+from ...media import Layout, View
 from ...media.pixels import Floats
-from ...nn import MLP, Keys, LayerNorm, Linear, RopeSpec, Step, Tensor, Weights, activate, rope
-from .checkpoint import VisionCheckpoint, frame_of, image_processor
+from ...nn import Keys, LayerNorm, Linear, RopeSpec, Step, Tensor, Weights, activate
+from .base import MediaModel, RunStage, Stage
+from .checkpoint import MediaCheckpoint, frame_of, image_processor
 from .grids import bilinear_rows, merged_places
+from .vit import Block
 
 EPS = 1e-6
 FRAMES = 2
 THETA = 10000.0
-
-
-class Attention:
-    def __init__(self, weights: Weights, dim: int, n_head: int, rotation: RopeSpec) -> None:
-        self.n_head, self.scale, self.rotation = n_head, (dim // n_head) ** -0.5, rotation
-        self.q, self.k, self.v = weights.linears("attn_qkv", dim, [dim] * 3, bias=True)
-        self.o = weights.linear("attn_out", dim, dim, bias=True)
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
-        q, k = (rope(heads, step.positions, self.rotation) for heads in (q, k))
-        return self.o(step.attend_both_ways(q, k, v, scale=self.scale))
-
-
-class Block:
-    def __init__(self, weights: Weights, dim: int, ffn_dim: int, n_head: int, rotation: RopeSpec) -> None:
-        self.attn_norm = weights.layer_norm("ln1", dim, EPS, bias=True)
-        self.attention = Attention(weights, dim, n_head, rotation)
-        self.mlp_norm = weights.layer_norm("ln2", dim, EPS, bias=True)
-        self.mlp = MLP(weights, dim, ffn_dim, "gelu_tanh")
-
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attention(self.attn_norm(x), step)
-        return x + self.mlp(self.mlp_norm(x))
 
 
 class Merger:
@@ -55,27 +34,24 @@ class Merger:
         return self.down(activate(self.up(x if self.norm is None else self.norm(x)), "gelu"))
 
 
-class Qwen3Vl:
+class Qwen3Vl(MediaModel):
     pad = "<|image_pad|>"
-    markup = "<|vision_start|><|image_pad|><|vision_end|>"
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
         read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
-        self.dim, self.n_layer, self.patch_size = (
-            read["embedding_length"], read["block_count"], read["patch_size"]
-        )  # fmt: skip
+        self.dim, n_layer, patch_size = read["embedding_length"], read["block_count"], read["patch_size"]
         self.merge, n_text, n_head = read["spatial_merge_size"], read["projection_dim"], read["attention.head_count"]
-        self.patch_dim = 3 * FRAMES * self.patch_size**2
+        self.patch_dim = 3 * FRAMES * patch_size**2
         if self.dim % (4 * n_head):
             raise LoadError(f"[clip] embedding_length {self.dim} does not divide into {n_head} heads of 4 parts")
         keys.only("vision.attention.layer_norm_epsilon", float(np.float32(EPS)))
         keys.only("use_gelu", True)
-        self.processor = image_processor(keys, "Qwen2VLImageProcessor", self.patch_size, self.merge)
-        is_tapped = keys.integers("vision.is_deepstack_layers", self.n_layer, 0, high=1)
+        self.processor = image_processor(keys, "Qwen2VLImageProcessor", patch_size, self.merge)
+        is_tapped = keys.integers("vision.is_deepstack_layers", n_layer, 0, high=1)
         self.taps = [i for i, tapped in enumerate(is_tapped) if tapped]
 
         vision = weights.scope("v")
-        frames = [vision.dequantized(name, (self.dim, 3, self.patch_size, self.patch_size)) for name in FRAME_WEIGHTS]
+        frames = [vision.dequantized(name, (self.dim, 3, patch_size, patch_size)) for name in FRAME_WEIGHTS]
         kernel = np.stack(frames, axis=2).reshape(self.dim, self.patch_dim)
         self.patch_embedding = Linear(
             vision.computed("patch_embd.rows", kernel), vision.tensor("patch_embd.bias", (self.dim,), vector=True)
@@ -84,7 +60,10 @@ class Qwen3Vl:
         self.positions = vision.numbers("position_embd.weight", (side * side, self.dim)).reshape(side, side, self.dim)
         rotation = self.rotation(vision, self.dim // n_head)
         ffn_dim = read["feed_forward_length"]
-        self.blocks = [Block(block, self.dim, ffn_dim, n_head, rotation) for block in vision.blocks(self.n_layer)]
+        self.blocks = [
+            Block(block, self.dim, ffn_dim, n_head, eps=EPS, activation="gelu_tanh", rotation=rotation)
+            for block in vision.blocks(n_layer)
+        ]
         self.norm = vision.layer_norm("post_ln", self.dim, EPS, bias=True)
 
         merged = self.dim * self.merge**2
@@ -94,6 +73,10 @@ class Qwen3Vl:
             norm = tap.layer_norm("norm", merged, EPS, bias=True)
             self.mergers.append(Merger(tap, ("fc1", "fc2"), merged, n_text, norm))
         self.n_out = n_text * len(self.mergers)
+        self.stages = {
+            "encoder": Stage(self.encode, n_layer=n_layer),
+            "projector": Stage(self.project, patches_per_row=self.merge**2),
+        }
 
     def rotation(self, weights: Weights, head_dim: int) -> RopeSpec:
         """Return RoPE whose first half of pairs rotates by the row, the second by the column, at the same frequencies.
@@ -108,16 +91,35 @@ class Qwen3Vl:
             sections=(0, quarter, quarter),
         )  # fmt: skip
 
-    def inputs(self, patches: Floats, n_rows: int, n_cols: int) -> Floats:
-        rows, cols = merged_places(n_rows, n_cols, self.merge)
-        positions = bilinear_rows(self.positions, n_rows, n_cols)[rows, cols]
-        return np.concatenate([patches, positions], axis=1)
+    def markup(self, layout: Layout) -> Sequence[str | int]:
+        return ["<|vision_start|>", sum(layout.n_tokens), "<|vision_end|>"]
+
+    def token_grid(self, layout: Layout) -> tuple[int, int]:
+        n_rows, n_cols = layout.views[0]
+        return n_rows // self.merge, n_cols // self.merge
+
+    def rows(self, view: View, run: RunStage) -> Floats:
+        rows, cols = merged_places(view.n_rows, view.n_cols, self.merge)
+        positions = bilinear_rows(self.positions, view.n_rows, view.n_cols)[rows, cols]
+        axes = np.stack([np.zeros_like(rows), rows, cols])
+        states = run("encoder", np.concatenate([view.patches, positions], axis=1), axes)
+        # The patches of a square follow each other.  A token's input is that of the first merger, then of the next.
+        squares = states.reshape(-1, self.merge**2, len(self.mergers), self.dim)
+        return run("projector", squares.transpose(0, 2, 1, 3).reshape(len(squares), -1))
 
     def encode(self, step: Step) -> Tensor:
         inputs = step.features(self.patch_dim + self.dim)
         patches = slice(inputs, 0, 0, self.patch_dim)
-        positions = slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
-        return self.norm(step.run_layers(self.blocks, self.patch_embedding(patches) + positions))
+        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        kept = []
+        for i, block in enumerate(self.blocks):
+            x = block(x, step)
+            if i in self.taps:
+                kept.append(x)
+        states = self.norm(x)
+        for state in kept:
+            states = concat(states, state, 0)
+        return states
 
     def project(self, step: Step) -> Tensor:
         n = self.dim * self.merge**2
@@ -128,7 +130,7 @@ class Qwen3Vl:
         return tokens
 
 
-MODEL = Qwen3Vl
+MODELS = {"qwen3vl_merger": Qwen3Vl}
 SIZES = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "patch_size",
     "spatial_merge_size", "projection_dim",
@@ -143,46 +145,47 @@ def _tapped(config: Fields) -> list[bool]:
     return [i in taps for i in range(config.integer("depth"))]
 
 
-def _tensors(config: Fields) -> Mapping[str, str | Source]:
+def _tensors(model: Fields) -> Mapping[str, str | Source]:
     table: dict[str, str | Source] = {
-        "v.patch_embd": tensor("patch_embed.proj", change=frame_of(0)),
-        "v.patch_embd.weight.1": tensor("patch_embed.proj.weight", change=frame_of(1)),
-        "v.position_embd": "pos_embed",
-        "v.blk.{i}.ln1": "blocks.{i}.norm1",
-        "v.blk.{i}.ln2": "blocks.{i}.norm2",
-        "v.blk.{i}.attn_qkv": "blocks.{i}.attn.qkv",
-        "v.blk.{i}.attn_out": "blocks.{i}.attn.proj",
-        "v.blk.{i}.ffn_up": "blocks.{i}.mlp.linear_fc1",
-        "v.blk.{i}.ffn_down": "blocks.{i}.mlp.linear_fc2",
-        "v.post_ln": "merger.norm",
-        "mm.0": "merger.linear_fc1",
-        "mm.2": "merger.linear_fc2",
+        "v.patch_embd": tensor("visual.patch_embed.proj", change=frame_of(0)),
+        "v.patch_embd.weight.1": tensor("visual.patch_embed.proj.weight", change=frame_of(1)),
+        "v.position_embd": "visual.pos_embed",
+        "v.blk.{i}.ln1": "visual.blocks.{i}.norm1",
+        "v.blk.{i}.ln2": "visual.blocks.{i}.norm2",
+        "v.blk.{i}.attn_qkv": "visual.blocks.{i}.attn.qkv",
+        "v.blk.{i}.attn_out": "visual.blocks.{i}.attn.proj",
+        "v.blk.{i}.ffn_up": "visual.blocks.{i}.mlp.linear_fc1",
+        "v.blk.{i}.ffn_down": "visual.blocks.{i}.mlp.linear_fc2",
+        "v.post_ln": "visual.merger.norm",
+        "mm.0": "visual.merger.linear_fc1",
+        "mm.2": "visual.merger.linear_fc2",
     }
-    taps = [i for i, tapped in enumerate(_tapped(config)) if tapped]
+    taps = [i for i, tapped in enumerate(_tapped(model.inner("vision_config"))) if tapped]
     for k, layer in enumerate(taps):
         for ours, theirs in (("norm", "norm"), ("fc1", "linear_fc1"), ("fc2", "linear_fc2")):
-            table[f"v.deepstack.{layer}.{ours}"] = f"deepstack_merger_list.{k}.{theirs}"
+            table[f"v.deepstack.{layer}.{ours}"] = f"visual.deepstack_merger_list.{k}.{theirs}"
     return table
 
 
-_QWEN = VisionCheckpoint(
+_QWEN = MediaCheckpoint(
     "qwen3vl_merger",
-    ("model.visual.", "visual."),
+    "vision_config",
+    {"visual.": ("model.visual.", "visual.")},
     {
-        "embedding_length": u32("hidden_size"),
-        "block_count": u32("depth"),
-        "feed_forward_length": u32("intermediate_size"),
-        "attention.head_count": u32("num_heads"),
-        "attention.layer_norm_epsilon": computed("f32", lambda config: EPS),
-        "patch_size": u32("patch_size"),
-        "spatial_merge_size": u32("spatial_merge_size"),
-        "projection_dim": u32("out_hidden_size"),
-        "image_size": computed(
+        "use_gelu": computed("bool", lambda config: True),
+        "vision.embedding_length": u32("hidden_size"),
+        "vision.block_count": u32("depth"),
+        "vision.feed_forward_length": u32("intermediate_size"),
+        "vision.attention.head_count": u32("num_heads"),
+        "vision.attention.layer_norm_epsilon": computed("f32", lambda config: EPS),
+        "vision.patch_size": u32("patch_size"),
+        "vision.spatial_merge_size": u32("spatial_merge_size"),
+        "vision.projection_dim": u32("out_hidden_size"),
+        "vision.image_size": computed(
             "u32", lambda config: int(config.integer("num_position_embeddings") ** 0.5) * config.integer("patch_size")
         ),
-        "is_deepstack_layers": computed("bool[]", _tapped),
+        "vision.is_deepstack_layers": computed("bool[]", _tapped),
     },
-    {"use_gelu": True},
     _tensors,
 )
 HF = {

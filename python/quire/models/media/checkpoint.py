@@ -1,9 +1,9 @@
-"""Map a checkpoint's vision encoder to the keys and tensors of an ``mmproj`` file."""
+"""Map a checkpoint's encoder to the keys and tensors of an ``mmproj`` file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,31 @@ from ...checkpoints.mapping.changes import Array, Change
 from ...media import ImageProcessor, open_processor
 from ...nn import Keys
 
-__all__ = ["VisionCheckpoint", "frame_of", "image_keys", "image_processor"]
+__all__ = ["MediaCheckpoint", "frame_of", "image_keys", "image_processor"]
 
 
 @dataclass(frozen=True)
-class VisionCheckpoint:
-    """How a checkpoint's vision encoder becomes an ``mmproj`` file.
+class MediaCheckpoint:
+    """How a checkpoint's encoder of images or sounds becomes an ``mmproj`` file.
 
     Attributes:
         projector: The value of ``clip.projector_type``.
-        prefixes: Possible prefixes of the encoder's tensors; the first that the checkpoint has is used.
-        keys: Keys below ``clip.vision.`` by name, read from ``vision_config``.
-        flags: Keys below ``clip.`` by name.
-        tensors: Maps ``vision_config`` to each tensor's source, without prefix, by its name in the file.
+        config: The field of config.json with the encoder's configuration.
+        roots: The prefixes of the encoder's tensors as ``tensors`` writes them, each with its spellings in checkpoints;
+            the first that a checkpoint has is used.  All tensors below them must be used.
+        keys: Keys below ``clip.`` by name, read from the encoder's configuration.
+        whole_keys: Keys below ``clip.`` by name, read from config.json.
+        tensors: Maps config.json to each tensor's source by its name in the file, where ``{i}`` counts layers.
+        unused: Patterns of tensors below ``roots`` that transformers does not use either.
     """
 
     projector: str
-    prefixes: tuple[str, ...]
+    config: str
+    roots: Mapping[str, tuple[str, ...]]
     keys: Mapping[str, Key]
-    flags: Mapping[str, bool]
     tensors: Callable[[Fields], Mapping[str, str | Source]]
+    whole_keys: Mapping[str, Key] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
 
 # Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
@@ -50,25 +55,25 @@ def image_processor(keys: Keys, name: str, patch_size: int, merge: int) -> Image
     for key in _COLOURS:
         if keys.has(f"vision.{key}"):
             config[key] = keys.numbers(f"vision.{key}", 3)
-    for key, (field, _) in _LIMITS.items():
+    for key, (limit, _) in _LIMITS.items():
         if keys.has(f"vision.{key}"):
-            config[field] = keys.integer(f"vision.{key}", low=1)
+            config[limit] = keys.integer(f"vision.{key}", low=1)
     return open_processor(config, patch_size=patch_size, merge=merge)
 
 
-def image_keys(processor: Mapping[str, Any]) -> dict[str, tuple[str, object]]:
-    """Return the keys, with their types, for the settings of preprocessor_config.json."""
+def image_keys(processor: Mapping[str, Any]) -> list[tuple[str, str, object]]:
+    """Return the keys below ``clip.``, each with its type and value, for the settings of preprocessor_config.json."""
     nested = processor.get("image_processor")
     config: Mapping[str, Any] = nested if isinstance(nested, Mapping) else processor
     size = config.get("size")
-    limits: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
-    found: dict[str, tuple[str, object]] = {}
+    bounds: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
+    found: list[tuple[str, str, object]] = []
     for key in _COLOURS:
         if isinstance(value := config.get(key), list):
-            found[key] = "f32[]", value
-    for key, (field, edge) in _LIMITS.items():
-        if isinstance(value := config.get(field, limits.get(edge)), int):
-            found[key] = "u32", value
+            found.append((f"vision.{key}", "f32[]", value))
+    for key, (limit, edge) in _LIMITS.items():
+        if isinstance(value := config.get(limit, bounds.get(edge)), int):
+            found.append((f"vision.{key}", "u32", value))
     return found
 
 

@@ -1,0 +1,268 @@
+"""Read images and sounds for a language model: run the encoders, cache their results, place them in the prompt.
+
+A *row* is one embedding that the language model reads in place of a token's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .._native.graph import Executor
+from ..errors import CapacityError, RequestError, ShapeError
+from ..media import View
+from ..media.pixels import Floats
+from ..models.media import Kind, MediaModel, trace_stage
+
+if TYPE_CHECKING:
+    from .._native.core import Device
+
+__all__ = ["MediaEncoder", "MediaInput", "MediaRows", "PromptMedia"]
+
+CACHE_BYTES = 256 << 20
+MAX_PATCHES = 16384
+FIRST_PATCHES = 1024
+
+
+class MediaEncoder:
+    """An encoder on a device.  Not thread-safe."""
+
+    def __init__(
+        self,
+        model: MediaModel,
+        device: Device,
+        *,
+        max_patches: int = MAX_PATCHES,
+        threads: int = 0,
+        kernels: Literal["auto", "stock", "cpu"] = "auto",
+    ) -> None:
+        """Prepare an encoder.
+
+        Args:
+            model: The encoder; the file that it was read from must outlive it.
+            device: Where it runs.
+            max_patches: Patches of the largest view.  Memory grows with the largest view so far.
+            threads: Threads on the CPU; 0 for one per core.
+            kernels: As for ``Executor``.
+        """
+        self.model, self.max_patches = model, max_patches
+        self._device, self._threads, self._kernels = device, threads, kernels
+        self._stages: dict[str, Executor] = {}
+        self._n_patches = 0
+
+    def encode(self, view: View) -> Floats:
+        """Return the rows ``[tokens, n_out]`` of one view.
+
+        Raises:
+            CapacityError: The view has more than ``max_patches``.
+            ShapeError: The patches do not fit this model.
+        """
+        n = view.n_rows * view.n_cols
+        if view.patches.shape != (n, self.model.patch_dim):
+            raise ShapeError(
+                f"[media] patches of shape {view.patches.shape} for {view.n_rows} rows of {view.n_cols}: "
+                f"expected [{n}, {self.model.patch_dim}]"
+            )
+        self._prepare(n)
+        return self.model.rows(view, self._run)
+
+    def _prepare(self, n_patches: int) -> None:
+        if n_patches > self.max_patches:
+            raise CapacityError(f"[media] a view has {n_patches} patches: at most {self.max_patches} fit")
+        if n_patches <= self._n_patches:
+            return
+        room = max(self._n_patches, FIRST_PATCHES)
+        while room < n_patches:
+            room *= 2
+        room = min(room, self.max_patches)
+        self._stages, self._n_patches = {}, 0  # gives the memory back first
+        team: Executor | None = None
+        for name, stage in self.model.stages.items():
+            n_rows = -(-room // stage.patches_per_row)
+            made = Executor(
+                trace_stage(stage, n_rows), self._device, n_blocks=1, threads=self._threads, kernels=self._kernels,
+                max_rows=n_rows, max_sequences=-(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1,
+                team_of=team,
+            )  # fmt: skip
+            team = team or (made if made.kernels == "cpu" else None)
+            self._stages[name] = made
+        self._n_patches = room
+
+    def _run(
+        self,
+        stage: str,
+        features: Floats,
+        axes: npt.NDArray[np.int32] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> Floats:
+        n = len(features)
+        lengths = [n] if lengths is None else lengths
+        ends = np.cumsum(lengths).tolist()
+        positions = [i for length in lengths for i in range(length)]
+        return self._stages[stage].run(
+            [0] * n, positions=positions, slots=[0] * n, logit_rows=list(range(n)), row_begin=[0, *ends],
+            n_kv=list(lengths), tables=[[]] * len(lengths), features=np.ascontiguousarray(features, np.float32),
+            axes=[] if axes is None else axes.reshape(-1).tolist(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MediaRows:
+    """An encoded image or sound.
+
+    Attributes:
+        kind: Which of the two.
+        rows: float32 [tokens, n_out].
+        markup: What stands for it in a prompt; see ``MediaModel.markup``.
+        grid: Rows and columns of tokens that RoPE's sections rotate by; None: consecutive positions.
+        digest: Hash, 32 bytes, of the content and the processor's settings.
+    """
+
+    kind: Kind
+    rows: Floats
+    markup: Sequence[str | int]
+    grid: tuple[int, int] | None
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class PromptMedia:
+    """The images and sounds of a prompt; see ``native.Request``.
+
+    Attributes:
+        spans: For each run of consecutive rows: the position of its first row, its digest and its rows.
+        places: int32 [3, tokens], RoPE positions in time, height and width; None: the positions in the prompt.
+    """
+
+    spans: Sequence[tuple[int, bytes, Floats]]
+    places: npt.NDArray[np.int32] | None
+
+
+class MediaInput:
+    """Reads images and sounds for one language model.  Thread-safe: one item is encoded at a time."""
+
+    def __init__(self, encoders: Mapping[Kind, MediaEncoder], token_of: Callable[[str], int]) -> None:
+        """Join encoders with a tokenizer.
+
+        Args:
+            encoders: The encoders by what they encode.
+            token_of: Returns the id of a placeholder token.
+        """
+        self.encoders = encoders
+        self._pads = {kind: (encoder.model.pad, token_of(encoder.model.pad)) for kind, encoder in encoders.items()}
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[bytes, MediaRows] = OrderedDict()
+        self._cached_bytes = 0
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return max(encoder.model.n_out for encoder in self.encoders.values())
+
+    def read(self, kind: Kind, data: npt.NDArray[Any]) -> MediaRows:
+        """Encode an item, or take it from the cache: an image uint8 [height, width, 3] or a sound float32 [samples].
+
+        Raises:
+            CapacityError: It has too many patches.
+            RequestError: The model does not accept images of this shape, or not this kind.
+        """
+        encoder = self.encoders.get(kind)
+        if encoder is None:
+            raise RequestError(f"the model has no encoder for {kind} input")
+        model = encoder.model
+        layout = model.layout(data)
+        n_patches = max(rows * cols for rows, cols in layout.views)
+        if n_patches > encoder.max_patches:
+            shape = "x".join(str(n) for n in data.shape[:2])
+            raise CapacityError(
+                f"[media] the {kind} of {shape} has {n_patches} patches: at most {encoder.max_patches} fit"
+            )
+        told = f"{kind} {model.processor!r} {data.dtype} {data.shape}".encode()
+        digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(data).tobytes(), digest_size=32).digest()
+        with self._lock:
+            if digest in self._cache:
+                self._cache.move_to_end(digest)
+                return self._cache[digest]
+            rows = np.concatenate([encoder.encode(view) for view in model.views(data)])
+            found = MediaRows(kind, self._padded(rows), model.markup(layout), model.token_grid(layout), digest)
+            self._keep(found)
+        return found
+
+    def _padded(self, rows: Floats) -> Floats:
+        missing = self.width - rows.shape[1]
+        return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+
+    def _keep(self, found: MediaRows) -> None:
+        self._cache[found.digest] = found
+        self._cached_bytes += found.rows.nbytes
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
+
+    def written(self, item: MediaRows) -> str:
+        """Return what stands for an item in a prompt's text, with one placeholder for each run of rows."""
+        return "".join(part if isinstance(part, str) else self._pads[item.kind][0] for part in item.markup)
+
+    def expanded(self, ids: Sequence[int], items: Sequence[MediaRows]) -> tuple[list[int], PromptMedia]:
+        """Repeat each placeholder once per row of its run; return the ids, and the rows with their places.
+
+        Raises:
+            RequestError: The number of placeholders differs from the number of runs.
+        """
+        for kind, (_, pad) in self._pads.items():
+            n_runs = sum(isinstance(part, int) for item in items if item.kind == kind for part in item.markup)
+            if (n_pads := ids.count(pad)) != n_runs:
+                raise RequestError(f"[chat] the prompt has {n_pads} places for {n_runs} parts of {kind} input")
+        made = _Expansion(ids)
+        for item in items:
+            made.add(item, self._pads[item.kind][1])
+        return made.finish()
+
+
+class _Expansion:
+    """A prompt in the making: ``ids`` with placeholders repeated."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids, self._begin = ids, 0
+        self._made: list[int] = []
+        self._spans: list[tuple[int, bytes, Floats]] = []
+        self._places: list[npt.NDArray[np.int32]] = []
+        self._next_place = 0
+        self._has_grids = False
+
+    def add(self, item: MediaRows, pad: int) -> None:
+        at = 0
+        for i, n_rows in enumerate(part for part in item.markup if isinstance(part, int)):
+            end = self._ids.index(pad, self._begin)
+            self._add_text(self._ids[self._begin : end])
+            self._begin = end + 1
+            digest = hashlib.blake2b(item.digest + i.to_bytes(4, "little"), digest_size=32).digest()
+            self._spans.append((len(self._made), digest, item.rows[at : at + n_rows]))
+            if item.grid is None:
+                self._add_text([pad] * n_rows)
+            else:
+                self._made += [pad] * n_rows
+                self._add_grid(*item.grid)
+            at += n_rows
+
+    def finish(self) -> tuple[list[int], PromptMedia]:
+        self._add_text(self._ids[self._begin :])
+        return self._made, PromptMedia(self._spans, np.concatenate(self._places, axis=1) if self._has_grids else None)
+
+    def _add_text(self, text: Sequence[int]) -> None:
+        self._made += text
+        end = self._next_place + len(text)
+        self._places.append(np.tile(np.arange(self._next_place, end, dtype=np.int32), (3, 1)))
+        self._next_place = end
+
+    def _add_grid(self, n_rows: int, n_cols: int) -> None:
+        rows, cols = np.mgrid[0:n_rows, 0:n_cols].astype(np.int32).reshape(2, -1)
+        self._places.append(np.stack([np.zeros_like(rows), rows, cols]) + np.int32(self._next_place))
+        self._next_place += max(n_rows, n_cols)
+        self._has_grids = True

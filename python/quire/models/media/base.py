@@ -1,0 +1,163 @@
+"""The interface of encoders of images and sounds, and how they are loaded and traced.
+
+An encoder is a few *stages*.  Each is traced by itself, and maps input rows to as many output rows: rows of a vision
+transformer's first stage are patches, of its last stage the language model's tokens.  Between stages, ``rows`` regroups
+what one returned into the input of the next, in NumPy: a square of patches into a token, or the frames under a strided
+convolution into a row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._native.core import Tensor as Array
+from ..._native.graph import Trace, Tracer
+from ...errors import UnsupportedError
+from ...files.gguf import GGUFReader
+from ...media import ImageProcessor, Layout, View
+from ...media.pixels import Floats
+from ...nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
+from .checkpoint import MediaCheckpoint
+
+__all__ = ["Kind", "MediaModel", "RunStage", "Stage", "load_media", "media_checkpoint_of", "trace_stage"]
+
+Kind = Literal["image", "audio"]
+# The section of each kind's keys, and its tensors.
+SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
+    "image": ("vision", ("v.*", "mm.*")),
+    "audio": ("audio", ("a.*", "mm.a.*")),
+}
+
+# The modules of ``clip.projector_type``.
+PROJECTORS = {"qwen3vl_merger": "qwen3vl"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of an encoder that runs as a whole.
+
+    Attributes:
+        compute: Returns ``[rows, n_out]`` of a step's ``features``.
+        patches_per_row: Patches of a view that a row stands for.
+        n_layer: Layers of attention.
+        rows_per_sequence: Fewest rows that attend to each other apart from the others; 0: all rows of a view do.
+    """
+
+    compute: Callable[[Step], Tensor]
+    patches_per_row: int = 1
+    n_layer: int = 0
+    rows_per_sequence: int = 0
+
+
+class RunStage(Protocol):
+    """Runs a stage."""
+
+    def __call__(
+        self,
+        stage: str,
+        features: Floats,
+        axes: npt.NDArray[np.int32] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> Floats:
+        """Return the output rows of ``features``.
+
+        Args:
+            stage: A name in ``MediaModel.stages``.
+            features: float32 [rows, n_in].
+            axes: int32 [3, rows], RoPE positions by section; None: the rows' numbers.
+            lengths: Rows of each sequence, which attends within itself; None: all rows are one sequence.
+        """
+
+
+class MediaModel(ABC):
+    """An encoder of images or sounds.
+
+    Attributes:
+        kind: What it encodes.
+        processor: The processor that the file describes.
+        patch_dim: Numbers of a patch, as the processor orders them.
+        n_out: Numbers of an output row: the language model's width, times 1 + its layers that images are added to.
+        pad: Text of the placeholder token; the prompt has one per output row.
+        stages: The stages by name.
+    """
+
+    kind: ClassVar[Kind] = "image"
+    pad: str
+    processor: ImageProcessor
+    patch_dim: int
+    n_out: int
+    stages: Mapping[str, Stage]
+
+    def layout(self, data: npt.NDArray[np.generic]) -> Layout:
+        """Return the grids of an item: of an image uint8 [height, width, 3], of a sound float32 [samples]."""
+        return self.processor.layout(*data.shape[:2])
+
+    def views(self, data: npt.NDArray[np.generic]) -> Sequence[View]:
+        """Return the item's views, in the order of the prompt."""
+        return self.processor.process(data.astype(np.uint8, copy=False)).views
+
+    def markup(self, layout: Layout) -> Sequence[str | int]:
+        """Return what stands for an item in a prompt: texts, and numbers of consecutive output rows."""
+        return [sum(layout.n_tokens)]
+
+    def token_grid(self, layout: Layout) -> tuple[int, int] | None:
+        """Return the rows and columns of tokens that RoPE's sections rotate by.
+
+        None: an image's tokens take consecutive positions, as text does.
+        """
+        return None
+
+    @abstractmethod
+    def rows(self, view: View, run: RunStage) -> Floats:
+        """Return the output rows ``[tokens, n_out]`` of a view."""
+
+
+def load_media(reader: GGUFReader, place: Callable[[Array], Array] = lambda tensor: tensor) -> dict[Kind, MediaModel]:
+    """Read the encoders of an ``mmproj`` file; ``place`` moves a tensor to where they run.
+
+    Raises:
+        LoadError: A key or a tensor is missing or does not fit.
+        UnsupportedError: The kind of a projector, a key or a tensor is unknown.
+    """
+    keys, weights = Keys(reader.metadata), Weights(reader, place)
+    found: dict[Kind, MediaModel] = {}
+    without_effect = ["has_*", "projector_type", "*.projector_type", "vision.image_size"]
+    for kind, (section, tensors) in SECTIONS.items():
+        projector = keys.text(f"{section}.projector_type", keys.text("projector_type", ""))
+        module = PROJECTORS.get(projector)
+        make = None if module is None else import_module(f".{module}", __package__).MODELS[projector]
+        if make is not None and make.kind == kind:
+            found[kind] = make(keys, weights)
+            continue
+        # llama.cpp's converter writes keys of both kinds into every file.
+        without_effect.append(f"{section}.*")
+        for name in tensors:
+            weights.ignore(name, f"the {kind} encoder is unsupported")
+    if not found:
+        raise UnsupportedError(f"[clip] unsupported projector '{keys.text('projector_type', ''):.40}'")
+    keys.finish(without_effect)
+    weights.finish()
+    return found
+
+
+def media_checkpoint_of(name: str) -> MediaCheckpoint:
+    """Return how checkpoints of a transformers class are converted to ``mmproj`` files."""
+    for module in dict.fromkeys(PROJECTORS.values()):
+        table: Mapping[str, MediaCheckpoint] = import_module(f".{module}", __package__).HF
+        if name in table:
+            return table[name]
+    raise UnsupportedError(f"[convert] the encoder of images or sounds of '{name:.80}' is unsupported")
+
+
+def trace_stage(stage: Stage, n_rows: int) -> Trace:
+    """Record a stage, for views of at most ``n_rows``."""
+    tracer = Tracer([CacheSpec()] * stage.n_layer)
+    step = Step(tracer, n_rows)
+    return tracer.finish_vectors(select_rows(stage.compute(step), step.logit_rows))
