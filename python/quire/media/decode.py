@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ..errors import RequestError, ShapeError
 from .pillow import Bitmap, pillow
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "Rgb", "decode_data_url", "decode_image", "to_rgb"]
+__all__ = ["MAX_BYTES", "MAX_PIXELS", "Rgb", "decode_base64", "decode_data_url", "decode_image", "to_rgb"]
 
 # uint8 of shape [height, width, 3].
 Rgb: TypeAlias = npt.NDArray[np.uint8]
@@ -38,22 +38,31 @@ _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w-]+=[\w.+-]+)*;
 _ORIENTATION = 0x0112
 
 
-def decode_data_url(url: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the bytes of a ``data:`` URL in base64.
+def decode_data_url(url: str, *, max_bytes: int = MAX_BYTES, what: str = "image") -> bytes:
+    """Return the bytes of a ``data:`` URL in base64; ``what`` names them in errors.
 
     Raises:
         RequestError: The URL has another scheme, is not base64, or holds more than ``max_bytes``.
     """
     head = _DATA_URL.match(url, 0, 200)
     if head is None:
-        raise RequestError(f"unsupported image URL {url[:40]!r}: expected data:image/...;base64,...")
+        raise RequestError(f"unsupported {what} URL {url[:40]!r}: expected data:{what}/...;base64,...")
+    return decode_base64(url[head.end() :], max_bytes=max_bytes, what=what)
+
+
+def decode_base64(text: str, *, max_bytes: int, what: str) -> bytes:
+    """Return the bytes of base64 text.
+
+    Raises:
+        RequestError: The text is not base64, or holds more than ``max_bytes``.
+    """
     # The length is known without decoding: four characters hold three bytes.
-    if (len(url) - head.end()) // 4 * 3 > max_bytes + 2:
-        raise RequestError(f"the image takes more than {max_bytes} bytes")
+    if len(text) // 4 * 3 > max_bytes + 2:
+        raise RequestError(f"the {what} takes more than {max_bytes} bytes")
     try:
-        return base64.b64decode(url[head.end() :], validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError("the image's data URL is not valid base64") from None
+        raise RequestError(f"the {what} is not valid base64") from None
 
 
 def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, max_bytes: int = MAX_BYTES) -> Rgb:

@@ -1,4 +1,4 @@
-"""A checkpoint's image settings: preprocessor_config.json, or the ``image_processor`` of processor_config.json."""
+"""A checkpoint's image and audio settings: preprocessor_config.json, or a part of processor_config.json."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FILTERS = range(6)
 
 
 class Settings:
-    """Reads the fields of an image processor's configuration; absent ones have the defaults of transformers.
+    """Reads the fields of a processor's configuration; absent ones have the defaults of transformers.
 
     Fields that transformers' class does not know are ignored, as transformers ignores them.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = config
+    def __init__(self, config: Mapping[str, Any], subject: str = "image processor") -> None:
+        self.config, self.subject = config, subject
 
     def integer(self, name: str, default: int, *, least: int = 1, most: int = 1 << 30) -> int:
         value = self.config.get(name)
@@ -31,13 +31,13 @@ class Settings:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
-            raise LoadError(f"image processor: {name} {value!r} is out of range")
+            raise LoadError(f"{self.subject}: {name} {value!r} is out of range")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.config.get(name)
         if value is not None and not isinstance(value, bool):
-            raise LoadError(f"image processor: {name} {value!r} is not true or false")
+            raise LoadError(f"{self.subject}: {name} {value!r} is not true or false")
         return default if value is None else value
 
     def side(self, name: str, key: str, default: int | None = None) -> int | None:
@@ -53,7 +53,12 @@ class Settings:
     def require(self, name: str, wanted: bool) -> None:
         """Refuse a checkpoint whose flag ``name`` is not ``wanted``, the only value that Quire supports."""
         if self.flag(name, wanted) is not wanted:
-            raise UnsupportedError(f"image processor: {name} = {str(not wanted).lower()} is unsupported")
+            raise UnsupportedError(f"{self.subject}: {name} = {str(not wanted).lower()} is unsupported")
+
+    def only(self, name: str, wanted: object) -> None:
+        """Refuse a checkpoint whose field ``name`` is not ``wanted``, the only value that Quire supports."""
+        if (value := self.config.get(name, wanted)) != wanted:
+            raise UnsupportedError(f"{self.subject}: {name} = {value!r:.40} is unsupported: expected {wanted!r}")
 
     def normalization(
         self, mean: tuple[float, ...], std: tuple[float, ...], *, normalizes: bool = True
@@ -69,15 +74,14 @@ class Settings:
         try:
             found = triple(default if value is None else value)
         except (TypeError, ValueError):
-            raise LoadError(f"image processor: {name} {value!r} is not three numbers") from None
+            raise LoadError(f"{self.subject}: {name} {value!r} is not three numbers") from None
         if name == "image_std" and 0.0 in found:
-            raise LoadError(f"image processor: image_std {value!r} holds a zero")
+            raise LoadError(f"{self.subject}: image_std {value!r} holds a zero")
         return found
 
-    @staticmethod
-    def _integer(name: str, value: object, least: int, most: int) -> int:
+    def _integer(self, name: str, value: object, least: int, most: int) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise LoadError(f"image processor: {name} {value!r} is out of range: expected {least} to {most}")
+            raise LoadError(f"{self.subject}: {name} {value!r} is out of range: expected {least} to {most}")
         return value
