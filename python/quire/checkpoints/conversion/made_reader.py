@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._native.core import Tensor
+from ..._native.core import DType, Tensor
 from ...files.gguf import GGUFReader, GGUFWriter
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..mapping import Checkpoint, Fields, Target
 
-__all__ = ["MadeReader", "Origin"]
+__all__ = ["MadeReader", "Origin", "dtype_in_file"]
 
 _Self = TypeVar("_Self", bound="MadeReader")
 
@@ -27,6 +27,13 @@ class Origin:
     mapping: Checkpoint
     config: Fields
     targets: Sequence[Target]
+
+
+def dtype_in_file(target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
+    """Return ``wanted``, except f32 for vectors and routers, and f16 where rows do not divide into its blocks."""
+    if target.keep_f32 or len(shape) == 1:
+        return DType("f32")
+    return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
 
 
 class MadeReader(GGUFReader):
@@ -46,6 +53,11 @@ class MadeReader(GGUFReader):
     def __exit__(self, *_: object) -> None:
         """Remove the file.  Tensors that were returned remain valid."""
         self._writer.abort()
+
+    @property
+    def identity(self) -> str:
+        """Empty, as nothing tells whether the checkpoint is the same the next time."""
+        return ""
 
     @property
     def is_made(self) -> bool:

@@ -17,7 +17,7 @@ from ...models.media.checkpoint import image_keys
 from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
-from .made_reader import MadeReader
+from .made_reader import MadeReader, dtype_in_file
 from .run import DTYPES
 
 if TYPE_CHECKING:
@@ -75,11 +75,6 @@ class _Conversion:
         values = self.checkpoint.values(source)
         return values if target.change is None else target.change(values, self.config)
 
-    def dtype(self, target: Target, shape: tuple[int, ...]) -> DType:
-        if target.keep_f32 or len(shape) == 1:
-            return DType("f32")
-        return self._wanted if shape[-1] % self._wanted.block_size == 0 else DType("f16")
-
     def announce(self, writer: GGUFWriter, name: str) -> dict[str, DType]:
         """Write all keys and declare all tensors; return the tensors' dtypes."""
         import numpy as np
@@ -99,7 +94,7 @@ class _Conversion:
             shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
             if target.change is not None:
                 shape = target.change(np.zeros(shape, np.float32), self.config).shape
-            dtypes[target.name] = self.dtype(target, shape)
+            dtypes[target.name] = dtype_in_file(target, shape, self._wanted)
             writer.add_tensor(target.name, dtypes[target.name], shape)
         return dtypes
 
@@ -155,11 +150,6 @@ class ProjectorReader(MadeReader):
         except BaseException:
             writer.abort()
             raise
-
-    @property
-    def identity(self) -> str:
-        """Empty: nobody can tell whether the checkpoint is the same another time."""
-        return ""
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor, converted now."""

@@ -23,7 +23,7 @@ from ..mapping import Entry, Fields, Target, flattened, head_class, read_json, r
 from ..reading.qwen3_reranker import TEMPLATE
 from .class_names import class_of
 from .generation import write_sampling
-from .made_reader import MadeReader, Origin
+from .made_reader import MadeReader, Origin, dtype_in_file
 from .packing import Packer
 from .reranker import is_reranker, reranker_entries, reranker_head
 from .sentence import read_sentences
@@ -213,10 +213,10 @@ class _Conversion:
             yield target.change(values, self.config) if target.change is not None else values
 
     def dtype(self, target: Target, shape: tuple[int, ...], wanted: DType) -> DType:
-        """Return the dtype of a tensor: ``wanted``, with these exceptions.
+        """Return the dtype of a tensor: that of ``dtype_in_file``, with these exceptions.
 
-        Vectors and routers are f32.  Rows that do not divide into blocks become f16.  Packed tensors keep their type,
-        and a tensor that its quantization library dequantizes to 16 bits keeps that 16-bit type.
+        Packed tensors keep their type, and a tensor that its quantization library dequantizes to 16 bits keeps that
+        16-bit type.
         """
         if target.packing is not None:
             return DType(target.packing.dtype)
@@ -224,14 +224,12 @@ class _Conversion:
             return DType(self.packed[target.name].dtype)
         if target.made is not None and target.made.dtype.kind == "i":
             return DType("i64")
-        if target.keep_f32 or len(shape) == 1:
-            return DType("f32")
         of_library = {
             self.checkpoint.matrices[name].dtype for name in target.sources if name in self.checkpoint.matrices
         }
         if str(wanted) in _HALVES and len(of_library) == 1 and of_library <= _HALVES:
-            return DType(of_library.pop())
-        return wanted if shape[-1] % wanted.block_size == 0 else DType("f16")
+            wanted = DType(of_library.pop())
+        return dtype_in_file(target, shape, wanted)
 
     def fate(self, dtypes: dict[str, DType], shapes: dict[str, tuple[int, ...]]) -> str:
         """Describe how the quantized matrices are stored, and their size; empty if there are none."""
@@ -323,11 +321,6 @@ class CheckpointReader(MadeReader):
         except BaseException:
             writer.abort()
             raise
-
-    @property
-    def identity(self) -> str:
-        """Empty, as it cannot be checked whether the checkpoint is the same the next time."""
-        return ""
 
     @property
     def origin(self) -> Origin:
