@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from quire.engine import LLM
     from served import Served
 
-# Processes that a shell starts in the background ignore Ctrl-C, and so would their children; but tests send Ctrl-C.
+# Background processes of a shell ignore Ctrl-C, and their children inherit that; but tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A program started by nohup ignores SIGHUP, and so would its children; but tests send SIGHUP.
+# nohup ignores SIGHUP, and children inherit that; but tests send SIGHUP.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

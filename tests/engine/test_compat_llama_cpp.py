@@ -1,6 +1,6 @@
-"""llama-cpp-python's classes by ``quire.compat.llama_cpp``; its users' scripts are rows of tests/compatibility.
+"""llama-cpp-python's classes in ``quire.compat.llama_cpp``; tests/compatibility runs scripts of its users.
 
-Oracles: the shapes of OpenAI's interface, which that library's answers have, and the same model by ``quire.LLM``.
+Oracles: the shapes of OpenAI's interface, which that library follows, and the same model in ``quire.LLM``.
 """
 
 from __future__ import annotations

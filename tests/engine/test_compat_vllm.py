@@ -1,6 +1,6 @@
-"""vLLM's classes by ``quire.compat.vllm``; its users' scripts are rows of tests/compatibility.
+"""vLLM's classes in ``quire.compat.vllm``; tests/compatibility runs scripts of its users.
 
-Oracles: the names of vLLM's results, and the same model by ``quire.LLM``.
+Oracles: the names of vLLM's results, and the same model in ``quire.LLM``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_scores_of_a_cross_encoder(tmp_path: Path) -> None:
 
 
 def test_scores_of_other_models(tmp_path: Path, opened: vllm.LLM) -> None:
-    """Cosines of vectors where that is what a model is for; several classes say nothing of a pair."""
+    """An embedding model scores by cosine; a classifier with several classes cannot score a pair."""
     query, texts = "Where is the fox?", ["In the forest.", "A red ball"]
     with pytest.raises(UnsupportedError, match="classifier"):
         opened.score(query, texts)

@@ -31,7 +31,7 @@ ENDINGS = [
 
 
 def requests(n: int) -> tuple[list[str], list[SamplingParams]]:
-    """Prompts of mixed lengths, greedy and sampled, with penalties, log-probabilities and several choices among them."""
+    """Return prompts of mixed lengths, greedy and sampled, with penalties, log-probabilities and several choices among them."""
     rng = np.random.default_rng(3)
     prompts, params = [], []
     for i in range(n):
@@ -51,7 +51,7 @@ def requests(n: int) -> tuple[list[str], list[SamplingParams]]:
 
 
 def contents(result: GenerationResult) -> list[tuple[object, ...]]:
-    """Everything but the timings: tokens, text, reasons and the bits of log-probabilities."""
+    """Return everything but the timings: tokens, text, reasons and the bits of log-probabilities."""
     return [(c.token_ids, c.text, c.finish_reason, c.stop_reason, c.logprobs) for c in result.choices]
 
 
@@ -93,4 +93,4 @@ def test_decoding_goes_on_while_the_gil_is_held() -> None:
         llm.close()
         thread.join()
     assert seconds >= 1
-    assert after - before > 20  # nobody else could run Python meanwhile
+    assert after - before > 20  # the GIL was held, so Python could not have run

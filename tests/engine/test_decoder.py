@@ -161,11 +161,11 @@ def test_the_context_ends_exactly_at_its_limit(n_prompt: int) -> None:
             client.submit(prompt(32))
 
 
-# Ends
+# Ends of answers
 
 
 def test_visible_tokens_show_what_the_request_says(client: Client) -> None:
-    """Only in that request, for stop strings too, and never a stop token."""
+    """They apply to that request alone, count for stop strings, and never show a stop token."""
     only = {"ignore_eos": False, "temperature": 1.0, "allowed_token_ids": [7], "max_tokens": 3}
     shown = {7: b"<\xc3\xa9>", EOG: b"<end>"}
     seen = client.submit(prompt(5), params(**only), visible_tokens=shown)
@@ -257,7 +257,7 @@ def test_prompt_logprobs_in_chunks(max_logit_rows: int) -> None:
     tokens = prompt(30)
     with Client(max_logit_rows=max_logit_rows) as client:
         client.submit(tokens)
-        client.run()  # so that the prompt is cached
+        client.run()  # fill the cache with the prompt
         id_ = client.submit(tokens, params(prompt_logprobs=1, max_tokens=2, n=2))
         client.run()
         rows = client.answer(id_).prompt_logprobs
@@ -315,7 +315,7 @@ def test_logits_may_be_processed_outside_while_others_go_on(client: Client) -> N
     assert [client.answer(slow, choice).token_ids for choice in (0, 1)] == [wanted[0], wanted[1]]
     with pytest.raises(ShapeError, match="3 values: expected 64"):
         client.decoder.provide_logits(slow, 0, np.zeros(3, np.float32))
-    client.decoder.provide_logits(slow, 0, np.zeros(N_VOCAB, np.float32))  # it has ended: nothing to do
+    client.decoder.provide_logits(slow, 0, np.zeros(N_VOCAB, np.float32))  # no-op: the request has ended
 
 
 def test_logits_that_nobody_waits_for_are_an_error_of_their_request() -> None:
@@ -440,7 +440,7 @@ def test_a_step_that_throws_fails_its_own_requests_alone() -> None:
         client.run()
         errors = [id_ for id_ in ids if client.answer(id_).error]
         assert ids[1] in errors
-        assert len(errors) <= 2  # those that ran with it
+        assert len(errors) <= 2  # those in the same step
         error = client.answer(ids[1]).error
         assert error is not None
         assert (error.error_kind, error.error) == (
@@ -454,7 +454,7 @@ def test_a_step_that_throws_fails_its_own_requests_alone() -> None:
         client.expect_all_free()
 
 
-# The way out
+# Delivery of events
 
 
 def readable(fd: int, timeout_s: float) -> bool:
@@ -497,7 +497,7 @@ def test_deltas_gather_but_the_end_comes_at_once() -> None:
         batches = [client.decoder.wait(60.0)]
         while batches[-1][-1].kind != "finish":
             batches.append(client.decoder.wait(60.0, gather_s=60.0))
-        assert time.monotonic() - before < 30  # not the time that deltas may gather
+        assert time.monotonic() - before < 30  # less than gather_s
         assert len(batches) <= 2
         assert sum(len(event.token_ids) for batch in batches for event in batch) == 30
         assert client.decoder.wait(0.0, gather_s=60.0) == []

@@ -28,7 +28,7 @@ def test_greedy_answers_are_the_models(name: str) -> None:
     layers = Layers(tuple(dict.fromkeys(LAYERS[name].groups)), LAYERS[name].has_state)
     prompts = [prompt(n, seed=n) for n in (1, 4, 5, 40)]
     with Client(**layers.options(), n_states=65, config={"snapshot_tokens": 8}) as client:
-        for _ in range(2):  # the second time over the cache
+        for _ in range(2):  # the second round hits the cache
             ids = [client.submit(tokens, params(max_tokens=30)) for tokens in prompts]
             client.run()
             for id_, tokens in zip(ids, prompts, strict=True):
@@ -51,7 +51,8 @@ def test_a_cache_that_is_too_small_gives_the_answers_of_each_request_alone(name:
             alone.append([comparable(client.answer(id_, choice)) for choice in range(sampling.n)])
             assert client.decoder.stats().n_preemptions == 0
     executor = {"max_rows": 64, "max_logit_rows": 24, "max_sequences": 16, "n_states": 20, **options}
-    # A block has 32 bytes in each layer, a state 24.  The longest request takes 28 blocks, 19 to 21 behind a limit.
+    # A block has 32 bytes in each layer, a state 24.  The longest request takes 28 blocks, or 19 to 21
+    # in a group with a limit.
     budget_bytes = {
         "window": 3120,
         "window-alone": 910,
@@ -147,7 +148,7 @@ def test_a_failed_step_harms_no_state_of_others() -> None:
 
 def test_a_failed_copy_ends_what_ran_and_forgets_what_was_cached() -> None:
     layers = Layers(((0, 0),), has_state=True)
-    with Client(fail_copy=6, step_s=0.02, **layers.options()) as client:  # both run long before
+    with Client(fail_copy=6, step_s=0.02, **layers.options()) as client:  # the copy fails while both are running
         ids = [client.submit(prompt(12, seed=seed), params(max_tokens=30)) for seed in (0, 1)]
         client.run()
         errors = [client.answer(id_).error for id_ in ids]

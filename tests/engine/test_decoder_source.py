@@ -22,7 +22,7 @@ WINDOWS = {"full": Layers(), "window": Layers(((0, 0), (9, 0)))}
 
 
 def greedy(source: Sequence[int], n: int, layers: Layers = WINDOWS["full"]) -> list[int]:
-    """Groups come in the order full, source, window."""
+    """Return the greedy answer; groups come in the order full, source, window."""
     tokens = [START]
     for _ in range(n):
         seen = [hash_of(tokens[layers.first_seen(group, len(tokens) - 1) :]) for group in sorted(layers.groups)]
@@ -54,7 +54,7 @@ def test_greedy_answers_are_the_models_and_prompts_are_found_again(name: str) ->
         other = c.submit(sources[4], params(max_tokens=3), salt=b"another")
         longer = c.submit([*sources[3], 1], params(max_tokens=3))
         c.run()
-        for id_ in (other, longer):  # nothing of it is theirs
+        for id_ in (other, longer):  # they share nothing with the cached source
             finish = c.answer(id_).finish
             assert finish is not None
             assert finish.n_cached_tokens == 0
@@ -70,7 +70,7 @@ def test_choices_share_a_source() -> None:
         together = [c.answer(id_, i).token_ids for i in range(4)]
         assert len({tuple(tokens) for tokens in together}) == 4
         c.expect_all_free()
-    with client(max_sequences=1) as c:  # the others find it in the cache
+    with client(max_sequences=1) as c:  # the other choices find the source in the cache
         id_ = c.submit(source, params(max_tokens=12, n=4, temperature=1.0, seed=3))
         c.run()
         assert [c.answer(id_, i).token_ids for i in range(4)] == together
@@ -150,7 +150,7 @@ def test_unsupported_requests_are_rejected() -> None:
             c.submit(prompt(257), params(max_tokens=2))
         whole = c.submit(prompt(256), params(max_tokens=300))
         c.run()
-        assert len(c.answer(whole).token_ids) == 255  # after the start, as many as the context has room for
+        assert len(c.answer(whole).token_ids) == 255  # the context less the start token
     with pytest.raises(RequestError, match="decoder_start"):
         Client(reads_source=True)
     with pytest.raises(RequestError, match="decoder_start"):

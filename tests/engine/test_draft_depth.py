@@ -13,7 +13,7 @@ from quire._native.testing import ScriptedDrafter, Speculator, StepCost
 
 N_VOCAB = 1000
 Cost = Callable[[int], float]
-# Seconds of a step by its rows: rows are nearly free, then what is computed limits; always dear; or free altogether.
+# Seconds of a step by its rows: nearly free up to 8 rows, always expensive, or rising every 4 rows.
 COSTS: dict[str, Cost] = {
     "weights-bound": lambda n: 1.0 + 0.03 * n + 0.12 * max(0, n - 8),
     "dear": lambda n: 0.2 + 0.8 * n,
@@ -32,7 +32,7 @@ def best_speedup(rate: float, cost: Cost, n: int, most: int = 16) -> float:
 
 
 def speedup(rate: float, cost: Cost, n: int, n_steps: int, noise: float = 0.0) -> float:
-    """Tokens a second with drafts over those without."""
+    """Return tokens a second with drafts, relative to none."""
     rng = random.Random(n)
     texts = [[rng.randrange(N_VOCAB) for _ in range(18 * n_steps)] for _ in range(n)]
     speculator = Speculator([ScriptedDrafter(texts, agreement=rate, n_vocab=N_VOCAB)])
@@ -70,7 +70,7 @@ def test_a_sequence_that_is_never_right_costs_the_others_nothing() -> None:
     speculator = Speculator([ScriptedDrafter([texts[0], *wrong], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)
     ends, depths = [8, 8], [[], []]  # type: tuple[list[int], tuple[list[int], list[int]]]
     for _ in range(300):
-        # The second is asked for as the script has it, and every token turns out to be another one.
+        # Drafts of the second sequence follow the script, but all of its tokens turn out wrong.
         drafts = speculator.propose([(0, texts[0][: ends[0]]), (1, wrong[0][: ends[1]])], 2)
         speculator.took(2 + sum(map(len, drafts)), COSTS["weights-bound"](2 + sum(map(len, drafts))))
         for i, draft in enumerate(drafts):
@@ -82,11 +82,11 @@ def test_a_sequence_that_is_never_right_costs_the_others_nothing() -> None:
                     break
             ends[i] += 1
     assert sum(depths[0][100:]) > 3.5 * 200
-    assert sum(depths[1][100:]) < 0.7 * 200  # one token now and then, for its hundredths of a step
+    assert sum(depths[1][100:]) < 0.7 * 200  # an occasional token, as it costs little
 
 
 def drafted(speculator: Speculator, id_: int, text: list[int], n_prompt: int, n_answer: int) -> int:
-    """Tokens drafted for a sequence that is alone, where steps take a second and all drafts are right."""
+    """Return how many tokens are drafted for a lone sequence if steps take a second and all drafts are right."""
     end, n_drafted = n_prompt + 1, 0
     while end < n_prompt + n_answer:
         (draft,) = speculator.propose([(id_, text[:end])], 1, n_prompt=n_prompt)
@@ -101,23 +101,23 @@ def drafted(speculator: Speculator, id_: int, text: list[int], n_prompt: int, n_
 
 def test_a_drafter_reads_a_prompt_only_if_the_answer_may_be_long_enough() -> None:
     texts = [[(31 * i + k) % N_VOCAB for k in range(1000)] for i in range(80)]
-    # Reading a prompt of 200 tokens takes as long as 20 steps, of which drafts of 4 tokens save four of five.
+    # The drafter reads a prompt of 200 tokens in the time of 20 steps; drafts of 4 tokens save four of five steps.
     drafter = ScriptedDrafter(texts, agreement=1.0, n_vocab=N_VOCAB, token_read_s=0.1)
     speculator = Speculator([drafter], draft_max=4)
     short = [drafted(speculator, i, texts[i], 200, 10) for i in range(60)]
-    assert short[2] > 0  # answers may be long, as far as anybody knows
+    assert short[2] > 0  # nothing is known about the length of answers yet
     assert sum(short[40:]) == 0
     long = [drafted(speculator, i, texts[i], 200, 300) for i in range(60, 80)]
-    assert long[0] > 150  # and then this one is
+    assert long[0] > 150  # a long answer after many short ones
     assert long[-1] > 0.75 * 300
     again = [drafted(speculator, 100 + i, texts[i], 10, 10) for i in range(60)]
-    assert min(again[40:]) > 0  # short prompts are read for short answers
+    assert min(again[40:]) > 0  # short prompts are worth reading even for short answers
 
 
 def test_rows_that_seemed_dear_are_tried_again() -> None:
     text = list(range(2000))
     speculator = Speculator([ScriptedDrafter([text], agreement=1.0, n_vocab=N_VOCAB)], draft_max=4)
-    for n_rows, seconds in ((1, 1.0), (1, 1.0), (8, 60.0), (8, 60.0)):  # while the machine did something else
+    for n_rows, seconds in ((1, 1.0), (1, 1.0), (8, 60.0), (8, 60.0)):  # outliers: the machine was busy
         speculator.took(n_rows, seconds)
     end, n_steps = 8, 0
     while end <= 1200 and n_steps < 600:
@@ -127,7 +127,7 @@ def test_rows_that_seemed_dear_are_tried_again() -> None:
         for _ in draft:
             speculator.judge(0, True)
         end += 1 + len(draft)
-    assert n_steps < 450  # four of five tokens are drafted once that is known
+    assert n_steps < 450  # four of five tokens are drafted once the real cost is known
 
 
 def test_cost_follows_the_machine() -> None:
@@ -136,17 +136,17 @@ def test_cost_follows_the_machine() -> None:
         cost.took(n_rows, seconds)
     assert cost.seconds(1) == 1.0
     assert 1.0 < cost.seconds(4) < 2.0 == cost.seconds(8)
-    assert 2.0 < cost.seconds(16) < 2.3  # not seen: little more, until it is
+    assert 2.0 < cost.seconds(16) < 2.3  # not measured yet: assumed slightly higher
     for _ in range(60):
         cost.took(8, 4.0)
     assert cost.seconds(8) == pytest.approx(4.0, rel=0.01)
-    cost.took(8, 1e6)  # the machine did something else
+    cost.took(8, 1e6)  # an outlier
     assert cost.seconds(8) < 5.0
-    cost.took(4, 50.0)  # the first of its kind, while memory was touched first
+    cost.took(4, 50.0)  # the first measurement, slow from page faults
     cost.took(4, 1.5)
     assert cost.seconds(4) == pytest.approx(1.5, rel=0.01)
     for _ in range(80):
-        cost.took(1, 6.0)  # a row alone is not dearer than eight of them
+        cost.took(1, 6.0)  # one row cannot cost more than eight
     assert cost.seconds(8) >= cost.seconds(1)
 
 
@@ -156,7 +156,7 @@ def test_steps_of_prompts_tell_what_rows_cost_at_least() -> None:
         cost.took(8, 2.0)
         cost.took(64, 9.0, all_have_logits=False)
     assert cost.seconds(8) == 2.0
-    assert cost.seconds(36) == pytest.approx(5.5)  # halfway: nothing better is known
+    assert cost.seconds(36) == pytest.approx(5.5)  # interpolated
     assert cost.seconds(64) == pytest.approx(9.0)
     cost.took(64, 12.0)
     assert cost.seconds(64) == pytest.approx(12.0)  # all drafted rows have logits

@@ -53,7 +53,7 @@ def comparable(result: GenerationResult) -> object:
     return [(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in result.choices]
 
 
-# Biases, norms of heads, and recurrent states, which are taken back.
+# These cover biases, norms of heads, and recurrent states, which are rolled back.
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen35"])
 @pytest.mark.parametrize("options", [{}, {"n_blocks": 14, "max_sequences": 6}])
 def test_a_head_changes_no_bit(pairs: Callable[[str], tuple[Path, Path]], name: str, options: dict[str, Any]) -> None:
@@ -66,20 +66,21 @@ def test_a_head_changes_no_bit(pairs: Callable[[str], tuple[Path, Path]], name: 
         stats = llm.stats()
         assert [each.name for each in stats.drafters] == ["grammar", "lookup", "eagle"]
         eagle = stats.drafters[2]
-        assert eagle.n_accepted_tokens > 0.2 * eagle.n_drafted_tokens > 50  # it does not know every token
-        assert sum(each > 0 for each in eagle.accepted_at) > 1  # drafts from its own features are right too
+        assert eagle.n_accepted_tokens > 0.2 * eagle.n_drafted_tokens > 50  # the head's vocabulary lacks some tokens
+        # Later drafts, made from the head's own features, are accepted, too.
+        assert sum(each > 0 for each in eagle.accepted_at) > 1
         assert [comparable(result) for result in llm.generate(PROMPTS, asked[1])] == expected[1]
         assert llm.stats().drafters[2].failure == ""
 
 
 def test_a_head_of_random_weights_changes_nothing(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
-    """How a head is exercised that nobody trained; taps of the user's own go beside its states."""
+    """An untrained head works, and the user may tap layers next to those that it reads."""
     model, _ = pairs("llama")
     config = head_config("llama", norm_before_residual=True, norm_output=True, fc_norm=True)
     head = write_head(tmp_path / "head", config, head_tensors(config))
     with opened(model) as plain:
         expected = [comparable(result) for result in plain.generate(PROMPTS, **GREEDY)]
-    with opened(model, draft=head, draft_max=3, draft_min=3, taps=[0, 1]) as llm:  # auto, because there is a draft
+    with opened(model, draft=head, draft_max=3, draft_min=3, taps=[0, 1]) as llm:  # auto, because a draft is given
         assert [comparable(result) for result in llm.generate(PROMPTS, **GREEDY)] == expected
         assert llm.stats().drafters[2].n_drafted_tokens > 20
         assert llm.hidden_states(["A text"], layers=[0, 1])[0].shape == (2, 6, 64)
@@ -95,7 +96,7 @@ def test_prefixes_forms_and_depth_by_cost(pairs: Callable[[str], tuple[Path, Pat
         opened(model, draft=head, speculation="eagle", draft_min=2) as deep,
     ):
         for speculating in (llm, deep):
-            for prompt in (text, text + "One", text + "Two"):  # most of each is cached
+            for prompt in (text, text + "One", text + "Two"):  # prefix hits
                 (expected,), (found,) = plain.generate(prompt, **GREEDY), speculating.generate(prompt, **GREEDY)
                 assert comparable(found) == comparable(expected)
                 assert (found.n_cached_tokens > 0) == (prompt != text)
@@ -109,7 +110,7 @@ def test_prefixes_forms_and_depth_by_cost(pairs: Callable[[str], tuple[Path, Pat
 
 
 def test_files_and_packed_types(pairs: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
-    """Heads may be files; the model a folder, of few bits, or run by ggml's operators; and its packed matrices kept."""
+    """Heads may be files; the model may be a folder, quantized, run by ggml's operators, or have a packed cache."""
     model, head = pairs("llama")
     file = write_head_file(head, model, tmp_path / "head.gguf")
     options: dict[str, Any] = {"speculation": "eagle", "draft_max": 4, "draft_min": 4}
@@ -180,7 +181,7 @@ def test_heads_are_rejected_on_devices(pairs: Callable[[str], tuple[Path, Path]]
 
 
 def test_a_head_takes_precedence_over_a_predictor(tmp_path: Path) -> None:
-    """Both read features, of which a model leaves one kind."""
+    """Both read features, and a model provides one kind."""
     from predictor_models import write_predicting
 
     write_predicting(tmp_path / "hf", "glm4moe")

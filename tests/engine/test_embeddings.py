@@ -33,7 +33,7 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def head() -> npt.NDArray[np.float32]:
-    """The matrix of the output, ``[n_vocab, n_hidden]``."""
+    """The output matrix, ``[n_vocab, n_hidden]``."""
     tensors = {tensor.name: tensor for tensor in GGUFReader(packaged_model()).tensors}
     tensor = tensors.get("output.weight", tensors["token_embd.weight"])
     weights: npt.NDArray[np.float32] = dequantize(tensor.data, tensor.tensor_type)
@@ -48,7 +48,7 @@ def test_logits_are_made_of_the_last_state(llm: LLM, head: npt.NDArray[np.float3
     ids = llm.tokenizer.encode(STORY)
     (hidden,) = llm.embed([ids], pooling="last", normalize=False)
     logits = llm.logits(ids)[-1]
-    # Products round the activations to 8 bits where the weights are Q8_0.
+    # With Q8_0 weights, products round the activations to 8 bits.
     assert np.abs(head @ hidden - logits).max() < 0.02 * np.abs(logits).max()
     assert cosine(head @ hidden, logits) > 0.9999
 

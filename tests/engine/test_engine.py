@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
 
 
 def answer(engine: Engine, request: EngineRequest) -> list[int]:
-    """Token ids of the first choice; raises the request's error."""
+    """Return the token ids of the first choice; raises the request's error."""
     inbox: queue.SimpleQueue[Sequence[Event | Failure]] = queue.SimpleQueue()
     engine.submit(request, inbox.put)
     tokens: list[int] = []
@@ -77,7 +77,7 @@ def test_a_failing_step_fails_its_request_with_the_right_class():
 
 
 def test_many_threads_many_cancellations(engine):
-    """Requests of eight threads, every third cancelled at some moment: the others answer as if alone."""
+    """Eight threads send requests and cancel every third at a random moment: the others answer as if alone."""
     requests = [
         EngineRequest([i % N_VOCAB, i % 7, 3], SamplingParams(max_tokens=20, temperature=0.0)) for i in range(40)
     ]

@@ -1,4 +1,4 @@
-"""The engine's options are declared once: what Python, the command line and the worker take comes from one table.
+"""The engine's options are declared once: Python, the command line and the worker derive theirs from one table.
 
 Oracles: the signatures themselves, and the warnings that README and the options' help promise.
 """

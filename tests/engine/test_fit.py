@@ -36,7 +36,7 @@ def counting() -> CountingDevice:
 
 @pytest.mark.parametrize("name", model_names())
 def test_measured_memory_equals_used_memory(name: str, counting: CountingDevice) -> None:
-    """Both for a model that is all on the device and for one that is half there."""
+    """True for a model that is all on the device, and for one with half of its layers there."""
     model = tiny_model(name)
     trace, n_layer = model.trace(), model.config.n_layer
     has_state = any(spec.states for spec in model.cache)
@@ -86,7 +86,7 @@ def test_a_small_device_gets_the_layers_that_fit(name: str, tmp_path: Path, coun
 
 
 def test_a_checkpoint_is_converted_for_its_device(tmp_path: Path, counting: CountingDevice) -> None:
-    """The shapes alone give the fit before a tensor is converted; the result equals that of a file."""
+    """The fit is found from shapes, before a tensor is converted; the result equals that of a file."""
     write_checkpoint(tmp_path / "m", "qwen3")
     convert(tmp_path / "m", tmp_path / "m.gguf", "f32")
     params = SamplingParams(max_tokens=6, temperature=0.0)
@@ -122,7 +122,7 @@ def test_answers_equal_those_of_the_cpu(
     share: float, counting: CountingDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
     use = fit_of_package().uses[0]
-    least = use.model_bytes - use.cache_bytes * 7 // 8  # one context of 8
+    least = use.model_bytes - use.cache_bytes * 7 // 8  # room for one context instead of 8
     with LLM(threads=1, **SIZES) as on_cpu:  # type: ignore[arg-type]
         expected = tokens(on_cpu)
     counting.reset()
@@ -141,7 +141,7 @@ def test_answers_equal_those_of_the_cpu(
 
 @pytest.mark.parametrize("largest", [None, 2_500_000])
 def test_arrays_share_buffers(largest: int | None, counting: CountingDevice) -> None:
-    """As few as the device allows: drivers round each up, and may have a limit of their number and size."""
+    """The fewest buffers that the device allows: drivers round each up, and may limit their number and size."""
     given = {"device": "Counting0", "fit_target": 0, "threads": 1, **SIZES, "max_step_tokens": 32}
     with LLM(**{**given, "device": "cpu"}) as on_cpu:  # type: ignore[arg-type]
         expected = tokens(on_cpu)
@@ -153,7 +153,7 @@ def test_arrays_share_buffers(largest: int | None, counting: CountingDevice) -> 
 
 
 def test_the_cache_shrinks_before_layers_go(counting: CountingDevice) -> None:
-    """And it has all that is left."""
+    """The cache gets all the memory that the layers leave."""
     given = {"n_ctx": None, "fit_ctx": 128}
     whole = fit_of_package(**given)
     assert whole.placement is None

@@ -13,7 +13,7 @@ from quire._native.engine import Decoder, DecoderConfig, Drafter, HeadDrafter, L
 from quire._native.testing import FakeExecutor
 from quire.errors import ShapeError
 
-ALWAYS = {"speculation": "mtp", "draft_max": 5, "draft_min": 5}  # whatever it costs
+ALWAYS = {"speculation": "mtp", "draft_max": 5, "draft_min": 5}  # regardless of cost
 
 
 def head(n_ctx: int = 256, **options: object) -> HeadDrafter:
@@ -31,14 +31,14 @@ def opened(drafters: list[Drafter] | None = None, config: dict[str, object] | No
 
 
 def expect_all_right(client: Client, n_sequences: int, depth: int = 5) -> None:
-    """But for what is drafted behind the end of an answer."""
+    """Expect every draft to be right, except tokens drafted beyond the end of an answer."""
     (stats,) = [each for each in client.decoder.stats().drafters if each.name == "mtp"]
     assert stats.failure == ""
     assert stats.n_drafted_tokens > 60
     assert stats.n_drafted_tokens - stats.n_accepted_tokens <= depth * n_sequences
 
 
-# Ends of generation are not banned: the head does not know who may not draw them.
+# Tokens that end a generation stay allowed: the head does not know which requests ban them.
 @pytest.mark.parametrize("max_rows", [256, 16])
 @pytest.mark.parametrize("n_at_once", [1, 8])
 def test_drafts_are_right_to_any_depth(n_at_once: int, max_rows: int) -> None:
@@ -76,13 +76,14 @@ def test_a_prefix_that_is_found_has_no_features_and_waits_for_some() -> None:
 
 
 def test_long_texts_begin_where_features_are_kept() -> None:
-    """At most 512 rows of features per sequence wait to be read."""
+    """At most 512 rows of features per sequence are kept until the head reads them."""
     text, sampling = prompt(900), params(max_tokens=60, ignore_eos=False)
     with opened(n_ctx=1200, n_blocks=600, drafters=[head(n_ctx=1200)]) as client:
         ids = [client.submit(text[i:], sampling) for i in range(4)]
         client.run()
         expect_all_right(client, len(ids))
-    with opened(n_ctx=1200, n_blocks=600, drafters=[head(n_ctx=300)]) as client:  # which it has no room for at the end
+    # The head's context ends before the text.
+    with opened(n_ctx=1200, n_blocks=600, drafters=[head(n_ctx=300)]) as client:
         ids = [client.submit(text[i:], sampling) for i in range(4)]
         client.run()
         (stats,) = client.decoder.stats().drafters
@@ -90,7 +91,7 @@ def test_long_texts_begin_where_features_are_kept() -> None:
         assert stats.n_drafted_tokens - stats.n_accepted_tokens <= 5 * len(ids)
 
 
-# The model's cache preempts and shares; the head's own preempts, or has passed rows that it comes back to.
+# The model's cache preempts and shares. The head's own cache preempts, or must return to rows outside its window.
 @pytest.mark.parametrize(
     ("options", "own"),
     [
@@ -98,7 +99,7 @@ def test_long_texts_begin_where_features_are_kept() -> None:
         ({}, {"n_blocks": 23}),
         ({}, {"layers": [(7, 0)]}),
         ({}, {"max_rows": 16, "max_logit_rows": 8, "max_sequences": 8}),
-        ({"layers": [(0, 0), (9, 0)], "n_state": 6}, {}),  # the head sees too little of the state
+        ({"layers": [(0, 0), (9, 0)], "n_state": 6}, {}),  # the head's features do not determine the state
     ],
     ids=["plenty", "small-cache", "window", "small-steps", "state"],
 )
@@ -153,7 +154,7 @@ def test_a_request_can_opt_out_of_the_head() -> None:
 
 
 def test_a_head_of_fewer_tokens_proposes_the_models() -> None:
-    """It takes half of the tokens for each other, and so is right about those of the other half alone."""
+    """The head confuses half of the tokens, so it is right about the other half only."""
     half = N_VOCAB // 2
     tokens = [*range(half), *range(half + 1, N_VOCAB), half]
     fake = FakeExecutor(n_vocab=N_VOCAB, block_tokens=4, n_blocks=2000, reads_features=True)
@@ -169,7 +170,7 @@ def test_a_head_of_fewer_tokens_proposes_the_models() -> None:
         client.run()
         assert [client.answer(id_).token_ids for id_ in ids] == answers
     assert (stats.name, stats.failure) == ("eagle", "")
-    # A draft whose token is known is right; the one behind it is drawn without.
+    # A draft with a known token is right; the token after it is drawn without a draft.
     assert 0.25 < stats.n_accepted_tokens / stats.n_drafted_tokens < 0.75
     drawn = [token for answer in answers for token in answer]
     assert stats.n_accepted_tokens <= sum(token < half for token in drawn)

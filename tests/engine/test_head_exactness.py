@@ -1,4 +1,4 @@
-"""Heads and predicting layers on 200 requests: answers are those without, in steps of 1, 8 and 32 sequences.
+"""Heads and predicting layers change no answer of 200 requests, in steps of 1, 8 and 32 sequences.
 
 Greedy and drawn answers, some of a form, with sequences that are preempted and others that are cancelled meanwhile.
 Oracle: the same requests without drafts, bit for bit.
@@ -27,7 +27,7 @@ FORM = r"(one|two|three)( and (one|two|three)){4}"
 
 def request(i: int) -> tuple[str, SamplingParams]:
     text = f"{'A text of some length. ' * (i % 2)}{WORDS[i % 8]} {i}"
-    # Those that begin together are long, so that the cache is full before they end.
+    # The first 60, which start together, are long, so that they fill the cache.
     fields: dict[str, Any] = {"max_tokens": 90 if i < 60 else 10 + i % 31, "temperature": 0.0}
     if i % 3 == 0 and i >= 60:
         return text, SamplingParams(**fields, structured_outputs=StructuredOutputsParams(regex=FORM))
@@ -41,7 +41,7 @@ REQUESTS = [request(i) for i in range(200)]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """By drafter: a model, and the options by which it drafts."""
+    """A model and its options, by drafter."""
     folder = tmp_path_factory.mktemp("models")
     write_agreeing(folder / "llama", folder / "head", "llama")
     convert(folder / "llama", folder / "llama.gguf", "f32")
@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, di
 
 
 async def answers(llm: AsyncLLM, *, n_cancelled: int) -> list[object]:
-    """Return the answers to all requests, beside others that are cancelled after their first tokens."""
+    """Return the answers to all requests while others are cancelled after their first tokens."""
 
     async def begin(text: str) -> None:
         async for _ in llm.stream(text, SamplingParams(max_tokens=100, ignore_eos=True)):

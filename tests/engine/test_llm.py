@@ -157,7 +157,7 @@ def test_choices_differ_and_repeat(llm):
 def test_choices_share_a_row_and_leave_it_as_it_was(llm):
     row = llm.logits(llm.tokenizer.encode(PROMPTS[0]))[-1].astype(np.float64)
     first, second = np.argsort(row)[:-3:-1].tolist()
-    # Were it added twice, the second likeliest would be the likeliest.
+    # If the bias were added twice, the second likeliest token would win.
     bias = {second: 0.6 * (row[first] - row[second])}
     params = SamplingParams(max_tokens=1, temperature=0.0, n=3, logit_bias=bias, logprobs=2)
     result = llm.generate(PROMPTS[0], params)[0]
@@ -280,10 +280,10 @@ CHATS = {
 
 @pytest.mark.parametrize("number", CHATS)
 def test_chat_equals_transformers(llm, number):
-    """Prompt and greedy answer of transformers with the package's weights; it went on after the end of the answer."""
+    """Oracle: transformers' prompt and greedy answer with the package's weights, continued past the end of the answer."""
     stored = np.load(REFERENCES / "package.npz")
     messages = [{"role": "user", "content": CHATS[number]}]
-    # Marks of tool calls are not sampled where no tools are offered, unless they are named.
+    # Without tools, marks of tool calls are banned unless they have a bias.
     marks = dict.fromkeys((3, 4), 0.0)
     params = SamplingParams(max_tokens=48, temperature=0.0, logit_bias=marks)
     answer = llm.chat(messages, params)
@@ -303,7 +303,7 @@ def test_chat_passes_tools_and_values_to_the_template(llm, caplog):
     with_tool = llm.chat(messages, one, tools=[tool])
     assert "get_price" in llm.tokenizer.decode(with_tool.prompt_token_ids)
     llm.chat(messages, one, template_values={"no_such_variable": 1})
-    assert "no_such_variable" in caplog.text  # without effect: a note
+    assert "no_such_variable" in caplog.text  # logged, as it has no effect
     with pytest.raises(RequestError, match=r"template_values .*'tools'"):
         llm.chat(messages, one, template_values={"tools": []})
     with pytest.raises(RequestError, match="messages"):
@@ -388,7 +388,7 @@ def test_closing_ends_threads_and_closes_files():
     assert len(os.listdir("/proc/self/fd")) == n_files
 
 
-@pytest.mark.slow  # the sanitizers keep freed memory back
+@pytest.mark.slow  # the sanitizers do not return freed memory
 def test_closing_gives_memory_back():
     open_and_close()
     gc.collect()
@@ -396,7 +396,7 @@ def test_closing_gives_memory_back():
     for _ in range(6):
         open_and_close()
     gc.collect()
-    # The weights of six models are 48 MB.
+    # Six copies of the weights would be 48 MB.
     assert rss_bytes() - before < 16 << 20
 
 
@@ -503,14 +503,14 @@ def test_both_front_ends_share_a_model() -> None:
 
         async def ask(shared: AsyncLLM) -> None:
             answer = await shared.chat(messages, GREEDY)
-            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # from the other's cache
+            assert (answer.token_ids, answer.n_cached_tokens) == (whole.token_ids, 96)  # cached by the other front end
             deltas = [delta async for delta in shared.chat_stream(messages, GREEDY)]
             assert "".join(delta.text for delta in deltas) == whole.text
             assert deltas[-1].n_prompt_tokens == whole.n_prompt_tokens
 
         asyncio.run(ask(AsyncLLM.sharing(model)))
     shared = AsyncLLM.sharing(LLM(threads=1, n_ctx=512, kv_dtype="f32"))
-    gc.collect()  # nobody else holds the model
+    gc.collect()  # only `shared` refers to the model
     assert asyncio.run(shared.generate("a", GREEDY))[0].finish_reason == "length"
     asyncio.run(shared.close())
     with pytest.raises(RequestError, match="closed"):
@@ -558,7 +558,7 @@ def test_a_processor_mask_reaches_the_threads() -> None:
 
 
 def test_a_context_fits_where_windows_have_room_for_what_they_reach(tmp_path: Path) -> None:
-    """The cache of one sequence, which takes less than blocks of all layers would: same answer, nothing preempted."""
+    """A cache sized by windows, smaller than full blocks of all layers: same answer, no preemption."""
     write_checkpoint(tmp_path / "hf", "gemma3")
     ids = np.random.default_rng(5).integers(0, 256, 230).tolist()
     found = []
@@ -574,7 +574,7 @@ def test_a_context_fits_where_windows_have_room_for_what_they_reach(tmp_path: Pa
 
 
 def test_models_of_one_process_may_differ_in_their_kernels() -> None:
-    """Each has the bits that it has alone, while another with other kernels answers in between."""
+    """Each gives the same bits as alone while a model with other kernels answers in between."""
     settings = [{"isa": isa, "deterministic": on} for isa in kernels.supported_isas() for on in (True, False)]
     params = SamplingParams(max_tokens=6, temperature=0.0, logprobs=5, ignore_eos=True)
 

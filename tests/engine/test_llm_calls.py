@@ -111,7 +111,7 @@ def test_special_numbers_of_llama_cpp_keep_their_meaning() -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without models."""
+    """A home directory without models."""
     for name in [name for name in os.environ if name.startswith(("HF_", "HUGGINGFACE_", "QUIRE_MODELS", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -220,7 +220,7 @@ def test_errors_name_files_missing_from_a_folder(home: Path) -> None:
 
 
 def in_a_child(use: Callable[[], object]) -> str:
-    """Return what a call raises or gives in a forked child, within ten seconds."""
+    """Return the result or the error of a call in a forked child, within ten seconds."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -260,7 +260,7 @@ def test_a_model_does_not_hang_in_a_forked_child(llm: LLM) -> None:
             return opened.generate(PROMPT, max_tokens=2, temperature=0)[0].token_ids
 
     assert in_a_child(own) == repr(own())
-    assert llm.generate(PROMPT, max_tokens=1)[0].token_ids  # the parent goes on
+    assert llm.generate(PROMPT, max_tokens=1)[0].token_ids  # the parent still works
 
 
 # Options that the model does not use
@@ -290,7 +290,7 @@ def test_the_chat_template_can_be_replaced() -> None:
 
 
 class City:
-    """A class that knows its schema and reads JSON, as Pydantic's do."""
+    """A class with the methods of Pydantic's models for schema and JSON."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,6 +1,6 @@
-"""The keywords of ``LLM``'s methods, and what holds where they say nothing.
+"""The keywords of ``LLM``'s methods, and their defaults.
 
-Oracles: the same parameters as a ``SamplingParams``; JSON and Pydantic for what an answer's form allows.
+Oracles: the same parameters as a ``SamplingParams``; JSON and Pydantic for structured answers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from quire.params.sampling_defaults import CHAT_DEFAULTS, chat_defaults
 
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 STORY = "Once upon a time"
-# By llama.cpp's documentation of its server.
+# From the documentation of llama.cpp's server.
 LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 def test_the_keywords_are_the_fields() -> None:
-    """A field that SamplingParams or ChatOptions gets must come here, too."""
+    """Every new field of SamplingParams or ChatOptions becomes a keyword."""
     form = {"response_format", "regex", "choice", "grammar"}
     assert set(RequestFields.__annotations__) == {entry.name for entry in fields(SamplingParams)} | form
     own = {name for name, option in CHAT_OPTIONS.items() if option.keyword} | {"salt", "priority", "key"}
@@ -51,7 +51,7 @@ def test_the_keywords_are_the_fields() -> None:
     ],
 )
 def test_signatures_show_each_keyword_with_its_type_and_default(kind: type, name: str, own: tuple[str, ...]) -> None:
-    """What the dataclasses, and calls without keywords, make of the defaults is the oracle."""
+    """Oracles: the types of the dataclasses, and the parameters of a call without keywords."""
     method = getattr(kind, name)
     shown = dict(inspect.signature(method).parameters)
     assert tuple(shown)[: len(own)] == own
@@ -86,7 +86,7 @@ def test_help_shows_the_keywords() -> None:
     [
         ({}, {}, LLAMA_CPP),
         ({"temperature": 0.6, "top_k": 20}, {}, {**LLAMA_CPP, "temperature": 0.6, "top_k": 20}),
-        # Values that switch a stage off count as advice too.
+        # A value that switches a stage off is advice, too.
         ({"temperature": 1.0, "top_k": 0}, {}, {**LLAMA_CPP, "temperature": 1.0, "top_k": 0}),
         ({"temperature": 0.6}, {"temperature": 0.1}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}),
         ({"repetition_penalty": 1.5}, {}, {**LLAMA_CPP, "repetition_penalty": 1.5}),
@@ -116,15 +116,15 @@ def test_whole_params_are_used_as_given() -> None:
 
 
 def test_a_chat_takes_the_files_advice(llm: LLM) -> None:
-    """The package's model is to be greedy."""
+    """The package's model advises greedy sampling."""
     greedy = SamplingParams(temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, max_tokens=8)
     assert llm.chat(ASKED, max_tokens=8).token_ids == llm.chat(ASKED, greedy).token_ids
     prompts = Prompts(llm.tokenizer, llm.n_vocab, llm.advised_sampling)
     params = prompts.chat_draft(ASKED, None, RequestOptions(), ChatOptions()).engine.params
     assert params is not None
-    # Marks of calls are not sampled where there are no tools.
+    # Without tools, marks of calls are banned.
     assert replace(params, bad_token_ids=()) == SamplingParams(temperature=0.0, top_k=40, top_p=0.95, min_p=0.05)
-    # A text is continued as the model has it.
+    # Raw text is continued with the model's own distribution.
     assert prompts.draft(STORY, None, RequestOptions()).params == SamplingParams()
 
 

@@ -1,4 +1,4 @@
-"""The peak of memory while a model is loaded, beside the size of its file: never two copies of the weights."""
+"""Peak memory while a model is loaded, relative to the size of its file: never two copies of the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from quire.gguf import GGUFWriter
 
 pytestmark = [
-    pytest.mark.slow,  # the sanitizers' own memory would count
+    pytest.mark.slow,  # the sanitizers need memory of their own
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
@@ -34,7 +34,7 @@ print(high_water() - before)
 
 @pytest.fixture(scope="module", params=["q8_0", "q4_0"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama large enough that a few megabytes of anything else are within the bound."""
+    """A llama large enough that a few megabytes of other memory do not matter."""
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     matrices = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, HIDDEN), "attn_v": (HIDDEN, HIDDEN)}
     matrices |= {"attn_output": (HIDDEN, HIDDEN), "ffn_gate": (FFN, HIDDEN), "ffn_up": (FFN, HIDDEN)}
@@ -71,7 +71,7 @@ def test_a_load_takes_little_more_than_the_file(model: Path, load: str) -> None:
 @pytest.mark.parametrize("is_young", [False, True])
 @pytest.mark.parametrize("load", ["mmap", "copy"])
 def test_the_cache_of_packed_weights_takes_no_more(model: Path, load: str, is_young: bool, tmp_path: Path) -> None:
-    """Also where the file was just written, so that the system's word that it is the same is not enough."""
+    """Also for a file just written, whose time stamp does not prove that it is unchanged."""
     size = model.stat().st_size
     if is_young:
         os.utime(model, (time.time() + 60,) * 2)

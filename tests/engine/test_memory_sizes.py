@@ -46,7 +46,7 @@ def test_with_less_memory_the_cache_has_half_of_what_the_weights_leave() -> None
 def test_never_more_than_a_fair_part(available: int, trained: int) -> None:
     chosen = sizes(available, replace(MODEL, n_ctx_train=trained))
     left = available - GIB
-    # A context of 512 tokens is worth more than the part.
+    # A context of 512 tokens takes precedence over the fair part.
     assert chosen.n_blocks * 4 * MIB <= max(left // 2, (512 // 32 + 1) * 4 * MIB)
     assert chosen.n_blocks * 4 * MIB < left
     assert chosen.n_ctx <= (chosen.n_blocks - 1) * 32
@@ -71,7 +71,7 @@ def test_recurrent_states_have_a_quarter_at_most() -> None:
 GEMMA = replace(
     MODEL, block_bytes=26 * 32 * 1024, limited=(GroupNeeds(22 * 32 * 1024, 512),), n_ctx_train=32768, token_bytes=1024
 )
-GEMMA_ROWS = 4 * 32768 + 22 * 512  # rows of one layer that a context needs
+GEMMA_ROWS = 4 * 32768 + 22 * 512  # rows that a context needs, summed over layers
 
 
 def test_windows_need_only_their_reach() -> None:
@@ -86,7 +86,7 @@ def test_windows_need_only_their_reach() -> None:
     assert small.cache_bytes <= 165 * MIB
     with pytest.raises(CapacityError, match="n_ctx 32768 needs"):
         sizes(GIB + 330 * MIB, replace(GEMMA, limited=()), n_ctx=32768)
-    # Where nothing else tells, windows count as the others: blocks that are given, and graphs that are planned for all.
+    # Windows count as full layers if the number of blocks is given, or graphs are planned for the whole cache.
     assert sizes(1000 * GIB, GEMMA, n_blocks=100).cache_bytes == 0
     assert sizes(1000 * GIB, replace(GEMMA, paged=False)).cache_bytes == 0
 
@@ -95,9 +95,9 @@ def test_explicit_sizes_are_kept() -> None:
     given = {"n_ctx": 1000, "n_blocks": 77, "max_sequences": 5, "max_step_tokens": 700}
     assert sizes(3 * GIB, **given) == Sizes(**given)
     assert sizes(3 * GIB, n_blocks=11).n_ctx == 320
-    # A context that is given may take more than the fair part.
+    # A context that the user sets may exceed the fair part.
     assert sizes(3 * GIB, n_ctx=300 * 32).n_blocks == 301
-    # Where every graph is planned for the whole cache, it is two contexts.
+    # If graphs are planned for the whole cache, it has room for two contexts.
     assert sizes(1000 * GIB, replace(MODEL, paged=False, n_ctx_train=4096)).n_blocks == 257
 
 
@@ -151,7 +151,7 @@ def test_control_groups_of_version_2_allow_less(tmp_path: Path) -> None:
     assert available_bytes(root) == 50000 - 20000
     (root / f"{group}max").write_text("max\n")
     assert available_bytes(root) == 8000 * 1024
-    # The group around it counts, too.
+    # The enclosing group counts, too.
     outer = "sys/fs/cgroup/user/memory."
     tree(root, {f"{outer}max": "40000\n", f"{outer}current": "39000\n", f"{outer}stat": STAT})
     assert available_bytes(root) == 2000
@@ -160,7 +160,7 @@ def test_control_groups_of_version_2_allow_less(tmp_path: Path) -> None:
 
 
 def test_control_groups_of_version_1_allow_less(tmp_path: Path) -> None:
-    # In a container the path is the host's, and the container's own group is the top.
+    # In a container the path is the host's; the container's own group is the root.
     group = "sys/fs/cgroup/memory/memory."
     files = {"proc/self/cgroup": "4:cpu,memory:/docker/abc\n3:cpuset:/x\n", f"{group}limit_in_bytes": "90000\n"}
     root = tree(tmp_path, {**MEMINFO, **files, f"{group}usage_in_bytes": "30000\n", f"{group}stat": STAT})

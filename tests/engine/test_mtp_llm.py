@@ -40,7 +40,7 @@ def write_agreeing(folder: Path, name: str) -> None:
             tensors[tensor] = (np.eye(*values.shape) + noise).astype(np.float32)
         elif tensor.endswith(".enorm.weight"):
             tensors[tensor] = np.ones_like(values)
-        elif tensor.endswith("pre_fc_norm_embedding.weight"):  # 1 is added
+        elif tensor.endswith("pre_fc_norm_embedding.weight"):  # the model adds 1
             tensors[tensor] = np.zeros_like(values)
         elif tensor.endswith(("shared_head.norm.weight", "mtp.norm.weight")):
             tensors[tensor] = tensors["model.norm.weight"]
@@ -72,7 +72,7 @@ def comparable(result: GenerationResult) -> object:
     return [(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in result.choices]
 
 
-# Full attention, latent attention, and recurrent states, which are taken back.
+# These cover full attention, latent attention, and recurrent states, which are rolled back.
 @pytest.mark.parametrize("name", ["glm4moe", "deepseek2-v3", "qwen35"])
 @pytest.mark.parametrize("options", [{}, {"n_blocks": 14, "max_sequences": 6}, {"max_sequences": 1}])
 def test_a_predictor_changes_no_bit(agreeing: Callable[[str], Path], name: str, options: dict[str, Any]) -> None:
@@ -85,7 +85,8 @@ def test_a_predictor_changes_no_bit(agreeing: Callable[[str], Path], name: str, 
         assert [each.name for each in stats.drafters] == ["grammar", "lookup", "mtp"]
         mtp = stats.drafters[2]
         assert mtp.n_accepted_tokens > 0.3 * mtp.n_drafted_tokens > 50
-        assert sum(each > 0 for each in mtp.accepted_at) > 1  # drafts from its own features are right too
+        # Later drafts, made from the layer's own features, are accepted, too.
+        assert sum(each > 0 for each in mtp.accepted_at) > 1
         assert [comparable(result) for result in llm.generate(PROMPTS, asked[1])] == expected[1]
         assert llm.stats().drafters[2].failure == ""
 
@@ -100,7 +101,7 @@ def test_prefixes_forms_and_depth_by_cost(agreeing: Callable[[str], Path]) -> No
         opened(path, speculation="mtp", draft_min=2) as deep,
     ):
         for speculating in (llm, deep):
-            for prompt in (text, text + "One", text + "Two"):  # most of each is cached
+            for prompt in (text, text + "One", text + "Two"):  # prefix hits
                 (expected,), (found,) = plain.generate(prompt, **GREEDY), speculating.generate(prompt, **GREEDY)
                 assert comparable(found) == comparable(expected)
             (expected,), (found,) = plain.generate("Count: ", **form), speculating.generate("Count: ", **form)
@@ -111,7 +112,7 @@ def test_prefixes_forms_and_depth_by_cost(agreeing: Callable[[str], Path]) -> No
 
 
 def test_the_checkpoint_itself_and_packed_types(agreeing: Callable[[str], Path]) -> None:
-    """A folder is read as its file; matrices of few bits are packed once for both."""
+    """A folder works like its file; quantized matrices are packed once for model and layer."""
     path = agreeing("glm4moe")
     options: dict[str, Any] = {"speculation": "mtp", "draft_max": 4, "draft_min": 4}
     for source, more in ((path.with_suffix(""), {}), (path, {"quantize": "Q8_0"}), (path, {"kernels": "stock"})):
@@ -136,7 +137,7 @@ def test_a_model_without_a_predictor_is_rejected(agreeing: Callable[[str], Path]
     write_checkpoint(tmp_path / "hf", "glm4moe")
     with pytest.raises(UnsupportedError, match=r"^\[speculation\] .*nextn.*'mtp'"):
         opened(tmp_path / "hf", speculation="mtp")
-    with opened(tmp_path / "hf", speculation="auto") as llm:  # whatever there is
+    with opened(tmp_path / "hf", speculation="auto") as llm:  # any drafter available
         assert [each.name for each in llm.stats().drafters] == ["grammar", "lookup"]
     with opened(agreeing("glm4moe")) as llm, pytest.raises(RequestError, match=r"mtp.*auto, off, grammar, lookup$"):
         llm.generate("A", speculation="mtp", max_tokens=4)

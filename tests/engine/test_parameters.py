@@ -44,7 +44,7 @@ BODIES: dict[Dialect, tuple[type[Any], dict[str, Any]]] = {
 
 
 def inside(name: str) -> float:
-    """Return a value that is allowed and not the default."""
+    """Return an allowed value other than the default."""
     rule: Any = PARAMETERS[name].rule
     return next(value for value in (1, 2, 0.5) if rule.low <= value <= rule.high and value != getattr(USUAL, name))
 
@@ -81,7 +81,7 @@ def test_both_sides_have_the_same_limits(name: str) -> None:
         native = _native.engine.SamplingParams()
         try:
             setattr(native, name, value)
-        except TypeError:  # more than the native type can hold
+        except TypeError:  # does not fit the native type
             continue
         with pytest.raises(RequestError, match=rf"\[sampling\] {name} .*expected {rule.expected}$"):
             native.validate()
@@ -129,7 +129,7 @@ def test_a_message_brings_the_parameters_unchanged() -> None:
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(set_fields(params)), strict=False)
     assert params_of(sent) == params
     assert params_of({}) == USUAL
-    # The listener has checked it: the worker does not.
+    # The listener has checked the values, so the worker does not.
     assert params_of({"top_k": -5}).top_k == -5
 
 

@@ -1,4 +1,4 @@
-"""Models partly on a device: which weights go where, as llama.cpp's options mean it, and answers equal to the CPU's."""
+"""Models partly on a device: weights are placed as llama.cpp's options say, and answers equal the CPU's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = (
 
 
 def on_device(placement: Placement) -> str:
-    """A letter for each of NAMES: d, c, or - where nothing is said."""
+    """Return a letter for each of NAMES: d (device), c (CPU), or - (unspecified)."""
     return "".join((placement.place(name) or "-")[0] for name in NAMES)
 
 
@@ -91,7 +91,7 @@ def test_requests_share_are_preempted_and_found_again(llms: tuple[LLM, LLM], cou
     assert stats.n_preemptions > 0
     assert stats.n_prefix_hit_tokens > 0
     assert stats.n_free_blocks == stats.n_usable_blocks
-    assert counting.counts().copies > 0  # copies of blocks in which choices diverge
+    assert counting.counts().copies > 0  # choices that diverge copy a shared block
 
 
 def test_a_cancelled_request_gives_its_blocks_back(llms: tuple[LLM, LLM]) -> None:
@@ -129,7 +129,7 @@ def test_other_mixes(llms: tuple[LLM, LLM], counting: CountingDevice, options: d
     counts = counting.counts()
     assert counts.computes >= 12
     assert counts.uploads == counts.computes
-    if "n_gpu_layers" in options:  # one piece of a step is the device's
+    if "n_gpu_layers" in options:  # one piece of each step runs on the device
         assert counts.synchronizations == counts.computes == 12
 
 
@@ -169,7 +169,7 @@ def test_options_that_exclude_two_devices_are_rejected(
 def test_layers_on_two_devices(
     llms: tuple[LLM, LLM], counting: CountingDevice, options: dict[str, object], n_devices: int
 ) -> None:
-    """With choices that share blocks, copies of them, and prefix hits on both."""
+    """Choices share and copy blocks, and prefixes are found, on both devices."""
     params = [SamplingParams(max_tokens=12, temperature=0.0, n=n, ignore_eos=True) for n in (1, 3)]
     expected = [tokens(llms[1], [STORY] * 2, params) for _ in range(2)]
     with LLM(**OPTIONS, **options) as llm:  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_layers_on_two_devices(
 
 
 def test_two_cards_that_are_too_small(llms: tuple[LLM, LLM], counting: CountingDevice) -> None:
-    """Each has what fits there, in proportion to what is free, and the CPU the rest."""
+    """Each gets layers in proportion to its free memory, and the CPU gets the rest."""
     params = [SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)]
     expected = tokens(llms[1], [STORY], params)
     held = [counting.held_bytes(number) for number in (0, 1)]

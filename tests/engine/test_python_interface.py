@@ -99,7 +99,7 @@ def test_a_tokenizer_by_transformers_names(llm: LLM) -> None:
     assert tokenizer.apply_chat_template(CHAT, add_generation_prompt=True) == asked.prompt_token_ids
     text = tokenizer.apply_chat_template(CHAT, tokenize=False)
     assert isinstance(text, str)
-    assert text.count("<|im_end|>") == 2  # the template's, and what the user wrote
+    assert text.count("<|im_end|>") == 2  # one from the template, one typed by the user
     ids = tokenizer.apply_chat_template(CHAT)
     assert ids == asked.prompt_token_ids[: len(ids)]
     assert ids.count(tokenizer.control_tokens["<|im_end|>"]) == 1

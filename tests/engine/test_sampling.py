@@ -84,7 +84,7 @@ STAGES = [
     ({"min_p": 0.001}, lambda left: oracle.min_p(left, 0.001)),
     ({"top_n_sigma": 1.3}, lambda left: oracle.top_n_sigma(left, 1.3)),
 ]
-# Sums that pass a limit: with equal logits rounding decides, so these are compared on rows without ties.
+# Stages that sum up to a limit: with equal logits the result depends on rounding, so these rows have no ties.
 SUMMING_STAGES = [
     ({"top_p": 0.0}, lambda left: oracle.top_p(left, 0.0)),
     ({"top_p": 0.5}, lambda left: oracle.top_p(left, 0.5)),
@@ -139,7 +139,7 @@ def test_summing_stage_after_top_k_equals_numpy(stage, p):
     ids=described,
 )
 def test_so_many_are_kept_at_least(options, stage):
-    """``min_keep``: of rows of the whole vocabulary, of sorted lists, and beyond what there is."""
+    """``min_keep`` on rows of the whole vocabulary, on sorted lists, and above the number of candidates."""
     for name in ("two", "small", "peaked", "masked"):
         row = ROWS[name]
         for before in ({}, {"top_k": 30}) if "top_k" not in options else ({},):
@@ -149,7 +149,7 @@ def test_so_many_are_kept_at_least(options, stage):
 
 
 def test_log_probabilities_after_the_chain():
-    """The drawn token's and the likeliest ones' of what was drawn from, against the oracles' chain."""
+    """Oracle: the chain of the oracles gives the log-probabilities of the drawn token and of the likeliest ones."""
     rng = np.random.default_rng(9)
     for trial, more in enumerate(({}, {"top_p": 0.9}, {"mirostat": 2, "mirostat_tau": 2.0}, {"temperature": 0.0}) * 3):
         row = rng.normal(0, 2, 500).astype(np.float32)
@@ -215,7 +215,7 @@ def test_only_strips_that_may_hold_a_token_are_looked_at() -> None:
     maxima = largest_of_strips(row)
     sampler = Sampler(make_params(temperature=0.0), make_vocab(1000))
     assert sampler.sample(row, [], 0, None, maxima).id == 700
-    maxima[700 // 64] = 0  # as if it did not
+    maxima[700 // 64] = 0  # a strip that claims a small maximum
     assert sampler.sample(row, [], 0, None, np.array([0, 5, *maxima[2:]], np.float32)).id == 70
     row[3] = np.nan
     with pytest.raises(RequestError, match="token 3 has the logit nan"):
@@ -339,7 +339,7 @@ def test_mirostat_equals_numpy(row, version):
     chance = oracle.probabilities(left)
     for _ in range(12):
         if version == 1:
-            k = max(1, int(oracle.mirostat_1_k(left, mu, len(logits))))  # as llama.cpp
+            k = max(1, int(oracle.mirostat_1_k(left, mu, len(logits))))  # rounded down, as in llama.cpp
             kept = oracle.top_k(left, k)
         else:
             kept = oracle.only(
@@ -421,7 +421,7 @@ def chi_square(found: npt.NDArray[np.int64], expected: npt.NDArray[np.float64]) 
 
 
 def chi_square_limit(degrees: int) -> float:
-    """Passed by chance once in about 30 000 (Wilson and Hilferty's approximation at four standard deviations)."""
+    """Return a limit that chance exceeds once in about 30 000 (Wilson and Hilferty's approximation at four standard deviations)."""
     return degrees * (1 - 2 / (9 * degrees) + 4 * math.sqrt(2 / (9 * degrees))) ** 3
 
 
@@ -448,7 +448,7 @@ def test_draws_follow_the_distribution(options):
     for seed in range(n - len(draws)):
         draws.append(Sampler(make_params(**options, seed=seed), make_vocab(600)).sample(row, [], 0).id)
     assert set(draws) <= set(ids.tolist())
-    # Tokens too rare for the test's approximation are one class.
+    # Tokens too rare for the approximation are merged into one class.
     expected = probs.astype(float) * n
     common = expected >= 8
     found = np.array([draws.count(int(token)) for token in ids[common]] + [0])
@@ -471,7 +471,7 @@ def test_same_seed_same_tokens():
     answers = [answer(choice) for choice in range(3)]
     assert answers == [answer(choice) for choice in range(3)]
     assert len({tuple(tokens) for tokens in answers}) == 3
-    # One position asked for alone, by a sampler that has drawn nothing before.
+    # A new sampler draws the same token at this position.
     assert Sampler(params, vocab, 1).sample(ROWS["flat"], answers[1][:30], 2).id == answers[1][30]
 
 

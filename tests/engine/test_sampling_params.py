@@ -43,7 +43,7 @@ FLOATS = {
     "dry_multiplier": (0.0, math.inf),
     "dry_base": (1.0, math.inf),
 }
-MINUS_ONE = ("top_k", "seed")  # which takes -1 for a value that has a name of its own
+MINUS_ONE = ("top_k", "seed")  # -1 stands for another value
 POSITIVE = ["dynatemp_exponent", "top_n_sigma", "repetition_penalty"]
 OPTIONAL = [
     "max_tokens",
@@ -64,7 +64,7 @@ def refuses_natively(name: str, value: object) -> bool:
         params.validate()
     except RequestError as error:
         return name in str(error)
-    except TypeError:  # another type, or too large for the field's
+    except TypeError:  # the wrong type, or too large for it
         return True
     return False
 

@@ -48,7 +48,7 @@ def test_dynamic_weighs_age_length_and_priority() -> None:
     sim.now_s += 20
     late = sim.submit(prompt(4, seed=4))[0]
     sim.run()
-    # Seconds of waiting that each is worth at the end: urgent 20 + 10 - 4, short 25 - 4, late 0 - 4, long 25 - 40.
+    # Ranks in seconds at the end: urgent 20 + 10 - 4, short 25 - 4, late 0 - 4, long 25 - 40.
     assert sim.finished == [blocker, urgent, short, late, long]
 
 
@@ -67,7 +67,7 @@ def test_dynamic_starves_nobody(policy: str, starves: bool) -> None:
         sim.step()
     assert (sim.jobs[long].finished_s is None) == starves
     if not starves:
-        assert sim.jobs[long].finished_s < 60  # 0.5 s a token outweighs an age of 30 s, and no more
+        assert sim.jobs[long].finished_s < 60  # at 0.5 s a token, its length is worth 30 s of age
 
 
 @pytest.mark.parametrize(("policy", "fair"), [("fifo", False), ("dynamic", True)])
@@ -98,7 +98,7 @@ def test_running_streams_never_stall_behind_a_long_prompt() -> None:
         assert all(rows[stream] == 1 for stream in streams)
         assert rows[long] <= 5
         assert plan.n_tokens == 8 or long not in sim.scheduler
-    assert n_steps == 10  # 50 tokens beside three streams
+    assert n_steps == 10  # 50 tokens, 5 a step beside three streams
     sim.run()
 
 
@@ -121,7 +121,7 @@ def test_every_logit_row_is_delivered_once_within_the_budget() -> None:
     every = sim.submit(prompt(12), n_new=3, every_logit_row=True)[0]
     streams = [sim.submit(prompt(3, seed=i), n_new=8)[0] for i in range(2)]
     sim.run()
-    assert sim.scheduler.stats.n_prefix_hit_tokens == 0  # the cached prompt has no rows of logits to give
+    assert sim.scheduler.stats.n_prefix_hit_tokens == 0  # a cached prompt has no logits
     assert sim.jobs[every].logit_positions == list(range(14))
     assert sim.jobs[warm].logit_positions == [11]
     assert sim.jobs[streams[0]].logit_positions == list(range(2, 10))
@@ -168,14 +168,14 @@ def test_requests_that_can_never_fit_are_rejected_at_once() -> None:
     with pytest.raises(RequestError, match="empty prompt"):
         sim.scheduler.submit([], max_tokens=4, now_s=0)
     assert sim.scheduler.stats.n_waiting == 0
-    sim.submit(prompt(10), n_new=7)  # the last token is not computed
+    sim.submit(prompt(10), n_new=7)  # its last token is never computed, so it fits
     sim.run()
 
 
 def test_a_refused_admission_changes_nothing() -> None:
     sim = Simulation(n_blocks=9)
     sim.submit(prompt(8))
-    sim.run()  # leaves two cached blocks
+    sim.run()  # two blocks stay cached
     sim.submit(prompt(24, seed=1), n_new=4)
     sim.step()
     before = (sim.blocks.free_blocks, sim.blocks.n_published)
@@ -258,7 +258,7 @@ def test_the_preempted_come_back_before_the_new() -> None:
 
 
 def test_preemptions_of_a_sequence_are_bounded() -> None:
-    """Under shortest-first a stream of short prompts would preempt a long one for ever."""
+    """Under shortest-first a stream of short prompts would otherwise preempt a long one for ever."""
     sim = Simulation(n_blocks=10, kept_back_blocks=0, policy="shortest-first", max_preemptions=2)
     long = sim.submit(prompt(12, seed=1), n_new=20)[0]
     for i in range(150):
@@ -286,7 +286,7 @@ def test_choices_share_the_prompt_and_copy_on_write() -> None:
     assert sim.blocks.n_referenced == 3
     second = sim.step()
     shared = tables[0][2]
-    assert [edit.source for edit in second.edits] == [shared, shared]  # the last one may keep it
+    assert [edit.source for edit in second.edits] == [shared, shared]  # the third choice keeps the original
     tables = [sim.scheduler.sequence(id_).tables[0] for id_ in ids]
     assert {*tables[0][:2]} == {*tables[1][:2]} == {*tables[2][:2]}
     assert len({table[2] for table in tables}) == 3
@@ -343,7 +343,7 @@ def test_cancelling_the_choice_that_computes_the_prompt() -> None:
     sim.scheduler.remove(first)
     sim.scheduler.check()
     assert (sim.queue(second), sim.queue(third)) == ("waiting", "following")
-    assert sim.step().items[0].first == 8  # computed tokens are not lost
+    assert sim.step().items[0].first == 8  # the computed tokens are found in the cache
     sim.run()
     assert sorted(sim.finished) == [second, third]
 
@@ -380,11 +380,11 @@ def test_a_preempted_sequence_that_waits_for_its_token() -> None:
     while older in sim.scheduler:
         sim.step()
     assert sim.queue(slow) == "waiting"
-    assert not sim.scheduler.plan(sim.now_s).items  # nothing to compute before its token is known
+    assert not sim.scheduler.plan(sim.now_s).items  # waits for its token
     sim.paused.clear()
     sim.sample(slow)
     sim.run()
-    assert sim.jobs[slow].logit_positions == [5, 6, 7]  # the row that was sampled from outside is not computed twice
+    assert sim.jobs[slow].logit_positions == [5, 6, 7]  # the row sampled outside is not computed again
 
 
 def test_misuse_is_a_typed_error() -> None:
@@ -482,7 +482,7 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
             shared, own, seed = job.pop("shared"), job.pop("own"), job.pop("seed")
             cancel_after, paused, pause = job.pop("cancel_after"), job.pop("paused"), job.pop("unread")
             tokens = prompt(12)[:shared] + prompt(own, seed=1 + seed)  # type: ignore[operator, arg-type]
-            if layout.source_group is not None:  # encoded as a whole, beside the first token of an answer
+            if layout.source_group is not None:  # it shares a step with the answer's first token
                 tokens = tokens[: sim.config.max_step_tokens - 1]
             ids = sim.submit(tokens, **job)  # type: ignore[arg-type]
             if cancel_after is not None:
@@ -497,7 +497,7 @@ def test_any_workload_finishes_with_the_answers_of_each_request_alone(
             if id_ in sim.scheduler and n_steps in (begin, end):
                 (sim.scheduler.pause if n_steps == begin else sim.scheduler.resume)(id_)
         is_unread = any(id_ in sim.scheduler and begin <= n_steps < end for id_, (begin, end) in unread.items())
-        if n_steps % 3 == 0:  # tokens from outside come late
+        if n_steps % 3 == 0:  # tokens sampled outside arrive late
             for id_ in sim.paused:
                 state = sim.scheduler.sequence(id_) if id_ in sim.scheduler else None
                 if state and not state.has_work and state.queue != "following":

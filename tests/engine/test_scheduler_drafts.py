@@ -1,4 +1,4 @@
-"""Drafted tokens as rows of a plan, on a simulated clock (scheduler_simulation.py)."""
+"""Drafted tokens in plans, on a simulated clock (scheduler_simulation.py)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def test_wrong_drafts_are_rolled_back() -> None:
     sim.scheduler.draft(id_, draft)
     n_before = sim.blocks.n_free
     (item,) = sim.step().items
-    assert item.n_tokens == 7  # up to the fourth block
-    assert len(sim.jobs[id_].answer) == 3  # the first, that which follows it, and the right one in place of the wrong
+    assert item.n_tokens == 7  # to the end of the third block
+    # The first token, the accepted one, and the one that replaces the wrong draft.
+    assert len(sim.jobs[id_].answer) == 3
     state = sim.scheduler.sequence(id_)
     assert (state.n_computed, len(state.tokens), len(state.tables[0])) == (8, 9, 3)
     assert sim.blocks.n_free == n_before - 1
@@ -73,15 +74,15 @@ def test_only_a_sequence_that_is_about_to_draw_has_a_draft() -> None:
 def test_a_draft_stands_behind_the_end_of_a_prompt() -> None:
     sim = Simulation(max_step_tokens=8)
     (id_,) = sim.submit(prompt(11), n_new=9)
-    assert sim.scheduler.draft_limit(id_) == 0  # a step has too little room for the end of the prompt
+    assert sim.scheduler.draft_limit(id_) == 0  # the prompt does not end in this step
     sim.step()
     assert sim.scheduler.draft_limit(id_) == 8
     sim.scheduler.draft(id_, right(sim, id_, 7))
     (item,) = sim.step().items
-    assert (item.first, item.n_tokens, item.n_drafted) == (8, 8, 5)  # as there is room
+    assert (item.first, item.n_tokens, item.n_drafted) == (8, 8, 5)  # as many as fit into the step
     assert len(sim.jobs[id_].answer) == 6
     (other,) = sim.submit(prompt(3, seed=1), n_new=9)
-    sim.scheduler.draft(other, right(sim, other, 2))  # it has not been admitted yet
+    sim.scheduler.draft(other, right(sim, other, 2))  # not admitted yet
     assert [item.n_drafted for item in sim.step().items] == [0, 2]
     sim.run()
 
@@ -103,7 +104,7 @@ def test_drafts_take_no_block_that_others_may_need() -> None:
         sim.scheduler.draft(id_, right(sim, id_, 7 if id_ == first else 6))
     assert sim.blocks.n_free == 2
     plan = sim.step()
-    assert [item.n_tokens for item in plan.items] == [1, 2]  # to the end of their blocks
+    assert [item.n_tokens for item in plan.items] == [1, 2]  # drafts end with their blocks
     assert plan.preempted == []
     sim.run()
 
@@ -122,7 +123,7 @@ def test_a_state_goes_back_to_where_it_was_before_the_draft(n_right: int) -> Non
     assert len(state.tokens) == BLOCK + 1 + n_right + 1
     assert state.n_computed == (BLOCK if n_right < 2 else BLOCK + 3)
     assert (sim.states[state.state or 0] == before) == (n_right < 2)
-    assert sim.scheduler.draft_limit(id_) > 0  # beside the tokens that are computed again
+    assert sim.scheduler.draft_limit(id_) > 0  # next to the recomputed tokens
     (item,) = sim.step().items
     assert (item.first, item.n_logit_rows) == (state.n_computed, 1)
     sim.run()
@@ -143,7 +144,7 @@ def test_rows_that_wait_for_a_token_outlive_a_preemption() -> None:
     sim = Simulation(n_blocks=6, kept_back_blocks=0)
     older, younger = decoding(sim, n_new=13), decoding(sim, n_prompt=5, n_new=8)
     sim.scheduler.draft(younger, right(sim, younger, 2))
-    sim.paused.add(younger)  # its rows are there, nobody draws from them
+    sim.paused.add(younger)  # its logits are ready but no token is drawn
     plan = sim.step()
     assert [item.n_drafted for item in plan.items] == [0, 2]
     while sim.queue(younger) == "running":
@@ -151,7 +152,7 @@ def test_rows_that_wait_for_a_token_outlive_a_preemption() -> None:
     assert sim.scheduler.sequence(younger).n_computed == 0
     sim.paused.clear()
     sim.sample(younger)
-    assert len(sim.jobs[younger].answer) == 4  # no row was lost
+    assert len(sim.jobs[younger].answer) == 4  # all logits were kept
     sim.run()
     assert older in sim.finished
 

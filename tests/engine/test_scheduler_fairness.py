@@ -1,4 +1,4 @@
-"""The dynamic policy between keys: nobody waits for longer than others' turns, and giving way costs little.
+"""The dynamic policy between keys: no key waits longer than the others' turns, and yielding costs little.
 
 Oracle: the answers of each request alone, the clock of the simulation, and the counts of computed tokens.
 """
@@ -39,7 +39,7 @@ def test_a_key_that_holds_all_places_gives_one_back(priority: int) -> None:
     sim.run()
     assert sim.finished[0] == other
     assert sorted(sim.finished) == sorted([*held, other])
-    # One place changed hands once: the answer was over before anybody else had a reason to give way.
+    # One place was yielded once: the answer ended before another sequence had to yield.
     assert sim.scheduler.stats.n_yields == 1
 
 
@@ -117,7 +117,7 @@ def test_more_keys_than_places_take_turns() -> None:
     assert longest <= len(keys) * (TURN + 2) // 2
     sim.run()
     stats = sim.scheduler.stats
-    assert stats.n_recomputed_tokens <= stats.n_yields * 4  # a part of a block each time
+    assert stats.n_recomputed_tokens <= stats.n_yields * 4  # less than a block each time
 
 
 # Priority
@@ -196,7 +196,7 @@ def test_a_key_that_holds_all_blocks_gives_them_back() -> None:
 
 @pytest.mark.parametrize("turn_tokens", [1, 4, 8])
 def test_taking_turns_with_a_cache_for_one_repeats_a_bounded_part(turn_tokens: int) -> None:
-    """Each turn drives the other's blocks out, so that all of a text is computed again."""
+    """Each turn evicts the other's blocks, so that the whole text is recomputed."""
     sim = fair(max_running=4, n_blocks=18, kept_back_blocks=0, turn_tokens=turn_tokens)
     for key, seed in (("a", 1), ("b", 2)):
         sim.submit(prompt(40, seed=seed), n_new=28, key=key)
@@ -224,7 +224,7 @@ def test_a_paused_sequence_gives_its_place_and_blocks_back() -> None:
         sim.step()
     assert not sim.scheduler.plan(sim.now_s).items
     sim.scheduler.resume(unread)
-    assert sim.step().items[0].first == 8  # computed tokens are found in the cache
+    assert sim.step().items[0].first == 8  # the computed tokens are found in the cache
     sim.run()
     assert sim.finished == [next_one, unread]
     assert sim.scheduler.stats.n_preemptions == 0
@@ -276,7 +276,7 @@ demands = st.dictionaries(
     draft_max=st.sampled_from([0, 0, 3]),
 )
 def test_every_key_is_served_within_a_bound(name: str, demands: dict[str, dict[str, int]], **config: int) -> None:
-    """Keys that always have requests, whatever these are: the longest time that one of them has no place."""
+    """Bound the time that a key with pending requests of any kind goes without a place."""
     sim = fair(**{"layout": LAYOUTS[name], "n_blocks": 481, "n_states": 33, **config})
     keys: dict[int, str] = {}
     last = dict.fromkeys(demands, 0)
@@ -288,8 +288,7 @@ def test_every_key_is_served_within_a_bound(name: str, demands: dict[str, dict[s
                 keys[sim.submit(tokens, demand["n_new"], key=key, priority=demand["priority"])[0]] = key
         last |= {keys[item.sequence_id]: step for item in sim.step().items}
         longest = max(longest, *(step - at for at in last.values()))
-    # Beside new tokens a turn reads a prompt, or again what was not kept; priority is worth four turns at most, from the
-    # lowest to the highest.
+    # Besides new tokens, a turn reads a prompt or recomputes evicted tokens.  Priorities differ by at most four turns.
     assert longest <= (len(demands) + 4) * (config["turn_tokens"] + 4)
     for id_ in keys:
         if id_ in sim.scheduler and len(sim.jobs[id_].answer) + 50 < sim.jobs[id_].n_new:

@@ -25,7 +25,7 @@ from scheduler_simulation import (
 
 
 def firsts(sim: Simulation) -> list[tuple[int, int]]:
-    """Where each item of a step begins, and how many tokens it has."""
+    """Return the first position and the number of tokens of each item of the next step."""
     return [(item.first, item.n_tokens) for item in sim.step().items]
 
 
@@ -39,7 +39,7 @@ def test_a_prompt_is_cut_where_its_state_is_kept(layout: Layout) -> None:
     cuts = []
     for _ in range(6):
         cuts += firsts(sim)
-    # The ends of messages in whole blocks, every 16 tokens, the last whole block; then the rest.
+    # Cuts at the last whole block of each message, every 16 tokens, and at the last whole block; then the rest.
     assert cuts == [(0, 8), (8, 8), (16, 4), (20, 12), (32, 4), (36, 3)]
     for n_same, n_found in ((38, 36), (36, 36), (35, 32), (22, 20), (19, 16), (11, 8), (7, 0)):
         other = [*prompt(39)[:n_same], (prompt(39)[n_same] + 1) % N_VOCAB]
@@ -52,7 +52,7 @@ def test_a_full_hit_of_a_state_leaves_one_token_to_compute() -> None:
     sim = Simulation(layout=STATE)
     sim.submit(prompt(8))
     sim.run()
-    assert sim.pool.stats.n_snapshots == 2  # after 4 tokens for the same prompt again, after 8 for a longer one
+    assert sim.pool.stats.n_snapshots == 2  # after 4 tokens for the same prompt, after 8 for a longer one
     for tokens, n_cached in ((prompt(8), 4), ([*prompt(8), 1], 8)):
         sim.submit(tokens)
         assert sim.step().items[0].first == n_cached
@@ -61,9 +61,9 @@ def test_a_full_hit_of_a_state_leaves_one_token_to_compute() -> None:
 
 def test_decoding_keeps_the_state_of_its_last_whole_block() -> None:
     sim = Simulation(layout=STATE, snapshot_tokens=16)
-    sim.submit(prompt(6), n_new=21)  # 26 computed
+    sim.submit(prompt(6), n_new=21)  # 26 tokens are computed
     sim.run()
-    assert sim.pool.stats.n_snapshots == 3  # the prompt's, that after 16 tokens, and the last one
+    assert sim.pool.stats.n_snapshots == 3  # at the end of the prompt, after 16 tokens, and after the last whole block
     text = prompt(6) + answer_alone(prompt(6), 21)
     sim.submit([*text, 1, 2])
     assert sim.step().items[0].first == 24
@@ -76,9 +76,9 @@ def test_decoding_keeps_the_state_of_its_last_whole_block() -> None:
 
 def test_snapshots_at_messages_outlive_those_between() -> None:
     sim = Simulation(layout=STATE_ALONE, n_states=8, snapshot_tokens=4)
-    sim.submit(prompt(17))  # after 4, 8 and 12 tokens for texts that diverge, after 16 for the same again
+    sim.submit(prompt(17))  # after 4, 8 and 12 tokens for texts that diverge, after 16 for the same text
     sim.run()
-    sim.submit(prompt(17, seed=1))  # takes the slots of two
+    sim.submit(prompt(17, seed=1))  # evicts two snapshots
     sim.run()
     assert sim.pool.stats.n_snapshots == 6
     for seed in (0, 1):
@@ -138,7 +138,7 @@ def test_a_preempted_sequence_goes_on_from_its_last_snapshot() -> None:
 
 
 def test_a_window_gives_its_blocks_to_layers_that_need_them() -> None:
-    """Both groups in full would take 26 blocks of 3 bytes; the budget is for 13, and 5 for the window and a step."""
+    """Two full groups would take 26 blocks of 3 bytes; the budget is 13 blocks, and 5 for the window and a step."""
     budget_bytes = 3 * (13 + 5)
     sim = Simulation(layout=WINDOW, n_blocks=30, budget_bytes=budget_bytes, max_step_tokens=8)
     id_ = sim.submit(prompt(33), n_new=17)[0]
@@ -160,7 +160,7 @@ def test_a_full_pool_is_slower_and_loses_nothing(name: str) -> None:
     whole = 5 * layout.all_block_bytes + layout.state_bytes * layout.has_state
     sim = Simulation(layout=layout, n_blocks=40, budget_bytes=int(2.5 * whole), kept_back_blocks=0)
     for i in range(6):
-        n_new = 10 if layout.source_group is None else 26  # a source's rows do not grow
+        n_new = 10 if layout.source_group is None else 26  # tables of a source do not grow
         sim.submit(prompt(6 + i, seed=i), n_new=n_new, n_choices=1 + i % 2)
     sim.run()
     assert sim.scheduler.stats.n_preemptions > 0 or name in ("state-alone", "window-alone")
@@ -186,7 +186,7 @@ def test_a_prompt_whose_tokens_see_each_other_is_one_item() -> None:
             assert not sim.scheduler.sequence(item.sequence_id).has_work
             sim.scheduler.remove(item.sequence_id)
         sim.scheduler.check()
-    # Whole or not at all, and nobody overtakes; the same prompt again finds nothing.
+    # Prompts are computed whole, in order; the same prompt again has no prefix hit.
     assert steps == [[(0, 12, 1)], [(0, 9, 9), (0, 8, 1)], [(0, 12, 1)]]
     with pytest.raises(CapacityError, match="21 tokens: expected at most the 20 of a step"):
         sim.scheduler.submit(prompt(21), max_tokens=21, now_s=4.0)
@@ -199,7 +199,7 @@ def test_a_prompt_whose_tokens_see_each_other_is_one_item() -> None:
 
 @pytest.mark.parametrize(("layout", "snapshot_tokens"), [(WINDOW, 32), (STATE, 32), (MIXED, 32), (STATE, 8)])
 def test_conversations_compute_at_most_the_distance_again(layout: Layout, snapshot_tokens: int) -> None:
-    """32 conversations take turns; each turn's prompt is all that was said before, and some more."""
+    """32 conversations take turns; each prompt is the whole conversation so far, and new text."""
     sim = Simulation(
         layout=layout, n_blocks=3000, n_states=800, max_step_tokens=64, max_running=8, snapshot_tokens=snapshot_tokens
     )
@@ -214,18 +214,18 @@ def test_conversations_compute_at_most_the_distance_again(layout: Layout, snapsh
             for item in plan.items:
                 if item.sequence_id in plan.admitted:
                     again = known[item.sequence_id] - item.first
-                    assert again <= BLOCK  # the last whole block; the distance at most
+                    assert again <= BLOCK  # less than a block, and less than the distance of snapshots
                     assert again <= snapshot_tokens
         for i, id_ in enumerate(ids):
             said = sim.jobs[id_].prompt + sim.jobs[id_].answer
-            lengths[i] = len(said) - 1  # the last token was not computed
+            lengths[i] = len(said) - 1  # the last token is never computed
             texts[i] = said + prompt(rng.randrange(3, 20), seed=100 * turn + i)
     assert sim.scheduler.stats.n_preemptions == 0
 
 
 @pytest.mark.parametrize("layout", [WINDOW, STATE, MIXED])
 def test_conversations_that_diverge_compute_at_most_the_distance_again(layout: Layout) -> None:
-    """The last answer is left out of the next prompt, as thoughts are: what ends at a message is found."""
+    """The next prompt leaves out the last answer, like thoughts: the prefix up to that message is found."""
     sim = Simulation(layout=layout, n_blocks=3000, n_states=800, max_step_tokens=64, snapshot_tokens=16)
     texts = [prompt(30 + i, seed=i) for i in range(8)]
     for text in texts:
@@ -261,11 +261,11 @@ def test_a_long_text_takes_what_its_windows_and_full_layers_need() -> None:
     assert len(scheduler.sequence(id_).tokens) == n_tokens
     assert needed <= pool.filled_bytes
     assert most <= 1.1 * needed
-    assert pool.held_bytes <= 1.02 * needed  # without a prompt under way, two blocks more than the window
+    assert pool.held_bytes <= 1.02 * needed  # outside of prefill, the window and two blocks
 
 
 def test_one_group_without_limits_is_the_simple_case() -> None:
     sim = Simulation(layout=FULL)
     sim.submit(prompt(20), snapshot_positions=[5, 9])
-    assert firsts(sim) == [(0, 16)]  # nothing is cut for states that nobody keeps
+    assert firsts(sim) == [(0, 16)]  # without states, steps are not cut at snapshots
     sim.run()

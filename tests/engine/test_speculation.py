@@ -28,7 +28,7 @@ from quire._native.testing import AnswerCursor, AnswerStore, FakeExecutor, Sampl
 from quire.errors import RequestError, UnsupportedError
 from test_sampling import chi_square, chi_square_limit
 
-ALWAYS = {"speculation": "auto", "draft_max": 5, "draft_min": 5}  # whatever it costs
+ALWAYS = {"speculation": "auto", "draft_max": 5, "draft_min": 5}  # regardless of cost
 LAYERS = {
     "full": Layers(),
     "window": Layers(((0, 0), (9, 0))),
@@ -71,7 +71,7 @@ def windows(text: list[int], n: int) -> list[list[int]]:
 def test_lookup_copies_what_the_prompt_has() -> None:
     answer = greedy_without_eog(prompt(12), 40)
     with Client(drafters=[LookupDrafter()], config=ALWAYS) as client:
-        # The answer stands in the text that comes before, so that it is found once its beginning is drawn.
+        # The prompt contains the answer, so that lookup finds it after its first tokens.
         text = [*answer, *prompt(12)]
         plain = greedy_without_eog(text, 40)
         id_ = client.submit(text, params(max_tokens=40))
@@ -80,7 +80,7 @@ def test_lookup_copies_what_the_prompt_has() -> None:
         assert client.answer(id_).token_ids == client.answer(predicted).token_ids == plain
         finish = client.answer(predicted).finish
         assert finish is not None
-        assert finish.n_accepted_tokens >= 30  # 39 tokens follow the first, of six at least five are drafted
+        assert finish.n_accepted_tokens >= 30  # at least five of six of the 39 tokens after the first are drafted
         (stats,) = client.decoder.stats().drafters
         assert stats.name == "lookup"
         assert stats.n_accepted_tokens == sum(stats.accepted_at) <= stats.n_drafted_tokens == sum(stats.drafted_at)
@@ -90,7 +90,7 @@ def test_a_prediction_that_goes_wrong_is_taken_up_again() -> None:
     text = prompt(12)
     plain = greedy_without_eog(text, 40)
     wrong = [*plain[:10], 1, 2, *plain[12:]]
-    with Client(drafters=[LookupDrafter()]) as client:  # off by default, but predictions are for it
+    with Client(drafters=[LookupDrafter()]) as client:  # lookup is off by default, except for predictions
         id_ = client.submit(text, params(max_tokens=40), prediction=wrong)
         off = client.submit(text, params(max_tokens=40), prediction=wrong, speculation="off")
         client.run()
@@ -127,7 +127,7 @@ def test_the_store_finds_what_followed_in_earlier_answers(n_letters: int) -> Non
         for salt, known in answers.items():
             known.append([rng.randrange(n_letters) + 10 * (salt == b"b") for _ in range(rng.randrange(1, 30))])
             store.add(salt, known[-1])
-        # A text that is read token by token, while the store stays as it is.
+        # The text is read token by token; the store does not change.
         salt = rng.choice([b"a", b"b"])
         text, cursor = list[int](), AnswerCursor()
         for _ in range(40):
@@ -139,7 +139,7 @@ def test_the_store_finds_what_followed_in_earlier_answers(n_letters: int) -> Non
                 at = len(joined) - len(following)
                 assert joined[at:] == following
                 assert joined[at - length : at] == text[len(text) - length :]
-    assert store.find(b"c", text, AnswerCursor()) == (0, [])  # another salt has none of them
+    assert store.find(b"c", text, AnswerCursor()) == (0, [])  # answers of other salts are not found
 
 
 def test_the_store_is_bounded_and_cursors_outlive_what_goes() -> None:
@@ -158,7 +158,7 @@ def test_the_store_is_bounded_and_cursors_outlive_what_goes() -> None:
         assert min(length, 30) <= fresh
         assert not length or following
     kept = [i for i in range(7) if store.find(str(i).encode(), [*answer[:20]], AnswerCursor())[0]]
-    assert len(kept) < 7  # those that were not used for longest are gone
+    assert len(kept) < 7  # the least recently used ones are evicted
 
 
 def test_lookup_learns_from_answers_of_the_same_salt_alone() -> None:
@@ -176,8 +176,8 @@ def test_lookup_learns_from_answers_of_the_same_salt_alone() -> None:
 
     with Client(drafters=[LookupDrafter()], config=config) as client:
         alone = drafted(client, b"one")
-        assert drafted(client, b"other") == alone  # as if there had been no answer
-        assert drafted(client, b"one") >= 28  # 37 tokens follow the first two, five of six are drafted
+        assert drafted(client, b"other") == alone  # the answer of another salt does not help
+        assert drafted(client, b"one") >= 28  # five of six of the 37 tokens after the first two are drafted
         assert drafted(client, b"") == alone
 
 
@@ -237,7 +237,7 @@ def small_head(n_ctx: int, n_known: int, tokens: Sequence[int]) -> HeadDrafter:
     return HeadDrafter(fake, n_ctx=n_ctx, name="eagle", tokens=tokens)
 
 
-# Heads propose the likeliest token, or one of few tokens that it hardly ever is.
+# A head proposes the likeliest token; a head of few tokens proposes one that is hardly ever the likeliest.
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scripted", "head", "head of few tokens"])
 def test_drawn_tokens_are_distributed_as_without_drafts(kind: str) -> None:
@@ -248,7 +248,7 @@ def test_drawn_tokens_are_distributed_as_without_drafts(kind: str) -> None:
     fake = {"n_vocab": n_vocab, "n_blocks": 2000, "max_rows": 512, "max_logit_rows": 512, "shows_features": True}
 
     def rows(tokens: list[int]) -> np.ndarray:
-        """Probabilities of the next token, as the model's logits say (no eog: 12 ids, none of them ends)."""
+        """Return the probabilities of the next token by the model's logits (no eog: 12 ids, none of them ends)."""
         logits = logits_of(tokens, n_vocab)
         sampler = Sampler(SamplingParams(), VocabInfo(n_vocab, [], [b"x"] * n_vocab))
         ids, probabilities = sampler.distribution(logits, tokens, len(text))
@@ -274,7 +274,7 @@ def test_drawn_tokens_are_distributed_as_without_drafts(kind: str) -> None:
             client.events.clear()
         (stats,) = client.decoder.stats().drafters
     assert pairs.sum() == 100_000
-    # The others wait for a place, and compute their first token with the prompt: the slower the machine, the more.
+    # The other choices wait for a place and are not drafted for; on a slow machine these are more.
     assert stats.drafted_at[0] > 5_000
     lowest = 0.02 if kind == "head of few tokens" else 0.15
     assert lowest < stats.accepted_at[0] / stats.drafted_at[0] < 0.85
@@ -324,7 +324,7 @@ def test_answers_do_not_depend_on_a_draft_model(options: dict[str, object], is_r
         stats = client.decoder.stats().drafters[-1]
         assert (stats.name, stats.failure) == ("draft", "")
         assert stats.n_drafted_tokens > 100
-        # Few drawn tokens are the most likely ones; all greedy tokens are.
+        # Greedy tokens are always the likeliest; drawn tokens rarely are.
         assert (stats.n_accepted_tokens > stats.n_drafted_tokens / 20) == is_right
         client.expect_all_free()
 
@@ -337,7 +337,7 @@ def test_a_draft_model_of_the_same_weights_is_always_right() -> None:
         for id_, text in zip(ids, texts, strict=True):
             assert client.answer(id_).token_ids == greedy_without_eog(text, 30)
         stats = client.decoder.stats()
-        # The end, which the draft model does not know, is never drawn.
+        # The end token, unknown to the draft model, is never drawn.
         assert stats.drafters[0].n_accepted_tokens >= 0.9 * stats.drafters[0].n_drafted_tokens > 50
         assert stats.n_steps < 30
 
@@ -377,14 +377,14 @@ def every_third(answer: Sequence[int]) -> list[int]:
     return list(range((answer[-1] if answer else 0) % 3, N_VOCAB, 3))
 
 
-# Masks come late, or not at all along a draft; then they are requested one by one.
+# Masks come late, or are declined along a draft; then they are requested one at a time.
 @pytest.mark.parametrize(("pause_s", "declines"), [(0.0, 0), (0.002, 0), (0.0, 2)])
 @pytest.mark.parametrize("agreement", [0.5, 1.0])
 def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float, declines: int) -> None:
     prompts = [prompt(9, seed=seed) for seed in range(8)]
     expected = [greedy_among(every_third, text, 24) for text in prompts]
     scripts = [text + answer for text, answer in zip(prompts, expected, strict=True)]
-    # Masks along drafts come while the step runs: it is long where some must come, on a busy machine, too.
+    # Masks along drafts are computed while the step runs, so the step is long enough for some even on a busy machine.
     step_s = 0.001 if pause_s else 0.03
     with Client(drafters=[scripted(scripts, agreement)], config=ALWAYS, step_s=step_s) as client:
         thread = MaskThread(client, every_third, pause_s=pause_s, declines=declines)

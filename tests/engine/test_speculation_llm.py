@@ -1,6 +1,6 @@
-"""Speculation with real models: the package's, and a smaller one that was trained on the same texts.
+"""Speculation with real models: the package's, and a smaller one trained on the same texts.
 
-Oracle: the same requests without it, bit for bit, as nothing but the order of computing differs.
+Oracle: the same requests without it, bit for bit, as only the order of computation differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPENINGS = ["Once upon a time", "The fox went to", "Tell me about a bird.", "Why
 WORDS = ["river", "house", "tree", "cat", "sun", "king", "bread", "song", "boat", "road", "bird"]
 PROMPTS = [f"{OPENINGS[i % 6]} {WORDS[i % 8]}" for i in range(48)]
 PROMPTS += [f"The list: red, blue, green, {colour}. Again: red, blue," for colour in ("black", "white")]
-# With those, 200 that differ.
+# With PROMPTS, 200 different prompts.
 MORE = [f"{opening} {word} and {other}" for opening in OPENINGS for word in WORDS[:5] for other in WORDS[6:]]
 GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
 
@@ -61,19 +61,19 @@ def test_drafts_change_no_bit(plain: LLM, draft: Path, kind: str, n_at_once: int
             assert stats.failure == ""
             assert (stats.n_drafted_tokens > 0) == (stats.name != "grammar" and kind in (stats.name, "auto"))
         draft_stats = llm.stats().drafters[2]
-        # By cost ("auto") drafts are deeper where steps of more rows cost little, and fewer of their tokens are right.
+        # "auto" drafts deeper where larger steps cost little, so fewer of its tokens are right.
         least = 0.3 if kind == "draft" else 0.2
         assert kind == "lookup" or draft_stats.n_accepted_tokens > least * draft_stats.n_drafted_tokens
 
 
 def test_depth_by_cost_changes_no_answer(plain: LLM, draft: Path) -> None:
     expected = [comparable(result) for result in plain.generate(PROMPTS, **GREEDY)]
-    with opened(draft=draft) as llm:  # auto, because there is a draft model
+    with opened(draft=draft) as llm:  # auto, because a draft model is given
         assert [comparable(result) for result in llm.generate(PROMPTS, **GREEDY)] == expected
 
 
 def test_a_request_chooses_its_drafter(plain: LLM) -> None:
-    with opened(draft_min=4, draft_max=8) as llm:  # off, but whoever asks gets it
+    with opened(draft_min=4, draft_max=8) as llm:  # off by default, on request
         (expected,) = plain.generate("Once upon a time", **GREEDY)
         assert llm.generate("Once upon a time", **GREEDY)[0].choices[0].n_drafted_tokens == 0
         (found,) = llm.generate("Once upon a time", prediction=expected.text, **GREEDY)

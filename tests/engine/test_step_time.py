@@ -1,6 +1,6 @@
-"""Steps that must be short.
+"""Steps with a target duration.
 
-Oracle: the same requests with steps of any length; the numbers of steps, worked out by hand.
+Oracles: the same requests without one, and numbers of steps worked out by hand.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
 
 def answered(step_s: float | None, max_sequences: int = 32) -> tuple[list[int], int]:
-    """The tokens of the answer, and how many steps the prompt took."""
+    """Return the tokens of the answer, and the number of steps of the prompt."""
     with LLM(threads=1, kv_dtype="f32", step_s=step_s, max_sequences=max_sequences) as llm:
         (result,) = llm.generate(PROMPT, GREEDY)
         return result.token_ids, llm.stats().n_steps - 7
 
 
-@pytest.mark.slow  # the time of steps under the sanitizers is another one
+@pytest.mark.slow  # sanitizers change the duration of steps
 def test_a_prompt_is_read_in_parts_that_fit_the_time() -> None:
     expected, n_steps = answered(None)
     assert n_steps == 3  # 512 + 512 + 476
-    # Nothing is quick enough: 23 parts of 64 tokens, and 28.
+    # No step is fast enough: 23 parts of 64 tokens, and one of 28.
     assert answered(1e-9) == (expected, 24)
-    # Everything is: each part twice as long as the one before, 64 + 128 + 256 + 512 + 512 + 28.
+    # Every step is fast enough: each part doubles, 64 + 128 + 256 + 512 + 512 + 28.
     assert answered(1000.0) == (expected, 6)
-    # A part has room for as many sequences as may run.
+    # A part is at least max_sequences tokens.
     assert answered(1e-9, max_sequences=100) == (expected, 15)
 
 

@@ -10,7 +10,7 @@ from quire.errors import RequestError
 
 
 def expected(data: bytes, stops: list[str], include: bool) -> tuple[str, int | None]:
-    """The text up to the stop string whose end comes first (of those the longest), and which it was."""
+    """Return the text up to the stop string that ends first (the longest, at a tie), and its index."""
     text = data.decode(errors="replace")
     for end in range(1, len(text) + 1):
         ending = [(len(stop), stop) for stop in stops if text[:end].endswith(stop)]
@@ -21,7 +21,7 @@ def expected(data: bytes, stops: list[str], include: bool) -> tuple[str, int | N
 
 
 def longest_held(text: str, stops: list[str]) -> int:
-    """How many characters at the end may still become a stop string."""
+    """Return how many characters at the end may still become a stop string."""
     return max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
 
 
@@ -31,10 +31,10 @@ def check(data: bytes, cuts: list[int], stops: list[str], include: bool) -> None
     shown = ""
     for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         shown += matcher.push(data[begin:end])
-        assert text.startswith(shown)  # nothing is shown that must be taken back
+        assert text.startswith(shown)  # shown text is final
         so_far = data[:end].decode(errors="ignore")
         if not matcher.stopped and so_far.encode() == data[:end]:
-            assert len(shown) == len(so_far) - longest_held(so_far, stops)  # nothing is held back without need
+            assert len(shown) == len(so_far) - longest_held(so_far, stops)  # no more is held back than needed
     shown += matcher.finish()
     assert (shown, matcher.matched) == (text, which)
     assert matcher.stopped == (which is not None)
@@ -62,7 +62,7 @@ def test_every_cut(text, stops):
 
 
 def test_every_ill_formed_pair_and_cut():
-    """All leads with edge continuations: what Python's decoder replaces."""
+    """All lead bytes with edge continuations.  Oracle: the replacements of Python's decoder."""
     edges = [
         0x00,
         0x41,

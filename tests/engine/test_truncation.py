@@ -1,4 +1,4 @@
-"""Which messages of a conversation go where it is too long: the oldest turns, no more than need to."""
+"""Truncation of long conversations: the oldest turns are dropped, and no more than needed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Conversation = Sequence[Mapping[str, object]]
 
 
 def of(roles: str) -> list[dict[str, Any]]:
-    """A message for each letter; its text is its place."""
+    """Return a message for each letter, with its index as text."""
     names = {"s": "system", "d": "developer", "u": "user", "a": "assistant", "t": "tool"}
     return [{"role": names[letter], "content": str(i)} for i, letter in enumerate(roles)]
 
 
 def kept(roles: str, n_most: int) -> str:
-    """The places that are left where each message has one token."""
+    """Return the indices that remain if each message has one token."""
     found = without_oldest(of(roles), n_most, len)
     assert found.n_dropped == len(roles) - len(found.messages)
     return "".join(str(message["content"]) for message in found.messages)
@@ -51,7 +51,7 @@ def test_the_oldest_turns_are_dropped(roles: str, n_most: int, left: str) -> Non
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.integers(0, 20_000))
 def test_no_more_turns_are_dropped_than_needed(sizes: list[int], n_most: int) -> None:
-    """However many characters a token has: the fewest turns go, and few counts are needed."""
+    """For any number of characters per token, the fewest turns are dropped, with few counts of tokens."""
     messages = [{"role": "user", "content": "x" * size} for size in sizes]
     n_counts = 0
 

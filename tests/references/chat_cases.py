@@ -1,4 +1,4 @@
-"""Conversations that every template is tried with; the references and the tests share them."""
+"""Conversations that every template is tried with, shared by the references and the tests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ INLINE_REASONING = [
     {"role": "user", "content": "Thanks. What does </think> mean?"},
 ]
 
-# What every client sends back of an answer with calls: no content, or null.
+# Clients return an answer with calls without content, or with null.
 UNSAID = [USER, {"role": "assistant", "tool_calls": [CALL]}, CALLED[2]]
 NULL = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, CALLED[2]]
 HOSTILE = (
@@ -151,7 +151,7 @@ CASES: dict[str, dict[str, object]] = {
     },
 }
 
-# What a template refuses or drops if it is given as it is; Quire gives it in another form (docs/chat.md).
+# Cases that a template refuses or loses in part; Quire passes them in another form (docs/chat.md).
 _CALLS = frozenset(name for name, case in CASES.items() if "tool" in str(case["messages"]))
 DEPARTURES: dict[str, frozenset[str]] = {
     # Only the first of several calls is written.

@@ -1,4 +1,4 @@
-"""Write chat.json: what transformers makes of every template in a folder, as digests.
+"""Write chat.json: digests of transformers' renderings of every template in a folder.
 
     python tests/references/make_chat_references.py ../shared/templates
 

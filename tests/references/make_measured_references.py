@@ -1,4 +1,4 @@
-"""Have llama.cpp's programs measure what tests compare with: measured.json, and importance.npz.
+"""Write measured.json and importance.npz, the oracles that llama.cpp's programs measure.
 
 python tests/references/make_measured_references.py FOLDER_OF_PROGRAMS
 """
@@ -21,7 +21,7 @@ from measured_cases import KEPT_LAYERS, N_CTX, TINY, model_of, write_files  # no
 from quire.gguf import GGUFReader  # noqa: E402
 from quire.quantization import Wishes, plan, quantize_model  # noqa: E402
 
-# A cache in single precision, and attention without rounded queries: what else differs is the order of sums.
+# With a cache in single precision and unrounded queries, only the order of sums differs.
 EXACT = ("-fa", "off", "-ctk", "f32", "-ctv", "f32", "-t", "2")
 
 
@@ -40,7 +40,7 @@ def number(output: str, pattern: str) -> float:
 
 
 def importance(programs: Path, folder: Path) -> dict[str, np.ndarray]:
-    """Mean squares and counts, by model and tensor."""
+    """Return mean squares and counts by model and tensor."""
     made = {}
     for name in ("package", *TINY):
         text = "text.txt" if name == "package" else "bytes.txt"

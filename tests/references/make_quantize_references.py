@@ -1,4 +1,4 @@
-"""Have llama.cpp's quantizer write the files that tests compare with: quantize.json, a hash of each.
+"""Write quantize.json: hashes of the files that llama.cpp's quantizer writes, for tests.
 
 python tests/references/make_quantize_references.py .../llama-quantize
 """
@@ -19,7 +19,7 @@ from quantize_cases import OPTIONS, TINY, mixes_of, write_importance, write_sour
 
 
 def quantized(program: str, source: Path, mix: str, *options: str) -> str | None:
-    """The hash of the file; None where the program refuses."""
+    """Return the hash of the file; None if the program refuses."""
     out = source.with_suffix(".out")
     out.unlink(missing_ok=True)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Have transformers compute the answers that the tests compare with.
+"""Write the answers of transformers that tests compare with.
 
     python tests/references/make_references.py NAME ...             # models/NAME.npz of tests/tiny
     python tests/references/make_references.py trained --shared DIR  # trained.npz, of tiny-chat and tiny-draft
@@ -41,7 +41,7 @@ N_NEW, N_LOGITS = 48, 8
 
 
 def make_model(name: str) -> None:
-    """The checkpoint's tensors as transformers saves them, and its answers."""
+    """Return the checkpoint's tensors as transformers saves them, and its answers."""
     prompt = np.random.default_rng(7).integers(0, 256, 40)
     oracle = oracle_of(name)
     logits = oracle.answer(prompt.tolist()).numpy()
@@ -88,7 +88,7 @@ NAMES = {
 
 
 def make_package(shared: Path) -> None:
-    """With the weights that the package's own quantized file stands for."""
+    """Write package.npz, with the dequantized weights of the package's model."""
     import gguf
 
     state = {}

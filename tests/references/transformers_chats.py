@@ -1,7 +1,7 @@
-"""What transformers' ``apply_chat_template`` makes of a conversation: the oracle of chat templates.
+"""Render conversations with transformers' ``apply_chat_template``, the oracle of chat templates.
 
-Three things are done that it leaves to its callers: filters and methods that published templates use and its sandbox
-lacks are there; content that a template does not take absent is empty; parts that a template does not take are joined.
+Three things that it leaves to its callers are added: filters and methods that published templates use and its sandbox
+lacks; empty content if a template requires one; parts joined to one text if a template rejects them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from transformers.utils import chat_template_utils
 
 __all__ = ["Frozen", "frozen", "rendered", "rendered_as_given"]
 
-# What llama.cpp's server hands to every template, and the code beside fireworks-ai/llama-3-firefunction-v2 to its own.
+# Values that llama.cpp's server passes to every template, and that fireworks-ai/llama-3-firefunction-v2 expects.
 PUBLISHERS = {
     "date_string": lambda _tools: DAY.strftime("%d %b %Y"),
     "datetime": lambda _tools: DAY.strftime("%b %d %Y"),
@@ -38,7 +38,7 @@ class Frozen(datetime):
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """transformers on the frozen day, with lists of a template's own that it may append to."""
+    """Freeze transformers' clock, and let templates append to their own lists."""
     filters = {**jinja2.filters.FILTERS, "from_json": json.loads}
     chat_template_utils._compile_jinja_template.cache_clear()
     with (
@@ -55,7 +55,7 @@ TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(
 
 
 def rendered_as_given(source: str, case: Mapping[str, Any]) -> str | None:
-    """The rendering of the case as it is; None where the template refuses it."""
+    """Return the rendering of the unchanged case; None if the template refuses it."""
     given = {name: make(case.get("tools")) for name, make in PUBLISHERS.items()}
     values = {"add_generation_prompt": True, **given, **case}
     messages = values.pop("messages")
@@ -91,7 +91,7 @@ def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_parts(source: str, case: Mapping[str, Any]) -> bool:
-    """Whether the template shows parts as their texts, not as Python writes lists, and leaves none out."""
+    """Return True if the template shows the text of every part, not the list as Python writes it."""
     words: list[str] = []
 
     def named(message: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _takes_parts(source: str, case: Mapping[str, Any]) -> bool:
 
 
 def rendered(source: str, case: Mapping[str, Any]) -> str | None:
-    """The rendering of the first form of the case that the template takes; None where it refuses all."""
+    """Return the rendering of the first form of the case that the template accepts; None if it refuses all."""
     for arguments in (dict, _with_text_arguments):
         for content in (dict, _joined):
             for gap in (dict, _filled):
