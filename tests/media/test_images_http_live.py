@@ -18,7 +18,7 @@ import pytest
 from image_processor_cases import picture
 from quire import LLM, SamplingParams
 from served import environment, served
-from tiny_vision import qwen3vl, save
+from tiny_media import family
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -30,7 +30,8 @@ SIZE = (97, 211)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("qwen3vl")
-    save(qwen3vl(), found)
+    tiny = family("qwen3vl")
+    tiny.save(tiny.make(), found)
     return found
 
 

@@ -1,16 +1,17 @@
-"""Tiny models that read images, with random weights, saved by transformers with a tokenizer of bytes."""
+"""Qwen3-VL with two deep-stack layers."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from tiny_checkpoints import tokenizer_json
+import numpy as np
+import numpy.typing as npt
+from quire.media import View, open_processor
+
+from . import FIRST_MARK, TinyFamily, randomized
 
 MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|im_start|>", "<|im_end|>", "<|video_pad|>")
-FIRST_MARK = 259
-N_VOCAB = 288
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
@@ -33,28 +34,14 @@ def mark_id(text: str) -> int:
     return FIRST_MARK + MARKS.index(text)
 
 
-def randomized(model: Any) -> Any:
-    """Give norms and biases values that tell them apart; a fresh model has ones and zeros."""
-    import torch
-
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" in name or name.endswith(".bias"):
-                weight.add_(torch.randn_like(weight) * 0.2)
-            elif weight.ndim > 1:
-                weight.mul_(4)
-    return model
-
-
-def qwen3vl() -> Any:
-    """Qwen3-VL with two deep-stack layers."""
+def make() -> Any:
     import torch
     import transformers
 
     torch.manual_seed(3)
     config = transformers.Qwen3VLConfig(
         text_config={
-            "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+            "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 2048,
             "rope_scaling": {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True},
         },
@@ -68,15 +55,29 @@ def qwen3vl() -> Any:
     return randomized(transformers.Qwen3VLForConditionalGeneration(config).eval())
 
 
-def save(model: Any, folder: Path) -> None:
-    """Save a model with the tokenizer, the template and the image processor's settings."""
-    model.save_pretrained(folder)
-    words = tokenizer_json()
-    words["added_tokens"] += [  # type: ignore[operator]
-        {"id": FIRST_MARK + i, "content": text, "special": True} for i, text in enumerate(MARKS)
-    ]
-    (folder / "tokenizer.json").write_text(json.dumps(words))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "chat_template": TEMPLATE})
-    )
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+def view_of(image: npt.NDArray[Any]) -> View:
+    """Return an image's patches; other tests show that they equal those of transformers."""
+    return open_processor(PROCESSOR, patch_size=16, merge=2).process(image).views[0]
+
+
+def inputs(model: Any, tokens: Any, images: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
+    import torch
+
+    views = [view_of(image) for image in images]
+    return {
+        "mm_token_type_ids": (tokens == FAMILY.pad_id).int(),
+        "pixel_values": torch.from_numpy(np.concatenate([view.patches for view in views])),
+        "image_grid_thw": torch.tensor([[1, view.n_rows, view.n_cols] for view in views]),
+    }
+
+
+def encoded(model: Any, image: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    import torch
+
+    view = view_of(image)
+    output = model.model.visual(torch.from_numpy(view.patches), torch.tensor([[1, view.n_rows, view.n_cols]]))
+    rows: npt.NDArray[np.float32] = torch.cat([output.pooler_output, *output.deepstack_features], dim=1).numpy()
+    return rows
+
+
+FAMILY = TinyFamily(make, MARKS, "<|image_pad|>", TEMPLATE, PROCESSOR, inputs, encoded)

@@ -1,0 +1,81 @@
+"""Tiny models that read images or hear sounds, with random weights, saved by transformers: one module per family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tiny_checkpoints import tokenizer_json
+
+__all__ = ["FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
+
+# The tokenizer of bytes has 259 tokens; a family's marks follow.
+FIRST_MARK = 259
+FAMILIES = ("qwen3vl",)
+
+
+@dataclass(frozen=True)
+class TinyFamily:
+    """A family's tiny model.
+
+    Attributes:
+        make: Returns transformers' model, always with the same weights.
+        marks: Special tokens besides those of the tokenizer of bytes.
+        pad: The placeholder among them.
+        template: The chat template.
+        processor: The contents of preprocessor_config.json.
+        inputs: Returns what ``generate`` takes besides ``input_ids``, for these ids and images or sounds.
+        encoded: Returns the rows that transformers puts in the prompt for one image or sound.
+    """
+
+    make: Callable[[], Any]
+    marks: Sequence[str]
+    pad: str
+    template: str
+    processor: Mapping[str, Any]
+    inputs: Callable[[Any, Any, Sequence[npt.NDArray[Any]]], dict[str, Any]]
+    encoded: Callable[[Any, npt.NDArray[Any]], npt.NDArray[np.float32]]
+
+    @property
+    def pad_id(self) -> int:
+        return FIRST_MARK + list(self.marks).index(self.pad)
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Save a model with the tokenizer, the template and the processor's settings."""
+        model.save_pretrained(folder)
+        words = tokenizer_json()
+        words["added_tokens"] += [  # type: ignore[operator]
+            {"id": FIRST_MARK + i, "content": text, "special": True} for i, text in enumerate(self.marks)
+        ]
+        (folder / "tokenizer.json").write_text(json.dumps(words))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(
+                {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "chat_template": self.template}
+            )
+        )
+        (folder / "preprocessor_config.json").write_text(json.dumps(self.processor))
+
+
+def family(name: str) -> TinyFamily:
+    """Return a family by the name of its module."""
+    found: TinyFamily = import_module(f"tiny_media.{name}").FAMILY
+    return found
+
+
+def randomized(model: Any) -> Any:
+    """Give norms and biases values that tell them apart; a fresh model has ones and zeros."""
+    import torch
+
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or name.endswith(".bias"):
+                weight.add_(torch.randn_like(weight) * 0.2)
+            elif weight.ndim > 1:
+                weight.mul_(4)
+    return model
