@@ -39,6 +39,15 @@ CHATS: dict[str, list[dict[str, object]]] = {
 }  # fmt: skip
 
 
+def images_of(chat: list[dict[str, object]]) -> list[Any]:
+    return [
+        part["image"]
+        for message in chat
+        for part in message["content"]  # type: ignore[attr-defined]
+        if isinstance(part, dict) and "image" in part
+    ]
+
+
 @dataclass(frozen=True)
 class Opened:
     """A family's model, opened by Quire and by transformers."""
@@ -50,18 +59,12 @@ class Opened:
 
     def expected(self, ids: list[int], chat: list[dict[str, object]]) -> list[int]:
         """Return transformers' greedy continuation of a prompt that Quire made."""
-        images = [
-            part["image"]
-            for message in chat
-            for part in message["content"]  # type: ignore[attr-defined]
-            if isinstance(part, dict) and "image" in part
-        ]
         tokens = torch.tensor([ids])
         with torch.no_grad():
             out = self.oracle.generate(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=12,
                 min_new_tokens=12, eos_token_id=None, pad_token_id=258,
-                **self.family.inputs(self.oracle, tokens, images),
+                **self.family.inputs(self.oracle, tokens, images_of(chat)),
             )  # fmt: skip
         found: list[int] = out[0, len(ids) :].tolist()
         return found
@@ -110,7 +113,9 @@ def test_cache_knows_images_by_their_content(opened: Opened) -> None:
     assert other_question.n_cached_tokens >= len(before) // 32 * 32
     assert other_question.n_cached_tokens > first.prompt_token_ids.index(pad)
     other_image = llm.chat([user(before, (250, 256), "what?")], GREEDY, salt=b"shared")
-    assert 0 < other_image.n_cached_tokens <= other_image.prompt_token_ids.index(pad)
+    # Recurrent layers keep no state before an image.
+    assert opened.family.has_state or other_image.n_cached_tokens > 0
+    assert other_image.n_cached_tokens <= other_image.prompt_token_ids.index(pad)
     assert first.choices[0].token_ids == fresh[256, 256].choices[0].token_ids
     again = ask((256, 250), "what?", b"shared")
     assert again.choices[0].token_ids == fresh[256, 250].choices[0].token_ids

@@ -97,7 +97,8 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 SequenceSpec ActiveRequest::take_spec() {
     std::vector<int32_t> source;
     if (decoder_start) source = std::exchange(request.token_ids, {*decoder_start});
-    if (request.snapshot_positions.empty()) request.snapshot_positions = message_ends(request.token_ids, *vocab);
+    const std::vector<int64_t> ends = message_ends(request.token_ids, *vocab);
+    request.snapshot_positions.insert(request.snapshot_positions.end(), ends.begin(), ends.end());
     return {std::move(request.token_ids),
             max_tokens,
             {{}, {}, request.salt},

@@ -48,7 +48,7 @@ struct Request {
     std::vector<std::pair<int32_t, std::string>> visible_tokens;
     Pooling pooling = Pooling::last; // for an embedding
     Admission admission = Admission::silent;
-    std::vector<int64_t> snapshot_positions; // ends of messages in the prompt, where a conversation may be taken up
+    std::vector<int64_t> snapshot_positions; // in the prompt, besides ends of messages: ends of images
     std::optional<int64_t> second_text; // its first token's position in the prompt, which is a pair of texts
     std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
     std::vector<int32_t> prediction; // expected answer, for drafters

@@ -14,8 +14,8 @@
 // together, and is never a victim again.
 //
 // If layers keep a recurrent state, a prompt is cut into items that end where a snapshot is kept
-// (kv/sequence_cache.h): at the prompt's last whole block, at ends of messages, and every snapshot_tokens tokens.
-// Decoding keeps a snapshot each time it fills a block, in place of the previous one.
+// (kv/sequence_cache.h): at the prompt's last whole block, at ends of messages and images, and every snapshot_tokens
+// tokens.  Decoding keeps a snapshot each time it fills a block, in place of the previous one.
 //
 // The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the
 // rows of that step; so it counts among the step's tokens.

@@ -82,7 +82,8 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
 }
 
-// The first whole block after n_computed at whose end a message ends, or the prompt, or all that is known.
+// The next position after n_computed where the last whole block of a message ends, or of an image, the prompt, or all
+// that is known.
 int64_t Scheduler::next_message_end(const Sequence &s, int64_t n_computed) const {
     const int64_t block = pool_->block_tokens();
     int64_t next = std::numeric_limits<int64_t>::max();

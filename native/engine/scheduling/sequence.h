@@ -27,7 +27,8 @@ struct SequenceSpec {
     int priority = 0; // higher first, under the policies that look at it
     std::string key;  // requests of one key share their part of the machine
     LogitRows logit_rows = LogitRows::last;
-    // Ends of messages in the prompt, where others may take up the conversation: recurrent state is kept there.
+    // Ends of messages and images in the prompt, where others may take up the conversation: recurrent state is kept
+    // there.
     std::vector<int64_t> snapshot_positions;
     int64_t second_text = no_second_text; // first position of the second text of a pair
     // Text that an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.

@@ -156,6 +156,7 @@ class Engine:
             if request.media is None
             else [(begin, digest, rows) for begin, digest, rows in request.media.spans],
             places=None if request.media is None else request.media.places,
+            snapshot_positions=() if request.media is None else request.media.ends,
         )
         # The lock keeps the dispatcher from seeing the first event before the request is known.
         with self._lock:

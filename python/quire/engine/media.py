@@ -139,10 +139,13 @@ class PromptMedia:
     Attributes:
         spans: For each run of consecutive rows: the position of its first row, its digest and its rows.
         places: int32 [3, tokens], RoPE positions in time, height and width; None: the positions in the prompt.
+        ends: Positions behind images and sounds where recurrent layers keep their state for other questions: behind
+            the first, with which a conversation may have begun, and the last three.
     """
 
     spans: Sequence[tuple[int, bytes, Floats]]
     places: npt.NDArray[np.int32] | None
+    ends: Sequence[int]
 
 
 class MediaInput:
@@ -235,6 +238,7 @@ class _Expansion:
         self._places: list[npt.NDArray[np.int32]] = []
         self._next_place = 0
         self._has_grids = False
+        self._ends: list[int] = []
 
     def add(self, item: MediaRows, pad: int) -> None:
         at = 0
@@ -250,10 +254,12 @@ class _Expansion:
                 self._made += [pad] * n_rows
                 self._add_grid(*item.grid)
             at += n_rows
+        self._ends.append(len(self._made))
 
     def finish(self) -> tuple[list[int], PromptMedia]:
         self._add_text(self._ids[self._begin :])
-        return self._made, PromptMedia(self._spans, np.concatenate(self._places, axis=1) if self._has_grids else None)
+        places = np.concatenate(self._places, axis=1) if self._has_grids else None
+        return self._made, PromptMedia(self._spans, places, [*self._ends[:1], *self._ends[1:][-3:]])
 
     def _add_text(self, text: Sequence[int]) -> None:
         self._made += text

@@ -1,6 +1,6 @@
-"""Qwen3.5 (Qwen team 2026), text: gated delta rule (Yang et al. 2024), gated attention in every fourth layer.
+"""Qwen3.5 (Qwen team 2026): gated delta rule (Yang et al. 2024), gated attention in every fourth layer.
 
-Image tokens have three positions; those of text tokens are equal, so their rotation is plain RoPE.
+The rows of images have positions in time, height and width; those of a text token are equal.
 """
 
 from __future__ import annotations
@@ -174,8 +174,10 @@ class Qwen35(Decoder):
         self.is_recurrent = self.recurrent(keys, config.n_layer)[: config.n_layer - n_more]
         config = replace(config, n_layer=config.n_layer - n_more)
         self.delta = DeltaConfig.read(keys)
-        keys.without_effect("rope.dimension_sections")
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot),
+            sections=self.sections(keys, config.n_rot // 2),
+        )  # fmt: skip
         mlp = self.mlp(keys, config)
         blocks = []
         for i, block in enumerate(weights.blocks(config.n_layer)):
@@ -200,6 +202,18 @@ class Qwen35(Decoder):
         if keys.is_array("attention.recurrent_layers"):
             return [bool(one) for one in keys.integers("attention.recurrent_layers", n_layer, high=1)]
         return [(i + 1) % interval != 0 for i in range(n_layer)]
+
+    @staticmethod
+    def sections(keys: Keys, n_pairs: int) -> list[int]:
+        """Return how many pairs of a head rotate by time, height and width.
+
+        Pair 3 i + 1 rotates by height and 3 i + 2 by width for i below the file's numbers, which may exceed the pairs.
+        """
+        if not keys.has("rope.dimension_sections"):
+            return []
+        _, height, width = keys.integers("rope.dimension_sections", 3)
+        height, width = min(height, (n_pairs + 1) // 3), min(width, n_pairs // 3)
+        return [n_pairs - height - width, height, width]
 
     def mlp(self, keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
         return lambda block: GatedMLP(block, config.dim, config.ffn_dim)
@@ -237,8 +251,12 @@ def _n_values(config: Fields) -> int:
 
 
 def rope_of_qwen35(config: Fields) -> Iterator[Entry]:
-    rope_of(config).read(("mrope_section", "mrope_interleaved"))  # without effect: text positions are equal
+    rope_of(config).read(("mrope_section", "mrope_interleaved"))  # transformers interleaves the sections regardless
     return rope_keys(config)
+
+
+def _sections(config: Fields) -> list[int]:
+    return [*(int(str(n)) for n in rope_of(config).items("mrope_section") or (11, 11, 10)), 0]
 
 
 def tiled_heads(x: Array, config: Fields) -> Array:
@@ -289,7 +307,7 @@ KEYS = {
     "ssm.time_step_rank": u32("linear_num_value_heads", default=32),
     "ssm.inner_size": computed("u32", _n_values),
 }
-SECTIONS = {"rope.dimension_sections": computed("u32[]", lambda config: [11, 11, 10, 0])}
+SECTIONS = {"rope.dimension_sections": computed("u32[]", _sections)}
 ATTENTION_TENSORS: dict[str, str | Source] = {
     **{name: source for name, source in DECODER_TENSORS.items() if "norm" not in name},
     "output_norm": tensor("model.norm", change=adding(1.0)),

@@ -17,7 +17,7 @@ __all__ = ["FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
 
 # The tokenizer of bytes has 259 tokens; a family's marks follow.
 FIRST_MARK = 259
-FAMILIES = ("qwen3vl",)
+FAMILIES = ("qwen3vl", "qwen35", "qwen35moe")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class TinyFamily:
         processor: The contents of preprocessor_config.json.
         inputs: Returns what ``generate`` takes besides ``input_ids``, for these ids and images or sounds.
         encoded: Returns the rows that transformers puts in the prompt for one image or sound.
+        has_state: Some of its layers are recurrent.
     """
 
     make: Callable[[], Any]
@@ -41,6 +42,7 @@ class TinyFamily:
     processor: Mapping[str, Any]
     inputs: Callable[[Any, Any, Sequence[npt.NDArray[Any]]], dict[str, Any]]
     encoded: Callable[[Any, npt.NDArray[Any]], npt.NDArray[np.float32]]
+    has_state: bool = False
 
     @property
     def pad_id(self) -> int:
