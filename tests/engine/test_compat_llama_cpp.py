@@ -56,7 +56,7 @@ def test_a_model_that_cannot_be_opened_is_a_value_error(tmp_path: Path) -> None:
 
 
 def test_unknown_arguments(opened: Llama) -> None:
-    with pytest.raises(TypeError, match=r"Llama\(\) got an unexpected keyword argument 'n_context'"):
+    with pytest.raises(TypeError, match=r"^Llama\(\) .*'n_context'"):
         Llama(packaged_model(), n_context=1)
     with pytest.raises(TypeError, match="temprature"):
         opened("x", temprature=1)

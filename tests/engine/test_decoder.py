@@ -121,7 +121,7 @@ def test_bad_requests_are_rejected_at_submission(client: Client) -> None:
             client.submit(tokens, sampling)
     with pytest.raises(RequestError, match="params"):
         client.decoder.submit(Request([1]))
-    with pytest.raises(RequestError, match="params missing or unexpected"):
+    with pytest.raises(RequestError, match="params"):
         client.decoder.submit(Request([1], params(), prompt_logits=True))
     assert client.decoder.stats().n_requests == 0
 
@@ -142,7 +142,7 @@ def test_limits_are_the_executors() -> None:
             Client(max_rows=16, max_sequences=16, config={name: 17})
     with pytest.raises(RequestError, match="n_ctx"):
         Client(n_ctx=1)
-    with pytest.raises(ShapeError, match="n_vocab is 64: expected the model's 65"):
+    with pytest.raises(ShapeError, match=r"n_vocab .*64.* 65"):
         Client(n_vocab=65)
 
 
@@ -175,7 +175,7 @@ def test_visible_tokens_show_what_the_request_says(client: Client) -> None:
     client.run()
     texts = [client.answer(id_).text for id_ in (seen, plain, stopped, ended)]
     assert texts == ["<é>" * 3, "hhh", "<é", ""]
-    with pytest.raises(RequestError, match=f"visible_tokens has token {N_VOCAB}"):
+    with pytest.raises(RequestError, match=f"visible_tokens .*{N_VOCAB}"):
         client.submit(prompt(5), params(**only), visible_tokens={N_VOCAB: b"x"})
 
 
@@ -313,7 +313,7 @@ def test_logits_may_be_processed_outside_while_others_go_on(client: Client) -> N
         while len(rows) < 2 and any(client.open.values()):
             rows += [event for event in client.poll() if event.kind == "logits"]
     assert [client.answer(slow, choice).token_ids for choice in (0, 1)] == [wanted[0], wanted[1]]
-    with pytest.raises(ShapeError, match="3 values: expected 64"):
+    with pytest.raises(ShapeError, match=r"\b3 .* 64\b"):
         client.decoder.provide_logits(slow, 0, np.zeros(3, np.float32))
     client.decoder.provide_logits(slow, 0, np.zeros(N_VOCAB, np.float32))  # no-op: the request has ended
 

@@ -168,7 +168,7 @@ def test_an_encoders_prompt_is_one_item_of_one_step() -> None:
     vocab = VocabInfo(64, [63], [b"x"] * 64)
     decoder = Decoder(executor, vocab, DecoderConfig(n_ctx=100))
     try:
-        with pytest.raises(CapacityError, match="40 tokens: expected at most the 32 of a step"):
+        with pytest.raises(CapacityError, match=r"40 tokens.* 32 "):
             decoder.submit(Request(prompt(40), prompt_logits=True))
         ids = [decoder.submit(Request(prompt(n), prompt_logits=True)) for n in (20, 25, 3, 20)]
         rows: dict[int, list[int]] = {id_: [] for id_ in ids}

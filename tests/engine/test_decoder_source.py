@@ -104,9 +104,9 @@ def test_a_limit_of_cached_tokens_holds_for_sources() -> None:
         c.run()
         for id_, source in zip(ids, sources, strict=True):
             assert c.answer(id_).token_ids == greedy(source, 20)
-        with pytest.raises(CapacityError, match="expected less than the 64 of a step"):
+        with pytest.raises(CapacityError, match=r"\b64 of a step"):
             c.submit(prompt(64), params(max_tokens=2))
-        with pytest.raises(CapacityError, match="a step sees at most 64"):
+        with pytest.raises(CapacityError, match=r"at most 64\b"):
             c.submit(prompt(9), params(max_tokens=80))
 
 

@@ -179,9 +179,9 @@ def test_a_head_of_fewer_tokens_proposes_the_models() -> None:
 
 def test_features_must_fit() -> None:
     vocab = VocabInfo(N_VOCAB, [], [b""] * N_VOCAB)
-    with pytest.raises(ShapeError, match="drafter mtp reads 4 features of a row: the model has 0"):
+    with pytest.raises(ShapeError, match=r"mtp .*4 features.* 0"):
         Decoder(FakeExecutor(n_vocab=N_VOCAB), vocab, DecoderConfig(n_ctx=64), [head()])
-    with pytest.raises(ShapeError, match="features of 0 numbers"):
+    with pytest.raises(ShapeError, match=r"features .*\b0\b"):
         HeadDrafter(FakeExecutor(n_vocab=N_VOCAB), n_ctx=64)
-    with pytest.raises(ShapeError, match="64 tokens maps 3"):
+    with pytest.raises(ShapeError, match=r"64 tokens.*\b3\b"):
         HeadDrafter(FakeExecutor(n_vocab=N_VOCAB, reads_features=True), n_ctx=64, tokens=[1, 2, 3])

@@ -63,7 +63,7 @@ def test_recurrent_states_have_a_quarter_at_most() -> None:
     large = sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB))
     assert (large.n_states, large.max_sequences) == (12, 6)
     assert sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=10).n_states == 21
-    with pytest.raises(CapacityError, match=r"states of 40 sequences need .* 2048 MiB"):
+    with pytest.raises(CapacityError, match=r"\b40 sequences .* 2048 MiB"):
         sizes(3 * GIB, replace(MODEL, state_bytes=40 * MIB), max_sequences=40)
 
 
@@ -84,7 +84,7 @@ def test_windows_need_only_their_reach() -> None:
     small = sizes(GIB + 330 * MIB, GEMMA)
     assert small.n_ctx == 32768
     assert small.cache_bytes <= 165 * MIB
-    with pytest.raises(CapacityError, match="n_ctx 32768 needs"):
+    with pytest.raises(CapacityError, match="n_ctx 32768"):
         sizes(GIB + 330 * MIB, replace(GEMMA, limited=()), n_ctx=32768)
     # Windows count as full layers if the number of blocks is given, or graphs are planned for the whole cache.
     assert sizes(1000 * GIB, GEMMA, n_blocks=100).cache_bytes == 0

@@ -76,7 +76,7 @@ def test_both_sides_have_the_same_limits(name: str) -> None:
     outside = [rule.low] if getattr(rule, "open_below", False) else []
     outside += [limit + sign * step for limit, sign in ((rule.low, -1), (rule.high, 1)) for step in steps]
     for value in [value for value in outside if not (value == -1 and rule == PARAMETERS["top_k"].rule)]:
-        with pytest.raises(RequestError, match=rf"\[sampling\] {name} .*out of range: expected"):
+        with pytest.raises(RequestError, match=rf"\[sampling\] {name} "):
             SamplingParams(**{name: value})
         native = _native.engine.SamplingParams()
         try:

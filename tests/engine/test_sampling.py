@@ -218,9 +218,9 @@ def test_only_strips_that_may_hold_a_token_are_looked_at() -> None:
     maxima[700 // 64] = 0  # a strip that claims a small maximum
     assert sampler.sample(row, [], 0, None, np.array([0, 5, *maxima[2:]], np.float32)).id == 70
     row[3] = np.nan
-    with pytest.raises(RequestError, match="token 3 has the logit nan"):
+    with pytest.raises(RequestError, match=r"token 3 .*nan"):
         sampler.sample(row, [], 0, None, largest_of_strips(row))
-    with pytest.raises(ShapeError, match="15 numbers: expected 16"):
+    with pytest.raises(ShapeError, match=r"\b15 .* 16\b"):
         sampler.sample(row, [], 0, None, maxima[:15])
 
 
@@ -383,7 +383,7 @@ def test_bad_logits_are_the_requests_error(bad, place):
 def test_rows_without_a_token_are_refused():
     with pytest.raises(RequestError, match="no token is left"):
         distribution(np.full(9, -np.inf, np.float32), {})
-    with pytest.raises(ShapeError, match="9 entries: expected 8"):
+    with pytest.raises(ShapeError, match=r"\b9 .* 8\b"):
         Sampler(make_params(), make_vocab(8)).sample(np.zeros(9, np.float32), [], 0)
     with pytest.raises(RequestError, match="n_prompt"):
         Sampler(make_params(), make_vocab(9)).sample(np.zeros(9, np.float32), [1], 2)

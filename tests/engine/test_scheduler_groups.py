@@ -188,9 +188,9 @@ def test_a_prompt_whose_tokens_see_each_other_is_one_item() -> None:
         sim.scheduler.check()
     # Prompts are computed whole, in order; the same prompt again has no prefix hit.
     assert steps == [[(0, 12, 1)], [(0, 9, 9), (0, 8, 1)], [(0, 12, 1)]]
-    with pytest.raises(CapacityError, match="21 tokens: expected at most the 20 of a step"):
+    with pytest.raises(CapacityError, match=r"21 tokens.* 20 "):
         sim.scheduler.submit(prompt(21), max_tokens=21, now_s=4.0)
-    with pytest.raises(UnsupportedError, match="cannot generate 2 tokens"):
+    with pytest.raises(UnsupportedError, match="2 tokens"):
         sim.scheduler.submit(prompt(4), max_tokens=6, now_s=4.0)
 
 

@@ -409,9 +409,9 @@ def test_drafts_behind_masks_and_outside_logits(agreement: float, pause_s: float
 
 
 def test_names_and_depths_are_checked() -> None:
-    with pytest.raises(RequestError, match="speculation is 'draft': expected one of auto, off, lookup"):
+    with pytest.raises(RequestError, match=r"'draft'.* auto, off, lookup"):
         Client(drafters=[LookupDrafter()], config={"speculation": "draft"})
-    with pytest.raises(RequestError, match="two drafters are called 'lookup'"):
+    with pytest.raises(RequestError, match=r"two drafters.*'lookup'"):
         Client(drafters=[LookupDrafter(), LookupDrafter()])
     for config, text in (
         ({"draft_max": 0}, "draft_max is 0: expected 1 to 64"),
@@ -422,9 +422,9 @@ def test_names_and_depths_are_checked() -> None:
     with pytest.raises(RequestError, match="agreement"):
         ScriptedDrafter([], agreement=1.5, n_vocab=4)
     with Client() as client:
-        with pytest.raises(RequestError, match="'lookup': expected one of auto, off"):
+        with pytest.raises(RequestError, match=r"'lookup'.* auto, off"):
             client.submit(prompt(4), speculation="lookup")
-        with pytest.raises(RequestError, match="prediction has token 64"):
+        with pytest.raises(RequestError, match=r"prediction .*64\b"):
             client.submit(prompt(4), prediction=[64])
 
 

@@ -81,7 +81,7 @@ def test_a_request_chooses_its_drafter(plain: LLM) -> None:
         assert found.choices[0].n_accepted_tokens > 10
         (off,) = llm.generate("Once upon a time", prediction=expected.text, speculation="off", **GREEDY)
         assert off.choices[0].n_drafted_tokens == 0
-        with pytest.raises(RequestError, match="'draft': expected one of auto, off, grammar, lookup"):
+        with pytest.raises(RequestError, match=r"'draft'.* auto, off, grammar, lookup"):
             llm.generate("A", speculation="draft", max_tokens=4)
 
 
@@ -100,7 +100,7 @@ def test_answers_of_a_form_with_drafts(plain: LLM, draft: Path) -> None:
 
 def test_a_draft_with_another_tokenizer_is_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama")
-    with pytest.raises(UnsupportedError, match="another tokenizer than the model: token 0 is"):
+    with pytest.raises(UnsupportedError, match=r"tokenizer .*token 0 "):
         LLM(draft=tmp_path, n_ctx=64)
 
 
