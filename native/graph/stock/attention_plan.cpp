@@ -10,13 +10,12 @@
 namespace quire {
 namespace {
 
-// Costs are in bytes of memory traffic, which is what attention mostly waits for.  A GPU multiplies about 100 numbers
-// in the time of a byte, starts a kernel in the time of some megabytes, and its attention kernels keep 64 queries at
-// a time.
+// Costs are in bytes of memory traffic, the usual bottleneck of attention.  In the time of one byte a GPU does about 100
+// multiplications; a kernel launch takes the time of a few megabytes; attention kernels hold 64 queries at a time.
 constexpr double products_per_byte = 50, launch_bytes = 4e6;
 constexpr int queries_together = 64;
-constexpr int kv_step = 256; // ggml's attention on CUDA wants multiples
-constexpr int few_rows = 16; // in a sequence: more of them are a prompt's
+constexpr int kv_step = 256; // ggml's attention on CUDA needs multiples
+constexpr int few_rows = 16; // a sequence with more rows in a step is reading a prompt
 
 // 1, 2, 4, 8, 16, 24, 32, 48, ...: a power of two, or one and a half.
 int rounded_up(int n) {
@@ -33,11 +32,11 @@ int largest_n(const std::vector<StreamRun> &rows) {
     return n;
 }
 
-// Tokens that the sequences' own copies of blocks may take.
+// The most tokens in copies of blocks by sequence.
 int most_copied(int pool_tokens) { return std::min(pool_tokens, std::max(pool_tokens / 4, 4096) / kv_step * kv_step); }
 
-// Where a stretch of the pool begins that holds [first, end): each beginning is a graph of its own, so that there are
-// few, and it is the pool's where little is saved.
+// The beginning of the stretch of the pool that holds [first, end).  Each beginning needs its own graph, so there are
+// few; if a later one would save little, the stretch begins with the pool.
 int beginning(int first, int end) {
     int step = kv_step;
     while (step * 8 <= end - first) step *= 2;
@@ -49,7 +48,7 @@ int beginning(int first, int end) {
 
 int padded_rows(int n, int limit) { return std::min(rounded_up(n), limit); }
 
-// A quarter more than needed at most: what is padded is read.
+// At most a quarter more than needed, as padding is read, too.
 int padded_kv_tokens(int n, int limit) {
     const int steps = (n + kv_step - 1) / kv_step;
     int size = 1;
@@ -97,7 +96,7 @@ double AttentionPlanner::cost(const Group &group, const AttentionPart &part) con
     const double passes = std::ceil(static_cast<double>(part.stream_rows) * group.shared_by / queries_together);
     double bytes = passes * cached + pairs * 2;
     if (part.source != CachedRows::pool) bytes += 2 * cached + 2 * launch_bytes;
-    // Copies in f32 are made and read; scores are written and read thrice.
+    // Copies in f32 are written and read; scores are written and read three times.
     if (group.is_explicit) bytes += 4 * cached + 6 * pairs * group.n_head * sizeof(float);
     return bytes + pairs * group.pair_products / products_per_byte;
 }
@@ -108,7 +107,7 @@ AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRo
     const int limit = group.pool_tokens - first_kv;
     if (n_kv > limit)
         throw InternalError("attention", cat("a step sees ", n_kv, " cached tokens: expected at most ", limit));
-    // The CPU's graphs serve as oracle, so there are few sizes.
+    // The CPU's graphs are an oracle, not for speed, so few sizes suffice.
     int padded = padded_kv_tokens(n_kv, limit);
     if (!on_device_)
         for (padded = std::min(kv_step, limit); padded < n_kv;) padded = std::min(padded * 4, limit);
@@ -124,7 +123,7 @@ AttentionPlanner::Choice AttentionPlanner::together(const Group &group, CachedRo
     return choice;
 }
 
-// Rows [done, done + n) of `all`, as a stream of their own.
+// Rows [done, done + n) of `all` as one stream.
 StreamRun AttentionPlanner::part_of(size_t g, const StreamRun &all, int done, int n, const StepBatch &batch) const {
     StreamRun run = all;
     run.first = 0;
@@ -138,7 +137,7 @@ StreamRun AttentionPlanner::part_of(size_t g, const StreamRun &all, int done, in
     return run;
 }
 
-// Streams of at most `stream_rows` rows.  `n_exact`: how many rows there may be without a copy of them; 0: any number.
+// Streams of at most `stream_rows` rows.  `n_exact`: the number of rows that needs no copy; 0: any number.
 AttentionPlanner::Choice AttentionPlanner::apart(size_t g, const Rows &rows, int stream_rows, int n_exact,
                                                  const StepBatch &batch) const {
     const Group &group = groups_[g];
@@ -161,13 +160,13 @@ AttentionPlanner::Choice AttentionPlanner::apart(size_t g, const Rows &rows, int
     return choice;
 }
 
-// Every row by its sequence's table.
+// One stream per row, by the table of its sequence.
 AttentionPlanner::Choice AttentionPlanner::by_tables(size_t g, const Rows &rows, int n_exact,
                                                      const StepBatch &batch) const {
     const Group &group = groups_[g];
     Choice choice{{CachedRows::paged, 0, 1, 0}, {}, 0};
     int n_blocks = 1;
-    double seen = 0; // tokens, by all rows
+    double seen = 0; // tokens, summed over rows
     for (const StreamRun &all : rows) {
         for (int done = 0; done < all.n; ++done) {
             StreamRun run = part_of(g, all, done, 1, batch);
@@ -184,7 +183,7 @@ AttentionPlanner::Choice AttentionPlanner::by_tables(size_t g, const Rows &rows,
     return choice;
 }
 
-// `n_exact`: the step's padded rows where these are all of them, else 0.
+// `n_exact`: the step's padded number of rows if `all` has every row, else 0.
 AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int n_exact, const StepBatch &batch) const {
     const Group &group = groups_[g];
     int n_rows = 0;
@@ -210,7 +209,7 @@ AttentionPlanner::Choice AttentionPlanner::best(size_t g, const Rows &rows, int 
     const int most = n_exact > 0 ? std::min(n_exact, rounded_up(largest_n(rows))) : rounded_up(largest_n(rows));
     for (int size = 1; size < 2 * most; size *= 2) {
         const int stream_rows = std::min(size, most);
-        if (most > 16 && most / stream_rows > 16) continue; // many copies of the same blocks
+        if (most > 16 && most / stream_rows > 16) continue; // too many copies of the same blocks
         Choice other = apart(g, rows, stream_rows, n_exact, batch);
         const int64_t copied = int64_t{other.part.n_streams} * other.part.n_kv;
         if (copied <= most_copied(group.pool_tokens) && other.part.n_rows() <= 2 * rounded_up(max_rows_))
@@ -223,7 +222,7 @@ GroupAttention AttentionPlanner::plan_group(size_t g, const StepBatch &batch, in
     const Group &group = groups_[g];
     if (group.n_layers == 0) return {};
     const std::vector<int32_t> &lengths = batch.groups[g].n_kv_of(batch.n_kv);
-    Rows all, few, many; // sequences that decode, and such as have prompts
+    Rows all, few, many; // few: decoding sequences; many: sequences reading prompts
     for (size_t s = 0; s < batch.n_kv.size(); ++s) {
         const int begin = batch.row_begin[s], n = batch.row_begin[s + 1] - begin;
         const int64_t first = batch.positions[static_cast<size_t>(begin)];

@@ -15,7 +15,7 @@ std::vector<DeviceWeights::Room> DeviceWeights::rooms_for(const std::vector<Weig
     auto is_wanted = [&](const WeightRef &weight) {
         return weight->tensor.device() != device && !copies_.contains(weight.get()) && !seen.contains(weight.get());
     };
-    // Parts are also read by themselves, so each must begin at the device's alignment.
+    // Parts are also read on their own, so each begins at the device's alignment.
     auto fits = [&](const MatrixGroup &group) {
         const size_t alignment = device.alignment_bytes(), most = Buffer::largest_bytes(device);
         size_t bytes = 0;

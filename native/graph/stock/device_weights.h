@@ -1,4 +1,4 @@
-// A model's weights on a device: copies, except of weights that are there already.
+// The weights of a model on a device: copies, except of weights that already are there.
 #pragma once
 
 #include <map>
@@ -10,9 +10,9 @@
 
 namespace quire {
 
-// Matrices that may lie together: of one type and width, read once, without biases.  Their results are heads that are
-// normed, rotated or attended to, for which ggml wants no row to follow the one before it; or those of gate and up,
-// which ggml takes together as well, but has a better way for one row.
+// Matrices that may be stored as one: of one type and width, read by one operation each, without biases.  They compute
+// either heads, whose operators accept strided rows, or gate and up, which ggml's operator takes as one tensor (for a
+// single row ggml has a faster way).
 struct MatrixGroup {
     std::vector<WeightRef> weights;
     bool is_gate = false;
@@ -20,17 +20,17 @@ struct MatrixGroup {
 class DeviceWeights {
   public:
     explicit DeviceWeights(const Backend &backend) : backend_(backend) {}
-    // Copies of all of these side by side; matrices of each group follow each other as if they were one
-    // (graph/run/merged_products.h).  CapacityError when there is no memory.
+    // Copies all weights into one buffer; the matrices of a group are contiguous, like one matrix
+    // (graph/run/merged_products.h).  CapacityError if memory is insufficient.
     void copy(const std::vector<WeightRef> &weights, const std::vector<MatrixGroup> &groups = {});
-    // The matrix that has all of a group's, and which of its rows are the weight's first.
+    // The matrix of the whole group, and the first row of one of its weights.
     struct Merged {
         ggml_tensor *whole;
         int64_t first_row;
         bool is_gate; // gate and up
     };
     std::optional<Merged> merged(const WeightRef &weight) const;
-    // A weight without a copy gets one of its own: before any step, as the largest graph is made then.
+    // Copies the weight if it has no copy yet.  That happens before any step, when the largest graph is built.
     const Tensor &of(const WeightRef &weight);
     size_t size_bytes() const { return size_bytes_; }
 
@@ -38,11 +38,11 @@ class DeviceWeights {
     struct Copy {
         WeightRef weight; // kept, as its address is the key
         Tensor tensor;
-        std::shared_ptr<const Tensor> whole = nullptr; // its group's
+        std::shared_ptr<const Tensor> whole = nullptr; // the matrix of its group
         int64_t first_row = 0;
         bool is_gate = false;
     };
-    // Matrices that lie together, or one.
+    // A group of matrices, or a single one.
     struct Room {
         std::vector<WeightRef> weights;
         DType dtype;

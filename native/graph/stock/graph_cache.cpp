@@ -118,7 +118,7 @@ const LoweredGraph &GraphCache::add(LoweredGraph graph) {
     if (backend_.measures()) return measure(std::move(graph));
     const size_t size_bytes = compute_bytes();
     if (!allocate_graph(backend_, allocator_.get(), graph)) {
-        forget_all(); // their memory is gone, and the allocator does not know it
+        forget_all(); // the memory was freed behind the allocator's back
         make_allocator();
         throw CapacityError("graph", cat("the compute buffer does not fit on ", backend_.device().name()));
     }

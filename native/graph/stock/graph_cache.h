@@ -1,4 +1,4 @@
-// Graphs of a model on one device, over one compute buffer, made of frozen traces when a step first needs them.
+// The graphs of a model on one device, in one compute buffer, built from frozen traces when a step first needs them.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -15,18 +15,18 @@
 
 namespace quire {
 
-// Runs allocated graphs.  On the CPU a graph is planned once and computed often: planning every step costs.
+// Runs allocated graphs.  On the CPU a graph is planned once, as planning in every step would cost time.
 class GraphRunner {
   public:
     virtual ~GraphRunner() = default;
     virtual void plan(const LoweredGraph &graph) = 0; // once per graph, before it runs
-    virtual void forget(const LoweredGraph &graph) = 0; // a planned one that goes
+    virtual void forget(const LoweredGraph &graph) = 0; // a planned graph that is evicted
     virtual void run(const LoweredGraph &graph) = 0; // throws Error; on a device it may return before the graph has run
 };
 std::unique_ptr<GraphRunner> make_runner(Backend &backend);
 
-// Invariant: tensors of every graph lie in the one buffer and in the inputs' memory.  Where either must grow, it
-// moves, and all graphs go.
+// Invariant: the tensors of every graph are in the one buffer and in the inputs' memory.  If either has to grow, it
+// moves, and all graphs are discarded.
 class GraphCache {
   public:
     // The lowering and the traces outlive the cache.
@@ -34,10 +34,10 @@ class GraphCache {
     ~GraphCache();
     // The trace's number in keys.
     int add_trace(const Trace &trace);
-    // Make the graph for a key, so that there is memory for all that are smaller; UnsupportedError when the device
-    // lacks an operation of it.
+    // Builds the graph of a key, which reserves memory for all smaller ones.  UnsupportedError if the device lacks an
+    // operation.
     const LoweredGraph &reserve(const GraphKey &key);
-    // Valid until the next call.  The graphs that were not used for longest go.
+    // Valid until the next call.  The least recently used graphs are evicted.
     const LoweredGraph &get(const GraphKey &key);
     void run(const LoweredGraph &graph) { runner_->run(graph); }
     const InputMemory &inputs() const { return inputs_; }
@@ -62,7 +62,7 @@ class GraphCache {
     InputMemory inputs_;
     std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
     size_t measured_bytes_ = 0;
-    std::list<LoweredGraph> graphs_; // the last used first
+    std::list<LoweredGraph> graphs_; // most recently used first
     std::map<GraphKey, std::list<LoweredGraph>::iterator> by_key_;
 };
 

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Tensors that must keep their memory until a node has run, by that node.
+// Tensors whose memory must stay theirs until a node has run, by node.
 using Kept = std::map<ggml_tensor *, std::vector<ggml_tensor *>>;
 
 Kept optimize(const Backend &backend, ggml_cgraph *graph) {
@@ -28,7 +28,8 @@ Kept optimize(const Backend &backend, ggml_cgraph *graph) {
     return kept;
 }
 
-// The graph with nodes that compute nothing and read what is kept, behind those that it is kept for.
+// The graph with extra nodes that compute nothing: each reads the tensors kept for the node before it, so that the
+// allocator does not reuse their memory earlier.
 ggml_cgraph *with_kept(ggml_context *context, ggml_cgraph *graph, const Kept &kept, size_t n_nodes) {
     ggml_cgraph *longer = ggml_new_graph_custom(context, n_nodes, false);
     for (int i = 0; i < graph->n_leafs; ++i) longer->leafs[longer->n_leafs++] = graph->leafs[i];

@@ -1,4 +1,4 @@
-// Work that ggml's scheduler does on graphs, for which ggml has no public function.
+// Work on graphs that ggml's scheduler does but no public function of ggml offers.
 #pragma once
 
 #include "core/device.h"
@@ -8,10 +8,10 @@ struct ggml_gallocr;
 
 namespace quire {
 
-// Let the device reorder the graph, allocate it with the lifetimes that the device asks for, and name it, so that the
-// device may know that a graph which comes again is the same.  False when memory is lacking.
+// Lets the device reorder the graph, allocates it with the lifetimes that the device asks for, and gives it an id by
+// which the device recognizes it when it runs again.  False if memory is insufficient.
 bool allocate_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph);
-// Bytes of the buffer that this would need, of which none is taken.
+// The size of the buffer that this would need; allocates nothing.
 size_t measure_graph(const Backend &backend, ggml_gallocr *allocator, LoweredGraph &graph);
 
 } // namespace quire

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// Sizes up to and with the limit.
+// The sizes up to and including the limit.
 std::vector<int> up_to(std::vector<int> sizes, int limit) {
     std::erase_if(sizes, [limit](int size) { return size >= limit; });
     sizes.push_back(limit);
@@ -39,7 +39,7 @@ GraphBuckets::GraphBuckets(GraphLimits limits, bool on_device) : limits_(limits)
 int GraphBuckets::tokens(int n_tokens) const { return smallest(tokens_, n_tokens, "tokens"); }
 
 int GraphBuckets::logit_rows(int n_tokens, int n_rows) const {
-    // One; some; or every token's: decoding alone, and prompt log-probabilities.
+    // One, some, or every token's; the last for pure decoding and prompt log-probabilities.
     const int most = std::min(n_tokens, limits_.max_logit_rows);
     return smallest(up_to({1, 16}, most), n_rows, "logit rows");
 }

@@ -1,4 +1,4 @@
-// Which sizes graphs are built for.
+// The sizes for which graphs are built.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@ namespace quire {
 
 struct GraphLimits {
     int max_rows;       // tokens of a step
-    int max_logit_rows; // rows of a step whose logits are wanted
+    int max_logit_rows; // rows of a step with logits
     int max_sequences;  // in one step
-    int max_kv_tokens;  // cached tokens of a step's sequences together; 0: no limit, as block tables are data
+    int max_kv_tokens;  // cached tokens, summed over a step's sequences; 0: unlimited, as tables are data
 };
 
 // Padded numbers of rows: every step runs in the smallest graph that holds it.
 class GraphBuckets {
   public:
-    // On a device a row costs, so the steps are narrow; on the CPU they are wide.
+    // On a device padding costs time, so sizes are close to each other; on the CPU they are far apart.
     GraphBuckets(GraphLimits limits, bool on_device);
     // InternalError beyond the limits.
     int tokens(int n_tokens) const;

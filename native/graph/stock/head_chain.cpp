@@ -22,7 +22,7 @@ struct HeadChain {
     Turn turn{};
 };
 
-// Heads that are turned, and maybe normed before.
+// Heads that are rotated, and possibly normed first.
 std::optional<HeadChain> chain_of(ggml_tensor *heads) {
     if (heads->op != GGML_OP_ROPE) return std::nullopt;
     HeadChain chain{before_norm(heads->src[0]), heads->src[1], heads->src[2]};

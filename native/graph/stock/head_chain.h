@@ -1,4 +1,4 @@
-// Operations on heads of q and k before they attend, as one node: see cuda/cache_heads.h.
+// The operations on heads of q and k before attention, fused to one node: see cuda/cache_heads.h.
 #pragma once
 
 #include "graph/stock/lower_stock.h"
@@ -6,12 +6,12 @@
 namespace quire {
 
 struct StockHeads {
-    ggml_tensor *q, *k, *v; // {head_dim, heads, rows}, as the trace's operations have made them
+    ggml_tensor *q, *k, *v; // {head_dim, heads, rows}, as the operations of the trace made them
 };
 
-// q, after a node that norms and rotates as the nodes which made q and k do, and writes k and v to the pools; what it
-// replaces is in no graph unless another reads it.  Null where these nodes are others, or the device has no kernel
-// for it.
+// Adds a node that norms and rotates q and k like the nodes that made them, and writes k and v to the pools.  Returns
+// its q.  The replaced nodes stay in the graph only if others read them.  Null if the nodes of q and k are of other
+// kinds, or the device has no kernel.
 ggml_tensor *cached_heads(StockGraph &graph, const StockHeads &heads, ggml_tensor *k_pool, ggml_tensor *v_pool,
                           ggml_tensor *slots);
 

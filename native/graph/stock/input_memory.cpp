@@ -15,7 +15,7 @@ void InputMemory::FreeBuffer::operator()(ggml_backend_buffer *buffer) const { fr
 ggml_backend_buffer *new_transfer_buffer(const Backend &backend, size_t size_bytes) {
     ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(backend.device().handle());
     ggml_backend_buffer *made = type == nullptr ? nullptr : ggml_backend_buft_alloc_buffer(type, size_bytes);
-    // Pinned memory is scarce; other memory does as well, slower.
+    // Pinned memory is scarce; other memory works, but is slower.
     if (made == nullptr) made = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size_bytes);
     if (made == nullptr) throw CapacityError("graph", cat("out of memory: ", size_bytes, " bytes for transfers"));
     return made;

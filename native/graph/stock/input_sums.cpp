@@ -5,13 +5,14 @@
 namespace quire {
 namespace {
 
-// A row of float32 with its stride given by ggml.
+// A row of float32, located by ggml's strides.
 const float *row_at(const ggml_tensor *x, int64_t i1, int64_t i2) {
     return reinterpret_cast<const float *>(static_cast<const char *>(x->data) + i1 * static_cast<int64_t>(x->nb[1]) +
                                            i2 * static_cast<int64_t>(x->nb[2]));
 }
 
-// The columns of one thread: each column is added up by one thread, in the order of the rows.
+// The columns of one thread.  One thread sums a column, in the order of rows, so that the number of threads does not
+// matter.
 struct Columns {
     int64_t begin, end;
     Columns(int64_t n, int thread, int n_threads) : begin(n * thread / n_threads), end(n * (thread + 1) / n_threads) {}
@@ -20,7 +21,7 @@ struct Columns {
     }
 };
 
-// The tensor of the file that a weight is, or is a part of; nothing for the later parts, which read the same rows.
+// The file's tensor of a weight or of its first part; empty for later parts, which read the same rows.
 std::optional<std::string> name_in_file(const std::string &name) {
     const size_t part = name.find('[');
     if (part == std::string::npos) return name;

@@ -1,4 +1,4 @@
-// Statistics of the inputs of a model's products: sums of squares by column, from which importance matrices are made.
+// Sums of squares, by column, of the inputs of a model's products; importance matrices are computed from them.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace quire {
 
-// Watches the products of stock graphs on the CPU.  The sums are the same whatever the number of threads.
+// Observes the products of ggml graphs on the CPU.  The sums do not depend on the number of threads.
 class InputSums {
   public:
     struct Sums {
         int64_t n_matrix, n_columns;
-        std::vector<double> squares; // [n_matrix, n_columns], over the rows that came to each matrix
+        std::vector<double> squares; // [n_matrix, n_columns], summed over the rows of each matrix
         std::vector<int64_t> n_rows; // [n_matrix]
     };
 
-    // Real rows of the step that runs next: the others of a graph are padding.
+    // The number of rows of the next step; further rows of the graph are padding.
     void begin_step(int n_tokens, int n_logit_rows);
-    // `x` {n, rows} or {n, rows, n_matrix}, or with `experts` {n_used, tokens} {n, 1 or n_used, tokens}: the product
-    // with `weight` must read what this gives.
+    // Returns `x`, observed; the product with `weight` must read the returned tensor.  `x` is {n, rows} or
+    // {n, rows, n_matrix}; with `experts` {n_used, tokens} it is {n, 1 or n_used, tokens}.
     ggml_tensor *watch(ggml_context *context, const Weight &weight, ggml_tensor *x, ggml_tensor *experts, Lead lead);
     const std::map<std::string, Sums> &sums() const { return sums_; } // by the weight's name
 
@@ -40,7 +40,7 @@ class InputSums {
 
     int64_t n_tokens_ = 0, n_logit_rows_ = 0;
     std::map<std::string, Sums> sums_;
-    std::deque<Place> places_; // graphs point there
+    std::deque<Place> places_; // graphs have pointers to them
 };
 
 } // namespace quire

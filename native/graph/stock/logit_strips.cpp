@@ -12,7 +12,7 @@ namespace quire {
 namespace {
 
 constexpr int buckets[] = {8, 32, 64, 128};
-constexpr int64_t least_saved = 4; // a row has so many times the strips that are brought
+constexpr int64_t least_saved = 4; // a row has at least this many times the strips that are fetched
 constexpr int32_t all_of_row = -1;
 
 bool is_worth(int n_strips, int64_t n_vocab) {
@@ -29,7 +29,7 @@ int most_strips(int64_t n_vocab) {
     return most;
 }
 
-// One strip more than tokens are wanted: it tells that what lies outside is less likely.
+// One more strip than tokens, as a bound for the tokens outside.
 int strips_wanted(std::span<const int32_t> likeliest, int64_t n_vocab) {
     const int most = most_strips(n_vocab);
     int32_t wanted = 0;
@@ -45,7 +45,7 @@ FoundStrips find_strips(ggml_context *context, ggml_backend *device, ggml_tensor
     ggml_tensor *maxima = ggml_pool_1d(context, logits, GGML_OP_POOL_MAX, strip, strip, 0);
     ggml_tensor *ids = ggml_top_k(context, maxima, n_strips);
     ggml_tensor *strips = ggml_reshape_3d(context, logits, strip, logits->ne[0] / strip, logits->ne[1]);
-    // Strips first: a single long row would be one block's work.
+    // Sum strips first, as one block of threads would sum a whole row.
     ggml_tensor *by_strip = ggml_sum_rows(context, strips);
     ggml_tensor *sums = ggml_sum_rows(context, ggml_reshape_2d(context, by_strip, strips->ne[1], strips->ne[2]));
     const FoundStrips found{ggml_get_rows(context, strips, ids), ids, sums};
@@ -101,16 +101,16 @@ void LogitStrips::clear(size_t i) {
     written_[i].clear();
 }
 
-// Outside of the strips nothing is above the least of their maxima: the k likeliest are known where k strips are
-// above it.
+// No logit outside the strips exceeds the least of their maxima.  So the k likeliest are known if k strips have larger
+// maxima.
 bool LogitStrips::put(size_t i) {
     const auto k = static_cast<size_t>(graph_->strips.ids->ne[0]);
-    if (!(sums_[i] <= std::numeric_limits<float>::max())) return false; // one is not a number, or not finite
+    if (!(sums_[i] <= std::numeric_limits<float>::max())) return false; // a logit is NaN or infinite
     const float *values = values_ + i * k * logit_strip;
     std::vector<float> found(k);
     for (size_t j = 0; j < k; ++j)
         found[j] = *std::max_element(values + j * logit_strip, values + (j + 1) * logit_strip);
-    const float least = *std::ranges::min_element(found); // if -inf, all others are that
+    const float least = *std::ranges::min_element(found); // if -inf, so are all logits outside
     const auto n_above = std::ranges::count_if(found, [least](float maximum) { return maximum > least; });
     if (std::isfinite(least) && n_above < likeliest_[i]) return false;
     clear(i);
@@ -135,7 +135,7 @@ void LogitStrips::finish() {
         if (likely) fetch(i);
         fetches |= likely;
         written_[i] = {all_of_row};
-        maxima_[i * n_strips_] = std::numeric_limits<float>::quiet_NaN(); // they are not known
+        maxima_[i * n_strips_] = std::numeric_limits<float>::quiet_NaN(); // unknown
     }
     if (fetches) ggml_backend_synchronize(backend_.handle());
 }

@@ -1,5 +1,5 @@
-// The likeliest logits of a device's rows without the rows: the device finds the strips with the largest maxima, in
-// which the likeliest must be, and kilobytes of them are brought to the host.
+// Fetches the likeliest logits from a device without whole rows.  The device finds the strips with the largest maxima,
+// which contain the likeliest logits, and the host fetches these kilobytes.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,25 @@
 
 namespace quire {
 
-// Strips of each row from which its k likeliest are known, where k is given (StepBatch::likeliest); 0: no row gains
-// by it.  A bucket: graphs are built for it.
+// The number of strips per row that determine its k likeliest logits, for rows with a k (StepBatch::likeliest); 0: no row
+// benefits.  Rounded to a bucket, as graphs are built for it.
 int strips_wanted(std::span<const int32_t> likeliest, int64_t n_vocab);
 int most_strips(int64_t n_vocab);
-// Nodes that find so many strips of rows of logits [n_vocab, rows]; nothing where the device lacks an operation of
-// them.
+// Adds nodes that find this many strips of each row of logits [n_vocab, rows].  Empty if the device lacks an operation.
 FoundStrips find_strips(ggml_context *context, ggml_backend *device, ggml_tensor *logits, int n_strips);
 
 class LogitStrips {
   public:
     explicit LogitStrips(const Backend &backend) : backend_(backend) {}
-    // Asks the device for strips of the rows whose k likeliest tell enough, and for the others.  `rows`: the target,
-    // [likeliest.size(), n_vocab], which nobody else writes to unless it is said.
+    // Requests the strips of rows with a k, and all of the other rows.  `rows`: the target, [likeliest.size(), n_vocab];
+    // call forget_rows() after writing to it elsewhere.
     void ask(const LoweredGraph &graph, std::span<const int32_t> likeliest, float *rows);
-    // When all that was asked for is there: rows are -inf but for their strips.  Those whose likeliest the strips do
-    // not tell, as others are equal or one is not a number, are fetched.
+    // Call once the requested data has arrived: rows become -inf outside of their strips.  Rows whose likeliest logits
+    // are not determined, because of ties or NaN, are fetched whole.
     void finish();
-    // As Executor::maxima().
+    // See Executor::maxima().
     float *maxima() { return maxima_.data(); }
-    void forget_rows() { written_.clear(); } // they were written to, or lie elsewhere
+    void forget_rows() { written_.clear(); } // after another writer, or a move
 
   private:
     struct FreeBuffer {
@@ -50,11 +49,11 @@ class LogitStrips {
     size_t n_vocab_ = 0, n_strips_ = 0; // in a row of the vocabulary
     std::unique_ptr<ggml_backend_buffer, FreeBuffer> transfer_;
     size_t transfer_bytes_ = 0;
-    // Where they are in that memory: [row, strip, logit_strip], [row, strip], [row].
+    // Their places in that memory: [row, strip, logit_strip], [row, strip], [row].
     const float *values_ = nullptr, *sums_ = nullptr;
     const int32_t *ids_ = nullptr;
     std::vector<float> maxima_; // [row, strip of the vocabulary]
-    std::vector<std::vector<int32_t>> written_; // strips of each row that are not -inf; one below 0: all
+    std::vector<std::vector<int32_t>> written_; // strips of each row that are not -inf; {-1}: all
 };
 
 } // namespace quire

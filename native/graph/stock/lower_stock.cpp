@@ -39,7 +39,7 @@ ggml_tensor *StockLowering::lower_operation(StockGraph &graph, const Operation &
     return operation.kind->lower(parts);
 }
 
-// A value may be a view of what later operations write to, so that others get a copy.
+// A value may be a view of memory that later operations overwrite, so readers outside get a copy.
 void StockLowering::lower_left(StockGraph &graph, const Left &left) {
     ggml_tensor *value = graph.values[static_cast<size_t>(left.operation)], *in_host = nullptr;
     if (left.boundary->on_device) {
@@ -56,7 +56,7 @@ void StockLowering::lower_left(StockGraph &graph, const Left &left) {
 }
 
 LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const {
-    size_t n_tensors = 128; // inputs that operations share, among others
+    size_t n_tensors = 128; // room for shared inputs and the like
     for (const Operation &operation : trace.operations) {
         const size_t n_parts = operation.kind->has_state() ? key.states.parts.size() : 0;
         n_tensors += operation.kind->n_tensors() * std::max<size_t>(1, n_parts) + 8;
@@ -80,17 +80,17 @@ LoweredGraph StockLowering::lower(const Trace &trace, const GraphKey &key) const
     }
     if (trace.hidden >= 0) {
         out.hidden = graph.values[static_cast<size_t>(trace.hidden)];
-        ggml_set_output(out.hidden); // so that nothing is put into its memory
+        ggml_set_output(out.hidden); // keeps its memory from being reused
     }
     for (const Tap &tap : trace.taps) {
-        // A value may be a view of what later operations write to.
+        // A value may be a view of memory that later operations overwrite.
         ggml_tensor *copy = ggml_cont(out.context.get(), graph.values[static_cast<size_t>(tap.operation)]);
         ggml_set_output(copy);
         out.taps.push_back(copy);
     }
     for (ggml_tensor *tap : out.taps) ggml_build_forward_expand(out.graph, tap);
     for (const Left &left : trace.left) lower_left(graph, left);
-    for (const auto &[layer, written] : graph.written) // pools that nothing in this graph reads
+    for (const auto &[layer, written] : graph.written) // writes to pools that no node of this graph reads
         if (trace.encoder == nullptr && trace.cache[static_cast<size_t>(layer)].rows->of_source)
             for (ggml_tensor *pool : {written.k, written.v}) ggml_build_forward_expand(out.graph, pool);
     if (out.output != nullptr) ggml_build_forward_expand(out.graph, out.output);

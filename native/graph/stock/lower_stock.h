@@ -1,4 +1,4 @@
-// ggml's own operators for every operation, on every device: the fallback and the oracle.
+// Lowers every operation to ggml's operators, for every device: the fallback, and the oracle of the kernels.
 #pragma once
 
 #include <initializer_list>
@@ -12,25 +12,24 @@ namespace quire {
 
 class DeviceWeights;
 
-// A graph while it is built.
+// A graph under construction.
 struct StockGraph {
     const Trace &trace;
     const KvStore &store;
     LoweredGraph &out;
-    std::vector<ggml_tensor *> values{}; // by operation number; as many as are lowered
-    std::vector<int> n_reads{}; // by operation number, those from outside as well
+    std::vector<ggml_tensor *> values{}; // by operation number, up to the last lowered one
+    std::vector<int> n_reads{}; // by operation number, including readers outside the graph
     struct Written {
-        ggml_tensor *k, *v; // the pools of a layer with the step's rows in them
+        ggml_tensor *k, *v; // the pools of a layer after the step's rows were written
     };
     std::map<int, Written> written{}; // by layer
-    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *>
-        products{}; // by merged matrix and what it multiplies
-    ggml_backend *device = nullptr; // its flash attention and own kernels are used if it has them; null on the CPU
+    std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *> products{}; // by merged matrix and input
+    ggml_backend *device = nullptr; // its flash attention and Quire's kernels are used if it has them; null on the CPU
     DeviceWeights *copies = nullptr;
     ggml_context *context() const { return out.context.get(); }
 
     ggml_tensor *new_input(ggml_type type, std::initializer_list<int64_t> ne, const char *label);
-    // Inputs that several layers share are made once per graph.
+    // Inputs that several layers share are created once per graph.
     template <class Key, class Make>
     ggml_tensor *shared_input(std::map<Key, ggml_tensor *> &inputs, Key which, const Make &make) {
         auto [place, fresh] = inputs.try_emplace(which, nullptr);
@@ -41,8 +40,8 @@ struct StockGraph {
 
 class StockLowering : public Lowering {
   public:
-    // `device`: null on the CPU, whose graphs make all scores: of them those of devices are checked.  `sums`: of what
-    // products read, or null.  `copies`: of weights that lie elsewhere, or null.
+    // `device`: null on the CPU, whose graphs compute all scores and so are the oracle of devices.  `sums`: observes the
+    // inputs of products; may be null.  `copies`: of weights that are not on the device; may be null.
     StockLowering(const KvStore &store, ggml_backend *device, InputSums *sums, DeviceWeights *copies = nullptr)
         : store_(store), device_(device), sums_(sums), copies_(copies) {}
     LoweredGraph lower(const Trace &trace, const GraphKey &key) const override;

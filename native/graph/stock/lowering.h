@@ -1,4 +1,4 @@
-// From a trace to a ggml graph of fixed sizes.
+// Interface between traces and ggml graphs, which have fixed sizes.
 #pragma once
 
 #include <ggml.h>
@@ -19,35 +19,35 @@ namespace quire {
 struct GraphKey {
     int n_tokens;
     int n_rows;
-    int trace = 0; // which of those that share a compute buffer
+    int trace = 0; // its number among the traces that share a compute buffer
     std::vector<AttentionForm> attention{};
     int n_strips = 0; // per row of logits, found on the device (graph/stock/logit_strips.h)
     StateForm states{};
     auto operator<=>(const GraphKey &) const = default;
 };
 
-// A part of what a step does in a group of layers; with the columns of a bias by distance, where there is one.
+// One part of the attention in a group of layers; `columns` only for a bias by distance.
 struct PartPlace {
     int group, part;
     int n_columns = 0;
     auto operator<=>(const PartPlace &) const = default;
 };
 
-// Inputs of operations with a state on a device.  Streams of all parts are numbered through.
+// Inputs of operations with a state, on a device.  Streams are numbered across parts.
 struct StateInputs {
-    static constexpr int all = -1; // parts together
-    // By part: the step's rows that it has, i32 [streams * rows]; slots that streams read, i32 [streams], and write,
-    // i64 [streams]; 1, or 0 of rows that are padding, f32 [streams * rows].
+    static constexpr int all = -1; // all parts
+    // By part: its rows of the step, i32 [streams * rows]; the slots that streams read, i32 [streams], and write,
+    // i64 [streams]; a mask, f32 [streams * rows], 1 for rows and 0 for padding.
     std::map<int, ggml_tensor *> rows, reads, writes, masks;
-    ggml_tensor *places = nullptr; // i32 [n_tokens]: where the step's rows are among those of the parts
-    // For operations that look at rows before their own, numbers among all streams' kept rows, then the step's: those
-    // that each row sees, the oldest first, i32 [n_tokens * n]; by how many are kept, those that are then, i32
-    // [streams * n].
+    ggml_tensor *places = nullptr; // i32 [n_tokens]: the index of each of the step's rows among those of the parts
+    // For operations that read earlier rows.  Indices count the kept rows of all streams, then the rows of the step: the
+    // rows that each row sees, oldest first, i32 [n_tokens * n]; and, by the number of rows to keep, those that are kept
+    // afterwards, i32 [streams * n].
     std::map<SeenRows, ggml_tensor *> seen;
     std::map<int, ggml_tensor *> kept;
 };
 
-// Input tensors that step_inputs fills before each run.  Absent ones are null.
+// Input tensors, filled by step_inputs before each run; null if absent.
 struct GraphInputs {
     ggml_tensor *tokens = nullptr; // i32 [n_tokens]
     ggml_tensor *positions = nullptr; // i32 [n_tokens]
@@ -56,18 +56,18 @@ struct GraphInputs {
     ggml_tensor *token_types = nullptr; // i32 [n_tokens]
     ggml_tensor *features = nullptr; // f32 [n_tokens, n]
     ggml_tensor *sequences = nullptr; // i32 {2, n_tokens + 1}: see StockParts
-    std::map<int, ggml_tensor *> row_masks; // by window, both ways: f32 [n_tokens, n_tokens], 0 or -inf
-    std::map<int, ggml_tensor *> row_bias_columns; // by its columns, both ways: i32 [n_tokens * n_tokens]
-    // For attention to cached rows, by group: the slots to write rows to, i64 [n_tokens]; and the index of each of the
-    // step's rows among the rows of all parts, i32 [n_tokens].
+    std::map<int, ggml_tensor *> row_masks; // by window, bidirectional: f32 [n_tokens, n_tokens], 0 or -inf
+    std::map<int, ggml_tensor *> row_bias_columns; // by its columns, bidirectional: i32 [n_tokens * n_tokens]
+    // For attention to cached rows, by group: the slots where rows are written, i64 [n_tokens]; and the index of each of
+    // the step's rows among the rows of all parts, i32 [n_tokens].
     std::map<int, ggml_tensor *> slots, places;
-    // By part: the step's rows that it has, i32 [streams * rows]; blocks, i32 [streams * blocks]; f16 [streams, 1,
-    // rows, n_kv], 0 or -inf; a bias's column for each row and cached token, i32 [streams, rows, n_kv]; of the form
-    // `paged` the first token that a row sees, counted from its first block, and how many, i32 [rows, 2].
+    // By part: its rows of the step, i32 [streams * rows]; blocks, i32 [streams * blocks]; a mask, f16 [streams, 1,
+    // rows, n_kv], 0 or -inf; the bias's column of each row and cached token, i32 [streams, rows, n_kv]; and for the form
+    // `paged` the first token that a row sees, counted from its first block, and their number, i32 [rows, 2].
     std::map<PartPlace, ggml_tensor *> rows, blocks, masks, bias_columns, spans;
     StateInputs states;
     std::vector<std::pair<ggml_tensor *, const Boundary *>> carried; // f32 [n_tokens or n_rows, ...]
-    // All of them, in one piece of memory, and their bytes there.
+    // All inputs, in one buffer, and their size there.
     std::vector<ggml_tensor *> all;
     ggml_tensor *packed = nullptr;
 };
@@ -76,8 +76,8 @@ struct FreeContext {
     void operator()(ggml_context *context) const { ggml_free(context); }
 };
 
-// For every row of logits the strips with the largest maxima, in no order; and the sum of all logits of the row,
-// which is not a number where one is not.
+// The strips with the largest maxima of every row of logits, in no order; and the sum of the row, which is NaN if any
+// logit is.
 struct FoundStrips {
     ggml_tensor *values = nullptr; // f32 [n_rows, strips, logit_strip]
     ggml_tensor *ids = nullptr; // i32 [n_rows, strips]
@@ -87,17 +87,17 @@ struct FoundStrips {
 // A graph that is ready for allocation.
 struct LoweredGraph {
     GraphKey key;
-    uint64_t id = 0; // only allocated graphs have one
+    uint64_t id = 0; // 0 until it is allocated
     std::unique_ptr<ggml_context, FreeContext> context;
     ggml_cgraph *graph = nullptr;
     GraphInputs inputs;
-    ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits, or vectors; null where another piece has them
-    FoundStrips strips{}; // null where the key has none, or the device cannot find them
+    ggml_tensor *output = nullptr; // f32 [n_rows, n]: logits or vectors; null if another piece has them
+    FoundStrips strips{}; // null if the key has none, or the device cannot find them
     ggml_tensor *hidden = nullptr; // f32 [n_rows, n_hidden], if the trace has it
-    std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as the trace has them
+    std::vector<ggml_tensor *> taps; // f32 [n_tokens, n], as in the trace
     std::vector<ggml_tensor *>
-        left; // f32 [n_tokens or n_rows, ...], as the trace has them; null where the host wants none
-    // Groups of the cache with layers that have no flash attention here, or no kernel for the form `paged`.
+        left; // f32 [n_tokens or n_rows, ...], as in the trace; null if the host does not need it
+    // Groups of the cache with layers without flash attention here, or without a kernel for the form `paged`.
     std::set<int> explicit_groups, unpaged_groups;
 };
 

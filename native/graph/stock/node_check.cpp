@@ -23,7 +23,7 @@ std::vector<float> numbers_of(ggml_tensor *tensor) {
         std::memcpy(numbers.data(), bytes.data(), n * sizeof(float));
     else if (const auto to_float = ggml_get_type_traits(tensor->type)->to_float; to_float != nullptr)
         to_float(bytes.data(), numbers.data(), static_cast<int64_t>(n));
-    else // whole numbers: compared by bytes
+    else // integers: compare bytes
         numbers.assign(bytes.begin(), bytes.end());
     return numbers;
 }
@@ -51,13 +51,13 @@ void tell(const std::string &device, int i, const ggml_tensor *node, double devi
 bool compared(int i, ggml_tensor *ours, ggml_tensor *theirs, void *data) {
     Found &found = *static_cast<Found *>(data);
     ++found.n_nodes;
-    if (!ggml_is_contiguous(ours)) return true; // a view of what another node has
+    if (!ggml_is_contiguous(ours)) return true; // a view of another node's result
     const std::vector<float> a = numbers_of(ours), b = numbers_of(theirs);
     double norm = 0, difference = 0;
     size_t first = a.size();
     for (size_t k = 0; k < a.size(); ++k) {
-        if (std::isnan(a[k]) && std::isnan(b[k])) continue; // memory that was not written
-        if (a[k] == b[k] && std::isinf(a[k])) continue; // hidden by a mask
+        if (std::isnan(a[k]) && std::isnan(b[k])) continue; // unwritten memory
+        if (a[k] == b[k] && std::isinf(a[k])) continue; // masked
         norm += static_cast<double>(b[k]) * b[k];
         difference += (static_cast<double>(a[k]) - b[k]) * (static_cast<double>(a[k]) - b[k]);
         const bool is_far = !(std::abs(a[k] - b[k]) <= 1e-2F * (std::abs(b[k]) + 0.1F));

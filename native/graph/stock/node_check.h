@@ -1,6 +1,6 @@
-// To find what a device computes wrongly (QUIRE_COMPARE_NODES=1 in the environment): the nodes of a graph run one by
-// one on the device, and on the CPU with memory of its own for each.  Standard error is told of those that differ:
-// the first one is wrong, or was computed from memory that another one has taken; what follows was computed with it.
+// Finds nodes that a device computes wrongly (QUIRE_COMPARE_NODES=1 in the environment).  Every node of a graph runs on
+// the device and on the CPU, where each has memory of its own; those that differ are printed to standard error.  The
+// first one is wrong, or its input was overwritten; later ones may only inherit the error.
 #pragma once
 
 #include "core/device.h"

@@ -16,7 +16,7 @@ template <class T> T *at(const ggml_tensor *x, int64_t i0, int64_t i1 = 0, int64
     return reinterpret_cast<T *>(place);
 }
 
-// Numbers of a slot's row, from the first of a head on.
+// The values of a slot's row, from a head's first value on.
 void read_row(const ggml_tensor *pool, int64_t slot, int64_t first, std::vector<float> &out) {
     const void *from = at<const void *>(pool, first, slot);
     const auto n = static_cast<int64_t>(out.size());
@@ -28,7 +28,7 @@ void read_row(const ggml_tensor *pool, int64_t slot, int64_t first, std::vector<
         ggml_fp16_to_fp32_row(static_cast<const ggml_fp16_t *>(from), out.data(), n);
 }
 
-// For devices that compute as the CPU does, and so not fast.
+// Reference implementations, for devices that compute like the CPU; not fast.
 void compute_attention(ggml_tensor *out, int thread, int n_threads, void *) {
     PagedAttention params;
     get_params(out, params);
@@ -77,7 +77,7 @@ void write_row(const ggml_tensor *pool, int64_t slot, int64_t first, const float
         ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t *>(to), n);
 }
 
-// The norm of a row, by its weight where it has one.
+// The norm of a row, with its weight if there is one.
 void norm_row(float *x, int64_t n, const ggml_tensor *weight, float eps) {
     double squares = 0;
     for (int64_t i = 0; i < n; ++i) squares += double{x[i]} * x[i];
@@ -87,10 +87,10 @@ void norm_row(float *x, int64_t n, const ggml_tensor *weight, float eps) {
 
 struct HeadNorm {
     bool is_wanted;
-    const ggml_tensor *weight; // or null
+    const ggml_tensor *weight; // may be null
 };
 
-// A head, normed and turned.
+// A head, normed and rotated.
 void turn_head(const CacheHeads &params, HeadNorm norm, const ggml_tensor *factors, int32_t position, const float *x,
                std::vector<float> &out) {
     const auto n = static_cast<int64_t>(out.size());
@@ -162,7 +162,7 @@ void compute_product(ggml_tensor *out, int thread, int n_threads, void *) {
 
 bool has_own_node(ggml_backend *device, const ggml_tensor *node) {
     if (is_switched_off("QUIRE_DEVICE_KERNELS") || !ggml_backend_supports_op(device, node)) return false;
-    ggml_tensor unknown = *node; // ggml's RPC backend says of all nodes that it supports them
+    ggml_tensor unknown = *node; // ggml's RPC backend claims to support every node
     unknown.op_params[first_param] = 0;
     return !ggml_backend_supports_op(device, &unknown);
 }

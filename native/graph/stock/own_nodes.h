@@ -1,5 +1,5 @@
-// Operations of Quire's own as nodes of ggml's, for devices whose modules have kernels for them: native/cuda has the
-// kernels, and says what they read.  A device that has them says so (ggml_backend_supports_op).
+// Quire's own operations as nodes of ggml graphs, for devices whose modules have kernels for them.  The kernels are in
+// native/cuda, which documents their inputs.  Such a device reports them by ggml_backend_supports_op.
 #pragma once
 
 #include <ggml-backend.h>
@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// True if the device supports it; QUIRE_DEVICE_KERNELS=0 says that none does.
+// True if the device supports the node; always false with QUIRE_DEVICE_KERNELS=0.
 bool has_own_node(ggml_backend *device, const ggml_tensor *node);
 
 struct PagedSources {
@@ -24,7 +24,7 @@ struct HeadSources {
 };
 ggml_tensor *cache_heads_node(ggml_context *context, const HeadSources &sources, const CacheHeads &params);
 
-// `norm`, the weight of one, may be null.
+// `norm`: the weight of a norm; may be null.
 ggml_tensor *row_product_node(ggml_context *context, ggml_tensor *matrix, ggml_tensor *x, ggml_tensor *norm,
                               const RowProduct &params);
 

@@ -8,7 +8,7 @@ namespace {
 
 enum Source { matrix_source, x_source, norm_source, added_source, second_source };
 
-// The hidden state that callers may ask for has to be made in any case.
+// Callers may request the hidden state, so it must be computed.
 StockNormed source_of(const StockGraph &graph, ggml_tensor *x) {
     const auto hidden = static_cast<size_t>(graph.trace.hidden);
     const bool is_hidden = graph.trace.hidden >= 0 && hidden < graph.values.size() && graph.values[hidden] == x;

@@ -1,5 +1,5 @@
-// Products of one row on devices that have a kernel for them: cuda/row_product.h.  The norm before a product
-// and the sums and activations after it are fused into it as the trace's operations are lowered.
+// Products of a single row, on devices with a kernel for them (cuda/row_product.h).  Lowering fuses the norm before a
+// product, and sums and activations after it, into the product.
 #pragma once
 
 #include "graph/stock/lower_stock.h"
@@ -7,9 +7,9 @@
 
 namespace quire {
 
-// matrix times x, with the norm that has made x; null where x has several rows, or the device has no kernel for it.
+// matrix times x, with the norm that made x.  Null if x has several rows, or the device has no kernel.
 ggml_tensor *row_product(StockGraph &graph, ggml_tensor *matrix, ggml_tensor *x);
-// These two change the node of a product that nobody else reads, and give it; null where it is none.
+// Both change the node of a product with no other reader, and return it.  Null if it is no such node.
 ggml_tensor *row_product_plus(StockGraph &graph, ggml_tensor *product, ggml_tensor *added);
 ggml_tensor *gated_row_product(StockGraph &graph, ggml_tensor *gate, ggml_tensor *up, Activation activation);
 

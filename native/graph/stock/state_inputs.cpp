@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Calls `use(stream, run)` for the streams of a part, or of all, numbered through; null where they are padding.
+// Calls `use(stream, run)` for the streams of a part, or of all parts with consecutive numbers; run is null for padding.
 template <class Use> void for_streams(const StepToFill &step, int part, const Use &use) {
     int first = 0;
     for (int p = 0; p < static_cast<int>(step.states.runs.size()); ++p) {
@@ -18,7 +18,7 @@ template <class Use> void for_streams(const StepToFill &step, int part, const Us
     }
 }
 
-// By part: rows, slots, which rows are padding.
+// By part: rows, slots, mask of padding.
 void fill_streams(const StepToFill &step, const StateInputs &states) {
     const auto slot = [&](const StateRun &run) { return step.batch.states[static_cast<size_t>(run.sequence)]; };
     const auto rows_of = [&](int part) { return step.states.form.parts[static_cast<size_t>(part)].stream_rows; };
@@ -46,7 +46,7 @@ void fill_streams(const StepToFill &step, const StateInputs &states) {
         });
 }
 
-// Where the stream's row `at` is; those below 0 are kept ones.
+// The index of the stream's row `at`; negative ones are kept rows.
 int32_t row_before(int stream, const StateRun &run, int at, int n_past, int n_streams) {
     return at < 0 ? stream * n_past + n_past + at : n_streams * n_past + run.begin + at;
 }

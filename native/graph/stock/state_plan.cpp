@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// Rows of which a part may hold from a quarter on: 1, 4, 16, 64, ...
+// Sizes of streams: 1, 4, 16, 64, ...  A sequence fills more than a quarter of its stream.
 int most_rows_of_part(int n) {
     int most = 1;
     while (most < n) most *= 4;
@@ -31,7 +31,7 @@ StatePlanner::StatePlanner(const Trace &trace, int max_sequences, bool on_device
 StatePlan StatePlanner::plan(const StepBatch &batch, int n_tokens) const {
     StatePlan plan;
     if (!has_states_) return plan;
-    std::map<int, std::vector<StateRun>> parts; // by the most rows that they may hold
+    std::map<int, std::vector<StateRun>> parts; // by stream size
     for (size_t s = 0; s + 1 < batch.row_begin.size(); ++s) {
         const int begin = batch.row_begin[s], n = batch.row_begin[s + 1] - begin;
         std::vector<StateRun> &runs = parts[most_rows_of_part(n)];
@@ -42,7 +42,7 @@ StatePlan StatePlanner::plan(const StepBatch &batch, int n_tokens) const {
         for (const StateRun &run : runs) rows = std::max(rows, run.n);
         const auto n_streams = static_cast<int>(runs.size());
         StatePart part{n_streams, padded_rows(rows, most)};
-        // A single stream has the step's rows without a copy.
+        // A single stream uses the step's rows without a copy.
         if (parts.size() == 1 && n_streams == 1)
             part.stream_rows = n_tokens;
         else if (most == 1)

@@ -1,8 +1,8 @@
-// How a step's rows meet the states of their sequences, in graphs of ggml's operators.
+// How the rows of a step use the states of their sequences, in graphs of ggml's operators.
 //
-// Those take *streams*, one of each sequence, of equally many rows.  A step's sequences make parts by their numbers
-// of rows: those that decode, and such as have some, more, many.  Streams are padded with rows that leave the state
-// as it is, parts with streams that read the zero state and write to a slot that nobody reads.
+// These operators take *streams*, one per sequence, with equal numbers of rows.  The sequences of a step form parts by
+// their number of rows, from decoding ones to long prompts.  Streams are padded with rows that leave the state
+// unchanged, parts with streams that read the zero state and write to an unused slot.
 #pragma once
 
 #include <compare>
@@ -21,13 +21,13 @@ struct StatePart {
 };
 
 struct StateForm {
-    std::vector<StatePart> parts; // none: no operation of the trace has a state
-    bool in_order = true; // rows of the one part are those of the step, in their order
+    std::vector<StatePart> parts; // empty: no operation of the trace has a state
+    bool in_order = true; // the only part has the rows of the step in their order
     int n_streams() const;
     auto operator<=>(const StateForm &) const = default;
 };
 
-// The rows [begin, begin + n) of a step, which are those of one sequence.
+// The rows [begin, begin + n) of a step, all of one sequence.
 struct StateRun {
     int stream; // in its part
     int sequence, begin, n;
@@ -38,7 +38,7 @@ struct StatePlan {
     std::vector<std::vector<StateRun>> runs; // by part
 };
 
-// How many rows before its own an operation looks at, and whether at its own as well.
+// The number of earlier rows that an operation reads for a row, and whether it reads the row itself.
 struct SeenRows {
     int n_past;
     bool sees_own;
@@ -48,11 +48,11 @@ struct SeenRows {
 
 class StatePlanner {
   public:
-    // `on_device`: on the CPU the states' operations take a step as it is.
+    // `on_device`: otherwise operations with states take the step as it is.
     StatePlanner(const Trace &trace, int max_sequences, bool on_device);
-    // `n_tokens`: the step's rows, padded.
+    // `n_tokens`: the padded number of rows of the step.
     StatePlan plan(const StepBatch &batch, int n_tokens) const;
-    // Forms that need much memory, for steps of n_tokens rows; never empty.
+    // Forms with large memory use, for steps of n_tokens rows; never empty.
     std::vector<StateForm> largest(int n_tokens) const;
 
   private:

@@ -80,7 +80,7 @@ ggml_tensor *stock_by_streams(const StockParts &p, const std::vector<ggml_tensor
             }
             streams.inputs.push_back(input);
         }
-        if (part.stream_rows > 1) // where each has one, padding has streams of its own
+        if (part.stream_rows > 1) // in streams of one row, padding is whole streams
             streams.mask = graph.shared_input(given.masks, number,
                                               [&] { return graph.new_input(GGML_TYPE_F32, {n_rows}, "state_mask"); });
         const StreamsMade made = make(streams);

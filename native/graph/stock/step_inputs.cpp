@@ -22,8 +22,8 @@ void fill_padded(const StepToFill &step, ggml_tensor *target, const std::vector<
 void fill_slots(const StepToFill &step, int group, ggml_tensor *target) {
     const std::vector<int32_t> &slots = step.batch.groups[static_cast<size_t>(group)].slots;
     auto *out = step.memory.host<int64_t>(target);
-    // Distinct slots, as overlapping targets are undefined in ggml; more padding than a block has slots may overlap,
-    // and then any of the values will do.
+    // Distinct slots, as overlapping targets are undefined in ggml.  Padding beyond the slots of a block does overlap;
+    // any of its values will do.
     for (size_t row = 0; row < static_cast<size_t>(target->ne[0]); ++row)
         out[row] = row < slots.size() ? slots[row] : static_cast<int64_t>(row) % kv_block_tokens;
 }
@@ -52,7 +52,7 @@ void fill_places(const StepToFill &step, int group, ggml_tensor *target) {
     auto *out = step.memory.host<int32_t>(target);
     std::fill(out, out + target->ne[0], 0);
     const GroupAttention &attention = of_group(step, group);
-    int32_t first = 0; // row of the part
+    int32_t first = 0; // first row in the part
     for (size_t p = 0; p < attention.runs.size(); ++p) {
         const AttentionPart &part = attention.form.parts[p];
         for (const StreamRun &run : attention.runs[p])
@@ -95,8 +95,8 @@ void fill_spans(const StepToFill &step, PartPlace place, ggml_tensor *target) {
     }
 }
 
-// Calls `use(first, n, position)` for the cached tokens that a row sees, first .. first + n of those that its stream
-// looks at, which lie at `position` and after it; in pieces that lie together.
+// Calls `use(first, n, position)` for each contiguous run of cached tokens that a row sees: [first, first + n) of its
+// stream's tokens, with positions from `position` on.
 template <class Use>
 void for_seen(const StepToFill &step, PartPlace place, const std::vector<int32_t> &places, const StreamRun &run,
               int row, const Use &use) {
@@ -128,10 +128,10 @@ void fill_row_mask(const StepToFill &step, int window, ggml_tensor *target) {
             std::fill(line + std::max(begin, row - reach), line + std::min(end, row + reach + 1), 0.0F);
         }
     }
-    for (size_t row = batch.tokens.size(); row < n; ++row) out[row * n + row] = 0.0F; // so that its softmax is a number
+    for (size_t row = batch.tokens.size(); row < n; ++row) out[row * n + row] = 0.0F; // keeps its softmax finite
 }
 
-// Rows of a sequence lie side by side; what is between those of several is masked.
+// The rows of a sequence are adjacent; pairs of rows of different sequences are masked.
 void fill_row_bias_columns(const StepToFill &step, int n, ggml_tensor *target) {
     const auto n_rows = static_cast<int32_t>(target->ne[1]);
     auto *out = step.memory.host<int32_t>(target);
@@ -139,7 +139,7 @@ void fill_row_bias_columns(const StepToFill &step, int n, ggml_tensor *target) {
         for (int32_t other = 0; other < n_rows; ++other) *out++ = std::clamp(n / 2 + other - row, 0, n - 1);
 }
 
-// ggml has a fourth stream, which Qwen3-VL's pairs beyond their sections turn by: that is time, as in transformers.
+// ggml has a fourth axis, for pairs beyond the sections of Qwen3-VL: it is time, as in transformers.
 void fill_axes(const StepToFill &step, ggml_tensor *target) {
     if (target == nullptr) return;
     const StepBatch &batch = step.batch;
@@ -209,7 +209,7 @@ void StepInputs::fill_mask(const StepToFill &step, PartPlace place, ggml_tensor 
             });
         }
     }
-    // Padding rows look at one token, so that their softmax is a number.
+    // Padding rows see one token, so that their softmax is finite.
     for (size_t row = 0; row < n_rows; ++row)
         if (!is_row_[row]) show(row * n_kv, 1);
 }
@@ -230,7 +230,7 @@ void StepInputs::fill_bias_columns(const StepToFill &step, PartPlace place, ggml
     }
 }
 
-// Where blocks that are copied for all rows lie among the copies.
+// The places of blocks that are copied for all rows.
 void StepInputs::find_places(const StepToFill &step, PartPlace place) {
     if (part_of(step, place).source != CachedRows::live) return;
     const std::vector<int32_t> &live = of_group(step, place.group).live[static_cast<size_t>(place.part)];

@@ -48,7 +48,7 @@ class AttentionBuilder {
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
     ggml_tensor *by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                            ggml_tensor *mask);
-    ggml_tensor *in_f32(ggml_tensor *x) { // and one row after the other
+    ggml_tensor *in_f32(ggml_tensor *x) { // and contiguous
         if (x->type != GGML_TYPE_F32) return ggml_cast(ctx_, x, GGML_TYPE_F32);
         return ggml_is_contiguous(x) ? x : ggml_cont(ctx_, x);
     }
@@ -66,7 +66,7 @@ class AttentionBuilder {
     ggml_tensor *q_;
 };
 
-// {head_dim, n_kv, n_kv_head, n_streams}, where they lie or copied by blocks.
+// {head_dim, n_kv, n_kv_head, n_streams}, in place or copied by blocks.
 ggml_tensor *AttentionBuilder::cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim) {
     const size_t head = ggml_row_size(pool->type, head_dim), token = pool->nb[1];
     const int64_t n_blocks = part.n_kv / kv_block_tokens;
@@ -74,7 +74,7 @@ ggml_tensor *AttentionBuilder::cached(const AttentionPart &part, int i, ggml_ten
     if (part.source != CachedRows::pool) {
         ggml_tensor *table =
             input(graph_.out.inputs.blocks, {group_, i}, GGML_TYPE_I32, {part.n_streams * n_blocks}, "blocks");
-        // Rows of ints are copied as they are, whatever is in them.
+        // As integers, rows are copied unchanged.
         const size_t block = token * kv_block_tokens;
         const auto n = static_cast<int64_t>(block / sizeof(int32_t));
         const size_t all = ggml_nbytes(pool);
@@ -115,8 +115,7 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
     return ggml_cont(ctx_, ggml_permute(ctx_, mixed, 0, 2, 1, 3));
 }
 
-// `q`: {head_dim, n_head, rows}, as is the result.  Null where there is no kernel for it: then the form was asked for
-// to see just that.
+// `q` and the result: {head_dim, n_head, rows}.  Null if there is no kernel; the graph is then a probe for support.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
     if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.device == nullptr)
         return nullptr;
@@ -168,14 +167,14 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
     return ggml_reshape_3d(ctx_, made, kept_.v_head_dim, n_head, n);
 }
 
-// All that comes before attention in one, where the device has a kernel for it.
+// All operations before attention in one node, if the device has a kernel for it.
 bool AttentionBuilder::write() {
     if (graph_.device == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
                                      pools.v.handle(), stock_slots(graph_, group_));
     if (made == nullptr) return false;
-    // Readers of the pools do not refer to this node, so it is added before all that follows.
+    // Readers of the pools do not refer to this node, so it is added to the graph before them.
     ggml_build_forward_expand(graph_.out.graph, made);
     q_ = made;
     return true;
@@ -219,7 +218,7 @@ ggml_tensor *stock_slots(StockGraph &graph, int group) {
                               [&] { return graph.new_input(GGML_TYPE_I64, {graph.out.key.n_tokens}, "slots"); });
 }
 
-// A view in front of the write lets ggml fuse it with what made the rows.
+// A view before the write lets ggml fuse the write with the node that made the rows.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool) {
     ggml_context *ctx = graph.context();
     const int64_t n = graph.out.key.n_tokens;

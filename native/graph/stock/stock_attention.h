@@ -11,15 +11,14 @@ struct StockAttention {
     WeightRef sinks, bias; // either may be null
 };
 
-// Where a group's pools get the step's rows.
+// The slots of a group's pools for the step's rows.
 ggml_tensor *stock_slots(StockGraph &graph, int group);
-// A group's pool with the rows of `x` {head_dim, n_kv_head, n_tokens} in the step's slots of it.
+// The pool after writing the rows `x` {head_dim, n_kv_head, n_tokens} to the step's slots.
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool);
-// Inputs of the operation: q, k, v; q and k, where V is within K; or q alone where the layer's rows are written
-// already.
+// Inputs of the operation: q, k, v; or q, k if V is a part of K; or q alone if the layer's rows were written earlier.
 ggml_tensor *stock_attention(const StockParts &parts, const StockAttention &attention);
 
-// Scores {n_kv, n_tokens, n_head, n} with it; `columns` {n_kv, n_tokens, n}: its column for each pair.
+// Adds the bias to scores {n_kv, n_tokens, n_head, n}; `columns` {n_kv, n_tokens, n}: its column for each pair.
 ggml_tensor *stock_with_bias(const StockParts &parts, ggml_tensor *scores, const WeightRef &bias, ggml_tensor *columns);
 
 } // namespace quire

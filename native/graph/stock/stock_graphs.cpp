@@ -22,7 +22,7 @@ void StockGraphs::reserve(const GraphLimits &limits) {
     StockDevice &device = device_;
     const int n_tokens = buckets_.tokens(limits.max_rows);
     const int n_rows = buckets_.logit_rows(n_tokens, limits.max_logit_rows);
-    if (device.on_device) { // a small graph tells what the device lacks
+    if (device.on_device) { // a small graph shows which operations the device lacks
         const int few = buckets_.tokens(1), n_strips = may_find_strips() ? most_strips(trace_.n_vocab) : 0;
         const StateForm states = states_.largest(few).front();
         for (const std::vector<AttentionForm> &form : planner_.largest(few)) {

@@ -1,5 +1,5 @@
-// A trace by ggml's operators: the step's form of attention is chosen, its graph found or made, its inputs sent, its
-// result brought back.
+// Runs a trace by ggml's operators: chooses the step's form of attention, finds or builds the graph, sends the inputs and
+// fetches the result.
 #pragma once
 
 #include <memory>
@@ -14,27 +14,27 @@
 
 namespace quire {
 
-// Shared by the traces that run on one device: they run one after the other.
+// Shared by the traces on one device, which run one at a time.
 struct StockDevice {
     Backend &backend;
     const KvStore &store;
     bool on_device;
-    std::unique_ptr<InputSums> sums; // null where they are not wanted
+    std::unique_ptr<InputSums> sums; // null if not needed
     StockLowering lowering;
     GraphCache cache;
     StepInputs inputs;
 
-    // Everything outlives it.  `copies`: of weights that lie elsewhere, or null.
+    // All arguments outlive it.  `copies`: of weights that are not on the device, or null.
     StockDevice(Backend &backend, const KvStore &store, bool sums_inputs, DeviceWeights *copies);
 };
 
 class StockGraphs {
   public:
-    // Both outlive it.  UnsupportedError when the device lacks an operation; CapacityError when the largest step has no
-    // memory.
+    // Both outlive it.  UnsupportedError if the device lacks an operation; CapacityError if memory does not suffice for
+    // the largest step.
     StockGraphs(StockDevice &device, const Trace &trace, GraphLimits limits);
-    // The output, null where the trace has none; what it leaves for others is in their boundaries then.  DeviceError
-    // when the device is lost.
+    // Returns the output, null if the trace has none.  Afterwards, values for other pieces are in their boundaries.
+    // DeviceError if the device is lost.
     float *run(const StepBatch &batch);
     // Results of the last run; null if there are none.
     const float *hidden();
@@ -45,16 +45,16 @@ class StockGraphs {
     struct FreeBuffer {
         void operator()(ggml_backend_buffer *buffer) const { free_buffer(buffer); }
     };
-    // Host memory that a device's rows are copied to.
+    // Host memory for copies of a device's rows.
     struct Copy {
         std::unique_ptr<ggml_backend_buffer, FreeBuffer> buffer;
         size_t size_bytes = 0;
-        bool is_there = false; // since the last run
+        bool is_there = false; // copied since the last run
     };
     void reserve(const GraphLimits &limits);
     float *run_step(const StepBatch &batch);
     static std::vector<AttentionForm> forms(const std::vector<GroupAttention> &attention);
-    // The first n_rows of `tensor`: in place if it is in host memory, else copied from the device into `copy`.
+    // The first n_rows of `tensor`: in place if it is in host memory, else copied into `copy`.
     float *fetch(const ggml_tensor *tensor, size_t n_rows, Copy &copy);
     float *fetch_logits(const LoweredGraph &graph, const StepBatch &batch);
     float *room(size_t bytes, Copy &copy);
@@ -70,10 +70,10 @@ class StockGraphs {
     StatePlanner states_;
     Copy logits_, hidden_;
     LogitStrips strips_;
-    bool finds_strips_ = false, has_strips_ = false; // the device can; the last run's rows were brought so
+    bool finds_strips_ = false, has_strips_ = false; // the device can find strips; the last run did
     std::vector<Copy> taps_;
     const LoweredGraph *last_ = nullptr;
-    size_t n_tokens_ = 0, n_rows_ = 0; // n_rows_: of logits; both of the last run
+    size_t n_tokens_ = 0, n_rows_ = 0; // sizes of the last run; n_rows_: rows of logits
 };
 
 } // namespace quire

@@ -1,4 +1,4 @@
-// The arguments of lowering to ggml's operators, and pieces that several operations are made of.
+// The arguments of lowering to ggml's operators, and building blocks that several operations share.
 #pragma once
 
 #include <ggml.h>
@@ -22,17 +22,17 @@ struct StockParts {
     std::vector<ggml_tensor *> inputs;
     const TraceShape &shape; // the result's
     int64_t lead; // rows of the result
-    // For operations that have a state of each sequence; else null.
+    // For operations with a state per sequence; otherwise null.
     const KvStore *store = nullptr;
-    ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each; then others of no rows
-    // For operations of graph/operations/: the graph that they are lowered into; null inside of a program on the CPU.
+    ggml_tensor *sequences = nullptr; // on the CPU, i32 {2, n}: first row and state of each sequence, then empty ones
+    // For operations of graph/operations/: the graph under construction; null inside a program on the CPU.
     StockGraph *graph = nullptr;
-    std::vector<int> n_reads{}; // by input: readers in the graph and outside; empty inside of a program
-    bool is_only_read(size_t input) const { return input < n_reads.size() && n_reads[input] == 1; } // by this one
-    InputSums *sums = nullptr; // sums up inputs of products; null: not wanted
-    DeviceWeights *copies = nullptr; // copies of weights that lie elsewhere; null: all are where they are read
+    std::vector<int> n_reads{}; // by input: its readers, in the graph and outside; empty inside a program
+    bool is_only_read(size_t input) const { return input < n_reads.size() && n_reads[input] == 1; } // by this operation
+    InputSums *sums = nullptr; // observes the inputs of products; may be null
+    DeviceWeights *copies = nullptr; // copies of weights that are not on the device; null if all are
     ggml_tensor *weight(const WeightRef &w) const;
-    // `x` as the product with `w` must read it (graph/stock/input_sums.h).
+    // Returns `x`, observed; the product with `w` must read the returned tensor (graph/stock/input_sums.h).
     ggml_tensor *read_by(const WeightRef &w, ggml_tensor *x, ggml_tensor *experts = nullptr) const;
 };
 
@@ -40,7 +40,7 @@ struct StockParts {
 std::array<int64_t, 4> stock_dims(const TraceShape &shape, int64_t lead);
 // The first `lead` rows of a boundary on the device.
 ggml_tensor *device_rows(ggml_context *context, const Boundary &boundary, int64_t lead);
-// A value and the norm (root mean square) that has made it, where one has.
+// A value, and the RMS norm that made it, if one did.
 struct StockNormed {
     ggml_tensor *x; // before the norm
     ggml_tensor *weight = nullptr; // may be null

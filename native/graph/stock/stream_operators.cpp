@@ -7,7 +7,7 @@ namespace quire {
 ggml_tensor *stock_before_softplus(ggml_context *ctx, ggml_tensor *dt) {
     if (dt->op == GGML_OP_UNARY && ggml_get_unary_op(dt) == GGML_UNARY_OP_SOFTPLUS) return dt->src[0];
     dt = stock_dense(ctx, dt);
-    // log(exp(dt) - 1), in a way that neither overflows nor cancels.
+    // log(exp(dt) - 1) without overflow or cancellation.
     ggml_tensor *rest = ggml_neg(ctx, ggml_expm1(ctx, ggml_neg(ctx, dt)));
     return ggml_add(ctx, dt, ggml_log(ctx, rest));
 }
@@ -43,7 +43,7 @@ StreamsMade stock_scan(const StateStreams &streams, const StreamScan &scan) {
 StreamsMade stock_delta(const StateStreams &streams, const StreamDelta &delta) {
     ggml_context *ctx = streams.context;
     const int64_t n = delta.n, n_head = delta.n_head, n_key_head = delta.n_key_head;
-    // In ggml's operator, head h reads key head h % n_key_head, as in the tiled form.
+    // In ggml's operator, head h reads key head h % n_key_head, as in the tiled layout.
     const bool repeats = !delta.is_tiled && n_key_head != n_head;
     auto of_heads = [&](ggml_tensor *x) {
         if (!repeats) return streams.by_stream(x, n, n_key_head);
@@ -51,7 +51,7 @@ StreamsMade stock_delta(const StateStreams &streams, const StreamDelta &delta) {
         each = ggml_repeat_4d(ctx, each, n, n_head / n_key_head, n_key_head, streams.n_rows());
         return streams.by_stream(each, n, n_head);
     };
-    // ggml's operator scales what queries find.
+    // ggml's operator scales the results of queries.
     ggml_tensor *q = ggml_scale(ctx, of_heads(delta.q), std::sqrt(static_cast<float>(n)));
     ggml_tensor *states = ggml_reshape_4d(ctx, streams.states(), n, n, n_head, streams.n_streams);
     ggml_tensor *made =
@@ -70,7 +70,7 @@ ggml_tensor *of_heads(const StateStreams &streams, const StreamWkv &wkv, ggml_te
     return ggml_reshape_3d(streams.context, x, wkv_size, wkv.n_head, streams.n_rows());
 }
 
-// How much of the state stays.
+// The decay of the state.
 ggml_tensor *decay(const StateStreams &streams, const StreamWkv &wkv) {
     return ggml_exp(streams.context, of_heads(streams, wkv, streams.masked(wkv.w)));
 }
