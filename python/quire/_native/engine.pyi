@@ -112,7 +112,8 @@ class Request:
             mean, those of the first ("cls") or last token, or for each token those after all tapped layers ("taps");
             needs ``params`` None.
         announced: Send an event when the request leaves the queue, and progress while its prompt is processed.
-        snapshot_positions: Where recurrent state is kept, besides ends of messages, so that other prompts can continue there.
+        snapshot_positions: Where recurrent state is kept, besides ends of messages, so that other prompts can continue
+            there.
         second_text: Position of the first token of a pair's second text, for encoders with token types.
         speculation: The drafters that may propose tokens: one drafter's name, ``auto`` for all, ``off``, or "" for the
             decoder's default.
