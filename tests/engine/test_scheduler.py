@@ -114,6 +114,31 @@ def test_an_older_long_prompt_leaves_room_for_streams() -> None:
     sim.run()
 
 
+def test_cached_tokens_of_a_step_are_kept_for_streams() -> None:
+    sim = Simulation(max_step_kv_tokens=34, policy="priority")
+    first, last = (sim.submit(prompt(2, seed=i), n_new=12, priority=9 * (1 - i))[0] for i in range(2))
+    sim.step()
+    long = sim.submit(prompt(30), priority=5)[0]
+    while last in sim.scheduler:
+        assert {first, last} <= {item.sequence_id for item in sim.step().items}
+    sim.run()
+    assert sim.finished == [first, last, long]
+
+
+def test_the_first_sequence_always_advances() -> None:
+    """It takes cached tokens of a step before all others, even if these then have to wait."""
+    sim = Simulation(max_step_kv_tokens=34, policy="priority")
+    streams = [sim.submit(prompt(1, seed=i), n_new=20)[0] for i in range(2)]
+    for _ in range(10):
+        sim.step()
+    long = sim.submit(prompt(30), n_new=2, priority=9)[0]
+    assert long in sim.step().admitted
+    while long in sim.scheduler:
+        assert long == sim.step().items[0].sequence_id
+    assert all(stream in sim.scheduler for stream in streams)
+    sim.run()
+
+
 def test_every_logit_row_is_delivered_once_within_the_budget() -> None:
     sim = Simulation(max_step_logit_rows=5, max_running=4)
     warm = sim.submit(prompt(12))[0]
@@ -244,6 +269,48 @@ def test_a_full_pool_preempts_the_latest_and_loses_nothing() -> None:
     sim.run()
 
 
+def test_admission_keeps_a_block_for_each_running_sequence() -> None:
+    for kept_back_blocks, n_steps in ((None, 10), (0, 1)):
+        sim = Simulation(n_blocks=9, kept_back_blocks=kept_back_blocks)
+        first = sim.submit(prompt(8), n_new=10)[0]
+        for _ in range(2):
+            sim.step()
+        assert sim.blocks.n_free == 5
+        second = sim.submit(prompt(20, seed=1))[0]  # needs all of them
+        n = 1
+        while not (plan := sim.step()).admitted:
+            n += 1
+        assert plan.admitted == [second]
+        assert (n, first in sim.scheduler) == (n_steps - 1 if kept_back_blocks is None else n_steps, n_steps == 1)
+
+
+def test_a_step_that_preempts_admits_nobody() -> None:
+    sim = Simulation(n_blocks=9, kept_back_blocks=0, max_running=2, policy="priority")
+    first, second = (sim.submit(prompt(8, seed=i), n_new=20, priority=9 - 2 * i)[0] for i in range(2))
+    sim.step()
+    small = sim.submit(prompt(2), priority=8)[0]  # waits for a place only
+    while not (plan := sim.step()).preempted:
+        pass
+    assert (plan.preempted, plan.admitted) == ([second], [])
+    assert sim.step().admitted == [small]
+    sim.run()
+    assert first in sim.finished
+
+
+def test_guarded_sequences_are_admitted_only_where_all_of_them_fit() -> None:
+    """Otherwise a full pool could preempt none of them, and a step would fail."""
+    sim = Simulation(n_blocks=9, kept_back_blocks=0, policy="priority", max_preemptions=1)
+    first = sim.submit(prompt(9, seed=1), n_new=9, priority=2)[0]
+    sim.step()
+    others = [
+        sim.submit(prompt(n, seed=seed), n_new=n_new, priority=priority)[0]
+        for n, seed, n_new, priority in ((13, 0, 9, 1), (4, 2, 11, 0))
+    ]
+    sim.run()
+    assert sim.finished[0] == first
+    assert sorted(id_ for plan in sim.plans for id_ in plan.preempted) == others
+
+
 def test_the_preempted_come_back_before_the_new() -> None:
     sim = Simulation(n_blocks=9, kept_back_blocks=0, policy="shortest-first")
     first = sim.submit(prompt(8), n_new=16)[0]
@@ -298,6 +365,8 @@ def test_choices_share_the_prompt_and_copy_on_write() -> None:
 def test_more_choices_than_may_run() -> None:
     sim = Simulation(max_running=3, n_blocks=12)
     ids = sim.submit(prompt(10), n_new=8, n_choices=7)
+    sim.step()
+    assert [sim.queue(id_) for id_ in ids] == ["running"] * 3 + ["waiting"] * 4
     sim.run()
     assert sorted(sim.finished) == ids
 
@@ -346,6 +415,16 @@ def test_cancelling_the_choice_that_computes_the_prompt() -> None:
     assert sim.step().items[0].first == 8  # the computed tokens are found in the cache
     sim.run()
     assert sorted(sim.finished) == [second, third]
+
+
+def test_the_next_choice_delivers_the_remaining_rows() -> None:
+    sim = Simulation(max_step_tokens=8)
+    first, second = sim.submit(prompt(20), n_new=2, n_choices=2, every_logit_row=True)
+    sim.step()
+    sim.scheduler.remove(first)
+    sim.run()
+    assert sim.jobs[first].logit_positions == list(range(8))
+    assert sim.jobs[second].logit_positions == list(range(8, 21))
 
 
 def test_cancelling_a_following_choice() -> None:

@@ -53,6 +53,24 @@ def test_sequences_that_had_their_turn_give_way_at_once() -> None:
     assert steps_until_admitted(sim, other) == 1
 
 
+@pytest.mark.parametrize(("n_steps", "n_waited"), [(2, 2), (3, 1)])
+def test_a_turn_is_exactly_its_tokens(n_steps: int, n_waited: int) -> None:
+    sim = fair(max_running=1)
+    sim.submit(prompt(TURN - 2), n_new=60, key="a")
+    for _ in range(n_steps):  # the prompt, then one token a step
+        sim.step()
+    assert steps_until_admitted(sim, sim.submit(prompt(6, seed=9), key="b")[0]) == n_waited
+
+
+def test_one_place_more_is_no_reason_to_give_way() -> None:
+    sim = fair(max_running=3)
+    for key in "aabb":
+        sim.submit(prompt(6, seed=len(sim.jobs)), n_new=60, key=key)
+    for _ in range(5 * TURN):
+        sim.step()
+    assert sim.scheduler.stats.n_yields == 0
+
+
 def test_the_victim_is_the_keys_own_last() -> None:
     sim = fair(max_running=3)
     ids = [
@@ -123,10 +141,11 @@ def test_more_keys_than_places_take_turns() -> None:
 # Priority
 
 
-def test_priority_is_worth_two_turns_between_keys() -> None:
+@pytest.mark.parametrize("priority", [100, 100_000])
+def test_priority_is_worth_two_turns_between_keys(priority: int) -> None:
     sim = fair(max_running=1, n_blocks=257)
     for i in range(60):
-        sim.submit(prompt(4, seed=i), n_new=2, key="a", priority=100)
+        sim.submit(prompt(4, seed=i), n_new=2, key="a", priority=priority)
         sim.submit(prompt(4, seed=100 + i), n_new=2, key="b")
     sim.run()
     first = [("a", "b")[id_ % 2 == 0] for id_ in sim.finished[:40]]
@@ -205,6 +224,18 @@ def test_taking_turns_with_a_cache_for_one_repeats_a_bounded_part(turn_tokens: i
     assert stats.n_yields > 1
     n_new = stats.n_computed_tokens - stats.n_recomputed_tokens
     assert stats.n_recomputed_tokens <= 8 * (n_new + 68)
+
+
+def test_what_a_key_lost_does_not_hold_up_other_keys() -> None:
+    """A sequence that may not be preempted again needs much room, and waits for it within its key."""
+    sim = fair(n_blocks=9, kept_back_blocks=0, max_preemptions=1)
+    for i in range(2):
+        sim.submit(prompt(8, seed=i), n_new=16, key="a")
+    while not (plan := sim.step()).preempted:
+        pass
+    assert steps_until_admitted(sim, sim.submit(prompt(2), key="b")[0]) == 1
+    assert [sim.queue(id_) for id_ in plan.preempted] == ["waiting"]
+    sim.run()
 
 
 # Pauses
