@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
-from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
+from ..nn import GatedMLP, Keys, RopeSpec, Weight, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention
 
@@ -13,7 +13,7 @@ ARCHES = ("qwen2",)
 class Qwen2(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        rotation = self.rotation(keys, config, frequency_factors(weights, config.n_rot))
         blocks = [
             Block(
                 config,
@@ -24,6 +24,9 @@ class Qwen2(Decoder):
             for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         super().__init__(config, weights, blocks)
+
+    def rotation(self, keys: Keys, config: DenseConfig, factors: Weight | None) -> RopeSpec:
+        return rope_spec(keys, n_dims=config.n_rot, layout="half", factors=factors)
 
 
 MODEL = Qwen2

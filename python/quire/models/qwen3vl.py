@@ -1,6 +1,6 @@
 """Qwen3-VL (Bai et al. 2025): Qwen3 with positions in time, height and width.
 
-The three positions of a text token are equal.  The vision encoder is in ``vision/qwen3vl.py``.
+The three positions of a text token are equal.  The vision encoder is in ``media/qwen3vl.py``.
 """
 
 from __future__ import annotations

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 class GatedMLP:
     """``down(activation(gate(x)) * up(x))`` (Shazeer 2020), with biases if the file has them."""
 
-    def __init__(self, weights: Weights, dim: int, ffn_dim: int, activation: Activation = "silu") -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        dim: int,
+        ffn_dim: int,
+        activation: Activation = "silu",
+        *,
+        names: tuple[str, str] = ("ffn_up", "ffn_down"),
+    ) -> None:
         self.gate = weights.linear("ffn_gate", dim, ffn_dim, bias=None)
-        self.up = weights.linear("ffn_up", dim, ffn_dim, bias=None)
-        self.down = weights.linear("ffn_down", ffn_dim, dim, bias=None)
+        self.up = weights.linear(names[0], dim, ffn_dim, bias=None)
+        self.down = weights.linear(names[1], ffn_dim, dim, bias=None)
         self.activation: Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -43,10 +51,16 @@ class MLP:
     """``down(activation(up(x)))``, with biases if the file has them."""
 
     def __init__(
-        self, weights: Weights, dim: int, ffn_dim: int, activation: Activation | Callable[[Tensor], Tensor]
+        self,
+        weights: Weights,
+        dim: int,
+        ffn_dim: int,
+        activation: Activation | Callable[[Tensor], Tensor],
+        *,
+        names: tuple[str, str] = ("ffn_up", "ffn_down"),
     ) -> None:
-        self.up = weights.linear("ffn_up", dim, ffn_dim, bias=None)
-        self.down = weights.linear("ffn_down", ffn_dim, dim, bias=None)
+        self.up = weights.linear(names[0], dim, ffn_dim, bias=None)
+        self.down = weights.linear(names[1], ffn_dim, dim, bias=None)
         self.activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:

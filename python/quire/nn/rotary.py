@@ -65,6 +65,7 @@ def rope_spec(
     factors: Weight | None = None,
     attn_factor: float | None = None,
     sections: Sequence[int] = (),
+    take_turns: bool = True,
 ) -> RopeSpec:
     """Read the rotation that ``rope.*`` describes: without scaling, linear, or YaRN.
 
@@ -75,7 +76,8 @@ def rope_spec(
         freq_base: Replaces the file's base; scaling then does not apply (Gemma 3's local layers).
         factors: See ``frequency_factors``.
         attn_factor: Scales queries and keys in place of the file's factor; YaRN's own factor still applies.
-        sections: Number of pairs that rotate by time, by height and by width, interleaved; empty: all by the position.
+        sections: Number of pairs that rotate by time, by height and by width; empty: all by the position.
+        take_turns: The sections are interleaved.
 
     Raises:
         LoadError: A value is out of range.
@@ -97,7 +99,7 @@ def rope_spec(
             attn_factor=scaling.attention,
             factors=factors,
             sections=counts,
-            take_turns=bool(sections),
+            take_turns=take_turns and bool(sections),
         )
     log_multiplier = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
     if attn_factor is None:
@@ -115,7 +117,7 @@ def rope_spec(
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", keys.integer("context_length"), low=1),
         factors=factors,
         sections=counts,
-        take_turns=bool(sections),
+        take_turns=take_turns and bool(sections),
     )
 
 

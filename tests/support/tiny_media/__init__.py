@@ -17,7 +17,7 @@ __all__ = ["FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
 
 # The tokenizer of bytes has 259 tokens; a family's marks follow.
 FIRST_MARK = 259
-FAMILIES = ("qwen3vl", "qwen35", "qwen35moe")
+FAMILIES = ("qwen3vl", "qwen35", "qwen35moe", "qwen2vl", "qwen25vl")
 
 
 @dataclass(frozen=True)

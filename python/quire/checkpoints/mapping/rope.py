@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ...errors import UnsupportedError
 from ..reading.fields import Fields
@@ -105,15 +105,15 @@ def _settle_partial(config: Fields, rope: Fields, kind: str) -> None:
             raise UnsupportedError(f"[convert] unsupported '{name}' of {fields.where}: {fields.value(name)}")
 
 
-def mrope_keys(theta: float) -> Callable[[Fields], Iterator[Entry]]:
+def mrope_keys(theta: float, default: Sequence[int] = ()) -> Callable[[Fields], Iterator[Entry]]:
     """Return the RoPE keys of models with positions in time, height and width (Wang et al. 2024), equal in text.
 
-    Old configurations call this kind of scaling ``mrope``.
+    Old configurations call this kind of scaling ``mrope``.  ``default``: transformers' sections.
     """
 
     def keys(config: Fields) -> Iterator[Entry]:
         rope = rope_of(config)
-        if sections := [int(str(n)) for n in rope.items("mrope_section")]:
+        if sections := [int(str(n)) for n in rope.items("mrope_section")] or default:
             yield "rope.dimension_sections", "i32[]", [*sections, 0, 0, 0, 0][:4]
         rope.read(("mrope_interleaved",))  # without effect: text positions are equal
         if kind_of(rope) == "mrope":

@@ -36,7 +36,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 }
 
 # The modules of ``clip.projector_type``.
-PROJECTORS = {"qwen3vl_merger": "qwen3vl"}
+PROJECTORS = {"qwen2.5vl_merger": "qwen2vl", "qwen2vl_merger": "qwen2vl", "qwen3vl_merger": "qwen3vl"}
 
 
 @dataclass(frozen=True)

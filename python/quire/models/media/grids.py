@@ -1,4 +1,4 @@
-"""Grids of patches: their order in merged squares, and interpolation of position embeddings."""
+"""Grids of patches: their order in merged squares and in windows, and interpolation of position embeddings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ...media.pixels import Floats
 
-__all__ = ["bilinear_rows", "merged_places"]
+__all__ = ["bilinear_rows", "merged_places", "window_order"]
 
 
 def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -19,6 +19,16 @@ def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.
 
     rows, cols = np.mgrid[0:n_rows, 0:n_cols].astype(np.int32)
     return ordered(rows), ordered(cols)
+
+
+def window_order(n_rows: int, n_cols: int, side: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of a grid in the order of windows of at most ``side`` x ``side``, and the size of each window.
+
+    Places are numbered row by row, and stay in this order within a window.
+    """
+    rows, cols = np.mgrid[0:n_rows, 0:n_cols].reshape(2, -1)
+    window = rows // side * -(-n_cols // side) + cols // side
+    return np.argsort(window, kind="stable"), np.bincount(window)
 
 
 def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:

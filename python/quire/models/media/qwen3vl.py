@@ -2,101 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..._native.graph import concat, slice
-from ...checkpoints.mapping import Fields, Source, computed, tensor, u32
-from ...errors import LoadError
-from ...media import Layout, View
+from ...checkpoints.mapping import Fields, Source, computed, u32
+from ...media import View
 from ...media.pixels import Floats
-from ...nn import Keys, LayerNorm, Linear, RopeSpec, Step, Tensor, Weights, activate
-from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, frame_of, image_processor
+from ...nn import Keys, Step, Tensor, Weights
+from .base import RunStage, Stage
+from .checkpoint import MediaCheckpoint
 from .grids import bilinear_rows, merged_places
-from .vit import Block
-
-EPS = 1e-6
-FRAMES = 2
-THETA = 10000.0
+from .qwen_vl import EPS, FRAME_TENSORS, SIZE_KEYS, QwenVl
+from .vit import Block, Projector
 
 
-class Merger:
-    """``fc2(gelu(fc1(x)))`` of the hidden states of a square of patches."""
+class DeepMerger:
+    """A ``Projector`` of normed states."""
 
-    def __init__(self, weights: Weights, names: tuple[str, str], dim: int, n_out: int, norm: LayerNorm | None) -> None:
-        self.norm = norm
-        self.up = weights.linear(names[0], dim, dim, bias=True)
-        self.down = weights.linear(names[1], dim, n_out, bias=True)
+    def __init__(self, weights: Weights, dim: int, n_out: int) -> None:
+        self.norm = weights.layer_norm("norm", dim, EPS, bias=True)
+        self.project = Projector(weights, ("fc1", "fc2"), dim, dim, n_out)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(activate(self.up(x if self.norm is None else self.norm(x)), "gelu"))
+        return self.project(self.norm(x))
 
 
-class Qwen3Vl(MediaModel):
-    pad = "<|image_pad|>"
-
+class Qwen3Vl(QwenVl):
     def __init__(self, keys: Keys, weights: Weights) -> None:
-        read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
-        self.dim, n_layer, patch_size = read["embedding_length"], read["block_count"], read["patch_size"]
-        self.merge, n_text, n_head = read["spatial_merge_size"], read["projection_dim"], read["attention.head_count"]
-        self.patch_dim = 3 * FRAMES * patch_size**2
-        if self.dim % (4 * n_head):
-            raise LoadError(f"[clip] embedding_length {self.dim} does not divide into {n_head} heads of 4 parts")
-        keys.only("vision.attention.layer_norm_epsilon", float(np.float32(EPS)))
+        super().__init__(keys, weights)
         keys.only("use_gelu", True)
-        self.processor = image_processor(keys, "Qwen2VLImageProcessor", patch_size, self.merge)
-        is_tapped = keys.integers("vision.is_deepstack_layers", n_layer, 0, high=1)
+        is_tapped = keys.integers("vision.is_deepstack_layers", self.n_layer, 0, high=1)
         self.taps = [i for i, tapped in enumerate(is_tapped) if tapped]
+        ffn_dim = keys.integer("vision.feed_forward_length", low=1, high=1 << 16)
 
         vision = weights.scope("v")
-        frames = [vision.dequantized(name, (self.dim, 3, patch_size, patch_size)) for name in FRAME_WEIGHTS]
-        kernel = np.stack(frames, axis=2).reshape(self.dim, self.patch_dim)
-        self.patch_embedding = Linear(
-            vision.computed("patch_embd.rows", kernel), vision.tensor("patch_embd.bias", (self.dim,), vector=True)
-        )
         side = int(vision.n_rows("position_embd.weight") ** 0.5)
         self.positions = vision.numbers("position_embd.weight", (side * side, self.dim)).reshape(side, side, self.dim)
-        rotation = self.rotation(vision, self.dim // n_head)
-        ffn_dim = read["feed_forward_length"]
         self.blocks = [
-            Block(block, self.dim, ffn_dim, n_head, eps=EPS, activation="gelu_tanh", rotation=rotation)
-            for block in vision.blocks(n_layer)
+            Block(block, self.dim, ffn_dim, self.n_head, eps=EPS, activation="gelu_tanh", rotation=self.rotation)
+            for block in vision.blocks(self.n_layer)
         ]
         self.norm = vision.layer_norm("post_ln", self.dim, EPS, bias=True)
 
         merged = self.dim * self.merge**2
-        self.mergers = [Merger(weights.scope("mm"), ("0", "2"), merged, n_text, None)]
-        for i in self.taps:
-            tap = vision.scope(f"deepstack.{i}")
-            norm = tap.layer_norm("norm", merged, EPS, bias=True)
-            self.mergers.append(Merger(tap, ("fc1", "fc2"), merged, n_text, norm))
-        self.n_out = n_text * len(self.mergers)
+        self.mergers: list[Callable[[Tensor], Tensor]] = [
+            Projector(weights.scope("mm"), ("0", "2"), merged, merged, self.n_text),
+            *(DeepMerger(vision.scope(f"deepstack.{i}"), merged, self.n_text) for i in self.taps),
+        ]
+        self.n_out = self.n_text * len(self.mergers)
         self.stages = {
-            "encoder": Stage(self.encode, n_layer=n_layer),
+            "encoder": Stage(self.encode, n_layer=self.n_layer),
             "projector": Stage(self.project, patches_per_row=self.merge**2),
         }
-
-    def rotation(self, weights: Weights, head_dim: int) -> RopeSpec:
-        """Return RoPE whose first half of pairs rotates by the row, the second by the column, at the same frequencies.
-
-        RopeSpec has one series of frequencies over all pairs.  With the base squared, its first half is the wanted
-        series; the factors rescale the second half to repeat it.
-        """
-        quarter = head_dim // 4
-        factors = np.repeat(np.array([1.0, 1.0 / THETA], np.float32), quarter)
-        return RopeSpec(
-            n_dims=head_dim, layout="half", freq_base=THETA**2, factors=weights.computed("rope_factors", factors),
-            sections=(0, quarter, quarter),
-        )  # fmt: skip
-
-    def markup(self, layout: Layout) -> Sequence[str | int]:
-        return ["<|vision_start|>", sum(layout.n_tokens), "<|vision_end|>"]
-
-    def token_grid(self, layout: Layout) -> tuple[int, int]:
-        n_rows, n_cols = layout.views[0]
-        return n_rows // self.merge, n_cols // self.merge
 
     def rows(self, view: View, run: RunStage) -> Floats:
         rows, cols = merged_places(view.n_rows, view.n_cols, self.merge)
@@ -131,11 +90,6 @@ class Qwen3Vl(MediaModel):
 
 
 MODELS = {"qwen3vl_merger": Qwen3Vl}
-SIZES = (
-    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "patch_size",
-    "spatial_merge_size", "projection_dim",
-)  # fmt: skip
-FRAME_WEIGHTS = ("patch_embd.weight", "patch_embd.weight.1")
 
 # --- checkpoint ---
 
@@ -147,8 +101,7 @@ def _tapped(config: Fields) -> list[bool]:
 
 def _tensors(model: Fields) -> Mapping[str, str | Source]:
     table: dict[str, str | Source] = {
-        "v.patch_embd": tensor("visual.patch_embed.proj", change=frame_of(0)),
-        "v.patch_embd.weight.1": tensor("visual.patch_embed.proj.weight", change=frame_of(1)),
+        **FRAME_TENSORS,
         "v.position_embd": "visual.pos_embed",
         "v.blk.{i}.ln1": "visual.blocks.{i}.norm1",
         "v.blk.{i}.ln2": "visual.blocks.{i}.norm2",
@@ -172,14 +125,10 @@ _QWEN = MediaCheckpoint(
     "vision_config",
     {"visual.": ("model.visual.", "visual.")},
     {
+        **SIZE_KEYS,
         "use_gelu": computed("bool", lambda config: True),
         "vision.embedding_length": u32("hidden_size"),
-        "vision.block_count": u32("depth"),
         "vision.feed_forward_length": u32("intermediate_size"),
-        "vision.attention.head_count": u32("num_heads"),
-        "vision.attention.layer_norm_epsilon": computed("f32", lambda config: EPS),
-        "vision.patch_size": u32("patch_size"),
-        "vision.spatial_merge_size": u32("spatial_merge_size"),
         "vision.projection_dim": u32("out_hidden_size"),
         "vision.image_size": computed(
             "u32", lambda config: int(config.integer("num_position_embeddings") ** 0.5) * config.integer("patch_size")
