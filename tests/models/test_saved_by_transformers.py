@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from quire.checkpoints.conversion import convert
 from quire.models import supported
+from quire.models.multimodal import HF as MULTIMODAL
 from test_models import Runner, close
 from tiny_checkpoints import CONFIGS, MADE_TENSORS, class_of, weight_of, write_checkpoint, write_safetensors
 
@@ -29,7 +30,9 @@ CLASSES = sorted(
     name
     for arch in supported()
     for name in arch.classes
-    if hasattr(transformers, name) and name != "Qwen3ForSequenceClassification"  # tested in test_rerankers.py
+    if hasattr(transformers, name)
+    and name != "Qwen3ForSequenceClassification"  # tested in test_rerankers.py
+    and name not in MULTIMODAL  # tested in test_multimodal_live.py
 )
 
 

@@ -19,6 +19,8 @@ _ROTATION = ("rope_parameters", "rope_scaling")
 _QUANTIZATION = ("quantization_config", "compression_config")
 # Fields that quantizers' own libraries write, but that transformers' classes do not have.
 _OF_QUANTIZERS = ("adapter", "rotation")
+# Values of model_type in models' own code, and those of transformers' class for the same model.
+_SPELLINGS = {"kimi_k2": "deepseek_v3"}
 # Rotary parameters that configurations have but no code reads.
 _UNREAD_ROTATION = ("mrope_interleaved",)
 
@@ -113,4 +115,5 @@ def _quantization(method: str) -> Reference | None:
 
 @cache
 def _by_model_type() -> Mapping[str, str]:
-    return {entry["model_type"]: name for name, entry in _table()["configs"].items() if entry["model_type"]}
+    found = {entry["model_type"]: name for name, entry in _table()["configs"].items() if entry["model_type"]}
+    return found | {other: found[name] for other, name in _SPELLINGS.items()}

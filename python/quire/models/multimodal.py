@@ -1,0 +1,97 @@
+"""Models of images and sounds whose text model is another architecture's: its mapping, found by ``model_type``.
+
+Models with a text model of their own are in that architecture's file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..checkpoints.mapping import Checkpoint, Fields, reference_of, with_pictures
+from ..checkpoints.mapping.pictures import HOMES
+from ..checkpoints.reading.reference import classes_of
+from ..errors import UnsupportedError
+from .registry import checkpoint_of
+
+_OTHER_PARTS = (
+    "vision_tower", "vision_model", "vision_encoder", "vision_projection", "audio_tower", "encoder", "connector",
+    "projector", "merger", "multi_modal_projector", "mm_projector", "mm_projector_*",
+)  # fmt: skip
+_LONE = ("image_newline",)  # tensors without a module
+_UNUSED = (
+    "encoder_config", "projector_config", "image_seq_length", "video_seq_length", "image_grid_pinpoints",
+    "spatial_pool_*", "downsample_*", "adapter_*", "alignment_intermediate_size", "scale_factor", "projection_*",
+    "image_size", "patch_size", "has_lora_adapter", "window_size", "insert_layer_id", "drop_vision_last_layer",
+    "merge_kernel_size", "merger_times",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AnyText(Checkpoint):
+    """A multimodal class whose text model depends on the checkpoint."""
+
+    kind: str = ""  # transformers' default of the text model's model_type
+
+    def chosen(self, whole: Fields) -> Checkpoint:
+        """Return the mapping of the text model that config.json names."""
+        text = whole.inner("text_config")
+        kind = text.text("model_type", self.kind)
+        names = [name for name in classes_of(kind) if name.endswith("ForCausalLM")]
+        if not names:
+            raise UnsupportedError(f"[convert] unsupported text model '{kind}' of {whole.where}")
+        defaults = {name: value for name, value in reference_of(names[0]).effect.items() if value is not None}
+        found = with_pictures(checkpoint_of(names[0]), tied=self.tied, defaults={**defaults, **self.defaults})
+        lone = tuple(f"{base}{name}" for name in _LONE for base in ("", "model.", "language_model.model."))
+        parts = tuple(f"{base}{part}.*" for part in _OTHER_PARTS for base in ("", "model."))
+        return replace(
+            found,
+            homes=(*HOMES, *self.homes),
+            ignored=(*found.ignored, *parts, *lone),
+            unused=(*found.unused, *_UNUSED, *self.unused),
+        )
+
+
+_ARCHES = {"deepseek_v3": "deepseek2", "qwen3_5_text": "qwen35"}  # by model_type, if the names differ
+
+
+def _of(kind: str, **fields: object) -> AnyText:
+    """Return the mapping of a multimodal class with the default text model ``kind``."""
+    return AnyText(_ARCHES.get(kind, kind), {}, {}, kind=kind, **fields)  # type: ignore[arg-type]
+
+
+_TEXT_MODEL = (("model.", "model.text_model."),)
+_ROUGH = {"rms_norm_eps": 1e-5}
+_LIGHT_ON = {
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
+}  # fmt: skip
+_GLM_ASR = {
+    "vocab_size": 59264, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+# --- checkpoint ---
+
+HF = {
+    "LlavaForConditionalGeneration": _of("llama"),
+    "LlavaNextForConditionalGeneration": _of("llama"),
+    "LlavaNextVideoForConditionalGeneration": _of("llama"),
+    "LlavaOnevisionForConditionalGeneration": _of("qwen2"),
+    "VipLlavaForConditionalGeneration": _of("llama"),
+    "InternVLForConditionalGeneration": _of("qwen2", tied=True),
+    "SmolVLMForConditionalGeneration": _of("llama", homes=_TEXT_MODEL, defaults=_ROUGH),
+    "Idefics3ForConditionalGeneration": _of("llama", homes=_TEXT_MODEL, defaults=_ROUGH),
+    "Lfm2VlForConditionalGeneration": _of("lfm2", tied=True),
+    "LightOnOcrForConditionalGeneration": _of("qwen3", tied=True, defaults=_LIGHT_ON),
+    "AyaVisionForConditionalGeneration": _of("cohere2", tied=True),
+    "Cohere2VisionForConditionalGeneration": _of("cohere2", tied=True),
+    "MiniCPMV4_6ForConditionalGeneration": _of("qwen3_5_text"),
+    "AudioFlamingo3ForConditionalGeneration": _of("qwen2", tied=True),
+    "MusicFlamingoForConditionalGeneration": _of(
+        "qwen2", tied=True, unused=("rope_parameters", "head_dim", "audio_*", "max_position_embeddings")
+    ),
+    "GlmAsrForConditionalGeneration": _of("llama", tied=True, defaults=_GLM_ASR),
+    "GraniteSpeechForConditionalGeneration": _of("granite", tied=True),
+    "KimiK25ForConditionalGeneration": _of("deepseek_v3", tied=True),
+    "Kimi_K25ForConditionalGeneration": _of("deepseek_v3", tied=True),
+}
