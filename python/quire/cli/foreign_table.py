@@ -6,63 +6,21 @@ of Quire.  ``note``: accepted without effect, for the given reason.  ``refused``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from .foreign_row import ForeignOption
+from .foreign_row import note as _note
+from .foreign_row import refused as _refused
+from .foreign_row import works as _works
 
 __all__ = ["ROWS", "ForeignOption"]
 
 _ON_OFF = ("on", "off", "auto", "0", "1", "true", "false")
-
-
-@dataclass(frozen=True)
-class ForeignOption:
-    """One row of the table.
-
-    ``takes`` tells if a value follows, or lists the values that may.  ``target`` is Quire's option, for ``works``;
-    ``value`` its value if the foreign option has none; ``how`` the function of ``foreign_values`` that converts one.
-    ``neutral`` lists values of a refused option that are accepted because they change nothing.  ``elsewhere`` is the
-    note for commands without the target, if the option can be ignored there.
-    """
-
-    program: str
-    names: tuple[str, ...]
-    verdict: Literal["works", "note", "refused"]
-    text: str = ""
-    takes: bool | tuple[str, ...] = False
-    env: str = ""
-    target: str = ""
-    value: str | None = None
-    how: str = "same"
-    neutral: tuple[str, ...] = ()
-    elsewhere: str = ""
-
-
-def _works(
-    names: str, target: str = "", *, env: str = "", takes: bool | tuple[str, ...] = True, value: str | None = None,
-    how: str = "same", elsewhere: str = "",
-) -> ForeignOption:  # fmt: skip
-    split = tuple(names.split())
-    return ForeignOption(
-        "", split, "works", "", takes if value is None else False, env, target or split[-1], value, how, (), elsewhere
-    )
-
-
-def _note(names: str, text: str, *, env: str = "", takes: bool | tuple[str, ...] = False) -> ForeignOption:
-    return ForeignOption("", tuple(names.split()), "note", text, takes, env)
-
-
-def _refused(
-    names: str, text: str, *, env: str = "", neutral: str = "", takes: bool | tuple[str, ...] = True
-) -> ForeignOption:
-    return ForeignOption("", tuple(names.split()), "refused", text, takes, env, neutral=tuple(neutral.split()))
-
-
 _ONE_DEVICE = "matrices are never split: use --split-mode layer to spread layers over devices"
 _DRAFT = "a draft model runs with the model's settings and an adaptive draft length: see docs/speculation.md"
 _NO_SUCH = "drafts come from a draft model, a prediction head or lookup in the text: see docs/speculation.md"
 _ADAPTER = "adapters apply to all requests from the start: use --lora FILE or FOLDER"
 _ROTATION = "RoPE settings come from the model file: set its rope keys when you convert it"
 _MEDIA = "unsupported so far: see docs/images.md"
+_NO_MODEL = "this command runs no model"
 _PROXY = "put a reverse proxy in front of the server"
 _TOOLS = "the server does not run tools, clients do"
 _LOGS = "use QUIRE_LOG=debug for more output, --no-access-log for less"
@@ -88,9 +46,14 @@ _LLAMA_CPP = (
     _works("--lora-scaled --lora", "--lora"),
     _refused("--lora-init-without-apply", _ADAPTER),
     _refused("--control-vector --control-vector-scaled --control-vector-layer-range", "unsupported"),
-    _refused("-mmu --mmproj-url", _MEDIA, env="LLAMA_ARG_MMPROJ_URL"),
-    _note("-mmdev --mmproj-device", _MEDIA, takes=True),
-    _note("--mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload --no-mmproj-offload", _MEDIA),
+    _works("-mm --mmproj", env="LLAMA_ARG_MMPROJ"),
+    _refused("-mmu --mmproj-url", "download the file and give it with --mmproj", env="LLAMA_ARG_MMPROJ_URL"),
+    _note("-mmdev --mmproj-device", "the encoder runs on the model's device", takes=True),
+    _works("--mmproj-auto", "--mmproj", value="auto", elsewhere=_NO_MODEL),
+    _works("--no-mmproj --no-mmproj-auto", "--mmproj", value="none", env="LLAMA_ARG_NO_MMPROJ_AUTO",
+           elsewhere=_NO_MODEL),
+    ForeignOption("", (), "works", env="LLAMA_ARG_MMPROJ_AUTO", takes=True, target="--mmproj", how="auto_or_none"),
+    _note("--mmproj-offload --no-mmproj-offload", "the encoder runs on the model's device"),
     _refused("--audio --video --image-min-tokens --image-max-tokens --media-path", _MEDIA),
     _refused("--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir", _MEDIA),
     _refused(

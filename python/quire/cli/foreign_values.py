@@ -47,6 +47,10 @@ def _on_off(value: str) -> Values:
     return ["off" if value in ("off", "0", "false") else "on"]
 
 
+def _auto_or_none(value: str) -> Values:
+    return ["none" if value.lower() in ("off", "0", "false", "no") else "auto"]
+
+
 def _load_mode(value: str) -> Values:
     modes = {"auto": None, "mmap": "mmap", "none": "copy", "mlock": "lock", "mmap+mlock": "lock", "dio": "copy"}
     if value not in modes:
@@ -142,6 +146,7 @@ _HOW: dict[str, Callable[[str], Values]] = {
     "mask": _mask,
     "device": _device,
     "split_mode": _split_mode,
+    "auto_or_none": _auto_or_none,
     "on_off": _on_off,
     "load_mode": _load_mode,
     "sampler_letters": _sampler_letters,

@@ -67,6 +67,11 @@ class ModelOptions:
     engine: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
 
+    @property
+    def wants_projector(self) -> bool:
+        """True if a download of the model includes its encoder, an ``mmproj`` file."""
+        return bool(self.engine.get("mmproj", "auto") == "auto")
+
     def device_name(self) -> str:
         """Combine ``--device`` and ``-ngl`` into a device.
 

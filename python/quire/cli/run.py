@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,10 +73,8 @@ def command(
     """
     if raw and (chat.system is not None or chat.keywords):
         raise click.UsageError("--raw cannot be combined with --system or thinking options, which need a chat")
-    if images:
-        if raw or conversation:
-            raise click.UsageError("--image cannot be combined with --raw or --conversation")
-        model = replace(model, engine={"mmproj": "auto", **model.engine})
+    if images and (raw or conversation):
+        raise click.UsageError("--image cannot be combined with --raw or --conversation")
     answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose, images)
     talks = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not (raw or as_json or answer.output)
     if conversation or talks:

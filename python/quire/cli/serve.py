@@ -202,7 +202,7 @@ def command(**options: Any) -> None:
             options["keep_s"] = seconds_of(preset.keep_alive)
         options["aliases"] = (*options["aliases"], *given)
     settings, config = _settings(options), model.config()
-    path = None if path is None else str(located(path))
+    path = None if path is None else str(located(path, projector=model.wants_projector))
     # Start the worker process now: it takes about as long to start as the imports below, on another core.
     several = settings.models_dir is not None or settings.allow_changes
     launched = launch() if path is not None or not several else None

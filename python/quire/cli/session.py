@@ -38,7 +38,7 @@ def _open(options: ModelOptions, sizes: Sizes) -> LLM:
         format="quire: %(message)s", level="INFO" if os.environ.get("QUIRE_LOG") == "debug" else "WARNING"
     )
     wanted = {name: value for name, value in asdict(sizes).items() if value is not None}
-    path = None if options.path is None else located(options.path)
+    path = None if options.path is None else located(options.path, projector=options.wants_projector)
     return LLM(path, **{**options.config(), **wanted})
 
 
@@ -58,7 +58,7 @@ class Session:
 def model_path(path: str | None) -> Path:
     """Return the model file or folder for a command that reads it without running it."""
     if path is not None:
-        return located(path)
+        return located(path, projector=False)
     from ..engine.loading.loader import packaged_model
 
     note("no model given: using the small one in the package")

@@ -66,7 +66,7 @@ class LLMBase:
         memory_bytes: int | None = None,
         step_s: float | None = None,
         snapshot_tokens: int = 1024,
-        mmproj: str | os.PathLike[str] | None = None,
+        mmproj: str | os.PathLike[str] | None = "auto",
         draft: str | os.PathLike[str] | None = None,
         speculation: Speculation | None = None,
         draft_max: int = 16,
@@ -75,7 +75,7 @@ class LLMBase:
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "model")}
-        named = named_model(model, type(self).__name__)
+        named = named_model(model, type(self).__name__, projector=mmproj == "auto")
         if isinstance(draft, str):
             given["draft"] = model_path(draft)
         self.config = config_of(given)

@@ -42,6 +42,7 @@ class MediaEncoder:
         max_patches: int = MAX_PATCHES,
         threads: int = 0,
         kernels: Literal["auto", "stock", "cpu"] = "auto",
+        with_weights: Callable[[], MediaModel] | None = None,
     ) -> None:
         """Prepare an encoder.
 
@@ -51,8 +52,10 @@ class MediaEncoder:
             max_patches: Patches of the largest view.  Memory grows with the largest view so far.
             threads: Threads on the CPU; 0 for one per core.
             kernels: As for ``Executor``.
+            with_weights: Returns the encoder with its weights, if ``model`` has none; called for the first item.
         """
         self.model, self.max_patches = model, max_patches
+        self._with_weights = with_weights
         self._device, self._threads, self._kernels = device, threads, kernels
         self._stages: dict[str, Executor] = {}
         self._n_patches = 0
@@ -83,6 +86,8 @@ class MediaEncoder:
             room *= 2
         room = min(room, self.max_patches)
         self._stages, self._n_patches = {}, 0  # gives the memory back first
+        if self._with_weights is not None:
+            self.model, self._with_weights = self._with_weights(), None
         team: Executor | None = None
         for name, stage in self.model.stages.items():
             n_rows = -(-room // stage.patches_per_row)

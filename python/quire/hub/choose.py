@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..errors import CapacityError, LoadError
 from .names import HubName
 
-__all__ = ["Choice", "RepositoryFile", "choose", "is_model_file", "matches_tag", "quantization_of"]
+__all__ = ["Choice", "RepositoryFile", "choose", "is_model_file", "matches_tag", "part_free", "quantization_of"]
 
 # llama.cpp's order of preference if no quantization is named; after these, the first file.
 _USUAL = ("Q4_K_M", "Q8_0")
@@ -21,7 +21,7 @@ _QUANTIZATION = re.compile(
 # Files of a checkpoint in transformers' format that are needed to open it.
 _CHECKPOINT = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab"
-    r"|quantize_config|quant_config"
+    r"|quantize_config|quant_config|preprocessor_config|processor_config|chat_template"
     r"|model\.safetensors\.index)\.json|merges\.txt|vocab\.txt|.*\.model|.*\.jinja|[^/]*\.safetensors"
 )
 
@@ -37,15 +37,24 @@ class RepositoryFile:
 
 @dataclass(frozen=True)
 class Choice:
-    """The files of a model.  The first one is opened, or for a checkpoint (``is_folder``) their folder."""
+    """The files of a model.  The first one is opened, or for a checkpoint (``is_folder``) their folder.
+
+    ``projector``: the encoder of images and audio that belongs to the model.
+    """
 
     files: tuple[RepositoryFile, ...]
     quantization: str | None = None
     is_folder: bool = False
+    projector: RepositoryFile | None = None
 
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
+
+
+def part_free(path: str) -> str:
+    """Return the name of a model's file without the number of its part."""
+    return _PART.sub("", path)
 
 
 def is_model_file(path: str) -> bool:

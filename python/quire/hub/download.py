@@ -7,13 +7,15 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import LoadError, QuireError, UnsupportedError
 from ..system import machine_memory_bytes
-from .choose import Choice, RepositoryFile, choose
+from .choose import Choice, RepositoryFile, choose, is_model_file
 from .names import HubName
+from .projectors import best_projector
 
 __all__ = ["Progress", "fetch", "is_offline", "repository_files", "usable_memory_bytes"]
 
@@ -106,17 +108,29 @@ def _file(sibling: Any) -> RepositoryFile:
 
 
 def fetch(
-    name: HubName, memory_bytes: int | None = None, progress: Progress | None = None, *, shows_bars: bool = False
+    name: HubName,
+    memory_bytes: int | None = None,
+    progress: Progress | None = None,
+    *,
+    shows_bars: bool = False,
+    projector: bool = True,
 ) -> tuple[Path, Choice]:
     """Download the files that a name refers to, unless they are cached; return the path to open and the choice made.
 
-    ``shows_bars`` lets the library show its own progress bars, in a terminal or a notebook.
+    ``shows_bars`` lets the library show its own progress bars, in a terminal or a notebook.  ``projector``: also
+    download the encoder that the repository has for the model, an ``mmproj`` file.
 
     Partial downloads are kept and resumed by the next call.  A file whose SHA-256 differs from the hub's is deleted,
     with a LoadError.
     """
-    choice = choose(name, repository_files(name), memory_bytes)
+    listed = repository_files(name)
+    choice = choose(name, listed, memory_bytes)
+    if projector and not choice.is_folder and is_model_file(choice.files[0].path):
+        best = best_projector(choice.files[0].path, [file.path for file in listed])
+        choice = replace(choice, projector=next((file for file in listed if file.path == best), None))
     paths = [_fetch_file(name, file, progress, shows_bars=shows_bars) for file in choice.files]
+    if choice.projector is not None:
+        _fetch_file(name, choice.projector, progress, shows_bars=shows_bars)
     first = paths[0]
     return (first.parent if choice.is_folder else first), choice
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from ..errors import UnsupportedError
+from .choose import is_model_file
 from .stores import StoredModel
 
 __all__ = ["remove_stored"]
@@ -39,10 +40,14 @@ def remove_stored(model: StoredModel) -> int:
         path.unlink()
         if blob != path and blob.is_relative_to(repository.resolve()) and not _is_used(repository, blob):
             blob.unlink(missing_ok=True)
-    if not any(path.suffix in (".gguf", ".safetensors") for path in (repository / "snapshots").rglob("*")):
+    if not any(_is_model(path) for path in (repository / "snapshots").rglob("*")):
         shutil.rmtree(repository)
         return before
     return before - _size(repository)
+
+
+def _is_model(path: Path) -> bool:
+    return path.suffix == ".safetensors" or is_model_file(path.name)
 
 
 def _is_used(repository: Path, blob: Path) -> bool:

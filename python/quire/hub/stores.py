@@ -13,11 +13,12 @@ from typing import Any, Literal
 from .choose import is_model_file, matches_tag, quantization_of
 from .names import HubName
 
-__all__ = ["Store", "StoredModel", "find_stored", "hub_cache", "stored_models"]
+__all__ = ["Store", "StoredModel", "find_stored", "hub_cache", "ollama_projector", "stored_models"]
 
 Store = Literal["hub", "ollama", "lm-studio", "llama.cpp"]
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
 _MODEL_LAYER = "application/vnd.ollama.image.model"
+_PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _USUAL_HOST, _USUAL_NAMESPACE = "registry.ollama.ai", "library"
 _MOST_MANIFEST_BYTES = 1 << 20
@@ -197,17 +198,35 @@ def _of_manifest(root: Path, place: tuple[str, str, str], manifest: Path) -> Ite
 
 
 def _model_blob(root: Path, manifest: Path) -> Path | None:
+    return _layer_blob(root, manifest, _MODEL_LAYER)
+
+
+def _layer_blob(root: Path, manifest: Path, kind: str) -> Path | None:
+    """Return the first layer of a kind; None if there is none or the manifest cannot be read."""
     try:
         if manifest.stat().st_size > _MOST_MANIFEST_BYTES:
             return None
         found: Any = json.loads(manifest.read_bytes())
-        layers = [layer for layer in found["layers"] if layer["mediaType"] == _MODEL_LAYER]
+        layers = [layer for layer in found["layers"] if layer["mediaType"] == kind]
         digest = layers[0]["digest"]
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         return None
     return root / "blobs" / digest.replace(":", "-")
+
+
+def ollama_projector(model: Path) -> Path | None:
+    """Return the projector that a manifest of Ollama's store names beside a model; None elsewhere, or without one."""
+    root = model.parent.parent
+    if model.parent.name != "blobs" or not (root / "manifests").is_dir():
+        return None
+    for manifest in sorted((root / "manifests").rglob("*")):
+        if _layer_blob(root, manifest, _MODEL_LAYER) == model:
+            blob = _layer_blob(root, manifest, _PROJECTOR_LAYER)
+            if blob is not None and blob.is_file():
+                return blob
+    return None
 
 
 def _children(folder: Path, *, folders: bool = True) -> list[Path]:

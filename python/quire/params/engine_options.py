@@ -199,10 +199,10 @@ class EngineConfig:
         doc="Most tokens between two cached copies of a recurrent state; a text that diverges from an earlier one is"
         " computed again from the last copy",
     ))
-    mmproj: str | None = declared(None, EngineOption(
-        rule=PathText(), flags="-mm --mmproj", metavar="FILE|DIR|auto", none="text only",
-        doc="The vision encoder of the model: an mmproj GGUF file, a checkpoint folder, or auto for the one beside the"
-        " model (docs/images.md)",
+    mmproj: str | None = declared("auto", EngineOption(
+        rule=PathText(), flags="-mm --mmproj", metavar="FILE|DIR|auto|none", none="text only",
+        doc="The encoder of images: an mmproj GGUF file, a checkpoint folder, auto for the one that lies with the model"
+        " if there is one, or none (docs/images.md)", aliases="clip_model_path",
     ))  # fmt: skip
     draft: str | None = declared(None, EngineOption(
         rule=PathText(), flags="-md --draft --model-draft", metavar="MODEL", none="none",
@@ -235,6 +235,8 @@ class EngineConfig:
     # fmt: on
 
     def __post_init__(self) -> None:
+        if self.mmproj == "none":
+            object.__setattr__(self, "mmproj", None)
         for name, option in engine_options().items():
             object.__setattr__(self, name, option.rule.check(f"[engine] {name}", self.__dict__[name]))
         for name in ("isa", "packed_cache", "deterministic"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +17,7 @@ from .device_choice import device_at_hand, devices_of
 from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
-from .media import media_source, opened_media
+from .media import MediaSource, media_source, opened_media
 from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
@@ -69,10 +69,10 @@ def open_model(path: str | os.PathLike[str] | None, config: EngineConfig, *, sum
     if not asks_for_two_devices(config):
         kernel_set_of(config, devices_of(config)[0])  # raises before anything is read
     source = packaged_model() if path is None else Path(path)
-    config = replace(config, mmproj=media_source(config.mmproj, source))
+    how = _How(sums_inputs, media_source(config.mmproj, source))
     if source.is_dir():
-        return _open_folder(source, config, sums_inputs)
-    return _open_file(source, config, sums_inputs)
+        return _open_folder(source, config, how)
+    return _open_file(source, config, how)
 
 
 def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfig | None = None) -> Decoder:
@@ -84,7 +84,18 @@ def open_decoder(path: str | os.PathLike[str] | None = None, config: EngineConfi
     return open_model(named.path, named.completed(config or EngineConfig())).decoder
 
 
-def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+@dataclass(frozen=True)
+class _How:
+    """Arguments of ``open_reader`` that are no options."""
+
+    sums_inputs: bool
+    media: MediaSource | None
+
+    def open(self, reader: GGUFReader, path: Path, config: EngineConfig) -> OpenedModel:
+        return open_reader(reader, path, config, sums_inputs=self.sums_inputs, media=self.media)
+
+
+def _open_folder(folder: Path, config: EngineConfig, how: _How) -> OpenedModel:
     """Open a checkpoint, whose tensors are converted one by one as the model asks for them."""
     import tempfile
 
@@ -96,12 +107,12 @@ def _open_folder(folder: Path, config: EngineConfig, sums_inputs: bool) -> Opene
         CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
     ):
         if config.quantize is not None:
-            return _open_quantized(reader, config, sums_inputs)
+            return _open_quantized(reader, config, how)
         check_weights(folder.name, reader.size_bytes, memory_of_all(config, devices_of(config)))
-        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
+        return how.open(reader, Path(reader.path), config)
 
 
-def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+def _open_quantized(source: GGUFReader, config: EngineConfig, how: _How) -> OpenedModel:
     """Open a model whose tensors are quantized one by one as it asks for them."""
     import tempfile
 
@@ -114,18 +125,18 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, sums_inputs: bool)
     ):
         available = memory_of_all(config, devices_of(config))
         check_weights(Path(source.path).name, reader.size_bytes, available)
-        return open_reader(reader, Path(reader.path), config, sums_inputs=sums_inputs)
+        return how.open(reader, Path(reader.path), config)
 
 
-def _open_file(path: Path, config: EngineConfig, sums_inputs: bool) -> OpenedModel:
+def _open_file(path: Path, config: EngineConfig, how: _How) -> OpenedModel:
     # Weights in the packed cache are copied from there; mapping the file avoids reading them twice.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = memory_of_all(config, devices_of(config))
     if config.quantize is not None:
-        return _open_quantized(GGUFReader(path), config, sums_inputs)
+        return _open_quantized(GGUFReader(path), config, how)
     if path.is_file():
         check_weights(path.name, path.stat().st_size, available)  # before any of them is read
-    return open_reader(GGUFReader(path, "mmap" if mapped else config.load), path, config, sums_inputs=sums_inputs)
+    return how.open(GGUFReader(path, "mmap" if mapped else config.load), path, config)
 
 
 def open_reader(
@@ -135,10 +146,11 @@ def open_reader(
     *,
     sums_inputs: bool = False,
     repack: Literal["no", "keep", "release", "lock"] | None = None,
+    media: MediaSource | None = None,
 ) -> OpenedModel:
     """Open the model that a reader reads.  ``path`` names it and has its vocabulary.  Raises as ``open_model``.
 
-    ``repack``: as in ``Executor``; None: by the options.
+    ``repack``: as in ``Executor``; None: by the options.  ``media``: the model's encoders; None: text only.
     """
     if config.device == "default":  # callers that opened the file themselves
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
@@ -170,7 +182,7 @@ def open_reader(
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
-            media=opened_media(config, tokenizer, devices[0]),
+            media=opened_media(media, config, model, tokenizer, devices[0]),
         ).start()  # fmt: skip
 
 

@@ -2,52 +2,94 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import LoadError, UnsupportedError
+from ...errors import LoadError, ShapeError, UnsupportedError
 from ...files.gguf import GGUFReader
 
 if TYPE_CHECKING:
     from ..._native.core import Device
+    from ...models import LoadedModel
+    from ...models.media import Kind, MediaModel
     from ...params.engine_options import EngineConfig
     from ...tokenizer import Tokenizer
     from ..media import MediaInput
 
-__all__ = ["media_source", "opened_media"]
+__all__ = ["MediaSource", "media_source", "opened_media"]
+
+_LOG = logging.getLogger("quire")
 
 
-def media_source(mmproj: str | None, model: Path) -> str | None:
-    """Return the file or folder of the encoders; ``"auto"`` stands for the one that lies with the model.
+@dataclass(frozen=True)
+class MediaSource:
+    """The file or folder of a model's encoders.
+
+    ``is_found``: nobody named it, so that the model reads text only if it cannot be used.
+    """
+
+    path: Path
+    is_found: bool
+
+
+def media_source(mmproj: str | None, model: Path) -> MediaSource | None:
+    """Return the file or folder of the encoders, for the option ``mmproj``; None for text only.
 
     Raises:
-        LoadError: There is none, or several, or the path does not exist.
+        LoadError: The option names a file that does not exist.
     """
     if mmproj is None:
         return None
     if mmproj != "auto":
         if not Path(mmproj).exists():
             raise LoadError(f"[media] mmproj not found: {mmproj}")
-        return mmproj
-    if model.is_dir():
-        return str(model)
-    found = sorted(path for path in model.parent.glob("*mmproj*.gguf") if path != model)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found[:4]) or "no mmproj*.gguf"
-        raise LoadError(f"[media] {names} in {model.parent}: name the encoder with mmproj")
-    return str(found[0])
+        return MediaSource(Path(mmproj), is_found=False)
+    from ...checkpoints.reading import has_encoder
+    from ...hub.projectors import projector_of
+
+    found = projector_of(model)
+    if found is None or (found.is_dir() and not has_encoder(found)):
+        return None
+    return MediaSource(found, is_found=True)
 
 
-def opened_media(config: EngineConfig, tokenizer: Tokenizer | None, device: Device) -> MediaInput | None:
-    """Open the encoders that the options name; None without any.
+class _OtherModelsError(LoadError):
+    """The encoders belong to another model."""
+
+
+def opened_media(
+    source: MediaSource | None, config: EngineConfig, model: LoadedModel, tokenizer: Tokenizer | None, device: Device
+) -> MediaInput | None:
+    """Open the encoders of a model; None without any, or if those that were found cannot be used, which is logged.
 
     Raises:
         LoadError: The file or folder is malformed, or does not belong to the model.
-        UnsupportedError: The encoder's kind is unknown.
+        UnsupportedError: The encoder's kind is unknown, or the model's architecture reads text only.
     """
-    if config.mmproj is None:
+    if source is None:
         return None
+    try:
+        return _opened(source.path, config, model, tokenizer, device)
+    except _OtherModelsError as error:
+        if not source.is_found:
+            raise
+        _LOG.info("%s", error)
+    except (LoadError, ShapeError, UnsupportedError) as error:
+        if not source.is_found:
+            raise
+        _LOG.warning("[media] cannot use %s, reading text only: %s", source.path.name, error)
+    return None
+
+
+def _opened(
+    path: Path, config: EngineConfig, model: LoadedModel, tokenizer: Tokenizer | None, device: Device
+) -> MediaInput:
     if tokenizer is None:
         raise UnsupportedError("[media] images need a model with a vocabulary")
     from ...models.media import load_media
@@ -56,24 +98,70 @@ def opened_media(config: EngineConfig, tokenizer: Tokenizer | None, device: Devi
     def token_of(text: str) -> int:
         ids = tokenizer.encode(text, add_special=False, parse_special=True)
         if len(ids) != 1:
-            raise LoadError(f"[media] {text!r} is not a token of the model: the encoder is another model's")
+            raise _OtherModelsError(f"[media] {text!r} is not a token of the model: the encoder is another model's")
         return ids[0]
 
-    path = Path(config.mmproj)
-    with ExitStack() as stack:
-        models = load_media(_folder_reader(stack, path) if path.is_dir() else GGUFReader(path))
+    # The weights of a checkpoint are converted when the first item arrives; until then their shapes are enough.
+    with_weights = _once(partial(_converted, path)) if path.is_dir() else None
+    models = load_media(GGUFReader(path)) if with_weights is None else _shapes(path)
+    dim = model.config.dim
+    for encoder in models.values():
+        if encoder.n_out % dim:
+            raise _OtherModelsError(
+                f"[media] the encoder returns {encoder.n_out} numbers, the model has a width of {dim}: it is another "
+                "model's"
+            )
     encoders = {
-        kind: MediaEncoder(model, device, threads=config.threads, kernels=config.kernels)
-        for kind, model in models.items()
-    }
-    return MediaInput(encoders, token_of)
+        kind: MediaEncoder(
+            encoder, device, threads=config.threads, kernels=config.kernels,
+            with_weights=None if with_weights is None else partial(with_weights, kind),
+        )
+        for kind, encoder in models.items()
+    }  # fmt: skip
+    media = MediaInput(encoders, token_of)
+    model.trace(1, media_width=media.width)  # raises if the architecture reads text only
+    if "image" in models and find_spec("PIL") is None:
+        raise UnsupportedError('images need Pillow: pip install "quire-llm[media]"')
+    return media
 
 
-def _folder_reader(stack: ExitStack, folder: Path) -> GGUFReader:
+def _shapes(folder: Path) -> Mapping[Kind, MediaModel]:
+    """Read the encoders of a checkpoint with zeros as weights."""
+    from ...models.media import load_media
+
+    with _folder_reader(folder) as reader:
+        return load_media(GGUFReader(reader.path))
+
+
+def _converted(folder: Path) -> Mapping[Kind, MediaModel]:
+    """Read the encoders of a checkpoint."""
+    from ...models.media import load_media
+
+    with _folder_reader(folder) as reader:
+        return load_media(reader)
+
+
+def _once(load: Callable[[], Mapping[Kind, MediaModel]]) -> Callable[[Kind], MediaModel]:
+    """Return a function that loads all encoders at its first call, and returns one of them."""
+    loaded: dict[Kind, MediaModel] = {}
+
+    def get(kind: Kind) -> MediaModel:
+        if not loaded:
+            loaded.update(load())
+        return loaded.pop(kind)
+
+    return get
+
+
+@contextmanager
+def _folder_reader(folder: Path) -> Iterator[GGUFReader]:
     import tempfile
 
     from ...checkpoints.conversion.projector import ProjectorReader
     from ...checkpoints.reading import checkpoint_dtype
 
-    scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-"))
-    return stack.enter_context(ProjectorReader(folder, Path(scratch), checkpoint_dtype(folder)))
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-") as scratch,
+        ProjectorReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
+    ):
+        yield reader

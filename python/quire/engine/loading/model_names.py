@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,11 @@ class NamedModel:
         return replace(config, **own) if own else config
 
 
-def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> NamedModel:
+def named_model(model: str | os.PathLike[str] | None, call: str = "LLM", *, projector: bool = True) -> NamedModel:
     """Return the model of a name or a path.  Models of a hub are downloaded if needed, with a progress bar.
 
     A path object is never a name.  LoadError, with suggestions, if it is neither.  ``call``: the caller's name for
-    TypeErrors.
+    TypeErrors.  ``projector``: download the encoder of images, too.
     """
     if model is None:
         return NamedModel(None)
@@ -60,16 +61,18 @@ def named_model(model: str | os.PathLike[str] | None, call: str = "LLM") -> Name
 
     preset = preset_of(model)
     if preset is None:
-        return NamedModel(model_path(model))
-    return NamedModel(model_path(preset.model), options_of_preset(preset), preset.sampling, preset.system)
+        return NamedModel(model_path(model, projector=projector))
+    return NamedModel(
+        model_path(preset.model, projector=projector), options_of_preset(preset), preset.sampling, preset.system
+    )
 
 
-def model_path(name: str) -> Path:
+def model_path(name: str, *, projector: bool = False) -> Path:
     """Return the file or folder of a name or a path, downloaded if needed."""
     from ...hub.locate import found_model
     from ...hub.names import is_adapter_folder
 
-    path = found_model(name, _fetched)
+    path = found_model(name, partial(_fetched, projector=projector))
     if path.is_dir() and is_adapter_folder(path):
         raise LoadError(
             f"[loader] folder {path} is a LoRA adapter: open its base model with adapters=[...] (--lora on the command "
@@ -78,9 +81,9 @@ def model_path(name: str) -> Path:
     return path
 
 
-def _fetched(name: HubName) -> Path:
+def _fetched(name: HubName, *, projector: bool) -> Path:
     from ...hub.download import fetch, is_offline, usable_memory_bytes
 
     if not is_offline():
         _LOG.warning("[hub] downloading %s", name)
-    return fetch(name, usable_memory_bytes(), shows_bars=True)[0]
+    return fetch(name, usable_memory_bytes(), shows_bars=True, projector=projector)[0]
