@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from tiny_checkpoints import tokenizer_json
 
-__all__ = ["FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
+__all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
 
 # The tokenizer of bytes has 259 tokens; a family's marks follow.
 FIRST_MARK = 259
 FAMILIES = ("qwen3vl", "qwen35", "qwen35moe", "qwen2vl", "qwen25vl")
+AUDIO_FAMILIES = ("qwen2audio", "ultravox", "voxtral")
 
 
 @dataclass(frozen=True)

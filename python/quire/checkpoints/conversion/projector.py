@@ -94,7 +94,8 @@ class _Conversion:
             shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
             if target.change is not None:
                 shape = target.change(np.zeros(shape, np.float32), self.config).shape
-            dtypes[target.name] = dtype_in_file(target, shape, self._wanted)
+            is_f16 = any(fnmatchcase(target.name, pattern) for pattern in self.mapping.f16)
+            dtypes[target.name] = DType("f16") if is_f16 else dtype_in_file(target, shape, self._wanted)
             writer.add_tensor(target.name, dtypes[target.name], shape)
         return dtypes
 

@@ -12,7 +12,7 @@ HOMES = (("model.", "model.language_model."), ("", "language_model."))
 OTHER_PARTS = ("vision_*", "audio_*", "multi_modal_projector", "multimodal_projector", "embed_vision", "embed_audio")
 UNUSED = (
     "vision_config", "audio_config", "*_token_index", "*_soft_tokens_per_image", "mm_tokens_per_image", "vision_*",
-    "projector_*", "multimodal_projector_bias", "spatial_merge_size", "language_model_only",
+    "audio_token_id", "projector_*", "multimodal_projector_bias", "spatial_merge_size", "language_model_only",
 )  # fmt: skip
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...errors import RequestError
+from ...errors import RequestError, ShapeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ...chat import Messages
+    from ...media.audio import Samples
     from ...media.decode import Rgb
     from ...models.media import Kind
     from ..media import MediaRows
@@ -25,9 +26,15 @@ __all__ = ["MediaItems", "Segments", "without_media"]
 Segments: TypeAlias = "Sequence[tuple[str, bool]]"
 """A rendered prompt in parts; True marks text of the template, in which control tokens are parsed."""
 
-# Keys of a part that hold the image, in the shapes of OpenAI, Hugging Face and Anthropic.
-_HOLDERS = ("image", "image_url", "url", "path", "data", "source")
-_TYPES = ("image", "image_url", "input_image")
+# Types of parts in the shapes of OpenAI, Hugging Face and Anthropic, and the keys that hold the item.
+_KINDS: Mapping[str, Kind] = {
+    "image": "image", "image_url": "image", "input_image": "image",
+    "audio": "audio", "audio_url": "audio", "input_audio": "audio",
+}  # fmt: skip
+_HOLDERS: Mapping[Kind, tuple[str, ...]] = {
+    "image": ("image", "image_url", "url", "path", "data", "source"),
+    "audio": ("audio", "input_audio", "audio_url", "url", "path", "data"),
+}
 
 
 @dataclass
@@ -85,35 +92,55 @@ def without_media(
             continue
         parts = []
         for k, part in enumerate(content):
-            if isinstance(part, Mapping) and part.get("type") in _TYPES:
-                place = f"messages[{i}].content[{k}]"
-                parts.append({"type": "text", "text": items.add(read("image", _image_of(part, place)))})
-            else:
+            kind = _KINDS.get(str(part.get("type"))) if isinstance(part, Mapping) else None
+            if kind is None:
                 parts.append(part)
+            else:
+                data = _data_of(kind, part, f"messages[{i}].content[{k}]")
+                parts.append({"type": "text", "text": items.add(read(kind, data))})
         found.append({**message, "content": parts})
     return found
 
 
-def _image_of(part: Mapping[str, Any], place: str) -> Rgb:
-    """Return the pixels of a part.  A path is read: it comes from the program, as servers pass data URLs only."""
-    from ...media import decode_data_url, decode_image, to_rgb
-
-    held = next((part[name] for name in _HOLDERS if part.get(name) is not None), None)
-    if isinstance(held, Mapping):  # {"url": ...} or {"type": "base64", "data": ...}
+def _data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]:
+    """Return a part's pixels or samples.  A path is read: it comes from the program, as servers pass data URLs only."""
+    held = next((part[name] for name in _HOLDERS[kind] if part.get(name) is not None), None)
+    if isinstance(held, Mapping) and "array" not in held:  # {"url": ...} or {"type": "base64", "data": ...}
         held = held.get("url", held.get("data"))
     try:
-        if isinstance(held, str) and held[:5].lower() == "data:":
-            return decode_image(decode_data_url(held))
-        if isinstance(held, (bytes, bytearray, memoryview)):
-            return decode_image(bytes(held))
         if isinstance(held, os.PathLike):
-            return decode_image(Path(held).read_bytes())
-        if isinstance(held, str):
-            raise RequestError("the image is not a data: URL (in Python, give a file as a pathlib.Path)")
+            held = Path(held).read_bytes()
         if held is None:
-            raise RequestError("no image: give it as 'image', or as 'image_url' with a data: URL")
-        return to_rgb(held)
+            raise RequestError(f"no {kind}: give it as '{kind}', or as '{kind}_url' with a data: URL")
+        return _image_of(held) if kind == "image" else _samples_of(held)
     except OSError as error:
-        raise RequestError(f"[chat] {place}: cannot read the image: {error.strerror}") from None
+        raise RequestError(f"[chat] {place}: cannot read the {kind}: {error.strerror}") from None
     except RequestError as error:
         raise RequestError(f"[chat] {place}: {error}") from None
+
+
+def _image_of(held: Any) -> Rgb:
+    from ...media import decode_data_url, decode_image, to_rgb
+
+    if isinstance(held, str):
+        if held[:5].lower() != "data:":
+            raise RequestError("the image is not a data: URL (in Python, give a file as a pathlib.Path)")
+        held = decode_data_url(held)
+    return decode_image(bytes(held)) if isinstance(held, (bytes, bytearray, memoryview)) else to_rgb(held)
+
+
+def _samples_of(held: Any) -> Samples:
+    from ...media import decode_data_url
+    from ...media.audio import MAX_BYTES, decode_audio, to_samples
+    from ...media.decode import decode_base64
+
+    if isinstance(held, str):
+        read = decode_data_url if ":" in held[:10] else decode_base64
+        held = read(held, max_bytes=MAX_BYTES, what="audio")
+    if isinstance(held, (bytes, bytearray, memoryview)):
+        return decode_audio(bytes(held))
+    if isinstance(held, Mapping):  # as Hugging Face's data sets
+        held = held.get("array"), held.get("sampling_rate")
+    if not isinstance(held, (tuple, list)) or len(held) != 2:
+        raise ShapeError(f"unsupported audio of type {type(held).__name__}: expected bytes or (samples, rate)")
+    return to_samples(*held)

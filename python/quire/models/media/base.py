@@ -22,6 +22,7 @@ from ..._native.graph import Trace, Tracer
 from ...errors import UnsupportedError
 from ...files.gguf import GGUFReader
 from ...media import ImageProcessor, Layout, View
+from ...media.audio import FeatureExtractor
 from ...media.pixels import Floats
 from ...nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
 from .checkpoint import MediaCheckpoint
@@ -36,7 +37,10 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 }
 
 # The modules of ``clip.projector_type``.
-PROJECTORS = {"qwen2.5vl_merger": "qwen2vl", "qwen2vl_merger": "qwen2vl", "qwen3vl_merger": "qwen3vl"}
+PROJECTORS = {
+    "qwen2.5vl_merger": "qwen2vl", "qwen2a": "qwen2a", "qwen2vl_merger": "qwen2vl", "qwen3vl_merger": "qwen3vl",
+    "ultravox": "ultravox", "voxtral": "voxtral",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,17 +94,19 @@ class MediaModel(ABC):
 
     kind: ClassVar[Kind] = "image"
     pad: str
-    processor: ImageProcessor
+    processor: ImageProcessor | FeatureExtractor
     patch_dim: int
     n_out: int
     stages: Mapping[str, Stage]
 
     def layout(self, data: npt.NDArray[np.generic]) -> Layout:
         """Return the grids of an item: of an image uint8 [height, width, 3], of a sound float32 [samples]."""
+        assert isinstance(self.processor, ImageProcessor)
         return self.processor.layout(*data.shape[:2])
 
     def views(self, data: npt.NDArray[np.generic]) -> Sequence[View]:
         """Return the item's views, in the order of the prompt."""
+        assert isinstance(self.processor, ImageProcessor)
         return self.processor.process(data.astype(np.uint8, copy=False)).views
 
     def markup(self, layout: Layout) -> Sequence[str | int]:

@@ -29,6 +29,7 @@ class MediaCheckpoint:
         whole_keys: Keys below ``clip.`` by name, read from config.json.
         tensors: Maps config.json to each tensor's source by its name in the file, where ``{i}`` counts layers.
         unused: Patterns of tensors below ``roots`` that transformers does not use either.
+        f16: Patterns of tensors that are always f16, the only type that convolutions of llama.cpp read.
     """
 
     projector: str
@@ -38,6 +39,7 @@ class MediaCheckpoint:
     tensors: Callable[[Fields], Mapping[str, str | Source]]
     whole_keys: Mapping[str, Key] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    f16: tuple[str, ...] = ()
 
 
 # Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
