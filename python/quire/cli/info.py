@@ -12,6 +12,7 @@ import click
 from ..errors import QuireError
 from ..params.engine_options import KV_DTYPES, EngineConfig
 from .adapter_facts import adapter_objects, is_adapter, print_adapters, read_facts, refusals
+from .encoder_facts import encoder_facts, encoder_file, print_encoders
 from .fit_report import fit_object, fit_of_file, places_of_tensors, print_fit
 from .foreign_options import ForeignCommand
 from .model_argument import model_argument, model_option
@@ -104,7 +105,11 @@ def command(
             raise click.UsageError("MODEL is an adapter: with --lora, give the model that it belongs to")
         _show_adapter(source, as_json=as_json)
         return
+    if (file := encoder_file(source)) is not None:
+        _show_encoder(source, file, as_json=as_json)
+        return
     with opened(source) as (reader, refusal):
+        encoders = None if reader is None else encoder_facts(source, reader)
         verdict = Verdict(reasons=[refusal]) if reader is None else verdict_of(reader, n_ctx, kv_dtype)
         beside: list[dict[str, object]] = []
         if adapters and reader is not None and not verdict.reasons:
@@ -120,17 +125,33 @@ def command(
         if as_json:
             shown = _verdict_object(source, verdict) | ({} if reader is None else _as_object(reader))
             shown |= {} if fit is None else {"fit": fit_object(fit)}
+            shown |= {"encoder": None if encoders is None else asdict(encoders)}
             print(json.dumps(shown | ({"adapters": beside} if adapters else {})))
             return
         if reader is not None:
             _print(source, reader, verdict, {} if fit is None else places_of_tensors(fit))
         if fit is not None:
             print_fit(fit)
+        print_encoders(encoders, source)
         print_adapters(beside)
         for reason in verdict.reasons:
             print(f"runs: no: {one_line(reason)}")
         if not verdict.reasons:
             print("runs: yes")
+
+
+def _show_encoder(path: Path, reader: GGUFReader, *, as_json: bool) -> None:
+    encoders = encoder_facts(path, reader)
+    assert encoders is not None  # of a file itself
+    if as_json:
+        print(json.dumps({"path": str(path), **_as_object(reader), "encoder": asdict(encoders)}))
+        return
+    _print(path, reader, Verdict(), {})
+    if encoders.unused_because is not None:
+        print(f"runs: no: {one_line(encoders.unused_because)}")
+        return
+    print(f"encoder of {' and '.join(encoders.kinds)} input: {', '.join(encoders.projectors)}")
+    print(f"runs: with its model (quire run -m MODEL --mmproj {one_line(str(path))})")
 
 
 def _show_adapter(path: Path, *, as_json: bool) -> None:

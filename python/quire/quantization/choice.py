@@ -60,6 +60,8 @@ class ModelFacts:
     def of(cls, metadata: Metadata) -> ModelFacts:
         """Read them from a file's keys.  Raises LoadError if one is missing or invalid."""
         architecture = metadata.text("general.architecture")
+        if architecture == "clip":  # llama.cpp reads no numbers of encoders, so that all their layers count as late
+            return cls(architecture, n_layer=0, n_expert=0, n_group=0, n_head=0)
         n_head = _first(metadata, f"{architecture}.attention.head_count", 0)
         n_kv_head = _first(metadata, f"{architecture}.attention.head_count_kv", n_head)
         return cls(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from ..media import MediaInput
 
-__all__ = ["MediaSource", "media_source", "opened_media"]
+__all__ = ["MediaSource", "check_encoders", "encoder_shapes", "media_source", "opened_media"]
 
 _LOG = logging.getLogger("quire")
 
@@ -104,13 +104,7 @@ def _opened(
     # The weights of a checkpoint are converted when the first item arrives; until then their shapes are enough.
     with_weights = _once(partial(_converted, path)) if path.is_dir() else None
     models = load_media(GGUFReader(path)) if with_weights is None else _shapes(path)
-    dim = model.config.dim
-    for encoder in models.values():
-        if encoder.n_out % dim:
-            raise _OtherModelsError(
-                f"[media] the encoder returns {encoder.n_out} numbers, the model has a width of {dim}: it is another "
-                "model's"
-            )
+    check_encoders(models, model)
     encoders = {
         kind: MediaEncoder(
             encoder, device, threads=config.threads, kernels=config.kernels,
@@ -119,18 +113,38 @@ def _opened(
         for kind, encoder in models.items()
     }  # fmt: skip
     media = MediaInput(encoders, token_of)
-    model.trace(1, media_width=media.width)  # raises if the architecture reads text only
     if "image" in models and find_spec("PIL") is None:
         raise UnsupportedError('images need Pillow: pip install "quire-llm[media]"')
     return media
 
 
+def check_encoders(encoders: Mapping[Kind, MediaModel], model: LoadedModel) -> None:
+    """Raise an error if a model cannot read what these encoders return."""
+    dim = model.config.dim
+    for encoder in encoders.values():
+        if encoder.n_out % dim:
+            raise _OtherModelsError(
+                f"[media] the encoder returns {encoder.n_out} numbers, the model has a width of {dim}: it is another "
+                "model's"
+            )
+    model.trace(1, media_width=max(encoder.n_out for encoder in encoders.values()))
+
+
+@contextmanager
+def encoder_shapes(path: Path) -> Iterator[GGUFReader]:
+    """Read an ``mmproj`` file, or a checkpoint as the file that it would be converted to, with zeros as weights."""
+    if not path.is_dir():
+        yield GGUFReader(path)
+        return
+    with _folder_reader(path) as reader:
+        yield GGUFReader(reader.path)
+
+
 def _shapes(folder: Path) -> Mapping[Kind, MediaModel]:
-    """Read the encoders of a checkpoint with zeros as weights."""
     from ...models.media import load_media
 
-    with _folder_reader(folder) as reader:
-        return load_media(GGUFReader(reader.path))
+    with encoder_shapes(folder) as reader:
+        return load_media(reader)
 
 
 def _converted(folder: Path) -> Mapping[Kind, MediaModel]:
