@@ -226,7 +226,7 @@ void bind_executor(py::module_ &m) {
                std::vector<int32_t> axes, std::vector<int32_t> token_types, const Tables &source_tables,
                std::vector<int32_t> n_source,
                const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>> &features,
-               std::vector<int32_t> likeliest) {
+               std::vector<int32_t> likeliest, const std::vector<int32_t> &last_visible) {
                 StepBatch batch;
                 batch.likeliest = std::move(likeliest);
                 if (features) batch.features = {features->data(), static_cast<size_t>(features->size())};
@@ -240,13 +240,17 @@ void bind_executor(py::module_ &m) {
                 batch.states = std::move(states);
                 batch.axes = std::move(axes);
                 batch.groups.assign(self.cache().groups().size(), GroupBatch{std::move(slots), {}, {}});
+                for (size_t g = 0; g < batch.groups.size(); ++g)
+                    if (self.cache().groups()[g].lifetime.bidirectional_media)
+                        batch.groups[g].last_visible = last_visible;
                 return run_step(self, std::move(batch), tables, source_tables, std::move(n_source));
             },
             py::arg("tokens"), py::kw_only(), py::arg("positions"), py::arg("slots"), py::arg("logit_rows"),
             py::arg("row_begin"), py::arg("n_kv"), py::arg("tables"), py::arg("states") = std::vector<int32_t>{},
             py::arg("axes") = std::vector<int32_t>{}, py::arg("token_types") = std::vector<int32_t>{},
             py::arg("source_tables") = Tables{}, py::arg("n_source") = std::vector<int32_t>{},
-            py::arg("features") = py::none(), py::arg("likeliest") = std::vector<int32_t>{})
+            py::arg("features") = py::none(), py::arg("likeliest") = std::vector<int32_t>{},
+            py::arg("last_visible") = std::vector<int32_t>{})
         .def("copy_block", &GraphExecutor::copy_block, py::arg("group"), py::arg("from_block"), py::arg("to_block"),
              py::call_guard<py::gil_scoped_release>())
         .def_property_readonly("n_features", &GraphExecutor::n_features)

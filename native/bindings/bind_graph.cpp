@@ -36,17 +36,20 @@ void bind_specs(py::module_ &m) {
         .def_property_readonly("dtype", [](const Weight &self) { return name(self.tensor.dtype()); });
     py::class_<CacheSpec>(m, "CacheSpec")
         .def(py::init([](int n_kv_head, int head_dim, std::optional<int> v_head_dim, int window, int chunk,
-                         const std::vector<std::pair<std::string, int64_t>> &states, bool of_source) {
+                         const std::vector<std::pair<std::string, int64_t>> &states, bool of_source,
+                         bool bidirectional_media) {
                  CacheSpec spec;
                  if (n_kv_head != 0 || head_dim != 0)
                      spec.rows =
-                         CacheRows{n_kv_head, head_dim, v_head_dim.value_or(head_dim), window, chunk, false, of_source};
+                         CacheRows{n_kv_head, head_dim,           v_head_dim.value_or(head_dim), window, chunk, false,
+                                   of_source, bidirectional_media};
                  for (const auto &[name, n] : states) spec.states.push_back({name, n});
                  return spec;
              }),
              py::kw_only(), py::arg("n_kv_head") = 0, py::arg("head_dim") = 0, py::arg("v_head_dim") = py::none(),
              py::arg("window") = 0, py::arg("chunk") = 0,
-             py::arg("states") = std::vector<std::pair<std::string, int64_t>>{}, py::arg("of_source") = false)
+             py::arg("states") = std::vector<std::pair<std::string, int64_t>>{}, py::arg("of_source") = false,
+             py::arg("bidirectional_media") = false)
         .def_static(
             "latent", [](int rank, int n_rot) { return CacheSpec{latent_rows(rank, n_rot), {}}; }, py::kw_only(),
             py::arg("rank"), py::arg("n_rot"))
@@ -58,6 +61,8 @@ void bind_specs(py::module_ &m) {
         .def_property_readonly("window", [](const CacheSpec &self) { return self.rows ? self.rows->window : 0; })
         .def_property_readonly("chunk", [](const CacheSpec &self) { return self.rows ? self.rows->chunk : 0; })
         .def_property_readonly("of_source", [](const CacheSpec &self) { return self.rows && self.rows->of_source; })
+        .def_property_readonly("bidirectional_media",
+                               [](const CacheSpec &self) { return self.rows && self.rows->bidirectional_media; })
         .def_property_readonly("states", [](const CacheSpec &self) {
             std::vector<std::pair<std::string, int64_t>> states;
             for (const CacheState &state : self.states) states.emplace_back(state.name, state.n);

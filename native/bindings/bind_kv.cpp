@@ -134,6 +134,8 @@ void bind_layout(py::module_ &m) {
         .def_property_readonly("window", [](const CacheGroup &self) { return self.lifetime.window; })
         .def_property_readonly("chunk", [](const CacheGroup &self) { return self.lifetime.chunk; })
         .def_property_readonly("of_source", [](const CacheGroup &self) { return self.lifetime.of_source; })
+        .def_property_readonly("bidirectional_media",
+                               [](const CacheGroup &self) { return self.lifetime.bidirectional_media; })
         .def_readonly("layers", &CacheGroup::layers)
         .def_readonly("block_bytes", &CacheGroup::block_bytes);
     py::class_<CacheLayout>(m, "CacheLayout")

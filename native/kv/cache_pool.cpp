@@ -28,6 +28,10 @@ bool CachePool::has_source() const {
     return std::ranges::any_of(spec_.groups, [](const auto &group) { return group.lifetime.of_source; });
 }
 
+bool CachePool::has_bidirectional_media() const {
+    return std::ranges::any_of(spec_.groups, [](const auto &group) { return group.lifetime.bidirectional_media; });
+}
+
 int64_t CachePool::most_blocks(size_t group, int64_t n_tokens, int64_t step_tokens) const {
     const CacheLifetime &lifetime = spec_.groups[group].lifetime;
     const int64_t all = blocks_for_tokens(n_tokens);

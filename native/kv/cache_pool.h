@@ -52,6 +52,7 @@ class CachePool {
     const std::shared_ptr<BlockPool> &group(size_t i) const { return groups_[i]; }
     const CacheLifetime &lifetime(size_t i) const { return spec_.groups[i].lifetime; }
     bool has_source() const; // a group is of a source text
+    bool has_bidirectional_media() const; // a group has it
     bool has_states() const { return states_ != nullptr; }
     BlockPool &states() const { return *states_; }
     const std::shared_ptr<BlockPool> &states_pool() const { return states_; }

@@ -23,6 +23,9 @@ void check_spec(const CacheSpec &spec, size_t layer) {
                 "cache",
                 cat("layer ", layer,
                     " keeps rows of the source with a window, chunks or values within keys, which is unsupported"));
+        if (r.bidirectional_media && (r.of_source || r.chunk > 0))
+            throw ShapeError("cache", cat("layer ", layer, " has bidirectional media with ",
+                                          r.of_source ? "rows of the source" : "chunks", ", which is unsupported"));
         if (r.v_in_k && (r.n_kv_head != 1 || r.v_head_dim > r.head_dim))
             throw ShapeError("cache",
                              cat("layer ", layer, " has ", r.n_kv_head, " heads of ", r.head_dim, " and values of ",

@@ -18,7 +18,10 @@ namespace quire {
 struct CacheLifetime {
     int window = 0, chunk = 0;
     bool of_source = false; // rows of the source text, all of which each token attends to
+    bool bidirectional_media =
+        false; // rows of an image attend to all of it, later rows too, as far as a window reaches
     auto operator<=>(const CacheLifetime &) const = default;
+    bool keeps_all() const { return window == 0 && chunk == 0 && !of_source; }
     // The first position that a row at `position` attends to.
     int64_t first_seen(int64_t position) const {
         if (chunk > 0) return position / chunk * chunk;
@@ -34,7 +37,8 @@ struct CacheRows {
     bool v_in_k = false; // V is the first v_head_dim numbers of K, of one head: there is no array of V
     // One row for every token of the source text instead: written when it is encoded, and attended to as a whole.
     bool of_source = false;
-    CacheLifetime lifetime() const { return {window, chunk, of_source}; }
+    bool bidirectional_media = false; // rows of an image attend to its later rows too
+    CacheLifetime lifetime() const { return {window, chunk, of_source, bidirectional_media}; }
     bool operator==(const CacheRows &) const = default;
 };
 

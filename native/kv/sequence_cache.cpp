@@ -93,7 +93,7 @@ CacheMatch SequenceCache::match(const Names &names, int64_t max_tokens) const {
     int64_t n_blocks = std::min(static_cast<int64_t>(hashes.size()), max_tokens / pool_->block_tokens());
     bool rows_tell = false; // true if a group that needs every block limits the prefix
     for (size_t i = 0; i < tables_.size(); ++i) {
-        if (pool_->lifetime(i) != CacheLifetime{}) continue;
+        if (!pool_->lifetime(i).keeps_all()) continue;
         n_blocks = tables_[i].match(hashes, n_blocks * pool_->block_tokens()).n_blocks;
         rows_tell = true;
     }
@@ -197,7 +197,7 @@ void SequenceCache::advance(std::span<const PrefixHash> hashes, int64_t n_comput
         if (is_source(i)) continue;
         BlockTable &table = tables_[i];
         table.publish(hashes);
-        if (pool_->lifetime(i) == CacheLifetime{}) continue;
+        if (pool_->lifetime(i).keeps_all()) continue;
         table.drop(static_cast<int32_t>(first_needed(i, n_computed / pool_->block_tokens())));
         // Dropped blocks that others share make no room; then the next step has to find it.
         const int64_t ahead = blocks_ahead(i, table.n_dropped(), n_tokens);

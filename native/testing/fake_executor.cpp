@@ -23,7 +23,7 @@ void require(bool holds, const char *problem) {
 std::vector<CacheSpec> layers_of(const FakeExecutorOptions &options) {
     std::vector<CacheSpec> layers;
     for (const CacheLifetime &l : options.layers)
-        layers.push_back({CacheRows{1, 1, 1, l.window, l.chunk, false, l.of_source}, {}});
+        layers.push_back({CacheRows{1, 1, 1, l.window, l.chunk, false, l.of_source, l.bidirectional_media}, {}});
     if (options.n_state > 0) layers.push_back({std::nullopt, {CacheState{"seen", options.n_state}}});
     return layers;
 }
@@ -114,8 +114,14 @@ void FakeExecutor::write(const StepBatch &batch) {
             throw CapacityError("fake_executor", cat("a step with token ", *options_.fail_on, " fails, as configured"));
         for (size_t g = 0; g < slots_.size(); ++g)
             if (!layout_.groups()[g].lifetime.of_source)
-                slot(g, batch.groups[g].slots[row]) = {batch.tokens[row], batch.positions[row]};
+                slot(g, batch.groups[g].slots[row]) = {token_of(batch, row), batch.positions[row]};
     }
+}
+
+int32_t FakeExecutor::token_of(const StepBatch &batch, size_t row) const {
+    const float *features = batch.features.data() + row * static_cast<size_t>(n_features_read());
+    if (options_.media_width == 0 || features[0] == 1) return batch.tokens[row];
+    return options_.n_vocab + static_cast<int32_t>(features[1]);
 }
 
 void FakeExecutor::encode(const StepBatch &batch) {
@@ -153,11 +159,12 @@ void FakeExecutor::see(Seen &seen, int32_t token) const {
     ++seen.n_tokens;
 }
 
-FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t position) {
+FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t row) {
     const GroupBatch &rows = batch.groups[group];
+    const int32_t position = batch.positions[static_cast<size_t>(row)];
+    const int32_t last = rows.last_seen(static_cast<int>(sequence), row, position);
     Seen seen;
-    if (!rows.n_source.empty()) position = rows.n_source[sequence] - 1;
-    for (auto i = static_cast<int32_t>(layout_.groups()[group].lifetime.first_seen(position)); i <= position; ++i) {
+    for (auto i = static_cast<int32_t>(layout_.groups()[group].lifetime.first_seen(position)); i <= last; ++i) {
         const auto entry = static_cast<size_t>(rows.table_begin[sequence] + i / options_.block_tokens);
         require(entry < rows.tables.size(), "a table has fewer blocks than its tokens need");
         const Slot &at = slot(group, int64_t{rows.tables[entry]} * options_.block_tokens + i % options_.block_tokens);
@@ -169,8 +176,7 @@ FakeExecutor::Seen FakeExecutor::seen_by(const StepBatch &batch, size_t group, s
 
 FakeExecutor::Seen FakeExecutor::row_of(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state) {
     std::vector<Seen> layers;
-    for (size_t g = 0; g < slots_.size(); ++g)
-        layers.push_back(seen_by(batch, g, sequence, batch.positions[static_cast<size_t>(row)]));
+    for (size_t g = 0; g < slots_.size(); ++g) layers.push_back(seen_by(batch, g, sequence, row));
     if (state) layers.push_back(*state);
     if (options_.undivided_prompts) {
         layers.push_back({});

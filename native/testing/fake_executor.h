@@ -28,6 +28,9 @@ struct FakeExecutorOptions {
     std::optional<int> fail_copy;                          // this copy of a block or state throws CapacityError
     bool shows_features = false; // a row's features are r as four 16-bit numbers
     bool reads_features = false; // a head: r is mix(r' * 31 + token + 1), where r' comes with the token
+    // Numbers of a row of an image, all of which its rows see in every layer: 0: text only.  In the place of its token
+    // a layer keeps n_vocab plus the first number.
+    int media_width = 0;
 };
 
 // Each layer keeps the token and position of every row and hashes the tokens that a row sees: h = 0, then
@@ -53,7 +56,10 @@ class FakeExecutor : public Executor {
     int n_features() const override {
         return options_.shows_features || options_.reads_features ? n_feature_numbers : 0;
     }
-    int n_features_read() const override { return options_.reads_features ? n_feature_numbers : 0; }
+    int n_features_read() const override {
+        if (options_.media_width > 0) return 1 + options_.media_width;
+        return options_.reads_features ? n_feature_numbers : 0;
+    }
     const float *features() override { return features_.data(); }
     void copy_block(int group, int from, int to) override;
     void copy_state(int from, int to) override;
@@ -78,7 +84,8 @@ class FakeExecutor : public Executor {
     void write(const StepBatch &batch);
     void run_sequence(const StepBatch &batch, size_t sequence);
     void see(Seen &seen, int32_t token) const;
-    Seen seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t position);
+    int32_t token_of(const StepBatch &batch, size_t row) const;
+    Seen seen_by(const StepBatch &batch, size_t group, size_t sequence, int32_t row);
     Seen row_of(const StepBatch &batch, size_t sequence, int32_t row, const Seen *state);
     void add_logits(const Seen &seen);
     static constexpr int n_feature_numbers = 4;

@@ -10,7 +10,7 @@ from counting_device import counting_device
 from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
-from quire.errors import ShapeError
+from quire.errors import InternalError, ShapeError
 from trace_bench import Bench
 
 Array = npt.NDArray[np.float32]
@@ -105,6 +105,72 @@ def test_windows_and_chunks(spec: dict[str, int], kernels: str) -> None:
         expected = attention(*(x[rows] for x in numbers), seen, 0.3)
         np.testing.assert_allclose(found[rows], expected.reshape(n, -1), atol=1e-5)
         first += n
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+@pytest.mark.parametrize("window", [0, 40])
+def test_rows_of_images_see_all_of_them(window: int, kernels: str) -> None:
+    """In layers that declare it; the second layer is causal.  Steps begin within a cached image, too."""
+    lengths, images = [90, 5, 77], [[(3, 60), (60, 64), (70, 90)], [(0, 5)], []]
+    rows = {"n_kv_head": N_KV_HEAD, "head_dim": DIM, "window": window}
+    bench = Bench(tracer=Tracer([CacheSpec(**rows, bidirectional_media=True), CacheSpec(**rows)]))
+    (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
+    y = [graph.attend(layer, q, k, v, scale=0.3).merge_heads() for layer in (0, 1)]
+    trace = bench.tracer.finish(graph.select_rows(graph.concat(y[0], y[1], 0), bench.tracer.logit_rows))
+    last = [np.arange(n) for n in lengths]
+    for of_sequence, spans in zip(last, images, strict=True):
+        for begin, end in spans:
+            of_sequence[begin:end] = end - 1
+    executor = Executor(
+        trace, find_device("cpu"), n_blocks=64, threads=threads_of(kernels), kernels=kernels, kv_dtype="f32",
+        max_rows=256, max_sequences=256,
+    )  # type: ignore[arg-type]  # fmt: skip
+    tables, slots = blocks_of(lengths)
+    starts = np.cumsum([0, *lengths])
+
+    def run(firsts: list[int]) -> list[Array]:
+        """Run the rows from ``firsts`` on of each sequence."""
+        at = [np.arange(first, n) for first, n in zip(firsts, lengths, strict=True)]
+        chosen = np.concatenate([start + each for start, each in zip(starts[:-1], at, strict=True)])
+        found = executor.run(
+            [tokens[i] for i in chosen],
+            positions=np.concatenate(at).tolist(),
+            slots=[slots[i] for i in chosen],
+            logit_rows=list(range(len(chosen))),
+            row_begin=np.cumsum([0, *map(len, at)]).tolist(),
+            n_kv=lengths,
+            tables=tables,
+            last_visible=np.concatenate([each[i] for each, i in zip(last, at, strict=True)]).tolist(),
+        )
+        return np.split(found, np.cumsum([len(each) for each in at])[:-1])
+
+    for firsts in ([0, 0, 0], [65, 2, 76], [80, 4, 1]):
+        for found, first, start, n, shown in zip(run(firsts), firsts, starts, lengths, last, strict=False):
+            part, at = slice(start, start + n), np.arange(n)
+            near = at[:, None] - at < (window or n)
+            expected = [attention(*(x[part] for x in numbers), near & (at <= end[:, None]), 0.3) for end in (shown, at)]
+            wanted = np.concatenate([each.reshape(n, -1) for each in expected], axis=1)[first:]
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_rows_see_no_more_than_is_cached() -> None:
+    for spec, last, message in (
+        ({"bidirectional_media": True}, [3, 3, 3], "sees up to 3 of 3"),
+        ({"bidirectional_media": True}, [2, 1, 2], "sees up to 1 of 3"),
+        ({"bidirectional_media": True}, [2, 2], "does not match"),
+    ):
+        bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM, **spec)]))
+        (q, k, v), _, tokens = heads_of(bench, 3)
+        y = graph.attend(0, q, k, v, scale=0.3).merge_heads()
+        trace = bench.tracer.finish(graph.select_rows(y, bench.tracer.logit_rows))
+        executor = Executor(trace, find_device("cpu"), n_blocks=4, threads=1)
+        with pytest.raises(InternalError, match=message):
+            executor.run(
+                tokens, positions=[0, 1, 2], slots=[32, 33, 34], logit_rows=[2], row_begin=[0, 3], n_kv=[3],
+                tables=[[1]], last_visible=last,
+            )  # fmt: skip
+    with pytest.raises(ShapeError, match="bidirectional media with chunks"):
+        Tracer([CacheSpec(n_kv_head=1, head_dim=8, chunk=8, bidirectional_media=True)])
 
 
 @pytest.mark.parametrize("kernels", ["stock", "cpu"])

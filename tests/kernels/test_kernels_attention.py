@@ -160,6 +160,13 @@ class Sequence:
     v: Array
     table: list[int]
     n_cached: int = 0
+    images: tuple[tuple[int, int], ...] = ()  # begin and end of images, whose rows see all of them
+
+    def last_visible(self) -> npt.NDArray[np.int64]:
+        last = np.arange(len(self.q))
+        for begin, end in self.images:
+            last[begin:end] = end - 1
+        return last
 
 
 @dataclass
@@ -212,14 +219,21 @@ class Cache:
 
     def step(self, work: list[tuple[Sequence, int]], n_workers: int = 1, n_padding: int = 0) -> list[Array]:
         """Write the next tokens of each sequence and attend; return an array of outputs per sequence."""
-        row_begin, n_kv, slots = [0], [], []
+        row_begin, n_kv, slots, last_visible = [0], [], [], []
         for sequence, n in work:
             row_begin.append(row_begin[-1] + n)
             n_kv.append(sequence.n_cached + n)
             positions = range(sequence.n_cached, sequence.n_cached + n)
             slots += [sequence.table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
+            last_visible += sequence.last_visible()[positions].tolist()
         tables = [sequence.table for sequence, _ in work]
-        batch = testing.AttentionBatch(row_begin=row_begin, n_kv=n_kv, tables=tables, slots=slots)
+        batch = testing.AttentionBatch(
+            row_begin=row_begin,
+            n_kv=n_kv,
+            tables=tables,
+            slots=slots,
+            last_visible=last_visible if any(sequence.images for sequence, _ in work) else [],
+        )
 
         def gather(name: str) -> Array:
             parts = [getattr(each, name)[each.n_cached : each.n_cached + n] for each, n in work]
@@ -259,7 +273,7 @@ class Cache:
             q = multiplied(rows * factor, "bf16") / factor
         keys = np.arange(n_kv)
         queries = keys[n_kv - n :]
-        hidden = keys[None, :] > queries[:, None]
+        hidden = keys[None, :] > sequence.last_visible()[queries, None]
         if s.window is not None:
             hidden |= keys[None, :] <= queries[:, None] - s.window
         out = np.zeros((n, s.n_head, s.v_head_dim))
@@ -288,6 +302,36 @@ def error_of_weights(shape: Shape) -> float:
 def assert_close(found: Array, wanted: npt.NDArray[np.float64], tolerance: float = 2e-6) -> None:
     error = np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)
     assert error < tolerance, f"error {error:.2e} of the largest value"
+
+
+@pytest.mark.parametrize("kv_type", [*TYPES, "q4_0", "q8/q5_1"])
+@pytest.mark.parametrize("window", [None, 40])
+def test_rows_of_images_see_all_of_them(isa: str, kv_type: str, window: int | None) -> None:
+    """Whole, in steps, after cached rows of the same image, beside others and with shared blocks: the same bits."""
+    shape = Shape(n_head=6, head_dim=32, v_head_dim=64, soft_cap=20.0, window=window, kv_type=kv_type)
+    cache = Cache(shape)
+    root, other = cache.add(230, seed=1), cache.add(150, seed=2)
+    root.images, other.images = ((0, 3), (20, 90), (90, 91), (100, 220)), ((10, 140),)
+    (whole,) = cache.step([(root, 230)])
+    bound = 2e-6 + error_of_weights(shape)
+    assert_close(whole, cache.oracle(root), 3e-5 if kv_type in ("q4_0", "q8/q5_1") else bound)
+    (alone,) = cache.step([(other, 150)])
+    assert_close(alone, cache.oracle(other), 3e-5 if kv_type in ("q4_0", "q8/q5_1") else bound)
+    child = cache.fork(root, 192, 230, seed=1)
+    child.images = root.images
+    root.n_cached = other.n_cached = 0
+    for n_workers, rest in ((1, 130), (3, 70), (2, 30)):  # the last ones begin within an image that is cached
+        root.n_cached, other.n_cached, child.n_cached = 230 - rest, 10, 192
+        mine, theirs, shared = cache.step([(root, rest), (other, 140), (child, 38)], n_workers)
+        for found, wanted in ((mine, whole[230 - rest :]), (theirs, alone[10:]), (shared, whole[192:])):
+            np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
+
+
+def test_an_image_beyond_the_cached_tokens_is_refused() -> None:
+    sizes = {"row_begin": [0, 2], "n_kv": [5], "tables": [[1]], "slots": [35, 36]}
+    for last_visible in ([3], [2, 4], [4, 5], [4, 3]):
+        with pytest.raises(ShapeError, match=r"last_visible has 1|sees up to"):
+            testing.AttentionBatch(**sizes, last_visible=last_visible)  # type: ignore[arg-type]
 
 
 def test_soft_cap_of_any_score(isa: str) -> None:

@@ -23,11 +23,12 @@ using Floats = py::array_t<float, py::array::c_style>;
 
 // One step as Python gives it.
 struct Batch {
-    Ids row_begin, n_kv, table_begin, tables, slots;
+    Ids row_begin, n_kv, table_begin, tables, slots, last_visible;
     std::vector<int32_t> table_size;
 
-    Batch(Ids row_begin_, Ids n_kv_, const std::vector<Ids> &each, Ids slots_)
-        : row_begin(std::move(row_begin_)), n_kv(std::move(n_kv_)), slots(std::move(slots_)) {
+    Batch(Ids row_begin_, Ids n_kv_, const std::vector<Ids> &each, Ids slots_, Ids last_visible_)
+        : row_begin(std::move(row_begin_)), n_kv(std::move(n_kv_)), slots(std::move(slots_)),
+          last_visible(std::move(last_visible_)) {
         for (const Ids &table : each) {
             table_begin.push_back(static_cast<int32_t>(tables.size()));
             table_size.push_back(static_cast<int32_t>(table.size()));
@@ -39,8 +40,15 @@ struct Batch {
     int n_rows() const { return row_begin.back(); }
     int n_sequences() const { return static_cast<int>(n_kv.size()); }
     AttentionBatch view() const {
-        return {n_rows(),           n_sequences(), row_begin.data(), n_kv.data(),
-                table_begin.data(), tables.data(), slots.data()};
+        return {n_rows(),
+                n_sequences(),
+                row_begin.data(),
+                n_kv.data(),
+                table_begin.data(),
+                tables.data(),
+                slots.data(),
+                nullptr,
+                last_visible.empty() ? nullptr : last_visible.data()};
     }
     // Block ids and slots lie in a pool of n_blocks.
     void check_pool(int64_t n_blocks) const {
@@ -74,6 +82,19 @@ struct Batch {
         }
         if (static_cast<int>(slots.size()) != n_rows())
             throw ShapeError("kernels", cat(slots.size(), " slots for ", n_rows(), " rows"));
+        if (!last_visible.empty()) check_visible();
+    }
+    void check_visible() const {
+        if (static_cast<int>(last_visible.size()) != n_rows())
+            throw ShapeError("kernels",
+                             cat("last_visible has ", last_visible.size(), " values for ", n_rows(), " rows"));
+        for (size_t s = 0; s < n_kv.size(); ++s)
+            for (int32_t row = row_begin[s]; row < row_begin[s + 1]; ++row) {
+                const int32_t last = last_visible[static_cast<size_t>(row)];
+                const int32_t before = row > row_begin[s] ? last_visible[static_cast<size_t>(row - 1)] : 0;
+                if (last < n_kv[s] - (row_begin[s + 1] - row) || last >= n_kv[s] || last < before)
+                    throw ShapeError("kernels", cat("row ", row, " sees up to ", last, " of ", n_kv[s], " tokens"));
+            }
     }
 };
 
@@ -247,8 +268,8 @@ Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool
 void bind_attention(py::module_ &m) {
     m.def("poisons", &poisons);
     py::class_<Batch>(m, "AttentionBatch")
-        .def(py::init<Ids, Ids, const std::vector<Ids> &, Ids>(), py::kw_only(), py::arg("row_begin"), py::arg("n_kv"),
-             py::arg("tables"), py::arg("slots"))
+        .def(py::init<Ids, Ids, const std::vector<Ids> &, Ids, Ids>(), py::kw_only(), py::arg("row_begin"),
+             py::arg("n_kv"), py::arg("tables"), py::arg("slots"), py::arg("last_visible") = Ids{})
         .def_property_readonly("n_rows", &Batch::n_rows)
         .def_property_readonly("n_sequences", &Batch::n_sequences);
     m.def("kv_write", &write, py::arg("kernels"), py::arg("k"), py::arg("v").none(true), py::arg("k_pool").noconvert(),

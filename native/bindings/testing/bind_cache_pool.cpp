@@ -48,11 +48,12 @@ std::shared_ptr<CachePool> make_cache_pool(std::vector<CachePoolSpec::Group> gro
 
 void bind_pools(py::module_ &m) {
     py::class_<CachePoolSpec::Group>(m, "PoolGroup")
-        .def(py::init([](int32_t n_blocks, size_t block_bytes, int window, int chunk, bool of_source) {
-                 return CachePoolSpec::Group{{window, chunk, of_source}, n_blocks, block_bytes};
+        .def(py::init([](int32_t n_blocks, size_t block_bytes, int window, int chunk, bool of_source,
+                         bool bidirectional_media) {
+                 return CachePoolSpec::Group{{window, chunk, of_source, bidirectional_media}, n_blocks, block_bytes};
              }),
              py::arg("n_blocks"), py::kw_only(), py::arg("block_bytes") = 1, py::arg("window") = 0,
-             py::arg("chunk") = 0, py::arg("of_source") = false);
+             py::arg("chunk") = 0, py::arg("of_source") = false, py::arg("bidirectional_media") = false);
     py::class_<CachePool, std::shared_ptr<CachePool>>(m, "CachePool")
         .def(py::init(&make_cache_pool), py::arg("groups"), py::kw_only(), py::arg("block_tokens") = kv_block_tokens,
              py::arg("n_states") = 0, py::arg("state_bytes") = 0, py::arg("budget_bytes") = py::none(),

@@ -140,6 +140,7 @@ py::dict arrays_of(const StepBatch &batch) {
         entry["table_begin"] = group.table_begin;
         entry["tables"] = group.tables;
         entry["n_source"] = group.n_source;
+        entry["last_visible"] = group.last_visible;
         groups.append(entry);
     }
     arrays["groups"] = groups;
@@ -157,7 +158,8 @@ void bind_scheduler(py::module_ &m) {
             "submit",
             [](Scheduler &self, std::vector<int32_t> tokens, int64_t max_tokens, double now_s, int n_choices,
                int priority, std::string key, std::string salt, bool every_logit_row,
-               std::vector<int64_t> snapshot_positions, std::vector<int32_t> source) {
+               std::vector<int64_t> snapshot_positions, std::vector<int32_t> source,
+               const std::vector<std::tuple<int64_t, int64_t, bool>> &media) {
                 SequenceSpec spec{std::move(tokens),
                                   max_tokens,
                                   {{}, {}, std::move(salt)},
@@ -167,13 +169,19 @@ void bind_scheduler(py::module_ &m) {
                                   std::move(snapshot_positions),
                                   no_second_text,
                                   std::move(source)};
+                auto spans = std::make_shared<PromptMedia>();
+                for (const auto &[begin, n, is_bidirectional] : media)
+                    spans->spans.push_back({begin, n, "image", {}, is_bidirectional});
+                if (!media.empty()) spec.media = std::move(spans);
                 return numbers(self.submit(std::move(spec), n_choices, now_s));
             },
             py::arg("token_ids"), py::kw_only(), py::arg("max_tokens"), py::arg("now_s"), py::arg("n_choices") = 1,
             py::arg("priority") = 0, py::arg("key") = "", py::arg("salt") = py::bytes(),
             py::arg("every_logit_row") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
-            py::arg("source") = std::vector<int32_t>())
+            py::arg("source") = std::vector<int32_t>(),
+            py::arg("media") = std::vector<std::tuple<int64_t, int64_t, bool>>())
         .def("plan", &Scheduler::plan, py::arg("now_s"))
+        .def("plan_within", &Scheduler::plan_within, py::arg("now_s"), py::arg("step_tokens"))
         .def("commit", &Scheduler::commit, py::arg("plan"))
         .def(
             "append", [](Scheduler &self, uint64_t id, int32_t token) { self.append(SequenceId{id}, token); },

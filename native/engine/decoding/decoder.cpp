@@ -96,8 +96,9 @@ RequestId Decoder::submit(Request request) {
     require_media(request);
     const DrafterSet drafters = drafters_for(request);
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
-    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens,
-                                  active->wants_prompt_rows() ? LogitRows::every : LogitRows::last, active->n_source);
+    const LogitRows rows = active->wants_prompt_rows() ? LogitRows::every : LogitRows::last;
+    loop_.scheduler().require_fit(active->n_prompt, active->max_tokens, rows, active->n_source);
+    if (active->request.media) loop_.scheduler().require_whole_media(*active->request.media, rows);
     const RequestId id{++n_submitted_};
     active->id = id;
     active->drafters = drafters;

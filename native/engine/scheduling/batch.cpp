@@ -11,7 +11,8 @@ void clear(StepBatch &batch, size_t n_groups) {
         array->clear();
     batch.groups.resize(n_groups);
     for (GroupBatch &group : batch.groups)
-        for (auto *array : {&group.slots, &group.table_begin, &group.tables, &group.n_source}) array->clear();
+        for (auto *array : {&group.slots, &group.table_begin, &group.tables, &group.n_source, &group.last_visible})
+            array->clear();
 }
 
 void add_rows(StepBatch &batch, const PlanItem &item) {
@@ -38,6 +39,22 @@ void add_axes(StepBatch &batch, const Plan &plan) {
             for (int64_t position = item.first; position < item.first + item.n_tokens; ++position)
                 batch.axes.push_back(has_places(item) ? item.sequence->media->place(axis, position)
                                                       : static_cast<int32_t>(position));
+}
+
+// The last position that each row sees, if a row sees later ones.
+std::vector<int32_t> last_visible(const Plan &plan) {
+    std::vector<int32_t> rows;
+    bool sees_later = false;
+    for (const PlanItem &item : plan.items) {
+        const PromptMedia *media = item.sequence->media.get();
+        for (int64_t position = item.first; position < item.first + item.n_tokens; ++position) {
+            const MediaSpan *span = media ? media->bidirectional_at(position) : nullptr;
+            sees_later = sees_later || span;
+            rows.push_back(static_cast<int32_t>(span ? span->end() - 1 : position));
+        }
+    }
+    if (!sees_later) rows.clear();
+    return rows;
 }
 
 // Blocks that are reserved for later steps are left out.
@@ -75,6 +92,10 @@ void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool) {
         if (cache.state()) batch.states.push_back(index(*cache.state()));
     }
     add_axes(batch, plan);
+    if (!pool.has_bidirectional_media()) return;
+    const std::vector<int32_t> last = last_visible(plan);
+    for (size_t i = 0; i < batch.groups.size(); ++i)
+        if (pool.lifetime(i).bidirectional_media) batch.groups[i].last_visible = last;
 }
 
 void fill_media(std::vector<float> &rows, const Plan &plan, size_t width) {

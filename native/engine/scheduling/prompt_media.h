@@ -16,6 +16,9 @@ struct MediaSpan {
     int64_t n_rows;
     std::string digest;
     std::vector<float> rows; // [n_rows, width]
+    // Rows attend to later ones of the span, where the model's layers do that.
+    bool is_bidirectional = true;
+    int64_t end() const { return begin + n_rows; }
 };
 
 // Spans are disjoint and ascending, and lie within the prompt.
@@ -31,16 +34,31 @@ struct PromptMedia {
         if (position < n_prompt) return axes[axis * static_cast<size_t>(n_prompt) + static_cast<size_t>(position)];
         return static_cast<int32_t>(position - n_prompt) + first_later_place;
     }
+    // The span that holds a position, or null.
+    const MediaSpan *span_at(int64_t position) const {
+        for (const MediaSpan &span : spans)
+            if (position >= span.begin && position < span.end()) return &span;
+        return nullptr;
+    }
     // The row of a position; null: a token's embedding is read there.
     const float *row(int64_t position) const {
+        const MediaSpan *span = span_at(position);
+        return span ? span->rows.data() + static_cast<size_t>(position - span->begin) * width : nullptr;
+    }
+    // The bidirectional span that holds a position, or null.
+    const MediaSpan *bidirectional_at(int64_t position) const {
+        const MediaSpan *span = span_at(position);
+        return span && span->is_bidirectional ? span : nullptr;
+    }
+    int64_t most_bidirectional() const { // rows of the longest bidirectional span
+        int64_t most = 0;
         for (const MediaSpan &span : spans)
-            if (position >= span.begin && position < span.begin + span.n_rows)
-                return span.rows.data() + static_cast<size_t>(position - span.begin) * width;
-        return nullptr;
+            if (span.is_bidirectional) most = std::max(most, span.n_rows);
+        return most;
     }
     std::vector<MediaName> names() const {
         std::vector<MediaName> found;
-        for (const MediaSpan &span : spans) found.push_back({span.begin, span.begin + span.n_rows, span.digest});
+        for (const MediaSpan &span : spans) found.push_back({span.begin, span.end(), span.digest});
         return found;
     }
     void set_axes(std::vector<int32_t> values, int64_t n) {

@@ -87,6 +87,18 @@ void Scheduler::require_whole_prompt(int64_t n_prompt, int64_t max_tokens, Logit
                                              " of a step, as it is computed as a whole"));
 }
 
+void Scheduler::require_whole_media(const PromptMedia &media, LogitRows rows) const {
+    if (!pool_->has_bidirectional_media()) return;
+    const int step = rows == LogitRows::every ? std::min(config_.max_step_tokens, config_.max_step_logit_rows)
+                                              : config_.max_step_tokens;
+    const int limit = step - (config_.max_running - 1);
+    if (const int64_t n = media.most_bidirectional(); n > limit)
+        throw CapacityError("scheduler",
+                            cat("an image has ", n, " tokens, which one step has to compute: at most ", limit,
+                                " fit into a step of ", step, " tokens beside ", config_.max_running - 1,
+                                " other sequences (raise max_step_tokens or lower max_running)"));
+}
+
 std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, double now_s) {
     require_positive(n_choices, "n_choices");
     if (!std::isfinite(now_s))
@@ -95,6 +107,7 @@ std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, doub
     const auto n_prompt = static_cast<int64_t>(spec.tokens.size());
     spec.max_tokens = std::max(spec.max_tokens, n_prompt);
     require_fit(n_prompt, spec.max_tokens, spec.logit_rows, static_cast<int64_t>(spec.source.size()));
+    if (spec.media) require_whole_media(*spec.media, spec.logit_rows);
     std::ranges::sort(spec.snapshot_positions);
     std::vector<SequenceId> ids;
     Sequence *leader = nullptr;

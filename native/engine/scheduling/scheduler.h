@@ -20,6 +20,11 @@
 // The source text of an encoder-decoder model is encoded as a whole by the step that admits its sequence, before the
 // rows of that step; so it counts among the step's tokens.
 //
+// Rows of an image may attend to its later rows (kv/cache_spec.h, bidirectional_media).  A step then computes all of
+// its rows that are not in the cache.  There is always room for them: an image has at most max_step_tokens -
+// (max_running - 1) rows, drafts leave room for it, and it may exceed what a step is limited to for the sake of time
+// and fairness.
+//
 // Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever
 // they take nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken
 // back.
@@ -101,6 +106,8 @@ class Scheduler {
     // CapacityError when such a sequence can never fit.  May be called from any thread.
     void require_fit(int64_t n_prompt, int64_t max_tokens, LogitRows rows = LogitRows::last,
                      int64_t n_source = 0) const;
+    // CapacityError when a step cannot hold an image whose rows it has to compute together.  From any thread.
+    void require_whole_media(const PromptMedia &media, LogitRows rows) const;
     // The next step; no items: nothing can run until a sequence is submitted, appended to or removed.  The edits of a
     // plan must be made even when it has no items or is not committed.
     Plan plan(double now_s);
@@ -146,6 +153,7 @@ class Scheduler {
     struct Budget {
         int64_t tokens, logit_rows, kv_tokens;
         int64_t held_rows = 0, held_kv_tokens = 0;
+        int64_t held_for_media = 0; // kept free of drafts for rows of an image that are computed together
         // If several keys have prompts to read, the share of the step that each may take for them.
         std::optional<int64_t> tokens_of_key = {}, rows_of_key = {};
         KeyCounts tokens_taken = {}, rows_taken = {};
@@ -177,6 +185,8 @@ class Scheduler {
     void keep_state(Sequence &sequence);
     bool room_for_guarded(const Sequence &sequence) const;
     int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget) const;
+    int64_t with_whole_media(const Sequence &sequence, int64_t n_computed, int64_t n, int64_t limit) const;
+    void hold_for_media(Budget &budget) const;
     bool make_room(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
     void add_item(Sequence &sequence, int64_t n, int64_t n_drafted, Plan &plan, Budget &budget);
     int64_t draft_room(const Sequence &sequence, int64_t n, const Budget &budget) const;

@@ -57,6 +57,7 @@ void Scheduler::order_running() {
 
 void Scheduler::run_running(Plan &plan, Budget &budget) {
     for (const Sequence *s : running_) budget.hold(*s, +1);
+    hold_for_media(budget);
     share_step(budget);
     for (size_t i = 0; i < running_.size();) { // preemption shortens it from the end
         Sequence &s = *running_[i];
@@ -75,11 +76,36 @@ int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan
     const int64_t left = s.n_tokens() - n_computed;
     const int64_t kv_left = budget.kv_tokens - held_kv;
     if (kv_left < s.n_source()) return 0;
-    int64_t n =
-        std::min({left, budget.tokens - budget.held_rows - s.n_unencoded(), until_logits + rows, kv_left - n_computed});
+    const int64_t most = std::min({left, until_logits + rows, kv_left - n_computed});
+    int64_t n = std::min(most, budget.tokens - budget.held_rows - s.n_unencoded());
     if (undivided()) return n < left ? 0 : n;
     if (left > 1 && budget.tokens_of_key) n = std::min(n, budget.left_of_key(s, until_logits));
-    return std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
+    n = std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
+    const int64_t n_free = config_.max_step_tokens - plan.n_tokens - budget.held_rows - s.n_unencoded();
+    return with_whole_media(s, n_computed, n, std::min(most, n_free));
+}
+
+// n, changed so that no image is divided whose rows attend to each other: the text before it, or all of it if that is
+// at most `limit`.
+int64_t Scheduler::with_whole_media(const Sequence &s, int64_t n_computed, int64_t n, int64_t limit) const {
+    if (n == 0 || !s.media || !pool_->has_bidirectional_media()) return n;
+    const MediaSpan *span = s.media->bidirectional_at(n_computed + n);
+    if (!span || span->begin == n_computed + n) return n;
+    if (span->begin > n_computed) return span->begin - n_computed;
+    const int64_t rest = span->end() - n_computed;
+    return rest <= limit ? rest : 0;
+}
+
+// Drafts must not take the room of an image in every step.
+void Scheduler::hold_for_media(Budget &budget) const {
+    if (!pool_->has_bidirectional_media()) return;
+    const auto hold = [&](const Sequence &s) {
+        if (s.media && s.n_computed < s.n_prompt)
+            budget.held_for_media = std::max(budget.held_for_media, s.media->most_bidirectional());
+    };
+    for (const Sequence *s : running_) hold(*s);
+    for (const Sequence *s : waiting_)
+        if (s->may_run()) hold(*s);
 }
 
 // The next position after n_computed where the last whole block of a message ends, or of an image, the prompt, or all
@@ -148,7 +174,7 @@ void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, 
         budget.tokens_taken[s.key] += n;
         budget.rows_taken[s.key] += rows;
     }
-    budget.tokens -= n + n_encoded;
+    budget.tokens = std::max(budget.tokens - n - n_encoded, budget.held_rows); // an image may take more than there is
     budget.logit_rows -= rows;
     budget.kv_tokens -= std::max(end, s.n_source());
 }

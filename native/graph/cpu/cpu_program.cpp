@@ -43,6 +43,7 @@ CpuRun::CpuRun(const StepBatch &from, ThreadTeam &threads, const KernelSet &set,
         attention.table_begin = group.table_begin.data();
         attention.tables = group.tables.data();
         attention.slots = group.slots.data();
+        attention.last_visible = group.last_visible.empty() ? nullptr : group.last_visible.data();
         if (plans[g].empty()) continue;
         plans[g].begin(kernels, attention, team.n_workers());
         attention.plan = &plans[g];

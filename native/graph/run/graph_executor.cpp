@@ -320,6 +320,24 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     check_tables(batch, kind);
 }
 
+// Rows see themselves, and never more than is cached; the attention kernels rely on an ascending order.
+void GraphExecutor::check_visible(const StepBatch &batch, const GroupBatch &group, bool is_supported) {
+    if (group.last_visible.empty()) return;
+    if (!is_supported || group.last_visible.size() != batch.tokens.size())
+        throw InternalError("executor", "last_visible does not match the rows, or the layers see no later rows");
+    for (size_t s = 0; s < batch.n_kv.size(); ++s) {
+        int32_t before = 0;
+        for (auto row = static_cast<size_t>(batch.row_begin[s]); row < static_cast<size_t>(batch.row_begin[s + 1]);
+             ++row) {
+            const int32_t last = group.last_visible[row];
+            if (last < batch.positions[row] || last >= batch.n_kv[s] || last < before)
+                throw InternalError("executor", cat("a row at position ", batch.positions[row], " sees up to ", last,
+                                                    " of ", batch.n_kv[s], " cached tokens"));
+            before = last;
+        }
+    }
+}
+
 void GraphExecutor::check_tables(const StepBatch &batch, Kind kind) const {
     auto expect = [](bool holds, const char *what) {
         if (!holds) throw InternalError("executor", what);
@@ -336,6 +354,7 @@ void GraphExecutor::check_tables(const StepBatch &batch, Kind kind) const {
         expect(group.n_source.size() == (of_source && !encodes ? batch.n_kv.size() : 0),
                "n_source does not match the sequences");
         for (int32_t length : group.n_source) expect(length > 0, "empty source text");
+        check_visible(batch, group, cache().groups()[g].lifetime.bidirectional_media);
         for (int32_t slot : group.slots) expect(slot >= 0 && slot / kv_block_tokens < n, "slot beyond the store");
         for (int32_t block : group.tables) expect(block >= 0 && block < n, "block beyond the store");
         for (size_t s = 0; s < batch.n_kv.size(); ++s) {

@@ -78,6 +78,7 @@ class GraphExecutor : public Executor {
     enum class Kind { decode, encode };
     void check(const StepBatch &batch, Kind kind) const;
     void check_tables(const StepBatch &batch, Kind kind) const;
+    static void check_visible(const StepBatch &batch, const GroupBatch &group, bool is_supported);
     PlacesOfCache cut_traces(const ExecutorOptions &options);
     void make_stores(const ExecutorOptions &options, const PlacesOfCache &cached);
     void make_graphs(const ExecutorOptions &options);

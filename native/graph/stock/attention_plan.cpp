@@ -130,8 +130,8 @@ StreamRun AttentionPlanner::part_of(size_t g, const StreamRun &all, int done, in
     run.begin = all.begin + done;
     run.n = n;
     const int64_t first = batch.positions[static_cast<size_t>(run.begin)];
-    const int last =
-        batch.groups[g].last_seen(run.sequence, batch.positions[static_cast<size_t>(run.begin + run.n - 1)]);
+    const int last_row = run.begin + run.n - 1;
+    const int last = batch.groups[g].last_seen(run.sequence, last_row, batch.positions[static_cast<size_t>(last_row)]);
     run.first_block = static_cast<int>(groups_[g].lifetime.first_seen(first)) / kv_block_tokens;
     run.n_blocks = last / kv_block_tokens + 1 - run.first_block;
     return run;

@@ -81,8 +81,8 @@ struct Seen {
 };
 Seen seen_by(const StepToFill &step, int group, int sequence, int row) {
     const int32_t position = step.batch.positions[static_cast<size_t>(row)];
-    const int32_t last = step.batch.groups[static_cast<size_t>(group)].last_seen(sequence, position);
-    return {static_cast<int32_t>(step.lifetime(group).first_seen(last)), last};
+    const int32_t last = step.batch.groups[static_cast<size_t>(group)].last_seen(sequence, row, position);
+    return {static_cast<int32_t>(step.lifetime(group).first_seen(position)), last};
 }
 
 void fill_spans(const StepToFill &step, PartPlace place, ggml_tensor *target) {
@@ -224,7 +224,8 @@ void StepInputs::fill_bias_columns(const StepToFill &step, PartPlace place, ggml
                       own = step.batch.positions[static_cast<size_t>(run.begin + i)];
             int32_t *line = out + int64_t{row} * part.n_kv;
             for_seen(step, place, places_, run, run.begin + i, [&](int32_t first, int32_t n, int32_t position) {
-                for (int32_t t = 0; t < n; ++t) line[first + t] = std::max(0, place.n_columns - 1 + position + t - own);
+                for (int32_t t = 0; t < n; ++t)
+                    line[first + t] = place.n_columns - 1 + std::clamp(position + t - own, 1 - place.n_columns, 0);
             });
         }
     }

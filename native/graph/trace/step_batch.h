@@ -23,9 +23,12 @@ struct GroupBatch {
     const std::vector<int32_t> &n_kv_of(const std::vector<int32_t> &of_step) const {
         return n_source.empty() ? of_step : n_source;
     }
-    // The last position that a row at `position` of a sequence sees: its own, or the source's last.
-    int32_t last_seen(int sequence, int32_t position) const {
-        return n_source.empty() ? position : n_source[static_cast<size_t>(sequence)] - 1;
+    // [n_rows] the last position that each row sees, where some rows see later ones, of their image; empty: its own.
+    std::vector<int32_t> last_visible = {};
+    // The last position that a row sees, which is at `position` of a sequence.
+    int32_t last_seen(int sequence, int row, int32_t position) const {
+        if (!n_source.empty()) return n_source[static_cast<size_t>(sequence)] - 1;
+        return last_visible.empty() ? position : last_visible[static_cast<size_t>(row)];
     }
 };
 

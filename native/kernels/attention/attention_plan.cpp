@@ -69,13 +69,11 @@ void AttentionPlan::Layout::add_tile(const AttentionPlan &plan, const AttentionB
     int oldest = batch.n_kv[plan.rows_[static_cast<size_t>(first)].sequence], newest = 0;
     for (int i = first; i < end; ++i) {
         const Row &row = plan.rows_[static_cast<size_t>(i)];
-        const int n_rows = batch.row_begin[row.sequence + 1] - batch.row_begin[row.sequence];
         AttentionShape shape{};
         shape.window = cut_.window;
         shape.chunk = cut_.chunk;
         shape.both_ways = cut_.both_ways;
-        const int n_kv = batch.n_kv[row.sequence];
-        const SeenTokens seen = seen_tokens(shape, n_kv - n_rows + row.row, n_kv);
+        const SeenTokens seen = seen_tokens(shape, batch, row.sequence, row.row);
         newest = std::max(newest, seen.newest);
         oldest = std::min(oldest, seen.oldest);
     }

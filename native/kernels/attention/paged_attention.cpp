@@ -108,9 +108,7 @@ class Worker {
     TileQuery query(AttentionPlan::Row row, int head) const {
         const int32_t *row_begin = batch_.row_begin + row.sequence;
         const int64_t at = int64_t{row_begin[0] + row.row} * shape_.n_head + head;
-        const int n_kv = batch_.n_kv[row.sequence];
-        const int position = n_kv - (row_begin[1] - row_begin[0]) + row.row;
-        const SeenTokens seen = seen_tokens(shape_, position, n_kv);
+        const SeenTokens seen = seen_tokens(shape_, batch_, row.sequence, row.row);
         DistanceBias bias = data_.bias;
         if (bias.columns != nullptr) bias.columns += int64_t{head} * bias.n;
         return {data_.q + at * shape_.head_dim,
@@ -120,7 +118,7 @@ class Worker {
                 seen.newest,
                 data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head],
                 bias,
-                bias.own(shape_.both_ways) - position};
+                bias.own(shape_.both_ways) - batch_.position(row.sequence, row.row)};
     }
 
     const AttentionShape &shape_;

@@ -43,21 +43,6 @@ struct AttentionShape {
     bool v_in_k = false;
 };
 
-// The positions [oldest, newest] that a row of a sequence of n_kv tokens sees.
-struct SeenTokens {
-    int oldest, newest;
-};
-inline SeenTokens seen_tokens(const AttentionShape &shape, int position, int n_kv) {
-    if (shape.both_ways && shape.window == 0)
-        return {0, n_kv - 1}; // whatever the row's position, which may be one in another text
-    if (shape.both_ways) {
-        const int reach = shape.window / 2;
-        return {position > reach ? position - reach : 0, position < n_kv - reach ? position + reach : n_kv - 1};
-    }
-    if (shape.chunk > 0) return {position / shape.chunk * shape.chunk, position};
-    return {shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0, position};
-}
-
 // The rows of one step.  Rows are query tokens in order, grouped by sequence.
 struct AttentionBatch {
     int n_rows; // real rows; arrays of rows may be longer (padding)
@@ -70,7 +55,30 @@ struct AttentionBatch {
     const int32_t *tables; // block ids
     const int32_t *slots; // [n_rows] the slot for each row's K and V
     const AttentionPlan *plan = nullptr; // the plan for this batch; kv_write does not need it
+    // [n_rows] the last position that each row sees, ascending within a sequence; null: its own
+    const int32_t *last_visible = nullptr;
+    // `row` counts from the first row of the sequence.
+    int position(int32_t sequence, int32_t row) const {
+        return n_kv[sequence] - (row_begin[sequence + 1] - row_begin[sequence]) + row;
+    }
 };
+
+// The positions [oldest, newest] that a row sees.
+struct SeenTokens {
+    int oldest, newest;
+};
+inline SeenTokens seen_tokens(const AttentionShape &shape, const AttentionBatch &batch, int32_t sequence, int32_t row) {
+    const int position = batch.position(sequence, row), n_kv = batch.n_kv[sequence];
+    if (shape.both_ways && shape.window == 0)
+        return {0, n_kv - 1}; // whatever the row's position, which may be one in another text
+    if (shape.both_ways) {
+        const int reach = shape.window / 2;
+        return {position > reach ? position - reach : 0, position < n_kv - reach ? position + reach : n_kv - 1};
+    }
+    const int last = batch.last_visible == nullptr ? position : batch.last_visible[batch.row_begin[sequence] + row];
+    if (shape.chunk > 0) return {position / shape.chunk * shape.chunk, last};
+    return {shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0, last};
+}
 
 // A bias on a head's scores that depends on a token's distance from the row: ALiBi, T5's buckets.  The row's own
 // position is column n - 1, or the middle one if rows see both ways; tokens beyond the ends use the last column there.

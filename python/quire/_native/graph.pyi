@@ -85,6 +85,7 @@ class CacheSpec:
         states: Names and sizes of float32 arrays for each sequence, initially zero.
         of_source: The rows are those of a source text, which an encoder's trace writes (``write_source``) and every
             token attends to.
+        bidirectional_media: Rows of an image attend to its later rows, too, as far back as the window reaches.
     """
 
     @staticmethod
@@ -101,9 +102,12 @@ class CacheSpec:
         chunk: int = 0,
         states: Sequence[tuple[str, int]] = (),
         of_source: bool = False,
+        bidirectional_media: bool = False,
     ) -> None: ...
     @property
     def of_source(self) -> bool: ...
+    @property
+    def bidirectional_media(self) -> bool: ...
     @property
     def n_kv_head(self) -> int: ...
     @property
@@ -503,6 +507,7 @@ class Executor(ExecutorBase):
         n_source: Sequence[int] = (),
         features: npt.NDArray[np.float32] | None = None,
         likeliest: Sequence[int] = (),
+        last_visible: Sequence[int] = (),
     ) -> npt.NDArray[np.float32]:
         """Run one step (for tests) and return the logits ``[len(logit_rows), n_vocab]``.
 
@@ -512,6 +517,8 @@ class Executor(ExecutorBase):
             axes: The tokens' positions in time, then in height, then in width; empty for their positions in all three.
             source_tables: The block tables of each sequence's source.
             n_source: The rows of each sequence's source.
+            last_visible: The last position that each token attends to in layers with bidirectional media; empty for
+                its own.
         """
     def copy_block(self, group: int, from_block: int, to_block: int) -> None:
         """Copy one block of a group's layers to another (for tests)."""

@@ -25,6 +25,7 @@ class AttentionBatch:
         n_kv: [n_sequences], tokens in the cache, including this step's.
         tables: The block ids of each sequence, at least ``n_kv / 32``.
         slots: [n_rows], the slot for each row's K and V, ``block * 32 + offset``.
+        last_visible: [n_rows], the last position that each row sees, ascending within a sequence; empty for its own.
 
     Raises:
         ShapeError: The arguments are inconsistent.
@@ -37,6 +38,7 @@ class AttentionBatch:
         n_kv: Sequence[int],
         tables: Sequence[Sequence[int]],
         slots: Sequence[int],
+        last_visible: Sequence[int] = [],
     ) -> None: ...
     @property
     def n_rows(self) -> int: ...
@@ -208,7 +210,14 @@ class PoolGroup:
     """A group of layers in a pool: its number of blocks, including the null block, and how long rows are needed."""
 
     def __init__(
-        self, n_blocks: int, *, block_bytes: int = 1, window: int = 0, chunk: int = 0, of_source: bool = False
+        self,
+        n_blocks: int,
+        *,
+        block_bytes: int = 1,
+        window: int = 0,
+        chunk: int = 0,
+        of_source: bool = False,
+        bidirectional_media: bool = False,
     ) -> None: ...
 
 class CacheEdit:
@@ -466,6 +475,7 @@ class Scheduler:
         every_logit_row: bool = False,
         snapshot_positions: Sequence[int] = [],
         source: Sequence[int] = [],
+        media: Sequence[tuple[int, int, bool]] = [],
     ) -> list[int]:
         """Add a sequence per choice, the first of which computes the prompt for all; return their ids.
 
@@ -475,12 +485,15 @@ class Scheduler:
             now_s: The current time.
             snapshot_positions: Ends of messages, where recurrent state is kept for later turns.
             source: The source text for an encoder, if the pool has a group for it.
+            media: First position and rows of each image, and whether its rows attend to later ones.
 
         Raises:
             CapacityError: The request can never fit.
             RequestError: The prompt is empty.
         """
     def plan(self, now_s: float) -> Plan: ...
+    def plan_within(self, now_s: float, step_tokens: int) -> Plan:
+        """Plan at most ``step_tokens`` tokens, but for an image whose rows are computed together."""
     def commit(self, plan: Plan) -> None:
         """Record that the step ran.  Raises InternalError if anything changed since the plan."""
     def append(self, sequence_id: int, token: int) -> None:
@@ -697,6 +710,8 @@ class FakeExecutor(ExecutorBase):
         reads_source: Add a layer that sees a whole source text.
         shows_features: Leave r of every row as features for a head.
         reads_features: Be a head: r = mix(r' * 31 + token + 1), where r' comes with the token.
+        media_width: Numbers of a row of an image, all of which its rows see; 0 for text only.  Layers see ``n_vocab``
+            plus the first number in the place of its token.
     """
 
     def __init__(
@@ -721,4 +736,5 @@ class FakeExecutor(ExecutorBase):
         reads_source: bool = False,
         shows_features: bool = False,
         reads_features: bool = False,
+        media_width: int = 0,
     ) -> None: ...
