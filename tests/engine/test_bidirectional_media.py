@@ -147,7 +147,9 @@ def test_an_image_may_exceed_a_steps_time() -> None:
     for _ in range(4):
         plan = made.plan_within(0.0, 4)
         assert plan.n_tokens <= 32
-        last = made.batch(plan)["groups"][0]["last_visible"]
+        batch = made.batch(plan)
+        last = batch["groups"][0]["last_visible"]
+        assert all(token == 0 for token, end in zip(batch["tokens"], last, strict=False) if end == 29)
         found.append(items(plan))
         visible.append(last)
         made.commit(plan)

@@ -5,6 +5,10 @@
 namespace quire {
 namespace {
 
+// The token in the place of a row of media, whose placeholder's embedding is not read.  Models with embeddings for every
+// layer (Gemma 3n and 4) read those of the padding token there, whose id is 0 in all of them.
+constexpr int32_t media_token = 0;
+
 void clear(StepBatch &batch, size_t n_groups) {
     for (auto *array : {&batch.tokens, &batch.positions, &batch.token_types, &batch.axes, &batch.logit_rows,
                         &batch.row_begin, &batch.n_kv, &batch.states})
@@ -21,7 +25,7 @@ void add_rows(StepBatch &batch, const PlanItem &item) {
         const int64_t position = item.first + i;
         if (i >= item.n_tokens - item.n_logit_rows)
             batch.logit_rows.push_back(static_cast<int32_t>(batch.tokens.size()));
-        batch.tokens.push_back(s.token_at(position));
+        batch.tokens.push_back(s.media && s.media->span_at(position) ? media_token : s.token_at(position));
         batch.positions.push_back(static_cast<int32_t>(position));
         batch.token_types.push_back(position >= s.second_text ? 1 : 0);
     }
