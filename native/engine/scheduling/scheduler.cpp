@@ -89,14 +89,11 @@ void Scheduler::require_whole_prompt(int64_t n_prompt, int64_t max_tokens, Logit
 
 void Scheduler::require_whole_media(const PromptMedia &media, LogitRows rows) const {
     if (!pool_->has_bidirectional_media()) return;
-    const int step = rows == LogitRows::every ? std::min(config_.max_step_tokens, config_.max_step_logit_rows)
-                                              : config_.max_step_tokens;
-    const int limit = step - (config_.max_running - 1);
+    const int limit = rows == LogitRows::every ? std::min(config_.max_step_tokens, config_.max_step_logit_rows)
+                                               : config_.max_step_tokens;
     if (const int64_t n = media.most_bidirectional(); n > limit)
-        throw CapacityError("scheduler",
-                            cat("an image has ", n, " tokens, which one step has to compute: at most ", limit,
-                                " fit into a step of ", step, " tokens beside ", config_.max_running - 1,
-                                " other sequences (raise max_step_tokens or lower max_running)"));
+        throw CapacityError("scheduler", cat("an image has ", n, " tokens, which one step has to compute: at most ",
+                                             limit, " fit (raise max_step_tokens)"));
 }
 
 std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, double now_s) {

@@ -5,7 +5,8 @@
 // - a running sequence's tables cover its computed tokens, and give back only the blocks of a draft; the pool's
 //   references are theirs;
 // - a refused submission or admission changes nothing;
-// - the first running sequence of the policy's order advances in every step in which it has work;
+// - the first running sequence of the policy's order advances in every step in which it has work, but for those that an
+//   image fills;
 // - a sequence is preempted for want of blocks at most max_preemptions times;
 // - under the dynamic policy a key that waits is served within a bound: scheduler_yield.cpp.
 //
@@ -21,9 +22,9 @@
 // rows of that step; so it counts among the step's tokens.
 //
 // Rows of an image may attend to its later rows (kv/cache_spec.h, bidirectional_media).  A step then computes all of
-// its rows that are not in the cache.  There is always room for them: an image has at most max_step_tokens -
-// (max_running - 1) rows, drafts leave room for it, and it may exceed what a step is limited to for the sake of time
-// and fairness.
+// its rows that are not in the cache, which may exceed what the step is limited to for the sake of time and fairness.
+// A sequence that finds too little room for an image comes first in the next step: then others may have to wait, but
+// never in two steps in a row.
 //
 // Drafted tokens are rows behind a sequence's last one (scheduler_draft.cpp): computed in the same step, wherever
 // they take nothing from anybody.  Each append() after it says whether the next of them was right; the rest is taken
@@ -153,7 +154,6 @@ class Scheduler {
     struct Budget {
         int64_t tokens, logit_rows, kv_tokens;
         int64_t held_rows = 0, held_kv_tokens = 0;
-        int64_t held_for_media = 0; // kept free of drafts for rows of an image that are computed together
         // If several keys have prompts to read, the share of the step that each may take for them.
         std::optional<int64_t> tokens_of_key = {}, rows_of_key = {};
         KeyCounts tokens_taken = {}, rows_taken = {};
@@ -184,9 +184,11 @@ class Scheduler {
     int64_t next_snapshot(const Sequence &sequence, int64_t n_computed) const;
     void keep_state(Sequence &sequence);
     bool room_for_guarded(const Sequence &sequence) const;
-    int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget) const;
-    int64_t with_whole_media(const Sequence &sequence, int64_t n_computed, int64_t n, int64_t limit) const;
-    void hold_for_media(Budget &budget) const;
+    int64_t chunk(const Sequence &sequence, int64_t n_computed, const Plan &plan, const Budget &budget);
+    int64_t with_whole_media(const Sequence &sequence, int64_t n_computed, int64_t n, int64_t limit);
+    bool admit_for_media(Plan &plan, Budget &budget);
+    bool run_one(Sequence &sequence, Plan &plan, Budget &budget);
+    bool is_media_turn(const Sequence &sequence) const { return media_turn_ == sequence.id; }
     bool make_room(Sequence &sequence, int64_t n, Plan &plan, Budget &budget);
     void add_item(Sequence &sequence, int64_t n, int64_t n_drafted, Plan &plan, Budget &budget);
     int64_t draft_room(const Sequence &sequence, int64_t n, const Budget &budget) const;
@@ -213,6 +215,8 @@ class Scheduler {
     std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
     std::vector<Sequence *> waiting_;
     std::vector<Sequence *> running_; // in rank order after each plan
+    std::optional<SequenceId> media_waits_; // found no room for an image in this plan
+    std::optional<SequenceId> media_turn_; // found none in the last plan, so that it comes first in this one
     uint64_t n_submitted_ = 0;
     uint64_t n_plans_ = 0;
     SchedulerStats totals_;

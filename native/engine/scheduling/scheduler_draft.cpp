@@ -36,9 +36,9 @@ void Scheduler::draft(SequenceId id, std::span<const int32_t> tokens) {
 int64_t Scheduler::draft_room(const Sequence &s, int64_t n, const Budget &budget) const {
     if (s.drafted.empty() || n < s.n_pending() || draft_limit(s) == 0) return 0;
     const int64_t end = s.n_computed + n;
-    int64_t room = std::min({static_cast<int64_t>(s.drafted.size()),
-                             budget.tokens - budget.held_rows - budget.held_for_media - n - s.n_unencoded(),
-                             budget.logit_rows - budget.held_rows - 1, budget.kv_tokens - budget.held_kv_tokens - end});
+    int64_t room =
+        std::min({static_cast<int64_t>(s.drafted.size()), budget.tokens - budget.held_rows - n - s.n_unencoded(),
+                  budget.logit_rows - budget.held_rows - 1, budget.kv_tokens - budget.held_kv_tokens - end});
     const auto n_others = static_cast<int64_t>(running_.size());
     if (pool_->has_states()) {
         if (pool_->states().n_available() <= n_others && !s.cache.keeps_state()) return 0;

@@ -42,6 +42,7 @@ Plan Scheduler::plan_within(double now_s, int step_tokens) {
         whole_texts ? config_.max_step_tokens : std::clamp(step_tokens, config_.max_running, config_.max_step_tokens);
     Budget budget{n_tokens, config_.max_step_logit_rows,
                   config_.max_step_kv_tokens.value_or(std::numeric_limits<int64_t>::max())};
+    media_turn_ = std::exchange(media_waits_, std::nullopt);
     order_running();
     yield_place(plan);
     run_running(plan, budget);
@@ -57,55 +58,66 @@ void Scheduler::order_running() {
 
 void Scheduler::run_running(Plan &plan, Budget &budget) {
     for (const Sequence *s : running_) budget.hold(*s, +1);
-    hold_for_media(budget);
     share_step(budget);
-    for (size_t i = 0; i < running_.size();) { // preemption shortens it from the end
-        Sequence &s = *running_[i];
-        budget.hold(s, -1);
-        const int64_t n = s.has_work() ? chunk(s, s.n_computed, plan, budget) : 0;
-        if (n > 0 && !make_room(s, n, plan, budget)) break; // it was the last one
-        if (n > 0) add_item(s, n, draft_room(s, n, budget), plan, budget);
-        ++i;
+    size_t i = 0;
+    if (media_turn_) {
+        const auto turn = std::ranges::find_if(running_, [this](const Sequence *s) { return is_media_turn(*s); });
+        if (turn != running_.end())
+            std::rotate(running_.begin(), turn, turn + 1); // in front, so that no other preempts it
+        else if (admit_for_media(plan, budget))
+            i = 1;
     }
+    while (i < running_.size() && run_one(*running_[i], plan, budget)) ++i; // preemption shortens it from the end
 }
 
-int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan, const Budget &budget) const {
+// False: the sequence came last, and was preempted.
+bool Scheduler::run_one(Sequence &s, Plan &plan, Budget &budget) {
+    budget.hold(s, -1);
+    const int64_t n = s.has_work() ? chunk(s, s.n_computed, plan, budget) : 0;
+    if (n > 0 && !make_room(s, n, plan, budget)) return false;
+    if (n > 0) add_item(s, n, draft_room(s, n, budget), plan, budget);
+    return true;
+}
+
+// Admits the waiting sequence whose turn it is, in front of the running ones.  False: it was not admitted.
+bool Scheduler::admit_for_media(Plan &plan, Budget &budget) {
+    const auto turn = std::ranges::find_if(waiting_, [this](const Sequence *s) { return is_media_turn(*s); });
+    if (turn == waiting_.end() || !(*turn)->may_run()) return false;
+    if (running_.size() >= static_cast<size_t>(config_.max_running)) return false;
+    admit(**turn, plan, budget);
+    if (plan.admitted.empty()) return false;
+    std::rotate(running_.begin(), running_.end() - 1, running_.end());
+    return true;
+}
+
+int64_t Scheduler::chunk(const Sequence &s, int64_t n_computed, const Plan &plan, const Budget &budget) {
     const int64_t held_kv = plan.items.empty() ? 0 : budget.held_kv_tokens; // the first one advances in any case
-    const int64_t rows = budget.logit_rows - budget.held_rows;
+    const int64_t held_rows = is_media_turn(s) ? 0 : budget.held_rows;
+    const int64_t rows = budget.logit_rows - held_rows;
     const int64_t until_logits = std::max<int64_t>(0, s.next_logit - n_computed);
     const int64_t left = s.n_tokens() - n_computed;
     const int64_t kv_left = budget.kv_tokens - held_kv;
     if (kv_left < s.n_source()) return 0;
     const int64_t most = std::min({left, until_logits + rows, kv_left - n_computed});
-    int64_t n = std::min(most, budget.tokens - budget.held_rows - s.n_unencoded());
+    int64_t n = std::min(most, budget.tokens - held_rows - s.n_unencoded());
     if (undivided()) return n < left ? 0 : n;
     if (left > 1 && budget.tokens_of_key) n = std::min(n, budget.left_of_key(s, until_logits));
     n = std::max<int64_t>(0, std::min(n, next_snapshot(s, n_computed) - n_computed));
-    const int64_t n_free = config_.max_step_tokens - plan.n_tokens - budget.held_rows - s.n_unencoded();
+    const int64_t n_free = config_.max_step_tokens - plan.n_tokens - held_rows - s.n_unencoded();
     return with_whole_media(s, n_computed, n, std::min(most, n_free));
 }
 
 // n, changed so that no image is divided whose rows attend to each other: the text before it, or all of it if that is
 // at most `limit`.
-int64_t Scheduler::with_whole_media(const Sequence &s, int64_t n_computed, int64_t n, int64_t limit) const {
-    if (n == 0 || !s.media || !pool_->has_bidirectional_media()) return n;
+int64_t Scheduler::with_whole_media(const Sequence &s, int64_t n_computed, int64_t n, int64_t limit) {
+    if (!s.media || !pool_->has_bidirectional_media()) return n;
     const MediaSpan *span = s.media->bidirectional_at(n_computed + n);
-    if (!span || span->begin == n_computed + n) return n;
+    if (!span || (n > 0 && span->begin == n_computed + n)) return n;
     if (span->begin > n_computed) return span->begin - n_computed;
     const int64_t rest = span->end() - n_computed;
-    return rest <= limit ? rest : 0;
-}
-
-// Drafts must not take the room of an image in every step.
-void Scheduler::hold_for_media(Budget &budget) const {
-    if (!pool_->has_bidirectional_media()) return;
-    const auto hold = [&](const Sequence &s) {
-        if (s.media && s.n_computed < s.n_prompt)
-            budget.held_for_media = std::max(budget.held_for_media, s.media->most_bidirectional());
-    };
-    for (const Sequence *s : running_) hold(*s);
-    for (const Sequence *s : waiting_)
-        if (s->may_run()) hold(*s);
+    if (n > 0 && rest <= limit) return rest;
+    if (!media_waits_) media_waits_ = s.id;
+    return 0;
 }
 
 // The next position after n_computed where the last whole block of a message ends, or of an image, the prompt, or all
@@ -174,7 +186,9 @@ void Scheduler::add_item(Sequence &s, int64_t n, int64_t n_drafted, Plan &plan, 
         budget.tokens_taken[s.key] += n;
         budget.rows_taken[s.key] += rows;
     }
-    budget.tokens = std::max(budget.tokens - n - n_encoded, budget.held_rows); // an image may take more than there is
+    // An image may take more than its share; what is held for others stays, as far as there is room.
+    budget.tokens = std::min(std::max(budget.tokens - n - n_encoded, budget.held_rows),
+                             int64_t{config_.max_step_tokens} - plan.n_tokens);
     budget.logit_rows -= rows;
     budget.kv_tokens -= std::max(end, s.n_source());
 }
