@@ -86,6 +86,12 @@ def test_greedy_answers(opened: Opened, name: str) -> None:
     assert result.choices[0].token_ids == opened.expected(result.prompt_token_ids, CHATS[name])
 
 
+def test_answers_by_ggmls_operators(opened: Opened) -> None:
+    with LLM(opened.folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=2048, kernels="stock") as stock:
+        for chat in CHATS.values():
+            assert stock.chat(chat, GREEDY).choices[0].token_ids == opened.llm.chat(chat, GREEDY).choices[0].token_ids
+
+
 def test_in_a_batch_as_alone(opened: Opened) -> None:
     llm = opened.llm
     alone = [llm.chat(chat, GREEDY).choices[0].token_ids for chat in CHATS.values()]

@@ -1,4 +1,4 @@
-"""Gemma 3, text (Kamath et al. 2025): windows in five of six layers, two RoPE bases, pre- and post-norms."""
+"""Gemma 3 (Kamath et al. 2025): windows in five of six layers, two RoPE bases, pre- and post-norms."""
 
 from __future__ import annotations
 
@@ -101,10 +101,17 @@ class Gemma3(Decoder):
         super().__init__(config, weights, blocks)
 
     def cache(self) -> list[CacheSpec]:
-        return self.config.cache([self.window if local else 0 for local in self.is_local])
+        config = self.config
+        return [
+            CacheSpec(
+                n_kv_head=config.n_kv_head, head_dim=config.head_dim, v_head_dim=config.v_head_dim,
+                window=self.window if local else 0, bidirectional_media=True,
+            )
+            for local in self.is_local
+        ]  # fmt: skip
 
     def __call__(self, step: Step) -> Tensor:
-        x = self.embedding(step.tokens) * self.config.dim**0.5
+        x = step.with_media(self.embedding(step.tokens) * self.config.dim**0.5)
         logits = self.logits(x, step)
         return soft_cap(logits, self.cap) if self.cap else logits
 

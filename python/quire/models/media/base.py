@@ -38,6 +38,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
+    "gemma3": "gemma3",
     "qwen2.5vl_merger": "qwen2vl", "qwen2a": "qwen2a", "qwen2vl_merger": "qwen2vl", "qwen3vl_merger": "qwen3vl",
     "ultravox": "ultravox", "voxtral": "voxtral",
 }  # fmt: skip

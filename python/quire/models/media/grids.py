@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ...media.pixels import Floats
 
-__all__ = ["bilinear_rows", "merged_places", "window_order"]
+__all__ = ["averaged", "bilinear_rows", "merged_places", "window_order"]
 
 
 def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -55,3 +55,10 @@ def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
     upper = table[top][:, left] * (1 - across) + table[top][:, right] * across
     lower = table[bottom][:, left] * (1 - across) + table[bottom][:, right] * across
     return (upper * (1 - down) + lower * down).astype(np.float32, copy=False)
+
+
+def averaged(patches: Floats, n_rows: int, n_cols: int, merge: int) -> Floats:
+    """Average squares of ``merge`` x ``merge`` patches: ``[n_rows * n_cols, n]``, row by row, to ``[squares, n]``."""
+    squares = patches.reshape(n_rows // merge, merge, n_cols // merge, merge, -1)
+    means: Floats = squares.mean(axis=(1, 3), dtype=np.float32)
+    return means.reshape(-1, patches.shape[1])
