@@ -217,19 +217,23 @@ def test_threads_share_the_batch(llm):
 
 
 def test_closing_a_stream_gives_its_blocks_back(llm):
+    before = llm.stats().n_generated_tokens
     stream = llm.stream(PROMPTS[0], SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True, n=2))
     next(stream)
     assert llm.stats().n_requests == 1
     stream.close()
     wait_until_idle(llm)
+    assert llm.stats().n_generated_tokens - before < 2 * 400  # cancelled, not finished
 
 
 def test_interrupting_generate_cancels_it(llm):
+    before = llm.stats().n_generated_tokens
     timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         llm.generate(PROMPTS, SamplingParams(max_tokens=450, temperature=0.0, ignore_eos=True))
     wait_until_idle(llm)
+    assert llm.stats().n_generated_tokens - before < 450 * len(PROMPTS)
     assert llm.generate(PROMPTS[0], GREEDY)[0].finish_reason == "length"
 
 
@@ -525,12 +529,16 @@ def test_async_consumers_that_go_away_cancel_their_requests():
             stream = model.stream(PROMPTS[0], long)
             await anext(stream)
             await stream.aclose()
+            await asyncio.to_thread(wait_until_idle, model)
+            n_first = model.stats().n_generated_tokens
+            assert n_first < 450  # cancelled, not finished
             task = asyncio.create_task(model.generate(PROMPTS, long))
             await asyncio.sleep(0.05)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await asyncio.to_thread(wait_until_idle, model)
+            assert model.stats().n_generated_tokens - n_first < 450 * len(PROMPTS)
             assert (await model.generate(PROMPTS[0], GREEDY))[0].finish_reason == "length"
 
     asyncio.run(ask())
@@ -545,6 +553,7 @@ def test_an_event_loop_that_ends_leaves_nothing_behind():
 
     asyncio.run(begin())
     wait_until_idle(model)
+    assert model.stats().n_generated_tokens < 450
     asyncio.run(model.close())
 
 
