@@ -59,7 +59,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _common("path system max_tokens temperature seed n_ctx gpu_layers threads json_schema as_json"),
         _section(
             "Input and output",
-            "prompt prompt_file images escape raw conversation no_stream output hide_thinking verbose",
+            "prompt prompt_file images sounds escape raw conversation no_stream output hide_thinking verbose",
         ),
         _CHAT, _FORM, _SAMPLING, *_ENGINE,
     ),

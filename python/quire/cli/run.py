@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,9 @@ __all__ = ["command"]
 @click.option("--image", "images", multiple=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Show the model an image before PROMPT; may be repeated.")  # fmt: skip
+@click.option("--audio", "sounds", multiple=True, metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Play the model a recording before PROMPT; may be repeated.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Complete the prompt as is, without the chat template.")
 @click.option(
     "-cnv", "--conversation", is_flag=True, help="Continue as a conversation after the answer, like quire chat."
@@ -57,6 +60,7 @@ def command(
     params: SamplingParams,
     chat: ChatSettings,
     images: tuple[Path, ...],
+    sounds: tuple[Path, ...],
     raw: bool,
     conversation: bool,
     as_json: bool,
@@ -73,9 +77,10 @@ def command(
     """
     if raw and (chat.system is not None or chat.keywords):
         raise click.UsageError("--raw cannot be combined with --system or thinking options, which need a chat")
-    if images and (raw or conversation):
-        raise click.UsageError("--image cannot be combined with --raw or --conversation")
-    answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose, images)
+    if (images or sounds) and (raw or conversation):
+        raise click.UsageError("--image and --audio cannot be combined with --raw or --conversation")
+    media = [("image", path) for path in images] + [("audio", path) for path in sounds]
+    answer = _Answer(raw, as_json, no_stream, output, hide_thinking, verbose, media)
     talks = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not (raw or as_json or answer.output)
     if conversation or talks:
         if raw or as_json:
@@ -103,7 +108,7 @@ class _Answer:
     output: Path | None
     hide_thinking: bool
     verbose: bool
-    images: tuple[Path, ...] = ()
+    media: Sequence[tuple[str, Path]] = ()
 
     def print(self, llm: LLM, text: str, params: SamplingParams, chat: ChatSettings) -> None:
         """Answer a text and show the answer."""
@@ -114,11 +119,11 @@ class _Answer:
             )
         use_chat = not self.raw and has_template
         keywords = chat.for_model(llm) if use_chat else {}
-        if self.images and not use_chat:
-            raise UnsupportedError("[run] --image needs a chat template, but the model has none")
+        if self.media and not use_chat:
+            raise UnsupportedError("[run] --image and --audio need a chat template, but the model has none")
         content: object = text
-        if self.images:
-            content = [*({"type": "image", "image": image} for image in self.images), {"type": "text", "text": text}]
+        if self.media:
+            content = [*({"type": kind, kind: path} for kind, path in self.media), {"type": "text", "text": text}]
         messages: list[dict[str, object]] = [{"role": "user", "content": content}]
         if chat.system is not None:
             messages.insert(0, {"role": "system", "content": chat.system})

@@ -1,4 +1,4 @@
-"""What tiny models with Whisper's encoder share."""
+"""The parts that tiny models with the encoder of Whisper share."""
 
 from __future__ import annotations
 

@@ -105,6 +105,7 @@ class ModelWorker(LLMBase):
             memory_bytes=self._memory_bytes,
             n_ctx_train=self.n_ctx_train,
             adapters=[(Path(path).name, scale) for path, scale in self.config.adapters],
+            media=self.media,
         )
 
     def beat(self) -> wire.Beat:

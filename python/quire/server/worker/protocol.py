@@ -186,7 +186,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
 
     ``advised`` are sampling parameters that its authors advise.  ``memory_bytes`` is what its process may come to use
     with a full cache.  ``n_ctx_train`` is the number of positions it was trained on.  ``adapters`` are file names and
-    scales.
+    scales.  ``media`` lists what it reads besides text: image, audio.
     """
 
     name: str
@@ -204,6 +204,7 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int = 0
     n_ctx_train: int = 0
     adapters: list[tuple[str, float]] = []
+    media: list[str] = []
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):

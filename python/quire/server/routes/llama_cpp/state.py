@@ -57,7 +57,7 @@ async def props(context: RequestContext[None]) -> Reply:
             "total_slots": info.max_sequences,
             "model_alias": service.model,
             "model_path": service.model,
-            "modalities": {"vision": False, "audio": False, "video": False},
+            "modalities": {"vision": "image" in info.media, "audio": "audio" in info.media, "video": False},
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": True,

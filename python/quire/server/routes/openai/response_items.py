@@ -123,8 +123,13 @@ def _content(content: Any, place: str, left_out: LeftOut) -> str | list[dict[str
         if kind == "input_image" and isinstance(part.get("image_url"), str):
             shown.append(image_part(part["image_url"]))
             continue
+        if kind == "input_audio" and isinstance(part.get("input_audio"), dict):
+            shown.append({"type": "input_audio", "input_audio": part["input_audio"]})
+            continue
         if not isinstance(kind, str) or is_media(kind):
-            raise _refuse(f"{place}[{i}]", f"expected a text part or an image with image_url, got {brief(kind)}")
+            raise _refuse(
+                f"{place}[{i}]", f"expected a text part, an image with image_url or input_audio, got {brief(kind)}"
+            )
         text = part.get("refusal" if kind == "refusal" else "text")
         if isinstance(text, str):
             shown.append(text)
