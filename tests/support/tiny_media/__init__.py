@@ -17,7 +17,16 @@ __all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "TinyFamily", "family", "
 
 # The tokenizer of bytes has 259 tokens; a family's marks follow.
 FIRST_MARK = 259
-FAMILIES = ("gemma3", "qwen3vl", "qwen35", "qwen35moe", "qwen2vl", "qwen25vl")
+FAMILIES = (
+    "gemma3",
+    "pixtral",
+    "pixtral12b",
+    "qwen25vl",
+    "qwen2vl",
+    "qwen35",
+    "qwen35moe",
+    "qwen3vl",
+)
 AUDIO_FAMILIES = ("qwen2audio", "ultravox", "voxtral")
 
 

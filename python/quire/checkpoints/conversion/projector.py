@@ -13,7 +13,7 @@ from ..._native.quant import quantize
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFWriter
 from ...models.media import media_checkpoint_of
-from ...models.media.checkpoint import image_keys
+from ...models.media.checkpoint import image_keys, row_of
 from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
@@ -38,16 +38,20 @@ class _Conversion:
         self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
         whole = Fields("config.json", flattened(read_json(folder / "config.json")))
         names = [str(name) for name in whole.items("architectures")]
-        self.mapping = mapping = media_checkpoint_of(names[0] if names else "")
-        self.config = whole.inner(mapping.config)
+        self.mapping = mapping = media_checkpoint_of(names[0] if names else "", whole)
+        self.config = whole.inner(mapping.config).filled(mapping.defaults)
+        settings = _processor_settings(folder)
+        mapping.check_settings(settings)
         self.keys: list[tuple[str, str, object]] = [
             *((name, key.kind, key.read(self.config)) for name, key in mapping.keys.items()),
             *((name, key.kind, key.read(whole)) for name, key in mapping.whole_keys.items()),
-            *image_keys(_processor_settings(folder)),
+            *((name, key.kind, key.read(settings)) for name, key in mapping.settings.items()),
+            *image_keys(settings, limits_pixels=mapping.limits_pixels),
         ]
         self.checkpoint = StoredCheckpoint(folder, None)
         roots = {root: self._spelling(spellings) for root, spellings in mapping.roots.items()}
         table = {ours: _spelled(Source.of(theirs), roots) for ours, theirs in mapping.tensors(whole).items()}
+        table |= {ours: self._embedding(_token_id(folder, text)) for ours, text in mapping.token_rows.items()}
         n_layer = max(
             (value for name, _, value in self.keys if name.endswith(".block_count") and isinstance(value, int)),
             default=0,
@@ -69,6 +73,13 @@ class _Conversion:
             if any(name.startswith(spelling) for name in self.checkpoint):
                 return spelling
         raise LoadError(f"[convert] the checkpoint has no tensors of an encoder ({spellings[0]}*)")
+
+    def _embedding(self, token: int) -> Source:
+        """Return the row of a token in the language model's token embedding."""
+        name = next((name for name in self.checkpoint if name.endswith("embed_tokens.weight")), None)
+        if name is None or token >= self.checkpoint.shape(name)[0]:
+            raise LoadError(f"[convert] the checkpoint has no embedding of token {token}")
+        return Source((name,), row_of(token))
 
     def values(self, target: Target) -> npt.NDArray[np.float32]:
         (source,) = target.sources
@@ -110,12 +121,22 @@ def _spelled(source: Source, roots: Mapping[str, str]) -> Source:
     return source
 
 
-def _processor_settings(folder: Path) -> Mapping[str, object]:
+def _processor_settings(folder: Path) -> Fields:
     """Return the settings of the processor; empty where the folder has none."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():
-            return read_json(folder / name)
-    return {}
+            settings = Fields(name, read_json(folder / name))
+            return settings.inner("image_processor") if settings.has("image_processor") else settings
+    return Fields("preprocessor_config.json", {})
+
+
+def _token_id(folder: Path, text: str) -> int:
+    """Return the id of an added token."""
+    added = read_json(folder / "tokenizer.json").get("added_tokens")
+    for token in added if isinstance(added, list) else []:
+        if isinstance(token, dict) and token.get("content") == text and isinstance(token.get("id"), int):
+            return int(token["id"])
+    raise LoadError(f"[convert] the tokenizer has no token '{text}'")
 
 
 def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "f16") -> None:

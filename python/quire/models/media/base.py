@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..._native.core import Tensor as Array
 from ..._native.graph import Trace, Tracer
+from ...checkpoints.mapping import Fields
 from ...errors import UnsupportedError
 from ...files.gguf import GGUFReader
 from ...media import ImageProcessor, Layout, View
@@ -39,9 +40,14 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
     "gemma3": "gemma3",
-    "qwen2.5vl_merger": "qwen2vl", "qwen2a": "qwen2a", "qwen2vl_merger": "qwen2vl", "qwen3vl_merger": "qwen3vl",
-    "ultravox": "ultravox", "voxtral": "voxtral",
-}  # fmt: skip
+    "pixtral": "pixtral",
+    "qwen2.5vl_merger": "qwen2vl",
+    "qwen2a": "qwen2a",
+    "qwen2vl_merger": "qwen2vl",
+    "qwen3vl_merger": "qwen3vl",
+    "ultravox": "ultravox",
+    "voxtral": "voxtral",
+}
 
 
 @dataclass(frozen=True)
@@ -154,11 +160,11 @@ def load_media(reader: GGUFReader, place: Callable[[Array], Array] = lambda tens
     return found
 
 
-def media_checkpoint_of(name: str) -> MediaCheckpoint:
-    """Return how checkpoints of a transformers class are converted to ``mmproj`` files."""
+def media_checkpoint_of(name: str, config: Fields) -> MediaCheckpoint:
+    """Return how checkpoints of a transformers class, with this config.json, are converted to ``mmproj`` files."""
     for module in dict.fromkeys(PROJECTORS.values()):
         table: Mapping[str, MediaCheckpoint] = import_module(f".{module}", __package__).HF
-        if name in table:
+        if name in table and table[name].reads(config):
             return table[name]
     raise UnsupportedError(f"[convert] the encoder of images or sounds of '{name:.80}' is unsupported")
 

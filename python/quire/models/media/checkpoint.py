@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from ...checkpoints.mapping import Fields, Key, Source
+from ...checkpoints.mapping import Fields, Key, Source, computed
 from ...checkpoints.mapping.changes import Array, Change
+from ...errors import UnsupportedError
 from ...media import ImageProcessor, open_processor
 from ...nn import Keys
 
-__all__ = ["MediaCheckpoint", "frame_of", "image_keys", "image_processor"]
+__all__ = [
+    "MediaCheckpoint",
+    "activation_key",
+    "edge_of",
+    "frame_of",
+    "image_keys",
+    "image_processor",
+    "row_of",
+    "text_width",
+]
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,12 @@ class MediaCheckpoint:
         tensors: Maps config.json to each tensor's source by its name in the file, where ``{i}`` counts layers.
         unused: Patterns of tensors below ``roots`` that transformers does not use either.
         f16: Patterns of tensors that are always f16, the only type that convolutions of llama.cpp read.
+        settings: Keys below ``clip.`` by name, read from preprocessor_config.json.
+        limits_pixels: Whether ``size`` limits the pixels of an image.
+        fixed: Fields of preprocessor_config.json that no key holds, and their only supported value.
+        model_type: The encoder's, if other encoders belong to checkpoints of the same class.
+        defaults: transformers' defaults of fields of the encoder's configuration.
+        token_rows: Tensors that are a row of the language model's token embedding, with the token's text.
     """
 
     projector: str
@@ -40,6 +56,24 @@ class MediaCheckpoint:
     whole_keys: Mapping[str, Key] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     f16: tuple[str, ...] = ()
+    settings: Mapping[str, Key] = field(default_factory=dict)
+    limits_pixels: bool = True
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    model_type: str = ""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    token_rows: Mapping[str, str] = field(default_factory=dict)
+
+    def reads(self, whole: Fields) -> bool:
+        """Return whether the encoder that config.json describes is this one."""
+        return not self.model_type or whole.inner(self.config).text("model_type", "") == self.model_type
+
+    def check_settings(self, settings: Fields) -> None:
+        """Raise UnsupportedError if images are processed in a way that the keys cannot express."""
+        for name, wanted in self.fixed.items():
+            if settings.has(name) and (value := settings.value(name)) != wanted:
+                raise UnsupportedError(
+                    f"[convert] unsupported '{name}' of the image processor: {value!r:.40} (expected {wanted!r})"
+                )
 
 
 # Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
@@ -51,9 +85,12 @@ _LIMITS = {
 }
 
 
-def image_processor(keys: Keys, name: str, patch_size: int, merge: int) -> ImageProcessor:
-    """Return the image processor of a file: transformers' class ``name`` with the settings in the keys."""
+def image_processor(
+    keys: Keys, name: str, patch_size: int, merge: int, settings: Mapping[str, object] | None = None
+) -> ImageProcessor:
+    """Return the image processor of a file: transformers' class ``name`` with the settings in the keys, and others."""
     config: dict[str, object] = {"image_processor_type": name, "patch_size": patch_size, "merge_size": merge}
+    config |= settings or {}
     for key in _COLOURS:
         if keys.has(f"vision.{key}"):
             config[key] = keys.numbers(f"vision.{key}", 3)
@@ -63,20 +100,53 @@ def image_processor(keys: Keys, name: str, patch_size: int, merge: int) -> Image
     return open_processor(config, patch_size=patch_size, merge=merge)
 
 
-def image_keys(processor: Mapping[str, Any]) -> list[tuple[str, str, object]]:
+def image_keys(settings: Fields, *, limits_pixels: bool = True) -> list[tuple[str, str, object]]:
     """Return the keys below ``clip.``, each with its type and value, for the settings of preprocessor_config.json."""
-    nested = processor.get("image_processor")
-    config: Mapping[str, Any] = nested if isinstance(nested, Mapping) else processor
-    size = config.get("size")
+    size = settings.value("size")
     bounds: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
     found: list[tuple[str, str, object]] = []
     for key in _COLOURS:
-        if isinstance(value := config.get(key), list):
+        if isinstance(value := settings.value(key), list):
             found.append((f"vision.{key}", "f32[]", value))
-    for key, (limit, edge) in _LIMITS.items():
-        if isinstance(value := config.get(limit, bounds.get(edge)), int):
+    for key, (limit, edge) in _LIMITS.items() if limits_pixels else ():
+        if isinstance(value := settings.value(limit) or bounds.get(edge), int):
             found.append((f"vision.{key}", "u32", value))
     return found
+
+
+def activation_key(*names: str) -> Key:
+    """Return the key ``use_gelu`` of a family whose activation is one of ``names``, the first by default."""
+
+    def read(config: Fields) -> bool:
+        if (name := config.text("hidden_act", names[0])) not in names:
+            raise UnsupportedError(f"[convert] unsupported 'hidden_act': {name:.40} (expected {' or '.join(names)})")
+        return True
+
+    return computed("bool", read)
+
+
+def edge_of(name: str, edge: str, default: int) -> Key:
+    """Read a length of preprocessor_config.json: a number, or a field of an object."""
+
+    def read(settings: Fields) -> int:
+        if not isinstance(settings.value(name), Mapping):
+            return settings.integer(name, default, low=1)
+        return settings.inner(name).integer(edge, default, low=1)
+
+    return computed("u32", read)
+
+
+text_width = computed("u32", lambda whole: whole.inner("text_config").integer("hidden_size", 4096))
+
+
+def row_of(index: int) -> Change:
+    """Take one row of a matrix."""
+
+    def change(x: Array, config: Fields) -> Array:
+        row: Array = x[index].copy()
+        return row
+
+    return change
 
 
 def frame_of(index: int) -> Change:

@@ -51,11 +51,25 @@ def ffn_width(weights: Weights, dim: int) -> int:
 
 
 class Attention:
-    """Attention among all patches of a view."""
+    """Attention among all patches of a view.
 
-    def __init__(self, weights: Weights, dim: int, n_head: int, rotation: RopeSpec | None = None) -> None:
+    ``is_paired``: the file stores the rows of q and k in pairs (``interleaved``), which are rotated as halves.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        dim: int,
+        n_head: int,
+        rotation: RopeSpec | None = None,
+        *,
+        is_paired: bool = False,
+    ) -> None:
         self.n_head, self.scale, self.rotation = n_head, (dim // n_head) ** -0.5, rotation
-        if weights.has("attn_qkv.weight"):
+        if is_paired:
+            self.q, self.k = (weights.halves(f"attn_{name}", dim, dim, n_head) for name in "qk")
+            self.v = weights.linear("attn_v", dim, dim, bias=None)
+        elif weights.has("attn_qkv.weight"):
             self.q, self.k, self.v = weights.linears("attn_qkv", dim, [dim] * 3, bias=None)
         else:
             self.q, self.k, self.v = (weights.linear(f"attn_{name}", dim, dim, bias=None) for name in "qkv")
@@ -80,6 +94,7 @@ class Block:
         activation: Of the MLP.
         rotation: RoPE of queries and keys.
         is_rms: Norms are root-mean-square, else layer norms with a bias.
+        is_paired: See ``Attention``.
     """
 
     def __init__(
@@ -93,12 +108,13 @@ class Block:
         activation: Activation | Callable[[Tensor], Tensor],
         rotation: RopeSpec | None = None,
         is_rms: bool = False,
+        is_paired: bool = False,
     ) -> None:
         self.attn_norm, self.mlp_norm = (
             weights.norm(name, dim, eps) if is_rms else weights.layer_norm(name, dim, eps, bias=True)
             for name in ("ln1", "ln2")
         )
-        self.attention = Attention(weights, dim, n_head, rotation)
+        self.attention = Attention(weights, dim, n_head, rotation, is_paired=is_paired)
         # Early files of llama.cpp exchange the names.
         is_swapped = weights.n_rows("ffn_up.weight") == dim != ffn_dim
         names = ("ffn_down", "ffn_up") if is_swapped else ("ffn_up", "ffn_down")
