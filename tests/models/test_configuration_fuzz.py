@@ -51,7 +51,7 @@ FUZZED_SIBLINGS = [
     pytest.param(name, marks=pytest.mark.fuzz)
     for name in (
         "deepseek", "bailingmoe", "bailingmoe2", "rwkv6", "rwkv7", "nomic-bert-moe", "jina-bert-v2", "llama-embed", "arctic",
-        "smallthinker", "minimax-text-01",
+        "smallthinker", "minimax-text-01", "internlm3", "iquestcoder", "sarvam_moe", "sarvam-mla",
     )
 ]  # fmt: skip
 
@@ -620,6 +620,7 @@ HONOURED = {
             "hy_v3",
             "cohere2moe",
             "bailingmoe2",
+            "sarvam_moe",
             "step35",
         )
     ),

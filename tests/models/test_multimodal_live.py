@@ -59,7 +59,10 @@ OTHER: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 # Names that transformers does not save as it reads them.
-RENAMED = {"language_model.model.blocks.": "language_model.model.layers."}
+RENAMED = {
+    "language_model.model.blocks.": "language_model.model.layers.",
+    "model.language_model.lm_head.": "lm_head.",
+}
 MISSING = [name for name in HF if not hasattr(transformers, name)]
 
 

@@ -283,6 +283,10 @@ def bailingmoe2_config(config: Config) -> dict[str, object]:
     }  # fmt: skip
 
 
+def sarvam_moe_config(config: Config) -> dict[str, object]:
+    return {**config, "n_routed_experts": config["num_experts"], "n_shared_experts": config["num_shared_experts"]}
+
+
 def nomic_moe_config(config: Config) -> dict[str, object]:
     return {
         "model_type": "jina_embeddings_v3", "vocab_size": config["vocab_size"], "hidden_size": config["n_embd"], "hidden_act": "gelu",
@@ -356,6 +360,10 @@ SIBLINGS = {
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
+    "InternLM3ForCausalLM": Sibling("LlamaForCausalLM", dict, renamed({})),
+    "IQuestCoderForCausalLM": Sibling("LlamaForCausalLM", dict, renamed({})),
+    "SarvamMLAForCausalLM": Sibling("DeepseekV3ForCausalLM", dict, renamed({})),
+    "SarvamMoEForCausalLM": Sibling("Glm4MoeForCausalLM", sarvam_moe_config, bailingmoe),
     "XverseForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLM2ForCausalLM": Sibling(
         "LlamaForCausalLM",

@@ -16,6 +16,7 @@ from ..checkpoints.mapping import (
     factor,
     flag,
     no_windows,
+    rope_keys,
     u32,
 )
 from ..checkpoints.mapping.rope import partial_rotary
@@ -68,48 +69,60 @@ def _n_rot(config: Fields) -> int:
 
 
 _ATTENTION = "model.layers.{i}.attention"
+_TEXT = Checkpoint(
+    "bailingmoe2",
+    {
+        **DECODER_KEYS,
+        "rope.dimension_count": computed("u32", _n_rot),
+        "expert_count": u32("num_experts"),
+        "expert_used_count": u32("num_experts_per_tok"),
+        "expert_feed_forward_length": u32("moe_intermediate_size"),
+        "expert_shared_count": u32("num_shared_experts"),
+        "expert_group_count": u32("n_group", default=1, low=1),
+        "expert_group_used_count": u32("topk_group", default=1, low=1),
+        "expert_gating_func": computed("u32", lambda config: 2),
+        "expert_weights_norm": flag("norm_topk_prob", default=True),
+        "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
+        "leading_dense_block_count": u32("first_k_dense_replace", default=0),
+    },
+    {
+        **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if not ours.endswith(("_q", "_k", "_v"))},
+        **EXPERT_TENSORS,
+        **SHARED_EXPERT_TENSORS,
+        "token_embd": "model.word_embeddings",
+        "blk.{i}.attn_qkv": f"{_ATTENTION}.query_key_value",
+        "blk.{i}.attn_output": f"{_ATTENTION}.dense",
+        "blk.{i}.attn_q_norm": f"{_ATTENTION}.query_layernorm",
+        "blk.{i}.attn_k_norm": f"{_ATTENTION}.key_layernorm",
+        "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.expert_bias",
+    },
+    fixed={
+        "hidden_act": SILU,
+        "use_bias": (False,),
+        "use_qkv_bias": (False,),
+        "use_rmsnorm": (True,),
+        "use_qk_norm": (True,),
+        "norm_softmax": (False,),
+        "norm_head": (False,),
+        "score_function": ("sigmoid",),
+        "moe_router_enable_expert_bias": (True,),
+        "using_split_qkv_in_self_attention": (False,),
+    },
+    checks=(no_windows, _shared_experts),
+    unused=("router_dtype", "num_nextn_predict_layers", "mtp_loss_scaling_factor"),
+    ignored=("model.layers.20.*", "model.layers.32.*"),  # layers that predict later tokens
+)
 HF = {
-    "BailingMoeV2ForCausalLM": Checkpoint(
-        "bailingmoe2",
-        {
-            **DECODER_KEYS,
-            "rope.dimension_count": computed("u32", _n_rot),
-            "expert_count": u32("num_experts"),
-            "expert_used_count": u32("num_experts_per_tok"),
-            "expert_feed_forward_length": u32("moe_intermediate_size"),
-            "expert_shared_count": u32("num_shared_experts"),
-            "expert_group_count": u32("n_group", default=1, low=1),
-            "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "expert_gating_func": computed("u32", lambda config: 2),
-            "expert_weights_norm": flag("norm_topk_prob", default=True),
-            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
-            "leading_dense_block_count": u32("first_k_dense_replace", default=0),
+    "BailingMoeV2ForCausalLM": _TEXT,
+    "SarvamMoEForCausalLM": replace(
+        _TEXT,
+        keys={
+            **_TEXT.keys,
+            "rope.dimension_count": computed("u32", lambda config: partial_rotary(config, head_dim_of(config), 1.0)),
+            "leading_dense_block_count": u32("first_k_dense_replace", default=1),
+            "expert_weights_scale": factor("routed_scaling_factor", default=2.5),
         },
-        {
-            **{ours: theirs for ours, theirs in DECODER_TENSORS.items() if not ours.endswith(("_q", "_k", "_v"))},
-            **EXPERT_TENSORS,
-            **SHARED_EXPERT_TENSORS,
-            "token_embd": "model.word_embeddings",
-            "blk.{i}.attn_qkv": f"{_ATTENTION}.query_key_value",
-            "blk.{i}.attn_output": f"{_ATTENTION}.dense",
-            "blk.{i}.attn_q_norm": f"{_ATTENTION}.query_layernorm",
-            "blk.{i}.attn_k_norm": f"{_ATTENTION}.key_layernorm",
-            "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.expert_bias",
-        },
-        fixed={
-            "hidden_act": SILU,
-            "use_bias": (False,),
-            "use_qkv_bias": (False,),
-            "use_rmsnorm": (True,),
-            "use_qk_norm": (True,),
-            "norm_softmax": (False,),
-            "norm_head": (False,),
-            "score_function": ("sigmoid",),
-            "moe_router_enable_expert_bias": (True,),
-            "using_split_qkv_in_self_attention": (False,),
-        },
-        checks=(no_windows, _shared_experts),
-        unused=("router_dtype", "num_nextn_predict_layers", "mtp_loss_scaling_factor"),
-        ignored=("model.layers.20.*", "model.layers.32.*"),  # layers that predict later tokens
-    )
+        rope=lambda config: rope_keys(config, 8e6),
+        ignored=(),
+    ),
 }

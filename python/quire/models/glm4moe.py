@@ -23,8 +23,9 @@ from ..checkpoints.mapping import (
     only_with,
     tensor,
     u32,
+    with_pictures,
 )
-from ..checkpoints.mapping.rope import rope_of
+from ..checkpoints.mapping.rope import mrope_keys, partial_rotary, rope_keys, rope_of
 from ..nn import (
     ROUTING,
     ExpertConfig,
@@ -37,6 +38,7 @@ from ..nn import (
     rope_spec,
 )
 from .base import Decoder, DenseConfig, Layer, Mixer, dense_then_experts, layers_left_out
+from .glm4 import sections_of
 
 ARCHES = ("glm4moe",)
 
@@ -81,7 +83,7 @@ class Glm4Moe(Decoder):
         n_dense = keys.integer("leading_dense_block_count", 0, high=config.n_layer)
         n_shared = keys.integer("expert_shared_count", high=64)
         mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", sections=sections_of(keys))
         blocks = [
             Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
             for i, block in enumerate(weights.blocks(config.n_layer))
@@ -107,37 +109,73 @@ def _n_rot(config: Fields) -> int:
 _LAYER = "model.layers.{i}"
 _NORM = only_with("use_qk_norm", default=False)
 _BIAS = only_with("attention_bias", default=False, biases=True)
-HF = {
-    "Glm4MoeForCausalLM": Checkpoint(
-        "glm4moe",
-        {
-            **DECODER_KEYS,
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "rope.dimension_count": computed("u32", _n_rot),
-            "expert_count": u32("n_routed_experts", "num_local_experts", default=128),
-            "expert_used_count": u32("num_experts_per_tok", default=8),
-            "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
-            "expert_shared_count": u32("n_shared_experts", default=1),
-            "expert_group_count": u32("n_group", default=1, low=1),
-            "expert_group_used_count": u32("topk_group", default=1, low=1),
-            "expert_gating_func": computed("u32", lambda config: 2),
-            "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
-            "expert_weights_norm": flag("norm_topk_prob", default=True),
-            "leading_dense_block_count": u32("first_k_dense_replace", default=1),
-            "nextn_predict_layers": computed("u32", lambda config: 0),
+_TEXT = Checkpoint(
+    "glm4moe",
+    {
+        **DECODER_KEYS,
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        "rope.dimension_count": computed("u32", _n_rot),
+        "expert_count": u32("n_routed_experts", "num_local_experts", default=128),
+        "expert_used_count": u32("num_experts_per_tok", default=8),
+        "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+        "expert_shared_count": u32("n_shared_experts", default=1),
+        "expert_group_count": u32("n_group", default=1, low=1),
+        "expert_group_used_count": u32("topk_group", default=1, low=1),
+        "expert_gating_func": computed("u32", lambda config: 2),
+        "expert_weights_scale": factor("routed_scaling_factor", default=1.0),
+        "expert_weights_norm": flag("norm_topk_prob", default=True),
+        "leading_dense_block_count": u32("first_k_dense_replace", default=1),
+        "nextn_predict_layers": computed("u32", lambda config: 0),
+    },
+    {
+        **{name: source for name, source in DECODER_TENSORS.items() if "ffn_norm" not in name},
+        **EXPERT_TENSORS,
+        **{f"blk.{{i}}.attn_{x}": tensor(f"{_LAYER}.self_attn.{x}_proj", change=_BIAS) for x in "qkv"},
+        "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
+        "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_norm", change=_NORM),
+        "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_norm", change=_NORM),
+        "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
+        **SHARED_EXPERT_TENSORS,
+    },
+    fixed={"hidden_act": SILU},
+    unused=("attention_bias", "use_qk_norm", "num_nextn_predict_layers", "num_mtp_layers"),
+    predicting=PREDICTING_LAYERS,
+)
+_SOLAR = replace(
+    _TEXT,
+    keys={
+        **_TEXT.keys,
+        "rope.dimension_count": computed("u32", lambda config: partial_rotary(config, config.integer("head_dim", 128))),
+        "expert_used_count": u32("num_experts_per_tok", default=8),
+        "expert_feed_forward_length": u32("moe_intermediate_size", default=1280),
+        "feed_forward_length": u32("intermediate_size", "moe_intermediate_size", default=1280),
+        "attention.key_length": u32("head_dim", default=128),
+        "attention.value_length": u32("head_dim", default=128),
+        "leading_dense_block_count": computed("u32", lambda config: 0),
+    },
+    rope=lambda config: rope_keys(config, 1e6),
+    unused=(*_TEXT.unused, "first_k_dense_replace", "intermediate_size"),
+)
+# The rotated part of a head is the same; its pairs also rotate by height and width.
+_VISION = with_pictures(
+    replace(
+        _TEXT,
+        keys={**_TEXT.keys, "attention.head_count_kv": u32("num_key_value_heads", default=8, low=1)},
+        tensors={
+            **_TEXT.tensors,
+            **{
+                f"blk.{{i}}.attn_{x}": tensor(
+                    f"{_LAYER}.self_attn.{x}_proj", change=only_with("attention_bias", default=True, biases=True)
+                )
+                for x in "qkv"
+            },
         },
-        {
-            **{name: source for name, source in DECODER_TENSORS.items() if "ffn_norm" not in name},
-            **EXPERT_TENSORS,
-            **{f"blk.{{i}}.attn_{x}": tensor(f"{_LAYER}.self_attn.{x}_proj", change=_BIAS) for x in "qkv"},
-            "blk.{i}.post_attention_norm": f"{_LAYER}.post_attention_layernorm",
-            "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_norm", change=_NORM),
-            "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_norm", change=_NORM),
-            "blk.{i}.exp_probs_b.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
-            **SHARED_EXPERT_TENSORS,
-        },
-        fixed={"hidden_act": SILU},
-        unused=("attention_bias", "use_qk_norm", "num_nextn_predict_layers", "num_mtp_layers"),
-        predicting=PREDICTING_LAYERS,
+        rope=mrope_keys(10000.0, (8, 12, 12)),
+        ignored=("model.visual.*", "visual.*"),
     )
+)
+HF = {
+    "Glm4MoeForCausalLM": _TEXT,
+    "Glm4vMoeForConditionalGeneration": _VISION,
+    "SolarOpenForCausalLM": _SOLAR,
 }

@@ -8,7 +8,7 @@ from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama
-from .base import Block, Decoder, DenseConfig
+from .base import Block, Decoder, DenseConfig, Layer
 
 ARCHES = ("granite",)
 
@@ -22,9 +22,7 @@ class Attention(llama.Attention):
 class ScaledBlock(Block):
     """A block whose attention and MLP outputs are scaled before they are added."""
 
-    def __init__(
-        self, config: DenseConfig, weights: Weights, attention: Attention, mlp: GatedMLP, scale: float
-    ) -> None:
+    def __init__(self, config: DenseConfig, weights: Weights, attention: Attention, mlp: Layer, scale: float) -> None:
         super().__init__(config, weights, attention, mlp)
         self.scale = scale
 

@@ -1,15 +1,40 @@
-"""Granite with windows (IBM 2026): Granite with attention sinks, and windows in most layers."""
+"""Granite with windows (IBM 2026): Granite with attention sinks, windows in most layers, experts in larger models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, computed, f32, has_windows, local_layers, u32
+from .._native.graph import glu
+from ..checkpoints.mapping import (
+    SILU,
+    Checkpoint,
+    Fields,
+    computed,
+    f32,
+    has_windows,
+    local_layers,
+    u32,
+)
 from ..checkpoints.mapping.rope import theta_of
 from ..errors import LoadError, UnsupportedError
-from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope, rope_spec
+from ..nn import (
+    CacheSpec,
+    ExpertConfig,
+    GatedMLP,
+    Keys,
+    MoE,
+    RopeSpec,
+    Step,
+    Tensor,
+    Together,
+    Weights,
+    frequency_factors,
+    rope,
+    rope_spec,
+)
 from . import granite, llama
-from .base import Decoder, DenseConfig
+from .base import MAX_DIM, Decoder, DenseConfig, Layer
 from .granite import MULTIPLIERS, ScaledBlock, no_zeros
 
 ARCHES = ("granite_swa",)
@@ -32,12 +57,39 @@ class Attention(granite.Attention):
         return self.o(step.attend(self.layer, q, k, v, scale=self.scale, sinks=self.sinks))
 
 
+class SharedExpert:
+    """A gated MLP beside the routed experts, whose gate and up matrix are one tensor."""
+
+    def __init__(self, weights: Weights, dim: int, ffn_dim: int) -> None:
+        self.gate, self.up = weights.linears("ffn_up_shexp", dim, [ffn_dim, ffn_dim], bias=None)
+        self.down = weights.linear("ffn_down_shexp", ffn_dim, dim)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(glu(self.gate(x), self.up(x), "silu"))
+
+
+def mlps(keys: Keys, config: DenseConfig) -> Callable[[Weights], Layer]:
+    """Return a function that makes a layer's MLP: a gated one, or experts if the file has any."""
+    if keys.integer("expert_count", 0) == 0:
+        keys.only("expert_count", 0)
+        keys.without_effect("expert_used_count")
+        return lambda weights: GatedMLP(weights, config.dim, config.ffn_dim)
+    experts = ExpertConfig.read(keys, config.n_layer, ffn_dim=config.ffn_dim)
+    shared_dim = keys.integer("expert_shared_feed_forward_length", 0, high=MAX_DIM)
+
+    def mixture(weights: Weights) -> Layer:
+        routed = MoE(weights, config.dim, experts.ffn_dim, experts.n, experts.spec())
+        return Together(routed, SharedExpert(weights, config.dim, shared_dim)) if shared_dim else routed
+
+    return mixture
+
+
 class GraniteSwa(Decoder):
     """A multiplier of 0 means the default.  Files store q and k interleaved, as for Llama."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
-        keys.only("expert_count", 0)
+        mlp = mlps(keys, config)
         self.embedding_scale = keys.number("embedding_scale", 0.0) or 1.0
         self.logit_scale = keys.number("logit_scale", 1.0)
         if self.logit_scale == 0:
@@ -58,7 +110,7 @@ class GraniteSwa(Decoder):
                 config,
                 block,
                 Attention(config, block, i, rotation, attention_scale, is_rotated=bool(is_rotated[i])),
-                GatedMLP(block, config.dim, config.ffn_dim),
+                mlp(block),
                 residual_scale,
             )
             for i, block in enumerate(weights.blocks(config.n_layer))
@@ -98,22 +150,49 @@ def _n_kv_head(config: Fields) -> int:
     return config.integer("num_key_value_heads", 4, low=1)
 
 
+_DENSE = Checkpoint(
+    "granite_swa",
+    {
+        **llama.KEYS,
+        **MULTIPLIERS,
+        "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
+        "attention.head_count_kv": computed("u32", _n_kv_head),
+        "attention.sliding_window": u32("sliding_window", default=128, low=1),
+        "attention.sliding_window_pattern": computed("bool[]", _pattern),
+        "attention.rope_pattern": computed("bool[]", _rotated),
+    },
+    {**llama.TENSORS, "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks"},
+    fixed={"hidden_act": SILU},
+    checks=(no_zeros, has_windows),
+    tied=True,
+    unused=("attention_bias", "mlp_bias"),
+)
+_LAYER = "model.layers.{i}"
+_MOE = f"{_LAYER}.block_sparse_moe"
 HF = {
-    "GraniteSWAForCausalLM": Checkpoint(
-        "granite_swa",
-        {
-            **llama.KEYS,
-            **MULTIPLIERS,
-            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-5),
-            "attention.head_count_kv": computed("u32", _n_kv_head),
-            "attention.sliding_window": u32("sliding_window", default=128, low=1),
-            "attention.sliding_window_pattern": computed("bool[]", _pattern),
-            "attention.rope_pattern": computed("bool[]", _rotated),
+    "GraniteSWAForCausalLM": _DENSE,
+    "GraniteMoeSWAForCausalLM": replace(
+        _DENSE,
+        keys={
+            **_DENSE.keys,
+            "attention.layer_norm_rms_epsilon": f32("rms_norm_eps", default=1e-6),
+            "attention.head_count_kv": u32("num_key_value_heads", "num_attention_heads", low=1),
+            "expert_count": u32("num_local_experts", default=8, low=1),
+            "expert_used_count": u32("num_experts_per_tok", default=2),
+            "expert_shared_feed_forward_length": u32("shared_intermediate_size", default=0),
         },
-        {**llama.TENSORS, "blk.{i}.attn_sinks.weight": "model.layers.{i}.self_attn.sinks"},
-        fixed={"hidden_act": SILU},
-        checks=(no_zeros, has_windows),
-        tied=True,
-        unused=("attention_bias", "mlp_bias"),
-    )
+        tensors={
+            **{name: source for name, source in _DENSE.tensors.items() if ".ffn_" not in name or "norm" in name},
+            # Granite's names, and those of newer checkpoints.
+            "blk.{i}.ffn_gate_inp": f"{_MOE}.router.layer",
+            "blk.{i}.ffn_gate_up_exps": f"{_MOE}.input_linear",
+            "blk.{i}.ffn_down_exps": f"{_MOE}.output_linear",
+            "blk.{i}.ffn_gate_inp.weight": f"{_MOE}.router.weight",
+            "blk.{i}.ffn_gate_up_exps.weight": f"{_MOE}.experts.gate_up_proj",
+            "blk.{i}.ffn_down_exps.weight": f"{_MOE}.experts.down_proj",
+            "blk.{i}.ffn_up_shexp": f"{_LAYER}.shared_mlp.input_linear",
+            "blk.{i}.ffn_down_shexp": f"{_LAYER}.shared_mlp.output_linear",
+        },
+        tied=False,
+    ),
 }

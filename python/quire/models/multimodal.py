@@ -14,8 +14,8 @@ from ..errors import UnsupportedError
 from .registry import checkpoint_of
 
 _OTHER_PARTS = (
-    "vision_tower", "vision_model", "vision_encoder", "vision_projection", "audio_tower", "encoder", "connector",
-    "projector", "merger", "multi_modal_projector", "mm_projector", "mm_projector_*",
+    "visual", "vision_tower", "vision_model", "vision_encoder", "vision_projection", "audio_tower", "encoder",
+    "connector", "projector", "merger", "multi_modal_projector", "mm_projector", "mm_projector_*",
 )  # fmt: skip
 _LONE = ("image_newline",)  # tensors without a module
 _UNUSED = (
@@ -45,7 +45,7 @@ class AnyText(Checkpoint):
         parts = tuple(f"{base}{part}.*" for part in _OTHER_PARTS for base in ("", "model."))
         return replace(
             found,
-            homes=(*HOMES, *self.homes),
+            homes=(*HOMES, ("", "model.language_model."), *self.homes),
             ignored=(*found.ignored, *parts, *lone),
             unused=(*found.unused, *_UNUSED, *self.unused),
         )
@@ -93,5 +93,7 @@ HF = {
     "GlmAsrForConditionalGeneration": _of("llama", tied=True, defaults=_GLM_ASR),
     "GraniteSpeechForConditionalGeneration": _of("granite", tied=True),
     "KimiK25ForConditionalGeneration": _of("deepseek_v3", tied=True),
+    "Exaone4_5_ForConditionalGeneration": _of("exaone4"),
+    "HyperCLOVAXVisionV2ForConditionalGeneration": _of("hyperclovax", tied=True),
     "Kimi_K25ForConditionalGeneration": _of("deepseek_v3", tied=True),
 }

@@ -20,7 +20,7 @@ _QUANTIZATION = ("quantization_config", "compression_config")
 # Fields that quantizers' own libraries write, but that transformers' classes do not have.
 _OF_QUANTIZERS = ("adapter", "rotation")
 # Values of model_type in models' own code, and those of transformers' class for the same model.
-_SPELLINGS = {"kimi_k2": "deepseek_v3"}
+_SPELLINGS = {"exaone4_5_text": "exaone4", "kimi_k2": "deepseek_v3"}
 # Rotary parameters that configurations have but no code reads.
 _UNREAD_ROTATION = ("mrope_interleaved",)
 
