@@ -54,7 +54,8 @@ _LLAMA_CPP = (
            elsewhere=_NO_MODEL),
     ForeignOption("", (), "works", env="LLAMA_ARG_MMPROJ_AUTO", takes=True, target="--mmproj", how="auto_or_none"),
     _note("--mmproj-offload --no-mmproj-offload", "the encoder runs on the model's device"),
-    _refused("--video --image-min-tokens --image-max-tokens --media-path", _MEDIA),
+    _refused("--video --image-min-tokens --image-max-tokens", _MEDIA),
+    _works("--media-path", "--allowed-local-media-path"),
     _refused("--mtmd-batch-max-tokens --video-fps --video-timestamp-interval --video-ffmpeg-dir", _MEDIA),
     _refused(
         "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default "

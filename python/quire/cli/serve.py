@@ -37,6 +37,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
         raise click.BadParameter(f"{error}, got {value!r:.40}", ctx, param) from None
 
 
+def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Split values with commas between."""
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
 @click.command("serve", cls=ServeCommand)
 @model_argument
 @config_option
@@ -92,6 +97,19 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 )
 @click.option(
     "--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Let web pages from ORIGIN call the server."
+)
+@click.option(
+    "--allowed-media-domains",
+    multiple=True,
+    callback=_entries,
+    metavar="HOST,...",
+    help="Fetch images and sounds whose URL has one of these hosts; *: any public one; may be repeated [none].",
+)
+@click.option(
+    "--allowed-local-media-path",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Read images and sounds that requests name by a file: URL below DIR [none].",
 )
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for the model; may be repeated.")
 @click.option(

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import RequestError
 from .keep_alive import FOREVER
 from .origins import Origins
+from .pinned_fetch import HostRules
 
 __all__ = ["Settings", "check_key", "is_loopback", "read_keys"]
 
@@ -56,6 +57,9 @@ class Settings:
             fields have no effect and are named in the header ``x-quire-ignored``.
         lenient: Accept unknown body fields even if ``strict``.
         allow_changes: Let clients download, name and delete models, and serve all models in this machine's stores.
+        allowed_media_domains: Host names, addresses and networks that images in requests are fetched from; ``"*"``: any
+            host with a public address.  Addresses that are not public are used only if they are listed.
+        allowed_local_media_path: Folder whose files requests may name as images.
 
     Models:
         models_dir: A folder whose models are loaded on first use.
@@ -104,6 +108,8 @@ class Settings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     tags: tuple[str, ...] = ()
+    allowed_media_domains: tuple[str, ...] = ()
+    allowed_local_media_path: str | None = None
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
@@ -145,6 +151,9 @@ class Settings:
         Origins(self.cors_origins)
         if self.models_dir is not None and not Path(self.models_dir).is_dir():
             raise RequestError(f"[serve] models_dir is not a folder: {self.models_dir}")
+        HostRules.of(self.allowed_media_domains)
+        if self.allowed_local_media_path is not None and not Path(self.allowed_local_media_path).is_dir():
+            raise RequestError(f"[serve] allowed_local_media_path is not a folder: {self.allowed_local_media_path}")
         if not self.api_keys and not self.insecure and not is_loopback(self.host):
             raise RequestError(
                 f"[serve] no API key for the public address {self.host}: "

@@ -240,6 +240,22 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
+def open_below(root: str, parts: Sequence[str]) -> int:
+    """Return a descriptor of the file ``parts`` below a folder, following no link.  OSError if it cannot be opened.
+
+    Opening never waits, whatever the file is.
+    """
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def input_waits(seconds: float) -> bool:
     """Return True if standard input has something to read within the given time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])

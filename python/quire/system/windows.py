@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
 import secrets
 import signal
@@ -333,6 +334,15 @@ def give_usual_mode(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Do nothing: the file system's journal keeps names."""
+
+
+def open_below(root: str, parts: Sequence[str]) -> int:
+    """Return a descriptor of the file ``parts`` below a folder.  OSError if it is a link or cannot be opened."""
+    path = Path(root, *parts)
+    if path.resolve() != path:
+        raise PermissionError(13, "a link")
+    with path.open("rb") as file:
+        return os.dup(file.fileno())
 
 
 def input_waits(seconds: float) -> bool:

@@ -12,8 +12,9 @@ import msgspec
 
 from ..body_types import TimedBody
 from ..failures import Dialect
+from ..media_sources import wanted_urls, with_contents
 from ..time_limits import TimeLimits
-from ..worker.protocol import Ask, Embed, Score
+from ..worker.protocol import Ask, Embed, JsonObject, Score
 from .bodies import Received, nothing_received
 from .offload import offload
 from .replies import Events, Reply
@@ -139,6 +140,17 @@ class RequestContext(Generic[T]):
         """Call a function on a thread.  It must not contain long calls into C, which would hold the GIL."""
         job = partial(make, *args, **kwargs)
         return await offload(self.service.threads, self.caller.name, self.received.n_bytes, job)
+
+    async def with_images(self, messages: list[JsonObject]) -> list[JsonObject]:
+        """Return messages with the images that their URLs name, as far as the server's settings allow it.
+
+        RequestError if an image cannot be had; messages of servers that fetch nothing are left to the model's worker.
+        """
+        sources = self.service.media_sources
+        if not sources.is_open or not (urls := wanted_urls(messages)):
+            return messages
+        files = await offload(self.service.fetching, self.caller.name, 0, partial(sources.contents, urls))
+        return with_contents(messages, files)
 
     async def ask(self, engine: EngineClient, work: Work) -> Any:
         """Submit a question and return its answer."""

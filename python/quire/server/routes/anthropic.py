@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from ...params.sampling import SamplingParams
 from ...params.sampling_defaults import chat_defaults
@@ -102,7 +102,8 @@ class CountBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
 
     def conversation(self, context: RequestContext[Any]) -> list[dict[str, Any]]:
         """Return the messages in the format of templates."""
-        messages = Conversation(partial(leave_out, context)).messages(self.system, self.messages)
+        takes_urls = context.service.media_sources.is_open
+        messages = Conversation(partial(leave_out, context), takes_urls=takes_urls).messages(self.system, self.messages)
         if self.system:
             context.said_by["messages[0].role"] = "system.role"
         kept = without_billing_line(messages)
@@ -173,6 +174,7 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
 async def count(context: RequestContext[CountBody]) -> Reply:
     """Count the tokens of a conversation."""
     values = await context.prepared(_counted, context)
+    values["messages"] = await context.with_images(values["messages"])
     answer = await context.ask(context.engine(context.body.model), Ask(0, "count", values))
     context.note(answer["ignored"])
     return Reply.json({"input_tokens": answer["n_tokens"]})
@@ -190,6 +192,7 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     engine = context.engine(body.model)
     await context.prepared(body.check, context)
     work = await context.prepared(body.work, engine, context)
+    work = structs.replace(work, messages=await context.with_images(work.messages))
     answer = ResponseStream(context, context.submit(engine, work), advice="shorten the conversation")
     await answer.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}

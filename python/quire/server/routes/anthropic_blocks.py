@@ -51,11 +51,11 @@ def check_tools(tools: list[dict[str, Any]], choice: Any, context: RequestContex
 class Conversation:
     """Converts messages for a template.
 
-    ``left_out`` receives the place of each block that the template cannot show.
+    ``left_out`` receives the place of each block that the template cannot show.  ``takes_urls``: images may be URLs.
     """
 
-    def __init__(self, left_out: LeftOut) -> None:
-        self._left_out = left_out
+    def __init__(self, left_out: LeftOut, *, takes_urls: bool = False) -> None:
+        self._left_out, self._takes_urls = left_out, takes_urls
 
     def messages(self, system: Any, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the whole conversation.  ApiError 400 names an invalid field."""
@@ -127,15 +127,20 @@ class Conversation:
             texts = _texts_only(shown, at)
             return ["\n".join([*heading, *texts])]
         source = block.get("source")
-        if kind == "image" and isinstance(source, dict) and source.get("type") == "base64":
-            data = _field(source, "data", str, f"{at}.source")
-            return [image_part(f"data:{_field(source, 'media_type', str, f'{at}.source')};base64,{data}")]
+        if kind == "image" and isinstance(source, dict) and (url := self._image_url(source, f"{at}.source")):
+            return [image_part(url)]
         if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
             return self._document(block, source, at)
         if is_media(kind):
             raise refuse(at, f"unsupported block type {brief(kind)}: give text, or an image in base64")
         self._left_out(at)
         return []
+
+    def _image_url(self, source: dict[str, Any], at: str) -> str | None:
+        """Return the URL of an image; None for a kind of source that is not read."""
+        if source.get("type") == "base64":
+            return f"data:{_field(source, 'media_type', str, at)};base64,{_field(source, 'data', str, at)}"
+        return _field(source, "url", str, at) if source.get("type") == "url" and self._takes_urls else None
 
     def _document(self, block: dict[str, Any], source: dict[str, Any], at: str) -> list[str]:
         """Return the text of an inline document, after its title."""

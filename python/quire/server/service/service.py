@@ -13,6 +13,7 @@ from ...hub.preset_options import options_of_preset
 from ...system import process_memory
 from ..failures import ApiError
 from ..fair_pool import FairPool
+from ..media_sources import MediaSources
 from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
@@ -42,6 +43,7 @@ __all__ = ["Service", "model_name", "open_service"]
 
 # Memory that the listener uses in addition to its size at start: requests and stored responses.
 _OWN_LATER_BYTES = 8 << 20
+_FETCHING_THREADS = 8
 
 
 class Service:
@@ -66,6 +68,8 @@ class Service:
         self._version = ""
         # One thread: a second one would not be faster because of the GIL, and the event loop would wait for both.
         self.threads = FairPool(1, "quire-bodies")
+        self.media_sources = MediaSources.of(settings)
+        self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
 
     @property
     def model(self) -> str:

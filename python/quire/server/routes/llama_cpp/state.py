@@ -31,6 +31,7 @@ __all__ = [
 async def apply_template(context: RequestContext[ChatBody]) -> Reply:
     """Render a conversation as a prompt."""
     values = await context.prepared(_conversation, context)
+    values["messages"] = await context.with_images(values["messages"])
     answer = await context.ask(context.engine(context.body.model), Ask(0, "render", values))
     context.note(answer["ignored"])
     return Reply.json({"prompt": answer["prompt"]})

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from msgspec import structs
+
 from ...failures import Dialect
 from ...listener import sse
 from ...listener.replies import Events, Reply, event_stream
@@ -26,6 +28,7 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     body = context.body
     engine = context.engine(body.model)
     work = await context.prepared(body.work, engine, context)
+    work = structs.replace(work, messages=await context.with_images(work.messages))
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
     await answer.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
@@ -37,9 +40,10 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
 async def count(context: RequestContext[ChatBody]) -> Reply:
     """Count the prompt tokens of a conversation."""
     body = context.body
-    values = await context.prepared(
-        lambda: {"messages": checked_messages(body.messages, context), "options": body.options(context)}
+    messages, options = await context.prepared(
+        lambda: (checked_messages(body.messages, context), body.options(context))
     )
+    values = {"messages": await context.with_images(messages), "options": options}
     return Reply.json(await counted(context, context.engine(body.model), values))
 
 

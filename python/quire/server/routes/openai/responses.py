@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from ....params.sampling import SamplingParams
 from ....params.sampling_defaults import chat_defaults, most_prompt_tokens
 from ...failures import ApiError, brief
@@ -165,6 +167,7 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     engine = context.engine(body.model)
     messages, n_values = await _read(context)
     work = await context.prepared(_work, body, engine, context, messages)
+    work = structs.replace(work, messages=await context.with_images(work.messages))
     if body.truncation == "auto":
         work.options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, body.max_output_tokens)
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
@@ -182,7 +185,8 @@ async def count(context: RequestContext[ResponsesBody]) -> Reply:
     engine = context.engine(context.body.model)
     messages, _ = await _read(context)
     work = await context.prepared(_work, context.body, engine, context, messages)
-    return Reply.json(await counted(context, engine, {"messages": work.messages, "options": work.options}))
+    values = {"messages": await context.with_images(work.messages), "options": work.options}
+    return Reply.json(await counted(context, engine, values))
 
 
 async def show(context: RequestContext[None]) -> Reply:
