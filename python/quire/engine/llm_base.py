@@ -96,7 +96,14 @@ class LLMBase:
         self._reserved_bytes = opened.reserved_bytes
         self._cache_kinds, self._has_state = opened.cache_kinds, opened.has_state
         self._output = opened.output
-        self._prompts = Prompts(opened.tokenizer, opened.n_vocab, self.advised_sampling, named.system, opened.media)
+        self._prompts = Prompts(
+            opened.tokenizer,
+            opened.n_vocab,
+            self.advised_sampling,
+            named.system,
+            opened.media,
+            n_ctx=self.n_ctx,
+        )
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.

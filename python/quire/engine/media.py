@@ -174,11 +174,16 @@ class MediaInput:
         """Numbers of a row."""
         return max(encoder.model.n_out for encoder in self.encoders.values())
 
-    def read(self, kind: Kind, data: npt.NDArray[Any]) -> MediaRows:
+    def read(self, kind: Kind, data: npt.NDArray[Any], room: int | None = None) -> MediaRows:
         """Encode an item, or take it from the cache: an image uint8 [height, width, 3] or a sound float32 [samples].
 
+        Args:
+            kind: Which of the two.
+            data: The item.
+            room: Tokens that are left for it in the context; None: any number.
+
         Raises:
-            CapacityError: It has too many patches.
+            CapacityError: It has too many patches, or more tokens than there is room for.
             RequestError: The model does not accept images of this shape, or not this kind.
         """
         encoder = self.encoders.get(kind)
@@ -192,6 +197,8 @@ class MediaInput:
             raise CapacityError(
                 f"[media] the {kind} of {shape} has {n_patches} patches: at most {encoder.max_patches} fit"
             )
+        if room is not None and (n_tokens := sum(layout.n_tokens)) > room:
+            raise CapacityError(f"[media] the {kind} takes {n_tokens} tokens: {max(room, 0)} are left of the context")
         told = f"{kind} {model.processor!r} {data.dtype} {data.shape}".encode()
         digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(data).tobytes(), digest_size=32).digest()
         with self._lock:

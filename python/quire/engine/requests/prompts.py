@@ -18,16 +18,22 @@ from .answer_forms import AnswerForms, token_vocabulary
 from .media import MediaItems, Segments, without_media
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ...chat import ChatTemplate, Messages
     from ...grammar import Grammar, GrammarSource
+    from ...models.media import Kind
     from ...params.chat_options import ChatOptions
     from ...tokenizer import Tokenizer
-    from ..media import MediaInput, PromptMedia
+    from ..media import MediaInput, MediaRows, PromptMedia
     from .chat import ChatRequest
 
 __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
 
 _LOG = logging.getLogger("quire")
+
+# A conversation that is cut to fit may have images and sounds of so many contexts.
+_MOST_DROPPED = 8
 
 Prompt: TypeAlias = "str | Sequence[int]"
 """Raw text, in which special tokens are added and parsed, or token ids, used as they are."""
@@ -96,11 +102,13 @@ class Prompts:
         advised: Mapping[str, object] | None = None,
         system: str | None = None,
         media: MediaInput | None = None,
+        *,
+        n_ctx: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._advised = advised or {}
         self._system = system
-        self._media = media
+        self._media, self._n_ctx = media, n_ctx
         self._told: set[str] = set()  # names that were logged as ignored
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
@@ -194,7 +202,7 @@ class Prompts:
 
         template = self._chat_template()
         form = format_of(template, chat)
-        messages, items = self._without_media(self._with_system(messages))
+        messages, items = self._without_media(self._with_system(messages), chat)
         media: PromptMedia | None = None
         thinking = template_values(template, chat, form)
         moved: tuple[str, ...] = ()
@@ -233,12 +241,20 @@ class Prompts:
         assert chat.reasoning_budget is not None
         return with_reasoning_budget(asked, chat.reasoning_budget, self.tokenizer)
 
-    def _without_media(self, messages: Messages) -> tuple[Messages, MediaItems]:
+    def _without_media(self, messages: Messages, chat: ChatOptions) -> tuple[Messages, MediaItems]:
         """Return the messages with marks in place of images and sounds, and these; without an encoder, as they are."""
         items = MediaItems()
         if self._media is None:
             return messages, items
-        return without_media(messages, items, self._media.read), items
+        media, most = self._media, self._n_ctx
+        if most is not None and chat.max_prompt_tokens is not None:
+            most *= _MOST_DROPPED  # the oldest messages may be dropped with their images
+
+        def read(kind: Kind, data: npt.NDArray[Any]) -> MediaRows:
+            room = None if most is None else most - sum(len(item.rows) for item in items.rows)
+            return media.read(kind, data, room)
+
+        return without_media(messages, items, read), items
 
     def _encoded(self, segments: Segments, items: MediaItems) -> tuple[list[int], PromptMedia | None]:
         """Return the ids of a rendered prompt, and the images and sounds in it."""
