@@ -19,6 +19,7 @@ __all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "TinyFamily", "family", "
 FIRST_MARK = 259
 FAMILIES = (
     "gemma3",
+    "lightonocr",
     "pixtral",
     "pixtral12b",
     "qwen25vl",

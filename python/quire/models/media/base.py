@@ -40,6 +40,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
     "gemma3": "gemma3",
+    "lightonocr": "pixtral",
     "pixtral": "pixtral",
     "qwen2.5vl_merger": "qwen2vl",
     "qwen2a": "qwen2a",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +23,9 @@ SIZES = ("embedding_length", "block_count", "attention.head_count", "patch_size"
 
 
 class Pixtral(MediaModel):
-    pad = "[IMG]"
+    pad: str = "[IMG]"
+    PROJECTOR_EPS: ClassVar[float | None] = None  # of the projector's norm, if it differs from the encoder's
+
     template_text = "[IMG]"
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
@@ -61,7 +64,7 @@ class Pixtral(MediaModel):
             raise LoadError(
                 f"[clip] spatial_merge_size is {self.merge}, but there is no tensor 'mm.patch_merger.weight'"
             )
-        self.norm = projector.norm("input_norm", self.dim, eps) if has_merger else None
+        self.norm = projector.norm("input_norm", self.dim, self.PROJECTOR_EPS or eps) if has_merger else None
         merged = self.dim * self.merge**2
         self.merger = projector.linear("patch_merger", merged, self.dim) if has_merger else None
         self.projector = Projector(projector, ("1", "2"), self.dim, self.n_out, self.n_out)
@@ -94,7 +97,18 @@ class Pixtral(MediaModel):
         return self.projector(x if self.merger is None else self.merger(x))
 
 
-MODELS = {"pixtral": Pixtral}
+class LightOnOcr(Pixtral):
+    """LightOnOCR (Taghadouini et al. 2025): Pixtral without tokens for rows."""
+
+    pad = "<|image_pad|>"
+    template_text = "<|image_pad|>"
+    PROJECTOR_EPS = 1e-6
+
+    def markup(self, layout: Layout) -> Sequence[str | int]:
+        return [sum(layout.n_tokens)]
+
+
+MODELS = {"lightonocr": LightOnOcr, "pixtral": Pixtral}
 
 # --- checkpoint ---
 
@@ -118,11 +132,15 @@ def _uses(activation: str) -> Key:
     return computed("bool", read)
 
 
-def _eps(whole: Fields) -> float:
-    """Return the epsilon of all norms; that of the last one is the text model's."""
-    if (found := whole.inner("text_config").number("rms_norm_eps", EPS)) != EPS:
-        raise UnsupportedError(f"[convert] unsupported 'rms_norm_eps' of the text model: {found} (expected {EPS})")
-    return EPS
+def _eps(last: float) -> Key:
+    """Return the key of the epsilon of all norms but the last one, whose epsilon is the text model's: ``last``."""
+
+    def read(whole: Fields) -> float:
+        if (found := whole.inner("text_config").number("rms_norm_eps", last)) != last:
+            raise UnsupportedError(f"[convert] unsupported 'rms_norm_eps' of the text model: {found} (expected {last})")
+        return EPS
+
+    return computed("f32", read)
 
 
 def _merge(default: int, fixed: Mapping[str, tuple[object, object]]) -> Key:
@@ -162,13 +180,21 @@ def _tensors(whole: Fields) -> Mapping[str, str | Source]:
     }
 
 
-def _checkpoint(merge: Key) -> MediaCheckpoint:
+def _checkpoint(
+    merge: Key,
+    *,
+    projector: str = "pixtral",
+    tower: str = "vision_tower.",
+    adapter: str = "multi_modal_projector.",
+    eps: float = EPS,
+    token_rows: Mapping[str, str] | None = None,
+) -> MediaCheckpoint:
     return MediaCheckpoint(
-        "pixtral",
+        projector,
         "vision_config",
         {
-            "vision_tower.": ("model.vision_tower.", "vision_tower."),
-            "multi_modal_projector.": ("model.multi_modal_projector.", "multi_modal_projector."),
+            "vision_tower.": (f"model.{tower}", tower),
+            "multi_modal_projector.": (f"model.{adapter}", adapter),
         },
         {
             "use_gelu": _uses("gelu"),
@@ -184,20 +210,25 @@ def _checkpoint(merge: Key) -> MediaCheckpoint:
         _tensors,
         whole_keys={
             "vision.projection_dim": text_width,
-            "vision.attention.layer_norm_epsilon": computed("f32", _eps),
+            "vision.attention.layer_norm_epsilon": _eps(eps),
             "vision.spatial_merge_size": merge,
         },
         settings={"vision.preproc_image_size": edge_of("size", "longest_edge", 1024)},
         limits_pixels=False,
         model_type="pixtral",
         defaults=_DEFAULTS,
-        token_rows={"v.token_embd.img_break": "[IMG_BREAK]"},
+        token_rows={} if token_rows is None else token_rows,
     )
 
 
+_BREAK = {"v.token_embd.img_break": "[IMG_BREAK]"}
 HF = {
     "LlavaForConditionalGeneration": _checkpoint(
-        _merge(1, {"vision_feature_layer": (-2, -1), "vision_feature_select_strategy": ("default", "full")})
+        _merge(1, {"vision_feature_layer": (-2, -1), "vision_feature_select_strategy": ("default", "full")}),
+        token_rows=_BREAK,
     ),
-    "Mistral3ForConditionalGeneration": _checkpoint(_merge(2, {"vision_feature_layer": (-1, -1)})),
+    "Mistral3ForConditionalGeneration": _checkpoint(_merge(2, {"vision_feature_layer": (-1, -1)}), token_rows=_BREAK),
+    "LightOnOcrForConditionalGeneration": _checkpoint(
+        _merge(2, {}), projector="lightonocr", tower="vision_encoder.", adapter="vision_projection.", eps=1e-6
+    ),
 }
