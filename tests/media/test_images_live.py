@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from image_processor_cases import picture
 from quire import LLM, SamplingParams
@@ -14,6 +15,7 @@ from tiny_media import FAMILIES, TinyFamily, family
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+Image = pytest.importorskip("PIL.Image")
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -39,13 +41,12 @@ CHATS: dict[str, list[dict[str, object]]] = {
 }  # fmt: skip
 
 
+def parts_of(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def images_of(chat: list[dict[str, object]]) -> list[Any]:
-    return [
-        part["image"]
-        for message in chat
-        for part in message["content"]  # type: ignore[attr-defined]
-        if isinstance(part, dict) and "image" in part
-    ]
+    return [part["image"] for message in chat for part in parts_of(message["content"]) if "image" in part]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,19 @@ def test_answers_by_ggmls_operators(opened: Opened) -> None:
     with LLM(opened.folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=2048, kernels="stock") as stock:
         for chat in CHATS.values():
             assert stock.chat(chat, GREEDY).choices[0].token_ids == opened.llm.chat(chat, GREEDY).choices[0].token_ids
+
+
+def test_prompts(opened: Opened) -> None:
+    if opened.family.prompter is None:
+        pytest.skip("transformers' processor of this family is not built here")
+    processor = opened.family.prompter(opened.folder)
+    for chat in CHATS.values():
+        found = opened.llm.chat(chat, SamplingParams(max_tokens=1)).prompt_token_ids
+        shown = [{**message, "content": parts_of(message["content"])} for message in chat]
+        text = processor.apply_chat_template(shown, add_generation_prompt=True, tokenize=False)
+        images = [Image.fromarray(image) for image in images_of(chat)]
+        expected = processor(text=[text], images=images, add_special_tokens=False)["input_ids"]
+        assert found == list(np.ravel(expected))
 
 
 def test_in_a_batch_as_alone(opened: Opened) -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from quire.errors import RequestError, UnsupportedError
 
-__all__ = ["Json", "Messages", "checked_messages", "checked_tools", "plain"]
+__all__ = ["Json", "MediaMark", "Messages", "checked_messages", "checked_tools", "plain"]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Messages: TypeAlias = Sequence[Mapping[str, object]]
@@ -22,12 +22,23 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
+class MediaMark(str):
+    """Text that stands for an image or a sound.
+
+    A part of a message with such a text may have a type other than text, so that templates write their own placeholder.
+    """
+
+    __slots__ = ()
+
+
 def plain(value: object, place: str, depth: int = 0) -> Json:
     """Return a copy of ``value`` made of JSON types.  RequestError names the place of anything else."""
     if depth > MAX_DEPTH:
         raise RequestError(f"[chat] {place} is nested more than {MAX_DEPTH} deep")
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[return-value]
+    if isinstance(value, MediaMark):
+        return value
     if isinstance(value, str):  # a subclass such as an enum, whose methods are not for templates
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -130,6 +141,8 @@ def _checked_part(part: Json, place: str) -> dict[str, Json]:
     if not isinstance(part, dict) or not isinstance(part.get("type", "text"), str):
         raise RequestError(f"[chat] {place} is not an object with a type")
     kind, text = part.get("type", "text"), part.get("text")
+    if isinstance(text, MediaMark):
+        return {"type": kind, "text": str.__str__(text)}
     if kind == "refusal":
         kind, text = "text", part.get("refusal")
     if kind not in _TEXT_PARTS:

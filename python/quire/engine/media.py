@@ -174,6 +174,11 @@ class MediaInput:
         """Numbers of a row."""
         return max(encoder.model.n_out for encoder in self.encoders.values())
 
+    @property
+    def template_texts(self) -> Mapping[Kind, str]:
+        """``MediaModel.template_text`` by the kind of items."""
+        return {kind: text for kind, encoder in self.encoders.items() if (text := encoder.model.template_text)}
+
     def read(self, kind: Kind, data: npt.NDArray[Any], room: int | None = None) -> MediaRows:
         """Encode an item, or take it from the cache: an image uint8 [height, width, 3] or a sound float32 [samples].
 

@@ -27,6 +27,7 @@ FAMILIES = (
     "qwen35",
     "qwen35moe",
     "qwen3vl",
+    "smolvlm",
 )
 AUDIO_FAMILIES = ("qwen2audio", "ultravox", "voxtral")
 
@@ -44,6 +45,7 @@ class TinyFamily:
         inputs: Returns what ``generate`` takes besides ``input_ids``, for these ids and images or sounds.
         encoded: Returns the rows that transformers puts in the prompt for one image or sound.
         has_state: Some of its layers are recurrent.
+        prompter: Returns transformers' processor of the saved model, which lays out prompts; None: not compared.
     """
 
     make: Callable[[], Any]
@@ -54,6 +56,7 @@ class TinyFamily:
     inputs: Callable[[Any, Any, Sequence[npt.NDArray[Any]]], dict[str, Any]]
     encoded: Callable[[Any, npt.NDArray[Any]], npt.NDArray[np.float32]]
     has_state: bool = False
+    prompter: Callable[[Path], Any] | None = None
 
     @property
     def pad_id(self) -> int:
@@ -63,9 +66,14 @@ class TinyFamily:
         """Save a model with the tokenizer, the template and the processor's settings."""
         model.save_pretrained(folder)
         words = tokenizer_json()
-        words["added_tokens"] += [  # type: ignore[operator]
-            {"id": FIRST_MARK + i, "content": text, "special": True} for i, text in enumerate(self.marks)
-        ]
+        # transformers' tokenizers need every field.
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        added: Any = words["added_tokens"]
+        added += [{"id": FIRST_MARK + i, "content": text, "special": True} for i, text in enumerate(self.marks)]
+        words["added_tokens"] = [{**plain, **token} for token in added]
+        words["pre_tokenizer"] = words["decoder"] = {
+            "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
+        }  # fmt: skip
         (folder / "tokenizer.json").write_text(json.dumps(words))
         (folder / "tokenizer_config.json").write_text(
             json.dumps(

@@ -6,16 +6,18 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ...chat.messages import MediaMark
 from ...errors import RequestError, ShapeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ...chat import Messages
+    from ...chat.template import Rendering
     from ...media.audio import Samples
     from ...media.decode import Rgb
     from ...models.media import Kind
@@ -43,20 +45,50 @@ class MediaItems:
 
     Attributes:
         rows: The encoded items, in the order of the messages.
+        template_texts: What the chat template writes for an item, by its kind.
         mark: Matches a mark; its group is the item's number.
     """
 
     rows: list[MediaRows] = field(default_factory=list)
+    template_texts: Mapping[Kind, str] = field(default_factory=dict)
     nonce: str = field(default_factory=lambda: secrets.token_hex(12))
 
     @property
     def mark(self) -> re.Pattern[str]:
         return re.compile(f"\ue0d3{self.nonce}-(\\d+)\ue0d3")
 
-    def add(self, rows: MediaRows) -> str:
-        """Keep an item; return its mark."""
+    def add(self, rows: MediaRows) -> dict[str, object]:
+        """Keep an item; return a part that stands for it, with its mark."""
         self.rows.append(rows)
-        return f"\ue0d3{self.nonce}-{len(self.rows) - 1}\ue0d3"
+        kind = rows.kind if rows.kind in self.template_texts else "text"
+        return {"type": kind, "text": MediaMark(f"\ue0d3{self.nonce}-{len(self.rows) - 1}\ue0d3")}
+
+    def rendered(self, messages: Messages, render: Callable[[Messages], Rendering]) -> Rendering:
+        """Render messages with a mark in place of each item: where the template writes an item, else as text."""
+        made = render(messages)
+        parts = [part for message in messages for part in _parts(message) if isinstance(part.get("text"), MediaMark)]
+        if all(part["type"] == "text" for part in parts):
+            return made
+        if (marked := self._marked(made.segments, parts)) is not None:
+            return replace(made, segments=marked)
+        return render([_with_texts(message) for message in messages])
+
+    def _marked(self, segments: Segments, parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]] | None:
+        """Return segments with marks for the template's placeholders; None unless these show each item once."""
+        wanted = [(self.template_texts.get(part["type"]), part["text"]) for part in parts]
+        placeholder = re.compile("|".join(re.escape(text) for text in self.template_texts.values()))
+        made: list[tuple[str, bool]] = []
+        for text, is_template in segments:
+            if self.mark.search(text):
+                return None
+            at = 0
+            for found in placeholder.finditer(text) if is_template else ():
+                if not wanted or wanted[0][0] != found.group():
+                    return None
+                made += [(text[at : found.start()], True), (wanted.pop(0)[1], True)]
+                at = found.end()
+            made.append((text[at:], is_template))
+        return None if wanted else made
 
     def written(self, segments: Segments, markup: Callable[[MediaRows], str]) -> list[tuple[str, bool]]:
         """Return a rendered prompt with each item's markup, as text of the template, in place of the marks."""
@@ -97,9 +129,24 @@ def without_media(
                 parts.append(part)
             else:
                 data = _data_of(kind, part, f"messages[{i}].content[{k}]")
-                parts.append({"type": "text", "text": items.add(read(kind, data))})
+                parts.append(items.add(read(kind, data)))
         found.append({**message, "content": parts})
     return found
+
+
+def _parts(message: Mapping[str, object]) -> Sequence[Mapping[str, Any]]:
+    content = message.get("content")
+    return [part for part in content if isinstance(part, Mapping)] if isinstance(content, (list, tuple)) else []
+
+
+def _with_texts(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a message whose marks are ordinary text."""
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)):
+        return message
+    content = [part if isinstance(part, Mapping) else {"type": "text", "text": part} for part in content]
+    parts = [{**part, "type": "text"} if isinstance(part.get("text"), MediaMark) else part for part in content]
+    return {**message, "content": parts}
 
 
 def _data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]:

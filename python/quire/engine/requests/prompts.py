@@ -209,7 +209,7 @@ class Prompts:
 
         def written(given: Messages) -> tuple[str, list[int]]:
             nonlocal moved, media
-            made = rendered(template, given, chat, thinking.values)
+            made = items.rendered(given, lambda shown: rendered(template, shown, chat, thinking.values))
             segments, moved = made.segments, made.moved
             if thinking.off and chat.begins_answer:
                 segments = without_thinking(segments, form, thinking.is_told)
@@ -243,10 +243,9 @@ class Prompts:
 
     def _without_media(self, messages: Messages, chat: ChatOptions) -> tuple[Messages, MediaItems]:
         """Return the messages with marks in place of images and sounds, and these; without an encoder, as they are."""
-        items = MediaItems()
         if self._media is None:
-            return messages, items
-        media, most = self._media, self._n_ctx
+            return messages, MediaItems()
+        media, most, items = self._media, self._n_ctx, MediaItems(template_texts=self._media.template_texts)
         if most is not None and chat.max_prompt_tokens is not None:
             most *= _MOST_DROPPED  # the oldest messages may be dropped with their images
 

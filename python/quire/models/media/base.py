@@ -40,6 +40,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
     "gemma3": "gemma3",
+    "idefics3": "idefics3",
     "lightonocr": "pixtral",
     "pixtral": "pixtral",
     "qwen2.5vl_merger": "qwen2vl",
@@ -97,11 +98,14 @@ class MediaModel(ABC):
         patch_dim: Numbers of a patch, as the processor orders them.
         n_out: Numbers of an output row: the language model's width, times 1 + its layers that images are added to.
         pad: Text of the placeholder token; the prompt has one per output row.
+        template_text: The text of chat templates that ``markup`` replaces; empty: templates are given a mark as text,
+            because they write parts of ``markup`` themselves.
         stages: The stages by name.
     """
 
     kind: ClassVar[Kind] = "image"
     pad: str
+    template_text: ClassVar[str] = ""
     processor: ImageProcessor | FeatureExtractor
     patch_dim: int
     n_out: int

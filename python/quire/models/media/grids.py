@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from ...media.pixels import Floats
 
-__all__ = ["averaged", "bilinear_rows", "merged_places", "window_order"]
+__all__ = ["averaged", "bilinear_rows", "merged_places", "merged_rows", "window_order"]
 
 
 def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -29,6 +29,12 @@ def window_order(n_rows: int, n_cols: int, side: int) -> tuple[npt.NDArray[np.in
     rows, cols = np.mgrid[0:n_rows, 0:n_cols].reshape(2, -1)
     window = rows // side * -(-n_cols // side) + cols // side
     return np.argsort(window, kind="stable"), np.bincount(window)
+
+
+def merged_rows(rows: Floats, n_rows: int, n_cols: int, merge: int) -> Floats:
+    """Join each square of ``merge`` x ``merge`` rows of a grid to one row, the square's rows after each other."""
+    split = rows.reshape(n_rows // merge, merge, n_cols // merge, merge, -1)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3, 4)).reshape(n_rows * n_cols // merge**2, -1)
 
 
 def bilinear_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...nn import MLP, GatedMLP, Linear, RopeSpec, Step, Tensor, Weights, activate, rope
+from ..._native.graph import Weight, multiply_weight, slice
+from ...errors import LoadError
+from ...media.pixels import Floats
+from ...nn import MLP, GatedMLP, Keys, LayerNorm, Linear, RMSNorm, RopeSpec, Step, Tensor, Weights, activate, rope
 
 if TYPE_CHECKING:
     from ..._native.graph import Activation
 
-__all__ = ["Attention", "Block", "Projector", "axial_rope", "ffn_width", "patch_embedding"]
+__all__ = ["Attention", "Block", "Projector", "VisionTransformer", "axial_rope", "ffn_width", "patch_embedding"]
 
 # One tensor for each frame of a pair.
 FRAMES = ("patch_embd.weight", "patch_embd.weight.1")
@@ -50,10 +53,16 @@ def ffn_width(weights: Weights, dim: int) -> int:
     return rows if rows != dim else weights.n_rows("blk.0.ffn_down.weight")
 
 
+def _norm(weights: Weights, name: str, dim: int, eps: float) -> LayerNorm | RMSNorm:
+    """Return a norm: LayerNorm if the file has its bias, else RMSNorm."""
+    return weights.layer_norm(name, dim, eps) if weights.has(f"{name}.bias") else weights.norm(name, dim, eps)
+
+
 class Attention:
     """Attention among all patches of a view.
 
     ``is_paired``: the file stores the rows of q and k in pairs (``interleaved``), which are rotated as halves.
+    ``eps``: of the norms of q and k, if the file has them.
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class Attention:
         rotation: RopeSpec | None = None,
         *,
         is_paired: bool = False,
+        eps: float = 0.0,
     ) -> None:
         self.n_head, self.scale, self.rotation = n_head, (dim // n_head) ** -0.5, rotation
         if is_paired:
@@ -73,17 +83,23 @@ class Attention:
             self.q, self.k, self.v = weights.linears("attn_qkv", dim, [dim] * 3, bias=None)
         else:
             self.q, self.k, self.v = (weights.linear(f"attn_{name}", dim, dim, bias=None) for name in "qkv")
+        self.norms = [
+            weights.norm(name, dim, eps) for name in ("attn_q_norm", "attn_k_norm") if weights.has(f"{name}.weight")
+        ]
         self.o = weights.linear("attn_out", dim, dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.norms:
+            q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
+        q, k, v = (y.heads(self.n_head) for y in (q, k, v))
         if self.rotation is not None:
             q, k = (rope(heads, step.positions, self.rotation) for heads in (q, k))
         return self.o(step.attend_both_ways(q, k, v, scale=self.scale))
 
 
 class Block:
-    """One layer.
+    """One layer, with a factor for each channel of the results (``ls1``, ``ls2``) if the file has them.
 
     Args:
         weights: The layer's weights; with ``ffn_gate``, the MLP is gated.
@@ -93,7 +109,7 @@ class Block:
         eps: Epsilon of the norms.
         activation: Of the MLP.
         rotation: RoPE of queries and keys.
-        is_rms: Norms are root-mean-square, else layer norms with a bias.
+        is_rms: Norms are root-mean-square, else layer norms with a bias; None: as in the file.
         is_paired: See ``Attention``.
     """
 
@@ -107,14 +123,16 @@ class Block:
         eps: float,
         activation: Activation | Callable[[Tensor], Tensor],
         rotation: RopeSpec | None = None,
-        is_rms: bool = False,
+        is_rms: bool | None = False,
         is_paired: bool = False,
     ) -> None:
+        if is_rms is None:
+            is_rms = not weights.has("ln1.bias")
         self.attn_norm, self.mlp_norm = (
             weights.norm(name, dim, eps) if is_rms else weights.layer_norm(name, dim, eps, bias=True)
             for name in ("ln1", "ln2")
         )
-        self.attention = Attention(weights, dim, n_head, rotation, is_paired=is_paired)
+        self.attention = Attention(weights, dim, n_head, rotation, is_paired=is_paired, eps=eps)
         # Early files of llama.cpp exchange the names.
         is_swapped = weights.n_rows("ffn_up.weight") == dim != ffn_dim
         names = ("ffn_down", "ffn_up") if is_swapped else ("ffn_up", "ffn_down")
@@ -123,10 +141,18 @@ class Block:
             self.mlp = GatedMLP(weights, dim, ffn_dim, activation, names=names)
         else:
             self.mlp = MLP(weights, dim, ffn_dim, activation, names=names)
+        self.attn_scale, self.mlp_scale = (
+            weights.tensor(f"{name}.weight", (dim,), vector=True) if weights.has(f"{name}.weight") else None
+            for name in ("ls1", "ls2")
+        )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        x = x + self.attention(self.attn_norm(x), step)
-        return x + self.mlp(self.mlp_norm(x))
+        x = x + _scaled(self.attention(self.attn_norm(x), step), self.attn_scale)
+        return x + _scaled(self.mlp(self.mlp_norm(x)), self.mlp_scale)
+
+
+def _scaled(x: Tensor, factors: Weight | None) -> Tensor:
+    return x if factors is None else multiply_weight(x, factors)
 
 
 class Projector:
@@ -138,3 +164,81 @@ class Projector:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(activate(self.up(x), "gelu"))
+
+
+class VisionTransformer:
+    """Patches with learned position embeddings, perhaps after a class token; a norm before and after the blocks if the
+    file has it.
+
+    Attributes:
+        dim: Width of the hidden states.
+        n_layer: Number of blocks.
+        patch_dim: Numbers of a patch.
+        patch_size: Side of a patch, in pixels.
+        positions: float32 [n_positions, dim], position embeddings of patches.
+    """
+
+    def __init__(
+        self, keys: Keys, weights: Weights, *, gelu: Activation, other: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """Read the encoder's part of a file.
+
+        Args:
+            keys: The file's keys.
+            weights: The file's tensors.
+            gelu: The activation that ``use_gelu`` means for the family.
+            other: The activation of files without ``use_gelu``; None: there are none.
+        """
+        read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
+        self.dim, self.n_layer, self.patch_size = read["embedding_length"], read["block_count"], read["patch_size"]
+        keys.without_effect("vision.feed_forward_length")
+        n_head, eps = read["attention.head_count"], keys.number("vision.attention.layer_norm_epsilon")
+        if self.dim % n_head:
+            raise LoadError(f"[clip] embedding_length {self.dim} does not divide into {n_head} heads")
+        self.patch_dim = 3 * self.patch_size**2
+        activation: Activation | Callable[[Tensor], Tensor] = gelu
+        if other is None:
+            keys.only("use_gelu", True)
+        elif not keys.flag("use_gelu", False):
+            activation = other
+
+        shape = (self.dim, 3, self.patch_size, self.patch_size)
+        kernel = weights.dequantized("patch_embd.weight", shape).reshape(self.dim, self.patch_dim)
+        self.patch_embedding = Linear(weights.computed("patch_embd.rows", kernel))
+        n_places = weights.n_rows("position_embd.weight")
+        places = weights.numbers("position_embd.weight", (n_places, self.dim))
+        self.class_row: Floats | None = None
+        if weights.has("class_embd"):
+            self.class_row = weights.numbers("class_embd", (self.dim,)) + places[0]
+            places = places[1:]
+        # The class token has no patch, so the bias of patches is added here.
+        has_bias = weights.has("patch_embd.bias")
+        self.positions = places + weights.numbers("patch_embd.bias", (self.dim,)) if has_bias else places
+        self.first_norm = _norm(weights, "pre_ln", self.dim, eps) if weights.has("pre_ln.weight") else None
+        ffn_dim = ffn_width(weights, self.dim)
+        self.blocks = [
+            Block(block, self.dim, ffn_dim, n_head, eps=eps, activation=activation, is_rms=None)
+            for block in weights.blocks(self.n_layer)
+        ]
+        self.norm = _norm(weights, "post_ln", self.dim, eps) if weights.has("post_ln.weight") else None
+
+    def features(self, patches: Floats, positions: Floats) -> Floats:
+        """Return the encoder's input for patches with these position embeddings."""
+        if self.class_row is not None:
+            patches = np.concatenate([np.zeros((1, self.patch_dim), np.float32), patches])
+            positions = np.concatenate([self.class_row[None], positions])
+        return np.concatenate([patches, positions], axis=1)
+
+    def encode(self, step: Step) -> Tensor:
+        """Return the hidden states, those of the class token first."""
+        inputs = step.features(self.patch_dim + self.dim)
+        patches = slice(inputs, 0, 0, self.patch_dim)
+        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        if self.first_norm is not None:
+            x = self.first_norm(x)
+        for block in self.blocks:
+            x = block(x, step)
+        return x if self.norm is None else self.norm(x)
+
+
+SIZES = ("embedding_length", "block_count", "attention.head_count", "patch_size")
