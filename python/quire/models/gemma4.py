@@ -399,4 +399,20 @@ _TEXT = _Checkpoint(
     # The table of the layers' embeddings has its own size; tensors show whether there are biases.
     unused=("attention_bias", "hidden_act", "vocab_size_per_layer_input"),
 )
-HF = {"Gemma4ForCausalLM": _TEXT, "Gemma4ForConditionalGeneration": with_pictures(_TEXT)}
+_UNIFIED = _Checkpoint(
+    **{
+        **vars(_TEXT),
+        "keys": {
+            **{name: key for name, key in _KEYS.items() if not name.startswith("expert")},
+            "context_length": u32("max_position_embeddings", default=262144),
+            "attention.sliding_window": u32("sliding_window", default=1024, low=1),
+            "embedding_length_per_layer_input": computed("u32", lambda config: 0),
+        },
+    }
+)
+HF = {
+    "Gemma4ForCausalLM": _TEXT,
+    "Gemma4ForConditionalGeneration": with_pictures(_TEXT),
+    "Gemma4UnifiedForCausalLM": _UNIFIED,
+    "Gemma4UnifiedForConditionalGeneration": with_pictures(_UNIFIED),
+}

@@ -35,7 +35,9 @@ class Glm4(Decoder):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         sections = sections_of(keys)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half" if sections else "interleaved", sections=sections)
+        rotation = rope_spec(
+            keys, n_dims=config.n_rot, layout="half" if sections else "interleaved", sections=sections, take_turns=False
+        )
         blocks = [
             SandwichBlock(
                 config, block, Attention(config, block, i, rotation), FusedGatedMLP(block, config.dim, config.ffn_dim)

@@ -83,7 +83,7 @@ class Glm4Moe(Decoder):
         n_dense = keys.integer("leading_dense_block_count", 0, high=config.n_layer)
         n_shared = keys.integer("expert_shared_count", high=64)
         mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense)
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", sections=sections_of(keys))
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", sections=sections_of(keys), take_turns=False)
         blocks = [
             Block(config, block, Attention(config, block, i, rotation), mlp(i, block))
             for i, block in enumerate(weights.blocks(config.n_layer))

@@ -6,6 +6,7 @@ The three positions of a text token are equal.  The vision encoder is in ``media
 from __future__ import annotations
 
 from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
+from ..checkpoints.mapping.pictures import thinking
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, RopeSpec, Weight, rope_spec
 from .base import DenseConfig
@@ -35,4 +36,21 @@ _CHECKPOINT = Checkpoint(
     unused=("vision_config", "head_dim"),  # the size of a head is always hidden_size / num_attention_heads
     ignored=("visual.*", "model.visual.*"),
 )
-HF = {"Qwen2VLForConditionalGeneration": _CHECKPOINT, "Qwen2_5_VLForConditionalGeneration": _CHECKPOINT}
+_OMNI = thinking(
+    Checkpoint(
+        "qwen2vl",
+        DECODER_KEYS,
+        DECODER_TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        rope=mrope_keys(1e6, (16, 24, 24)),
+        unused=("head_dim", "init_std"),
+    )
+)
+HF = {
+    "Qwen2VLForConditionalGeneration": _CHECKPOINT,
+    "Qwen2_5_VLForConditionalGeneration": _CHECKPOINT,
+    "Qwen2_5OmniThinkerForConditionalGeneration": _OMNI,
+    "Qwen2_5OmniForConditionalGeneration": _OMNI,
+    "Qwen2_5OmniModel": _OMNI,
+}

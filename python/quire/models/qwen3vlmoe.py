@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
+    EXPERT_TENSORS,
     SILU,
     Array,
     Change,
@@ -14,6 +15,7 @@ from ..checkpoints.mapping import (
     tensor,
     u32,
 )
+from ..checkpoints.mapping.pictures import thinking
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, Weights
 from .qwen3 import QK_NORMS
@@ -53,6 +55,23 @@ def _down(x: Array, config: Fields) -> Array:
 
 
 _LAYER = "model.language_model.layers.{i}.mlp"
+_OMNI = thinking(
+    Checkpoint(
+        "qwen3vlmoe",
+        {
+            **DECODER_KEYS,
+            "attention.head_count_kv": u32("num_key_value_heads", default=4),
+            "expert_count": u32("num_experts", "num_local_experts", default=128),
+            "expert_used_count": u32("num_experts_per_tok", default=8),
+            "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
+        },
+        {**DECODER_TENSORS, **QK_NORMS, **EXPERT_TENSORS},
+        fixed={"hidden_act": SILU, "norm_topk_prob": (True,)},
+        checks=(only_experts,),
+        rope=mrope_keys(1e6),
+        unused=("attention_bias", "sliding_window", "shared_expert_intermediate_size"),
+    )
+)
 HF = {
     "Qwen3VLMoeForConditionalGeneration": Checkpoint(
         "qwen3vlmoe",
@@ -81,5 +100,7 @@ HF = {
         # Expert weights are always normalized; the other fields concern images.
         unused=("attention_bias", "norm_topk_prob", "vision_config"),
         ignored=("model.visual.*", "visual.*"),
-    )
+    ),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _OMNI,
+    "Qwen3OmniMoeForConditionalGeneration": _OMNI,
 }

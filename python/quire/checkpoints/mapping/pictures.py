@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ..reading.fields import Fields
 from .checkpoint import Checkpoint
 
 # Prefixes of transformers since 4.52, and of most published checkpoints.
@@ -14,6 +15,29 @@ UNUSED = (
     "vision_config", "audio_config", "*_token_index", "*_soft_tokens_per_image", "mm_tokens_per_image", "vision_*",
     "audio_token_id", "projector_*", "multimodal_projector_bias", "spatial_merge_size", "language_model_only",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thinker(Checkpoint):
+    """The mapping of a model of several parts, whose ``thinker_config`` describes the part that writes text."""
+
+    def config_of(self, whole: Fields) -> Fields:
+        """Return the configuration of the text model."""
+        return super().config_of(whole.inner("thinker_config") if whole.has("thinker_config") else whole)
+
+
+def thinking(text: Checkpoint) -> Checkpoint:
+    """Return the mapping of a model that contains a multimodal one as its thinker."""
+    fields = vars(with_pictures(text))
+    parts = {
+        "homes": (*HOMES, ("model.", "thinker.model."), ("model.", "thinker.model.language_model."), ("", "thinker.")),
+        "ignored": (*fields["ignored"], "talker.*", "token2wav.*", "code2wav.*", "*audio_tower.*", "*visual.*"),
+        "unused": (
+            *fields["unused"], "talker_config", "token2wav_config", "code2wav_config", "enable_*",
+            "position_id_per_seconds", "seconds_per_chunk", "*_token_id", "*_token_index", "audio_*",
+        ),
+    }  # fmt: skip
+    return Thinker(**{**fields, **parts})
 
 
 def with_pictures(
