@@ -176,9 +176,14 @@ def n_vocab_of(reader: GGUFReader) -> int:
     return n_vocab
 
 
+def is_head_name(arch: str) -> bool:
+    """Return whether files with this ``general.architecture`` hold a head, which proposes tokens for another model."""
+    return arch in _index("HEADS")
+
+
 def is_head(metadata: Metadata) -> bool:
     """Return whether a file holds a head, which proposes tokens for another model."""
-    return metadata.text("general.architecture") in _index("HEADS")
+    return is_head_name(metadata.text("general.architecture"))
 
 
 def load_head(reader: GGUFReader, model: LoadedModel) -> LoadedHead:
