@@ -241,9 +241,9 @@ def small_head(n_ctx: int, n_known: int, tokens: Sequence[int]) -> HeadDrafter:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scripted", "head", "head of few tokens"])
 def test_drawn_tokens_are_distributed_as_without_drafts(kind: str) -> None:
-    # 10^5 draws of pairs: the first token is drawn from the prompt's row, the second from a row of a draft or, where the
+    # 48 000 draws of pairs: the first token is drawn from the prompt's row, the second from a row of a draft or, where the
     # draft was wrong, from one of its own.
-    n_vocab, n_choices, n_requests = 12, 16, 6250
+    n_vocab, n_choices, n_requests = 12, 16, 3000
     text = [1, 2, 3]
     fake = {"n_vocab": n_vocab, "n_blocks": 2000, "max_rows": 512, "max_logit_rows": 512, "shows_features": True}
 
@@ -273,12 +273,12 @@ def test_drawn_tokens_are_distributed_as_without_drafts(kind: str) -> None:
                     pairs[a, b] += 1
             client.events.clear()
         (stats,) = client.decoder.stats().drafters
-    assert pairs.sum() == 100_000
+    assert pairs.sum() == 48_000
     # The other choices wait for a place and are not drafted for; on a slow machine these are more.
-    assert stats.drafted_at[0] > 5_000
+    assert stats.drafted_at[0] > 2_400
     lowest = 0.02 if kind == "head of few tokens" else 0.15
     assert lowest < stats.accepted_at[0] / stats.drafted_at[0] < 0.85
-    first = rows(text) * 100_000
+    first = rows(text) * 48_000
     assert chi_square(pairs.sum(1), first) < chi_square_limit(n_vocab - 1)
     expected = np.concatenate([first[a] * rows([*text, a]) for a in range(n_vocab)])
     used = expected >= 5

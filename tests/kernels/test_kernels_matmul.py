@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -124,11 +125,16 @@ def test_products(each_isa, dtype, n_rows):
         check(dtype, normal(n_out, n_in, seed=n_out), normal(n_rows, n_in, seed=n_rows), n_workers=2)
 
 
+@functools.cache
+def large_matrix(dtype: str) -> quire.Tensor:
+    return quantize(normal(1100, 1024), dtype)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_a_rows_bits_depend_on_that_row_alone(each_isa, dtype):
     """Alone or in a batch, in any part, with any number of workers, rounded by each worker or once."""
-    weights = PackedMatrix(quantize(normal(1100, 1024), dtype), chosen())
+    weights = PackedMatrix(large_matrix(dtype), chosen())
     x = normal(400, 1024, seed=1)
     whole = weights.multiply(x, n_workers=3)
     for row in (0, 5, 191, 192, 399):
