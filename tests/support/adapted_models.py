@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import math
@@ -274,8 +275,33 @@ def with_early_routers(model: Any, config: Config) -> None:
         model.model.layers[i] = Layer(model.config, i)
 
 
+class Repeated(torch.nn.ModuleList):
+    """Layers, of which slices return those of all passes."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__dict__["passes"][index] if isinstance(index, slice) else super().__getitem__(index)
+
+
+def with_passes(model: Any, config: Config) -> None:
+    """Nanbeige: the layers run several times, with the output norm between the passes."""
+    layers, passes = list(model.model.layers), []
+    for k in range(config["num_loops"]):
+        for i, layer in enumerate(layers):
+            own, attention = copy.copy(layer), copy.copy(layer.self_attn)
+            attention.layer_idx = len(passes)
+            own._modules = {**layer._modules, "self_attn": attention}
+            own._forward_hooks = collections.OrderedDict()
+            if i == len(layers) - 1 and k < config["num_loops"] - 1 and not config["skip_loop_final_norm"]:
+                own.register_forward_hook(lambda module, given, out: model.model.norm(out))
+            passes.append(own)
+    model.model.layers = Repeated(layers)
+    model.model.layers.__dict__["passes"] = passes
+    model.config.num_hidden_layers = len(passes)
+
+
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
+    "NanbeigeForCausalLM": with_passes,
     "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
     "BailingMoeForCausalLM": with_normalized_head,

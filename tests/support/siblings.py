@@ -283,6 +283,18 @@ def bailingmoe2_config(config: Config) -> dict[str, object]:
     }  # fmt: skip
 
 
+def maincoder(config: Config, tensors: Tensors) -> Tensors:
+    """Interleave the rotated halves of each head of q and k, and of their norms."""
+    n = number(config, "head_dim")
+    order = np.arange(n).reshape(2, n // 2).T.ravel()
+    out = {}
+    for name, x in tensors.items():
+        is_rotated = any(part in name for part in ("q_proj", "k_proj", "query_layernorm", "key_layernorm"))
+        heads = x.reshape(-1, n, *x.shape[1:])[:, order] if is_rotated else x
+        out[name] = np.ascontiguousarray(heads).reshape(x.shape)
+    return renamed({"query_layernorm": "q_norm", "key_layernorm": "k_norm"})(config, out)
+
+
 def sarvam_moe_config(config: Config) -> dict[str, object]:
     return {**config, "n_routed_experts": config["num_experts"], "n_shared_experts": config["num_shared_experts"]}
 
@@ -360,6 +372,13 @@ SIBLINGS = {
         "EuroBertModel", lambda config: {**config, "model_type": "eurobert"}, renamed({})
     ),
     "JinaBertModel": Sibling("BertModel", lambda config: {**config, "model_type": "bert"}, jina_bert_v2, both_ways(6)),
+    "MaincoderForCausalLM": Sibling(
+        "HunYuanDenseV1ForCausalLM", lambda config: {**config, "model_type": "hunyuan_v1_dense"}, maincoder
+    ),
+    "NanbeigeForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "InternLMForCausalLM": Sibling(
+        "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
+    ),
     "InternLM3ForCausalLM": Sibling("LlamaForCausalLM", dict, renamed({})),
     "IQuestCoderForCausalLM": Sibling("LlamaForCausalLM", dict, renamed({})),
     "SarvamMLAForCausalLM": Sibling("DeepseekV3ForCausalLM", dict, renamed({})),

@@ -1,4 +1,4 @@
-"""Classes whose forward pass is that of Llama: InternLM 3, IQuest Coder and Helium."""
+"""Classes whose forward pass is that of Llama: Aquila, InternLM and InternLM 3, IQuest Coder, Helium."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _WIDE = replace(  # heads of 128 unless config.json says otherwise
     },
     unused=(*_LLAMA.unused, "qkv_bias", "bias"),
 )
+_OLD = replace(_LLAMA, unused=(*_LLAMA.unused, "bias"))  # biases of q, k, v and o are in the checkpoint, or not
 HF = {
+    "AquilaForCausalLM": _OLD,
+    "AquilaModel": _OLD,
+    "InternLMForCausalLM": _OLD,
     "InternLM3ForCausalLM": _WIDE,
     "IQuestCoderForCausalLM": replace(_WIDE, fixed={**_WIDE.fixed, "clip_qkv": (None,)}),
     "HeliumForCausalLM": replace(_WIDE, tensors=DECODER_TENSORS),  # its checkpoints are interleaved
