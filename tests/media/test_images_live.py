@@ -114,7 +114,8 @@ def test_in_a_batch_as_alone(opened: Opened) -> None:
 
 
 def test_chunked_as_whole(opened: Opened) -> None:
-    with LLM(opened.folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=2048, max_step_tokens=32) as chunked:
+    n = opened.family.max_step_tokens
+    with LLM(opened.folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=2048, max_step_tokens=n) as chunked:
         for chat in CHATS.values():
             assert chunked.chat(chat, GREEDY).choices[0].token_ids == opened.llm.chat(chat, GREEDY).choices[0].token_ids
 

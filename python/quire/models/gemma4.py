@@ -1,4 +1,4 @@
-"""Gemma 4, text: different heads in windowed layers, later layers that share K and V, an embedding for every layer."""
+"""Gemma 4: different heads in windowed layers, later layers that share K and V, an embedding for every layer."""
 
 from __future__ import annotations
 
@@ -224,6 +224,8 @@ class Gemma4:
         window = keys.integer("attention.sliding_window", low=1)
         nearby = Kind(local_size, window, rope_spec(keys, n_dims=local_size, layout="half", freq_base=local_base))
         self.kinds = [nearby if local else everywhere for local in config.is_local]
+        # Files of llama.cpp do not say so: all models but the small ones, which have embeddings for every layer.
+        self.bidirectional_media = keys.flag("attention.bidirectional_media", not config.n_extra)
         self.embedding = weights.embedding("token_embd", n_vocab, config.dim)
         if config.n_extra:
             self.extra_embedding = weights.embedding("per_layer_token_embd", n_vocab, config.n_extra * config.n_layer)
@@ -238,11 +240,14 @@ class Gemma4:
 
     def cache(self) -> list[CacheSpec]:
         return [
-            CacheSpec(n_kv_head=self.config.n_kv_heads[i], head_dim=kind.head_dim, window=kind.window)
+            CacheSpec(
+                n_kv_head=self.config.n_kv_heads[i], head_dim=kind.head_dim, window=kind.window,
+                bidirectional_media=self.bidirectional_media and kind.window > 0,
+            )
             if self.config.source_of(i) == i
             else CacheSpec()
             for i, kind in enumerate(self.kinds)
-        ]
+        ]  # fmt: skip
 
     def extras(self, x: Tensor, step: Step) -> Tensor:
         """Return the per-layer inputs from the tokens and their embeddings ``x``: ``[tokens, n_layer * n_extra]``."""
@@ -251,7 +256,7 @@ class Gemma4:
         return (projected + self.extra_embedding(step.tokens) * math.sqrt(config.n_extra)) * math.sqrt(0.5)
 
     def __call__(self, step: Step) -> Tensor:
-        x = self.embedding(step.tokens) * self.config.dim**0.5
+        x = step.with_media(self.embedding(step.tokens) * self.config.dim**0.5)
         extra = self.extras(x, step) if self.config.n_extra else None
         for i, block in enumerate(self.blocks):
             x = step.after_layer(i, block(x, extra, step))
@@ -302,6 +307,12 @@ def _ffn_dims(config: Fields) -> list[int]:
     first_shared = n_layer - config.integer("num_kv_shared_layers", 0)
     wide = 2 if config.flag("use_double_wide_mlp", False) else 1
     return [ffn if i < first_shared else ffn * wide for i in range(n_layer)]
+
+
+def _bidirectional_media(config: Fields) -> bool | None:
+    """Return whether images are seen both ways, or None where that follows from the embeddings for every layer."""
+    found = config.text("use_bidirectional_attention", "") == "vision"
+    return None if found != bool(config.integer("hidden_size_per_layer_input", 256)) else found
 
 
 def _of_experts(name: str) -> Key:
@@ -358,6 +369,7 @@ _KEYS: dict[str, Key] = {
     "attention.sliding_window_pattern": computed("bool[]", _locals),
     "attention.shared_kv_layers": u32("num_kv_shared_layers", default=0),
     "embedding_length_per_layer_input": u32("hidden_size_per_layer_input", default=256),
+    "attention.bidirectional_media": computed("bool", _bidirectional_media),
     # Without the key llama.cpp uses 30; 0 means no cap.
     "final_logit_softcapping": cap("final_logit_softcapping", None),
     "expert_count": _of_experts("num_experts"),

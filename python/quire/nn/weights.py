@@ -79,6 +79,11 @@ class Weights:
         """Return the first dimension of a tensor, for sizes that no key holds."""
         return int(self._reader.tensor_info(self._prefix + name).shape[0])
 
+    def n_columns(self, name: str) -> int:
+        """Return the second dimension of a tensor; 0 if it has only one."""
+        shape = self._reader.tensor_info(self._prefix + name).shape
+        return int(shape[1]) if len(shape) > 1 else 0
+
     def tensor(
         self, name: str, shape: Sequence[int], *, vector: bool = False, stored: Sequence[int] | None = None
     ) -> Weight:

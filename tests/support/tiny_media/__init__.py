@@ -19,6 +19,8 @@ __all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "TinyFamily", "family", "
 FIRST_MARK = 259
 FAMILIES = (
     "gemma3",
+    "gemma4",
+    "gemma4small",
     "lightonocr",
     "pixtral",
     "pixtral12b",
@@ -46,6 +48,7 @@ class TinyFamily:
         encoded: Returns the rows that transformers puts in the prompt for one image or sound.
         has_state: Some of its layers are recurrent.
         prompter: Returns transformers' processor of the saved model, which lays out prompts; None: not compared.
+        max_step_tokens: Tokens of short steps, which hold an image whose rows are computed together.
     """
 
     make: Callable[[], Any]
@@ -57,6 +60,7 @@ class TinyFamily:
     encoded: Callable[[Any, npt.NDArray[Any]], npt.NDArray[np.float32]]
     has_state: bool = False
     prompter: Callable[[Path], Any] | None = None
+    max_step_tokens: int = 32
 
     @property
     def pad_id(self) -> int:

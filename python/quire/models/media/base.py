@@ -40,6 +40,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
     "gemma3": "gemma3",
+    "gemma4v": "gemma4",
     "idefics3": "idefics3",
     "lightonocr": "pixtral",
     "pixtral": "pixtral",

@@ -24,6 +24,7 @@ MERGE = 4  # patches along each side of the square that becomes a token
 
 class Gemma3(MediaModel):
     pad = "<image_soft_token>"
+    template_text = "<start_of_image>"
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
         read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
@@ -152,5 +153,7 @@ HF = {
             "vision.projector.scale_factor": computed("u32", _merge),
         },
         unused=("vision_tower.*head.*",),
+        limits_pixels=False,
+        fixed={"do_pan_and_scan": False},
     )
 }

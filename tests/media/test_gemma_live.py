@@ -1,0 +1,62 @@
+"""Gemma 3 and 4: log-probabilities equal transformers', and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from image_processor_cases import picture
+from quire import LLM, SamplingParams
+from quire.checkpoints.conversion.projector import convert_projector
+from quire.errors import CapacityError, UnsupportedError
+from tiny_media import family
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+def chat_of(*sizes: tuple[int, int]) -> list[dict[str, object]]:
+    parts: list[dict[str, object]] = [{"type": "image", "image": picture(*size)} for size in sizes]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "compare"}]}]
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4small"])
+def test_log_probabilities(name: str, kernels: str, tmp_path: Path) -> None:
+    found, sizes = family(name), [(90, 200), (64, 64)]
+    oracle = found.make()
+    found.save(oracle, tmp_path)
+    with LLM(tmp_path, kv_dtype="f32", threads=1, n_ctx=1024, kernels=kernels) as llm:
+        result = llm.chat(chat_of(*sizes), SamplingParams(temperature=0, max_tokens=1, logprobs=20))
+    tokens = torch.tensor([result.prompt_token_ids])
+    with torch.no_grad():
+        logits = oracle(input_ids=tokens, **found.inputs(oracle, tokens, [picture(*size) for size in sizes])).logits
+    expected = torch.log_softmax(logits[0, -1].double(), dim=0).numpy()
+    (first,) = result.choices[0].logprobs
+    top = dict(first.top)
+    assert len(top) == 20
+    bound = 1e-3 * float(logits[0, -1].abs().max())
+    np.testing.assert_allclose(list(top.values()), expected[list(top)], rtol=0, atol=bound)
+
+
+def test_an_image_that_is_larger_than_a_step_is_refused(tmp_path: Path) -> None:
+    found = family("gemma3")
+    found.save(found.make(), tmp_path)
+    with (
+        LLM(tmp_path, threads=1, n_ctx=256, max_step_tokens=24, max_sequences=1) as llm,
+        pytest.raises(CapacityError, match=r"an image has 25 tokens.*at most 24"),
+    ):
+        llm.chat(chat_of((64, 64)))
+
+
+def test_another_padding_token_is_refused(tmp_path: Path) -> None:
+    found = family("gemma4small")
+    found.save(found.make(), tmp_path)
+    config: dict[str, Any] = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["pad_token_id"] = 5
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedError, match="'pad_token_id': 5"):
+        convert_projector(tmp_path, tmp_path / "mmproj.gguf", "f32")
