@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quire import LLM
-from quire.errors import RequestError, UnsupportedError
+from quire.errors import RequestError
 from weather_tool import ASKED
 
 pytest.importorskip("llama_index.core", reason="needs llama-index-core")
@@ -75,7 +75,7 @@ def test_options_are_honoured_or_rejected(llm: LLM, model: QuireLLM) -> None:
         model.chat(QUESTION, frequency=1)
     with pytest.raises(TypeError, match="'prefix'"):
         QuireEmbedding(llm, prefix="x")
-    with pytest.raises(UnsupportedError, match="image"):
+    with pytest.raises(RequestError, match="image"):  # the model reads text only
         model.chat([ChatMessage(role="user", blocks=[ImageBlock(image=b"x")])])
 
 

@@ -54,13 +54,13 @@ def asked(url: str) -> list[tuple[str, dict[str, Any], str]]:
         ),
         (MESSAGES + "/count_tokens", {"model": "tiny-chat", "messages": user(by_url)}, "image"),
         (RESPONSES, {"input": user({"type": "input_image", "image_url": url})}, "image"),
-        ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [url]}}, "multimodal_data"),
+        ("/completion", {"prompt": {"prompt_string": "<__media__>", "multimodal_data": [url]}}, "image"),
         (
             "/api/chat",
             {"model": "tiny-chat", "messages": [{"role": "user", "content": "x", "images": [url]}]},
             "image",
         ),
-        ("/api/generate", {"model": "tiny-chat", "prompt": "x", "images": [url]}, "images"),
+        ("/api/generate", {"model": "tiny-chat", "prompt": "x", "images": [url]}, "image"),
     ]
 
 

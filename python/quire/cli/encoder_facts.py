@@ -1,4 +1,4 @@
-"""What ``quire info`` tells of a model's encoders of images and sounds."""
+"""Facts about a model's encoders of images and sounds, for ``quire info``."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def command(
 
 def _show_encoder(path: Path, reader: GGUFReader, *, as_json: bool) -> None:
     encoders = encoder_facts(path, reader)
-    assert encoders is not None  # of a file itself
+    assert encoders is not None  # the file is one
     if as_json:
         print(json.dumps({"path": str(path), **_as_object(reader), "encoder": asdict(encoders)}))
         return

@@ -69,7 +69,8 @@ class LLM(LLMCore):
 
         Args:
             prompts: A string is raw text, in which special tokens are added and parsed.  A list or array of ints is
-                token ids, used as they are.
+                token ids, used as they are.  ``{"prompt": text, "images": [...]}`` has ``<__media__>`` in the text, or
+                the model's own placeholder, for each image.
             params: One for all prompts, or one each.
 
         If a request fails or the call is interrupted, the others are cancelled.

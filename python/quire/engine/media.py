@@ -225,6 +225,15 @@ class MediaInput:
         while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
             self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
 
+    def placeholder(self, kind: Kind) -> str:
+        """Return the text of the token that stands for rows of this kind."""
+        return self._pads[kind][0]
+
+    def surroundings(self, item: MediaRows) -> tuple[str, str]:
+        """Return the texts that a prompt has before and after the rows of an item; empty for none."""
+        first, last = item.markup[0], item.markup[-1]
+        return first if isinstance(first, str) else "", last if isinstance(last, str) else ""
+
     def written(self, item: MediaRows) -> str:
         """Return what stands for an item in a prompt's text, with one placeholder for each run of rows."""
         return "".join(part if isinstance(part, str) else self._pads[item.kind][0] for part in item.markup)

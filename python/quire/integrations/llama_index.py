@@ -14,9 +14,11 @@ from .shared import Model, absent, awaited, check_options, engine_options, opene
 try:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.base.llms.types import (
+        AudioBlock,
         ChatMessage,
         ChatResponse,
         CompletionResponse,
+        ImageBlock,
         LLMMetadata,
         LogProb,
         TextBlock,
@@ -377,10 +379,11 @@ class _Growing:
 
 
 def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Convert LlamaIndex's messages to those of ``LLM.chat``.  UnsupportedError for blocks other than text."""
+    """Convert LlamaIndex's messages to those of ``LLM.chat``.  UnsupportedError for blocks that it cannot read."""
     shown = []
     for message in messages:
         made: dict[str, Any] = {"role": message.role.value, "content": message.content or ""}
+        parts: list[dict[str, Any]] = []
         for block in message.blocks:
             if isinstance(block, ThinkingBlock):
                 made["reasoning_content"] = made.get("reasoning_content", "") + (block.content or "")
@@ -388,8 +391,16 @@ def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
                 function = {"name": block.tool_name, "arguments": json.dumps(_arguments(block))}
                 call = {"id": block.tool_call_id, "type": "function", "function": function}
                 made.setdefault("tool_calls", []).append(call)
-            elif not isinstance(block, TextBlock):
+            elif isinstance(block, TextBlock):
+                parts.append({"type": "text", "text": block.text})
+            elif isinstance(block, ImageBlock):
+                parts.append({"type": "image", "image": block.resolve_image().read()})
+            elif isinstance(block, AudioBlock):
+                parts.append({"type": "audio", "audio": block.resolve_audio().read()})
+            else:
                 raise UnsupportedError(f"[{_PLACE}] unsupported block in a message: {block.block_type}")
+        if any(part["type"] != "text" for part in parts):
+            made["content"] = parts
         if "tool_call_id" in message.additional_kwargs:
             made["tool_call_id"] = message.additional_kwargs["tool_call_id"]
         shown.append(made)

@@ -102,7 +102,8 @@ class LLM:
         if priority is not None:
             raise UnsupportedError(f"[{_PLACE}] priority is not supported: leave it out")
         results = self._llm.generate(given, self._params(sampling_params, len(given)))
-        shown = [prompt if isinstance(prompt, str) else None for prompt in given]
+        texts = [prompt["prompt"] if isinstance(prompt, Mapping) else prompt for prompt in given]
+        shown = [text if isinstance(text, str) else None for text in texts]
         tokenizer = self._llm.tokenizer
         return [
             request_output(next(self._numbers), prompt, result, tokenizer)
@@ -268,7 +269,9 @@ class LLM:
     def _ids(self, prompts: Given | Sequence[Given]) -> list[list[int]]:
         tokenizer = self._llm.tokenizer
         given = prompts_of(prompts)
-        return [tokenizer.encode(one, True, True) if isinstance(one, str) else one for one in given]
+        if any(isinstance(one, Mapping) for one in given):
+            raise UnsupportedError(f"[{_PLACE}] multi_modal_data is supported by generate only")
+        return [tokenizer.encode(one, True, True) if isinstance(one, str) else list(one) for one in given]  # type: ignore[arg-type]
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, n: int

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...models.media import Kind
     from ..media import MediaRows
 
-__all__ = ["MediaItems", "Segments", "without_media"]
+__all__ = ["MediaItems", "Segments", "data_of", "without_media"]
 
 Segments: TypeAlias = "Sequence[tuple[str, bool]]"
 """A rendered prompt in parts; True marks text of the template, in which control tokens are parsed."""
@@ -128,7 +128,7 @@ def without_media(
             if kind is None:
                 parts.append(part)
             else:
-                data = _data_of(kind, part, f"messages[{i}].content[{k}]")
+                data = data_of(kind, part, f"messages[{i}].content[{k}]")
                 parts.append(items.add(read(kind, data)))
         found.append({**message, "content": parts})
     return found
@@ -149,7 +149,7 @@ def _with_texts(message: Mapping[str, object]) -> Mapping[str, object]:
     return {**message, "content": parts}
 
 
-def _data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]:
+def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]:
     """Return a part's pixels or samples.  A path is read: it comes from the program, as servers pass data URLs only."""
     held = next((part[name] for name in _HOLDERS[kind] if part.get(name) is not None), None)
     if isinstance(held, Mapping) and "array" not in held:  # {"url": ...} or {"type": "base64", "data": ...}

@@ -16,6 +16,7 @@ from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
 from .answer_forms import AnswerForms, token_vocabulary
 from .media import MediaItems, Segments, without_media
+from .media_prompts import encoded_prompt, is_media_prompt
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,8 +36,9 @@ _LOG = logging.getLogger("quire")
 # A conversation that is cut to fit may have images and sounds of so many contexts.
 _MOST_DROPPED = 8
 
-Prompt: TypeAlias = "str | Sequence[int]"
-"""Raw text, in which special tokens are added and parsed, or token ids, used as they are."""
+Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
+"""Raw text, in which special tokens are added and parsed; token ids, used as they are; or ``{"prompt": text, "images":
+[...]}``, where ``<__media__>`` or the model's own placeholder stands for each image (``audios`` for sounds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return one prompt or several as a list.  RequestError that names an item which is no prompt."""
     if isinstance(prompts, str):
         return [prompts]
+    if is_media_prompt(prompts):
+        return [prompts]
     items = _items(prompts, "prompts")
     n_ids = sum(map(is_id, items))
     if items and n_ids == len(items):
@@ -64,7 +68,10 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
             f"[prompt] prompts mix token ids with other items: item {text} is {items[text]!r:.40}, item {number} is "
             f"{items[number]!r:.40} (one prompt is a string or a list of ids; several are a list of those)"
         )
-    return [item if isinstance(item, str) else _items(item, f"prompt {at}") for at, item in enumerate(items)]
+    return [
+        item if isinstance(item, str) or is_media_prompt(item) else _items(item, f"prompt {at}")
+        for at, item in enumerate(items)
+    ]
 
 
 def is_id(item: object) -> bool:
@@ -145,9 +152,12 @@ class Prompts:
     def draft(self, prompt: Prompt, params: SamplingParams | None, options: RequestOptions) -> EngineRequest:
         """Return a request to generate, whose form is still to be compiled."""
         params = options.keywords.sampling_params(params)
-        ids = self.token_ids(prompt)
         form = self._forms.of_text(params.structured_outputs)
-        return _request(ids, params, options, form, self._predicted(params))
+        if not isinstance(prompt, Mapping):
+            return _request(self.token_ids(prompt), params, options, form, self._predicted(params))
+        ids, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
+        request = _request(self.token_ids(ids), params, options, form, self._predicted(params))
+        return replace(request, media=media)
 
     def _predicted(self, params: SamplingParams) -> list[int]:
         """Return the ids of a prediction, which is plain text like an answer."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...errors import RequestError, ShapeError, UnsupportedError
 from .resample import Samples, resample
 
-__all__ = ["MAX_BYTES", "MAX_PCM_BYTES", "MAX_SECONDS", "RATE", "decode_audio", "to_samples"]
+__all__ = ["MAX_BYTES", "MAX_PCM_BYTES", "MAX_SECONDS", "RATE", "decode_audio", "is_audio", "to_samples"]
 
 RATE = 16_000
 MAX_BYTES = 25 << 20
@@ -151,6 +151,15 @@ def _checked(samples: Samples, source: int, rate: int) -> Samples:
     if not (samples.max() <= MAX_SAMPLE and samples.min() >= -MAX_SAMPLE):
         raise RequestError("the audio has samples that are not finite, or far out of range")
     return resample(samples, source, rate)
+
+
+def is_audio(data: bytes) -> bool:
+    """Return True if a file begins like one of the formats that ``decode_audio`` reads."""
+    try:
+        _kind_of(data)
+    except RequestError:
+        return False
+    return True
 
 
 def _kind_of(data: bytes) -> str:

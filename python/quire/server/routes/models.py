@@ -46,6 +46,8 @@ async def model_object(context: RequestContext[None], name: str) -> dict[str, An
             "n_ctx": info.n_ctx,
             "n_vocab": info.n_vocab,
         }
+        shown["capabilities"] = ["completion", *(["multimodal"] if info.media else [])]
+        shown["architecture"] = {"input_modalities": ["text", *info.media], "output_modalities": ["text"]}
         if info.adapters:
             shown["meta"]["lora_adapters"] = shown_adapters(info)
         with suppress(ApiError):  # the worker may have exited in the meantime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -69,6 +70,8 @@ class Service:
         # One thread: a second one would not be faster because of the GIL, and the event loop would wait for both.
         self.threads = FairPool(1, "quire-bodies")
         self.media_sources = MediaSources.of(settings)
+        # Stands for an image or a sound in raw prompts; no text of a user contains it.
+        self.media_marker = f"<__media_{secrets.token_hex(16)}__>"
         self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
 
     @property

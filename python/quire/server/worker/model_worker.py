@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..._native.engine import DrafterStats
     from ...engine.engine import EngineRequest
     from ...engine.requests.chat import ChatRequest
+    from ...engine.requests.prompts import Prompt
     from ...grammar import Grammar, GrammarSource
 
 __all__ = ["Emit", "ModelWorker"]
@@ -246,7 +247,7 @@ class ModelWorker(LLMBase):
             answer = EventEncoder(message.id, request, ChatCollector(chat, collector_of(request)), self._context)
             answer.wants_progress = message.wants_progress
         else:
-            request, ignored = _cut(self._prompts.draft(message.prompt, params, options), message)
+            request, ignored = _cut(self._prompts.draft(_prompt_of(message), params, options), message)
             answer = EventEncoder(message.id, request, None, self._context)
             answer.follow(message)
         wants_ids = isinstance(message, wire.Generate) and message.wants_prompt_ids
@@ -341,10 +342,16 @@ def _figures(drafter: DrafterStats) -> wire.DrafterFigures:
     )
 
 
+def _prompt_of(message: wire.Generate) -> Prompt:
+    if not message.media:
+        return message.prompt
+    return {"prompt": message.prompt, "multimodal_data": message.media, "mark": message.mark}
+
+
 def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, tuple[str, ...]]:
     """Cut a request to its limit of prompt tokens; also return a note about what was left out."""
     n_most, n = asked.max_prompt_tokens, len(request.token_ids)
-    if n_most is None or n <= n_most:
+    if n_most is None or n <= n_most or request.media is not None:
         return request, ()
     ids = cut_ids(request.token_ids, n_most, asked.keep_tokens)
     return replace(request, token_ids=ids), (f"{n - n_most} tokens of the prompt",)

@@ -23,11 +23,12 @@ from ..fields import hints_of
 from ..merging import merged
 from ..probabilities import probability, shown_token
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
-from .fields import CompletionBody, GenerationFields, InfillBody, Settings, prompts_of, settings_of
+from .fields import CompletionBody, GenerationFields, InfillBody, PromptObject, Settings, prompts_of, settings_of
 
 __all__ = ["complete", "infill"]
 
 MAX_PROMPTS = 128
+USUAL_MARK = "<__media__>"
 
 
 async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
@@ -63,9 +64,11 @@ async def _tokenize(
     return ids
 
 
-async def _joined(context: RequestContext[Any], engine: EngineClient, prompt: str | list[int | str]) -> str | list[int]:
-    """Return a prompt as text or ids; a list that mixes them becomes ids."""
-    if isinstance(prompt, str):
+async def _joined(
+    context: RequestContext[Any], engine: EngineClient, prompt: str | list[int | str] | PromptObject
+) -> str | list[int] | PromptObject:
+    """Return a prompt as text, ids, or text with images; a list that mixes texts and ids becomes ids."""
+    if isinstance(prompt, str | PromptObject):
         return prompt
     ids: list[int] = []
     for i, part in enumerate(prompt):
@@ -73,7 +76,9 @@ async def _joined(context: RequestContext[Any], engine: EngineClient, prompt: st
     return ids
 
 
-async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: list[str | list[int]]) -> Reply | Events:
+async def _answer(
+    context: RequestContext[Any], engine: EngineClient, prompts: list[str | list[int] | PromptObject]
+) -> Reply | Events:
     body: GenerationFields = context.body
 
     async def tokenize(text: str, add_special: bool, parse_special: bool) -> list[int]:
@@ -93,11 +98,11 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: l
         wants_progress=body.return_progress and body.stream,
         predict_s=body.t_max_predict_ms / 1000 if body.t_max_predict_ms > 0 else None,
     )
-    works = [msgspec.structs.replace(work, prompt=prompt) for prompt in prompts]
+    works = [_with_prompt(work, prompt, context.service.media_marker) for prompt in prompts]
     answers = [ResponseStream(context, context.submit(engine, each)) for each in works]
     for answer in answers:
         await answer.start()
-    shown = [p if isinstance(p, str) else await _text(context, engine, p) for p in prompts]
+    shown = [await _text(context, engine, work.prompt) for work in works]
     shape = _Shape(body, settings, body.model or context.model, answers, shown)
     if body.stream:
         return event_stream(shape.pieces(), Dialect.LLAMA_CPP)
@@ -105,7 +110,18 @@ async def _answer(context: RequestContext[Any], engine: EngineClient, prompts: l
     return Reply.json(results if len(results) > 1 else results[0])
 
 
-async def _text(context: RequestContext[Any], engine: EngineClient, ids: list[int]) -> str:
+def _with_prompt(work: Generate, prompt: str | list[int] | PromptObject, marker: str) -> Generate:
+    if not isinstance(prompt, PromptObject):
+        return msgspec.structs.replace(work, prompt=prompt)
+    text = prompt.prompt_string
+    # Text that a user typed cannot contain the random mark, so the usual one is text beside it.
+    mark = marker if marker in text else USUAL_MARK
+    return msgspec.structs.replace(work, prompt=text, media=prompt.multimodal_data, mark=mark)
+
+
+async def _text(context: RequestContext[Any], engine: EngineClient, ids: str | list[int]) -> str:
+    if isinstance(ids, str):
+        return ids
     answer = await context.ask(engine, Ask(0, "detokenize", {"tokens": ids, "pieces": False}))
     text: str = answer["text"]
     return text

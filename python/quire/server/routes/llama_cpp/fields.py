@@ -35,10 +35,10 @@ Tokenize: TypeAlias = Callable[[str, bool, bool], Awaitable[list[int]]]
 
 
 class PromptObject(Body, kw_only=True, forbid_unknown_fields=True):
-    """A prompt with images, which are not supported."""
+    """A prompt with images and sounds in base64; a mark, ``/props``' ``media_marker``, stands for each in the text."""
 
     prompt_string: Text
-    multimodal_data: Annotated[list[str], Meta(max_length=0)] = []
+    multimodal_data: Annotated[list[str], Meta(max_length=4096)] = []
 
 
 Part: TypeAlias = Text | Id
@@ -252,7 +252,7 @@ async def _bias(given: Any, tokenize: Tokenize) -> tuple[dict[int, float], list[
     return bias, never
 
 
-def prompts_of(given: Any) -> list[str | list[int | str]]:
+def prompts_of(given: Any) -> list[str | list[int | str] | PromptObject]:
     """Split a field into prompts: a list with ids is one prompt, any other list has one prompt per item.
 
     ApiError 400 for a list that mixes ids and whole prompts.
@@ -265,4 +265,6 @@ def prompts_of(given: Any) -> list[str | list[int | str]]:
             text = "prompt mixes token ids with whole prompts"
             raise ApiError(400, "invalid_value", text, "prompt")
         return [given]
-    return [item.prompt_string if isinstance(item, PromptObject) else item for item in given]
+    return [
+        item.prompt_string if isinstance(item, PromptObject) and not item.multimodal_data else item for item in given
+    ]

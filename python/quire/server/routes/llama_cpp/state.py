@@ -59,6 +59,7 @@ async def props(context: RequestContext[None]) -> Reply:
             "model_alias": service.model,
             "model_path": service.model,
             "modalities": {"vision": "image" in info.media, "audio": "audio" in info.media, "video": False},
+            "media_marker": service.media_marker,
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": True,

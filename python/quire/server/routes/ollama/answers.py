@@ -48,10 +48,16 @@ async def generate(context: RequestContext[GenerateBody]) -> Reply | Events:
         work = Generate(0, prompt, params, hints)
     elif body.raw:
         limit = given.prompt_limit(engine.info) if body.truncate else None
-        work = Generate(0, body.prompt, params, hints, max_prompt_tokens=limit, keep_tokens=max(given.num_keep, 0))
+        mark = context.service.media_marker
+        work = Generate(
+            0, mark * len(body.images) + body.prompt, params, hints, max_prompt_tokens=limit,
+            keep_tokens=max(given.num_keep, 0), media=body.images, mark=mark,
+        )  # fmt: skip
     else:
         messages = await context.prepared(body.conversation)
         work = Chat(0, messages, _chat_options(context, engine, given), params, hints)
+    if messages and body.images:  # the tokens that the reply returns for a next prompt cannot hold them
+        messages = [*messages[:-1], {"role": "user", "content": body.prompt}]
     return await _answer(context, engine, work, _GenerateShape(body.model, messages))
 
 

@@ -155,18 +155,18 @@ class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
     suffix: Text = ""
     system: Text = ""
     raw: bool = False
+    images: Annotated[list[str], Meta(max_length=4096)] = []
     context: Annotated[list[Annotated[int, Meta(ge=0, le=0x10FFFF)]], Meta(max_length=MOST_NUMBERS)] = []
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         **Answered.refused,
         "template": ("",),
-        "images": ([],),
     }
 
     def check(self) -> None:
         """Raise ApiError for an invalid combination of fields."""
         super().check()
         alone = "suffix" if self.suffix else "raw"
-        for name in ("system", "think", "context", *(("format",) if self.suffix else ())):
+        for name in ("system", "think", "context", *(("format", "images") if self.suffix else ())):
             if (self.suffix or self.raw) and getattr(self, name):
                 text = f"{name} cannot be combined with {alone}"
                 raise ApiError(400, "unsupported_parameter", text, name)
@@ -177,7 +177,7 @@ class GenerateBody(Answered, kw_only=True, forbid_unknown_fields=True):
         system = {"role": "system", "content": self.system}
         if self.system and system not in earlier:
             earlier.append(system)
-        return [*earlier, {"role": "user", "content": self.prompt}]
+        return [*earlier, {"role": "user", "content": _with_images(self.images, self.prompt)}]
 
 
 class ChatBody(Answered, kw_only=True, forbid_unknown_fields=True):
@@ -215,11 +215,16 @@ def _message(message: dict[str, Any], place: str) -> dict[str, Any]:
         if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
             place = f"{place}.images"
             raise ApiError(400, "invalid_value", f"{place}: expected a list of images in base64", place)
-        # Ollama's clients send no type; the decoder looks at the bytes.
-        shown: list[Shown] = [image_part(f"data:image/png;base64,{image}") for image in images]
-        own["content"] = content_of([*shown, str(own.get("content") or "")])
+        own["content"] = _with_images(images, str(own.get("content") or ""))
     tool = message.get("tool_name") or message.get("name")
     return {**own, "name": tool} if tool else own
+
+
+def _with_images(images: list[str], text: str) -> str | list[dict[str, Any]]:
+    """Return content with images in base64 before a text."""
+    # Ollama's clients send no type; the decoder looks at the bytes.
+    shown: list[Shown] = [image_part(f"data:image/png;base64,{image}") for image in images]
+    return content_of([*shown, text])
 
 
 def name_of(model: str) -> str:

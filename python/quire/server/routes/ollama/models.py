@@ -9,7 +9,7 @@ from ...failures import ApiError
 from ...listener.replies import Reply
 from ...listener.request_context import RequestContext
 from ...worker.engine_client import EngineClient, EngineState
-from ...worker.protocol import Ask
+from ...worker.protocol import Ask, ModelInfo
 from .answers import moment
 from .fields import ModelBody, name_of
 
@@ -72,7 +72,7 @@ async def show(context: RequestContext[ModelBody]) -> Reply:
             "template": info.chat_template or "",
             "details": _details(engine, described),
             "model_info": keys,
-            "capabilities": ["completion", *described["abilities"]],
+            "capabilities": _capabilities(info, described),
             "modified_at": moment(file["modified_s"]),
         }
     )
@@ -108,8 +108,13 @@ async def _row(context: RequestContext[Any], name: str, engine: EngineClient) ->
         "size": file["size_bytes"],
         "digest": file.get("digest", ""),
         "details": _details(engine, described),
-        "capabilities": ["completion", *described["abilities"]],
+        "capabilities": _capabilities(engine.info, described),
     }
+
+
+def _capabilities(info: ModelInfo, described: dict[str, Any]) -> list[str]:
+    media = [name for kind, name in (("image", "vision"), ("audio", "audio")) if kind in info.media]
+    return ["completion", *described["abilities"], *media]
 
 
 def _details(engine: EngineClient, described: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Raw prompts with images and sounds: text in which marks or the model's own placeholders stand for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from ...errors import RequestError
+from .media import data_of
+
+if TYPE_CHECKING:
+    from ...models.media import Kind
+    from ...tokenizer import Tokenizer
+    from ..media import MediaInput, MediaRows, PromptMedia
+
+__all__ = ["MARK", "encoded_prompt", "is_media_prompt"]
+
+MARK = "<__media__>"
+"""Llama.cpp's mark for an image or a sound in a raw prompt."""
+
+_KEYS: Mapping[str, Kind] = {"images": "image", "image": "image", "audios": "audio", "audio": "audio"}
+_TEXTS = ("prompt", "prompt_string")
+
+
+def is_media_prompt(prompt: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return True for a mapping with a text and images or sounds."""
+    return isinstance(prompt, Mapping) and any(isinstance(prompt.get(name), str) for name in _TEXTS)
+
+
+def encoded_prompt(
+    prompt: Mapping[str, Any], media: MediaInput | None, tokenizer: Tokenizer, n_ctx: int | None
+) -> tuple[list[int], PromptMedia | None]:
+    """Return the ids of a raw prompt, and the images and sounds in it.
+
+    Args:
+        prompt: ``prompt``, and ``images``, ``audios``, vLLM's ``multi_modal_data`` or llama.cpp's ``multimodal_data``
+            (base64).  ``mark`` replaces ``MARK``.
+        media: The model's encoders.
+        tokenizer: The model's tokenizer.
+        n_ctx: Most tokens of all images and sounds together.
+
+    Raises:
+        RequestError: A key is unknown, an item cannot be read, or the text has not one place for each.
+        CapacityError: The images and sounds take too many tokens.
+    """
+    text = next(str(prompt[name]) for name in _TEXTS if isinstance(prompt.get(name), str))
+    names = [name for name, value in prompt.items() if name not in (*_TEXTS, "mark") and value is not None]
+    if names and media is None:
+        raise RequestError("[prompt] the model reads text only: it has no encoder of images or sounds")
+    given = _items_of(prompt)
+    if media is None or not given:
+        return tokenizer.encode(text, add_special=True, parse_special=True), None
+    rows: list[MediaRows] = []
+    for kind, held, place in given:
+        room = None if n_ctx is None else n_ctx - sum(len(item.rows) for item in rows)
+        rows.append(media.read(kind, data_of(kind, {kind: held}, place), room))
+    placed, order = _placed(text, rows, media, str(prompt.get("mark", MARK)))
+    return media.expanded(tokenizer.encode(placed, add_special=True, parse_special=True), order)
+
+
+def _items_of(prompt: Mapping[str, Any]) -> list[tuple[Kind, Any, str]]:
+    """Return each item with its kind and its place in the prompt."""
+    found: list[tuple[Kind, Any, str]] = []
+    for name, value in prompt.items():
+        if name in _TEXTS or name == "mark" or value is None:
+            continue
+        if name == "multi_modal_data" and isinstance(value, Mapping):
+            found += _items_of({f"{key}": each for key, each in value.items()} | {"prompt": ""})
+        elif name == "multimodal_data":
+            found += [(*_kind_and_bytes(each, f"{name}[{i}]"), f"{name}[{i}]") for i, each in enumerate(value)]
+        elif name in _KEYS:
+            several = value if isinstance(value, list) else [value]
+            found += [(_KEYS[name], each, f"{name}[{i}]") for i, each in enumerate(several)]
+        else:
+            raise RequestError(
+                f"[prompt] unknown key {name!r:.40} of a prompt: expected prompt, images, audios or multi_modal_data"
+            )
+    return found
+
+
+def _kind_and_bytes(item: object, place: str) -> tuple[Kind, bytes]:
+    from ...media.audio.decode import MAX_BYTES, is_audio
+    from ...media.decode import decode_base64
+
+    if not isinstance(item, str):
+        raise RequestError(f"[prompt] {place}: expected base64")
+    try:
+        data = decode_base64(item, max_bytes=MAX_BYTES, what="file")
+    except RequestError as error:
+        raise RequestError(f"[prompt] {place}: {error}") from None
+    return ("audio" if is_audio(data) else "image"), data
+
+
+def _placed(text: str, items: Sequence[MediaRows], media: MediaInput, mark: str) -> tuple[str, list[MediaRows]]:
+    """Return the text with each item's markup in its place, and the items in the order of the text."""
+    parts = text.split(mark)
+    if len(parts) - 1 == len(items):
+        marked = [part + media.written(item) for part, item in zip(parts, items, strict=False)]
+        return "".join([*marked, parts[-1]]), list(items)
+    if len(parts) > 1:
+        raise RequestError(f"[prompt] the prompt has {len(parts) - 1} marks for {len(items)} images or sounds")
+    return _in_placeholders(text, items, media)
+
+
+def _in_placeholders(text: str, items: Sequence[MediaRows], media: MediaInput) -> tuple[str, list[MediaRows]]:
+    """Put items in the place of the model's own placeholders, with the text that may surround one."""
+    waiting = {kind: [item for item in items if item.kind == kind] for kind in media.encoders}
+    order: list[MediaRows] = []
+    patterns = []
+    for kind, found in waiting.items():
+        if found:
+            before, after = media.surroundings(found[0])
+            pad = re.escape(media.placeholder(kind))
+            patterns.append(f"(?P<{kind}>(?:{re.escape(before)})?{pad}(?:{re.escape(after)})?)")
+
+    def put(found: re.Match[str]) -> str:
+        kind = found.lastgroup
+        if kind is None or not waiting[kind]:  # type: ignore[index]
+            return found[0]
+        item = waiting[kind].pop(0)  # type: ignore[index]
+        order.append(item)
+        return media.written(item)
+
+    placed = re.sub("|".join(patterns), put, text)
+    if len(order) != len(items):
+        raise RequestError(
+            f"[prompt] the prompt has places for {len(order)} of {len(items)} images or sounds: write {MARK} for each"
+        )
+    return placed, order
