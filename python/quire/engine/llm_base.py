@@ -89,7 +89,7 @@ class LLMBase:
         self.n_ctx_train = opened.n_ctx_train
         # The fields of SamplingParams that the model's makers advise.
         self.advised_sampling: Mapping[str, object] = {**opened.sampling, **named.sampling}
-        # What the model reads besides text: "audio", "image".
+        # Kinds of input besides text: "audio", "image".
         self.media: list[str] = [] if opened.media is None else sorted(opened.media.encoders)
         self._pooling = opened.pooling
         self._advice = opened.advice

@@ -35,7 +35,11 @@ RANK = 4  # the value of pooling_type for class scores
 # Keys that do not change a model: tensors give the sizes, the engine reads the rest itself.
 WITHOUT_EFFECT = (
     "vocab_size", "pooling_type", "classifier.output_labels", "classifier.problem_type", "tensor_data_layout",
+    # Keys of encoders that Ollama keeps in the file of the text model.
+    "vision.*", "audio.*", "mm.*",
 )  # fmt: skip
+# Tensors of such an encoder.
+INNER_ENCODER = ("v.*", "a.*", "mm.*")
 # Transformers' values of problem_type: exclusive classes, independent classes, and regression.
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from ..errors import LoadError, UnsupportedError
 from ..files.gguf import GGUFReader, Metadata
 from ..nn import Adapter, CacheSpec, Fusion, Keys, Predictor, Trace, Weights
-from .base import WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
+from .base import INNER_ENCODER, WITHOUT_EFFECT, Config, Decoder, Model, trace, trace_predictor
 
 if TYPE_CHECKING:
     from .._native.core import Tensor
@@ -213,6 +214,11 @@ def _maker(metadata: Metadata) -> _Maker:
     return cast("_Maker", vars(import_module(f".{module}", __package__))["MODEL"])
 
 
+def has_inner_encoder(reader: GGUFReader) -> bool:
+    """Return True if the file of a text model has the tensors of an encoder, too, as Ollama writes some."""
+    return any(fnmatchcase(info.name, pattern) for info in reader.tensors for pattern in INNER_ENCODER)
+
+
 def load_model(
     reader: GGUFReader,
     place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
@@ -245,6 +251,8 @@ def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:
     model = _maker(metadata)(keys, weights, n_vocab)
     if not model.config.is_encoder:
         weights.ignore("cls.output.*", "class scores are computed from hidden states, outside the model")
+    for pattern in INNER_ENCODER:
+        weights.ignore(pattern, "it belongs to an encoder that Ollama keeps in the file of the text model")
     keys.finish(WITHOUT_EFFECT)
     weights.finish()
     return LoadedModel(model)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader
-from ...models import load_model
+from ...models import has_inner_encoder, load_model
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
 from .device_choice import device_at_hand, devices_of
@@ -177,12 +177,18 @@ def open_reader(
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
+    encoders = opened_media(media, config, model, tokenizer, devices[0])
+    if encoders is None and config.mmproj is not None and has_inner_encoder(reader):
+        _LOG.warning(
+            "[media] reading text only: the encoder in %s has Ollama's own form (give llama.cpp's with --mmproj)",
+            shown_name(path),
+        )
     predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
-            media=opened_media(media, config, model, tokenizer, devices[0]),
+            media=encoders,
         ).start()  # fmt: skip
 
 
