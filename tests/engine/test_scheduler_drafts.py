@@ -87,8 +87,9 @@ def test_a_draft_stands_behind_the_end_of_a_prompt() -> None:
     sim.run()
 
 
-def test_drafts_take_no_row_from_others() -> None:
-    sim = Simulation(max_step_tokens=6, max_step_logit_rows=6, max_running=4)
+@pytest.mark.parametrize("limit", ["max_step_tokens", "max_step_logit_rows"])
+def test_drafts_take_no_row_from_others(limit: str) -> None:
+    sim = Simulation(max_running=4, **{"max_step_tokens": 64, limit: 6})
     ids = [decoding(sim, n_prompt=2) for _ in range(4)]
     for id_ in ids:
         sim.scheduler.draft(id_, right(sim, id_, 5))

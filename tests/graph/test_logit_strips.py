@@ -109,6 +109,10 @@ PARAMS = {
     "choices": SamplingParams(max_tokens=12, top_k=5, n=3, seed=4, bad_token_ids=[5]),
     "whole": SamplingParams(max_tokens=8, seed=5, repetition_penalty=1.2, top_k=5),
     "logprobs": SamplingParams(max_tokens=8, temperature=0.0, logprobs=3),
+    # Tokens that no strip of the likeliest has.
+    "bias": SamplingParams(max_tokens=2, temperature=0.0, logit_bias={4000: 90.0}),
+    "allowed": SamplingParams(max_tokens=2, temperature=0.0, allowed_token_ids=[7, 4001]),
+    "excluded": SamplingParams(max_tokens=8, temperature=0.0, bad_token_ids=list(range(4, 1000)), min_tokens=8),
 }
 
 
