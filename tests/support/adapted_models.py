@@ -275,6 +275,25 @@ def with_early_routers(model: Any, config: Config) -> None:
         model.model.layers[i] = Layer(model.config, i)
 
 
+class Ungated(torch.nn.Module):
+    """An MLP with squared ReLU and without a gate."""
+
+    def __init__(self, width: int, units: int) -> None:
+        super().__init__()
+        self.up_proj = torch.nn.Linear(width, units, bias=False)
+        self.down_proj = torch.nn.Linear(units, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down_proj(torch.relu(self.up_proj(x)) ** 2)
+        return y
+
+
+def without_gates(model: Any, config: Config) -> None:
+    """PLM: MLPs with squared ReLU."""
+    for layer in model.model.layers:
+        layer.mlp = Ungated(config["hidden_size"], config["intermediate_size"])
+
+
 class Repeated(torch.nn.ModuleList):
     """Layers, of which slices return those of all passes."""
 
@@ -302,6 +321,7 @@ def with_passes(model: Any, config: Config) -> None:
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
+    "PLMForCausalLM": without_gates,
     "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
     "BailingMoeForCausalLM": with_normalized_head,

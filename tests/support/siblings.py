@@ -295,6 +295,10 @@ def maincoder(config: Config, tensors: Tensors) -> Tensors:
     return renamed({"query_layernorm": "q_norm", "key_layernorm": "k_norm"})(config, out)
 
 
+def plm_config(config: Config) -> dict[str, object]:
+    return {**config, "model_type": "deepseek_v3", "first_k_dense_replace": config["num_hidden_layers"]}
+
+
 def sarvam_moe_config(config: Config) -> dict[str, object]:
     return {**config, "n_routed_experts": config["num_experts"], "n_shared_experts": config["num_shared_experts"]}
 
@@ -375,6 +379,7 @@ SIBLINGS = {
     "MaincoderForCausalLM": Sibling(
         "HunYuanDenseV1ForCausalLM", lambda config: {**config, "model_type": "hunyuan_v1_dense"}, maincoder
     ),
+    "PLMForCausalLM": Sibling("DeepseekV3ForCausalLM", plm_config, renamed({})),
     "NanbeigeForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLMForCausalLM": Sibling(
         "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})

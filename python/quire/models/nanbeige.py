@@ -39,7 +39,7 @@ class Normed:
 
 
 class Nanbeige(Decoder):
-    """Files store q and k interleaved, as for Llama, and the layers once; each pass has rows of its own in the cache."""
+    """Files store q and k interleaved, as for Llama, and the layers once; each pass has its own rows in the cache."""
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
