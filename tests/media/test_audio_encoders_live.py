@@ -20,7 +20,7 @@ pytest.importorskip("transformers")
 
 LENGTHS = [801, 4_001, 12_345, 48_000, 480_000]
 # Qwen2-Audio's processor drops what comes after 30 seconds.
-LONG = {"ultravox": [560_000], "voxtral": [560_000]}
+LONG = {"qwen3asr": [560_000], "ultravox": [560_000], "voxtral": [560_000]}
 
 
 @pytest.fixture(scope="module", params=AUDIO_FAMILIES)

@@ -6,7 +6,6 @@ Mixtral is Llama with experts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ..checkpoints.mapping import (
     DECODER_KEYS,
@@ -23,7 +22,6 @@ from ..checkpoints.mapping import (
     tensor,
     u32,
     window,
-    with_pictures,
 )
 from ..nn import (
     CacheSpec,
@@ -131,25 +129,15 @@ TENSORS: dict[str, str | Source] = {
         "model.layers.{i}.self_attn.k_proj", change=interleaved("num_key_value_heads", "num_attention_heads")
     ),
 }
-_TEXT = Checkpoint(
-    "llama", KEYS, TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,), unused=("attention_bias", "mlp_bias")
-)
-_DEFAULTS = {
-    "vocab_size": 131072,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e8,
-    "head_dim": 128,
-}
-_VOXTRAL = with_pictures(_TEXT, defaults=_DEFAULTS)
 HF = {
-    "LlamaForCausalLM": _TEXT,
-    "VoxtralForConditionalGeneration": replace(_VOXTRAL, unused=(*_VOXTRAL.unused, "hidden_size")),
+    "LlamaForCausalLM": Checkpoint(
+        "llama",
+        KEYS,
+        TENSORS,
+        fixed={"hidden_act": SILU},
+        checks=(no_windows,),
+        unused=("attention_bias", "mlp_bias"),
+    ),
     "MistralForCausalLM": Checkpoint(
         "llama",
         {**KEYS, "attention.sliding_window": window(4096)},

@@ -69,6 +69,16 @@ _GLM_ASR = {
     "vocab_size": 59264, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
     "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
 }  # fmt: skip
+_QWEN2_AUDIO = {"hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_key_value_heads": 32}
+_QWEN3_ASR = {
+    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 65536,
+}  # fmt: skip
+_VOXTRAL = {
+    "vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+    "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+    "head_dim": 128,
+}  # fmt: skip
 
 # --- checkpoint ---
 
@@ -90,6 +100,9 @@ HF = {
     "MusicFlamingoForConditionalGeneration": _of(
         "qwen2", tied=True, unused=("rope_parameters", "head_dim", "audio_*", "max_position_embeddings")
     ),
+    "Qwen2AudioForConditionalGeneration": _of("qwen2", defaults=_QWEN2_AUDIO),
+    "Qwen3ASRForConditionalGeneration": _of("qwen3", tied=True, defaults=_QWEN3_ASR, unused=("timestamp_token_id",)),
+    "VoxtralForConditionalGeneration": _of("llama", defaults=_VOXTRAL, unused=("hidden_size",)),
     "GlmAsrForConditionalGeneration": _of("llama", tied=True, defaults=_GLM_ASR),
     "GraniteSpeechForConditionalGeneration": _of("granite", tied=True),
     "KimiK25ForConditionalGeneration": _of("deepseek_v3", tied=True),

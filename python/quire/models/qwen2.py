@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows, with_pictures
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, no_windows
 from ..nn import GatedMLP, Keys, RopeSpec, Weight, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
 from .llama import Attention
@@ -33,15 +33,8 @@ MODEL = Qwen2
 
 # --- checkpoint ---
 
-_TEXT = Checkpoint("qwen2", DECODER_KEYS, DECODER_TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,))
-_DEFAULTS = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
+HF = {
+    "Qwen2ForCausalLM": Checkpoint(
+        "qwen2", DECODER_KEYS, DECODER_TENSORS, fixed={"hidden_act": SILU}, checks=(no_windows,)
+    )
 }
-HF = {"Qwen2ForCausalLM": _TEXT, "Qwen2AudioForConditionalGeneration": with_pictures(_TEXT, defaults=_DEFAULTS)}

@@ -31,7 +31,7 @@ FAMILIES = (
     "qwen3vl",
     "smolvlm",
 )
-AUDIO_FAMILIES = ("qwen2audio", "ultravox", "voxtral")
+AUDIO_FAMILIES = ("qwen2audio", "qwen3asr", "ultravox", "voxtral")
 
 
 @dataclass(frozen=True)

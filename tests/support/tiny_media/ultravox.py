@@ -46,7 +46,7 @@ def make() -> Any:
             self.language_model = transformers.LlamaForCausalLM(
                 transformers.LlamaConfig(
                     vocab_size=288, hidden_size=n_text, intermediate_size=96, num_hidden_layers=2,
-                    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
+                    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, eos_token_id=257,
                 )
             )  # fmt: skip
 

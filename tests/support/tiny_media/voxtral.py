@@ -22,11 +22,11 @@ def make() -> Any:
     config = transformers.VoxtralConfig(
         text_config={
             "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 32,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096, "eos_token_id": 257,
         },
         # Four hidden states side by side are as many numbers as the encoder's MLP has.
         audio_config={
-            "hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3, "num_mel_bins": N_MELS,
+            "hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 3, "num_mel_bins": N_MELS,
         },
         audio_token_id=FIRST_MARK + 1,
     )  # fmt: skip

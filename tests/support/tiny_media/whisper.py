@@ -14,7 +14,7 @@ WINDOW_SAMPLES = 480_000
 N_MELS = 40
 PROCESSOR = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": N_MELS}
 ENCODER = {
-    "d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 64, "num_mel_bins": N_MELS,
+    "d_model": 48, "encoder_layers": 3, "encoder_attention_heads": 3, "encoder_ffn_dim": 64, "num_mel_bins": N_MELS,
 }  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def halved(model: Any) -> Any:
 
     with torch.no_grad():
         for name, weight in randomized(model).named_parameters():
-            if ".conv" in name and weight.ndim == 3:
+            if ".conv" in name and weight.ndim > 2:
                 weight.copy_(weight.half().float())
     return model
 

@@ -47,6 +47,7 @@ PROJECTORS = {
     "qwen2.5vl_merger": "qwen2vl",
     "qwen2a": "qwen2a",
     "qwen2vl_merger": "qwen2vl",
+    "qwen3a": "qwen3a",
     "qwen3vl_merger": "qwen3vl",
     "ultravox": "ultravox",
     "voxtral": "voxtral",

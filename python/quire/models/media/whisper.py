@@ -21,7 +21,10 @@ from ...nn import Keys, Linear, Step, Tensor, Weights, activate
 from .base import MediaModel, RunStage, Stage
 from .vit import Block
 
-__all__ = ["CONVOLUTIONS", "KEYS", "TAPS", "WINDOW", "Whisper", "encoder_tensors", "frames_under"]
+__all__ = [
+    "CONVOLUTIONS", "KEYS", "LAYER", "SIZES", "TAPS", "WINDOW", "SoundWindow", "Whisper", "encoder_tensors",
+    "frames_under",
+]  # fmt: skip
 
 # Frames of the longest sound that is encoded as a whole: 30 seconds.
 WINDOW = 3000
@@ -30,8 +33,8 @@ TAPS = 3
 
 
 @dataclass(frozen=True)
-class Window(View):
-    """A sound of at most 30 seconds: ``n_rows`` frames, the first ``n_real`` of which are no padding."""
+class SoundWindow(View):
+    """Consecutive frames of a sound: ``n_rows``, the first ``n_real`` of which are no padding."""
 
     n_real: int = 0
 
@@ -115,10 +118,10 @@ class Whisper(MediaModel):
         samples: Samples = data.astype(np.float32, copy=False)
         windows = self._windows(len(samples))
         frames = self.processor.extract(samples, 160 * WINDOW * len(windows) if self.is_padded else 0).frames
-        return [Window(frames[i * WINDOW : i * WINDOW + n], n, 1, real) for i, (n, real) in enumerate(windows)]
+        return [SoundWindow(frames[i * WINDOW : i * WINDOW + n], n, 1, real) for i, (n, real) in enumerate(windows)]
 
     def rows(self, view: View, run: RunStage) -> Floats:
-        assert isinstance(view, Window)
+        assert isinstance(view, SoundWindow)
         n = self.n_states(view.n_real)
         # The second convolution sees two frames for each of its outputs, and one before them.
         frames = run("convolution", frames_under(view.patches, 1, min(2 * n, view.n_rows)))
@@ -161,12 +164,12 @@ def encoder_tensors(model: Fields) -> dict[str, str | Source]:
         table[f"a.conv1d.{i}.weight"] = f"audio_tower.conv{i}.weight"
         # ggml's convolutions add a column.
         table[f"a.conv1d.{i}.bias"] = tensor(f"audio_tower.conv{i}.bias", change=_column)
-    for ours, theirs in _LAYER.items():
+    for ours, theirs in LAYER.items():
         table[f"a.blk.{{i}}.{ours}"] = f"audio_tower.layers.{{i}}.{theirs}"
     return table
 
 
-_LAYER = {
+LAYER = {
     "ln1": "self_attn_layer_norm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
