@@ -1,4 +1,5 @@
 #include <map>
+#include <span>
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -34,6 +35,15 @@ using Rows = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Places = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Media = std::vector<std::tuple<int64_t, py::bytes, Rows>>;
 
+// Without the GIL: rows of large images are hundreds of megabytes.
+void copy_rows(PromptMedia &media, const Media &spans) {
+    std::vector<std::span<const float>> rows;
+    for (const auto &span : spans)
+        rows.emplace_back(std::get<Rows>(span).data(), static_cast<size_t>(std::get<Rows>(span).size()));
+    py::gil_scoped_release release;
+    for (size_t i = 0; i < rows.size(); ++i) media.spans[i].rows.assign(rows[i].begin(), rows[i].end());
+}
+
 std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::optional<Places> &places,
                                                 size_t n_prompt) {
     if (spans.empty() && !places) return nullptr;
@@ -45,8 +55,9 @@ std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::o
         if (!media->spans.empty() && width != media->width)
             throw ShapeError("request", cat("rows of media have ", width, " and ", media->width, " values"));
         media->width = width;
-        media->spans.push_back({begin, rows.shape(0), std::string(digest), {rows.data(), rows.data() + rows.size()}});
+        media->spans.push_back({begin, rows.shape(0), std::string(digest), {}});
     }
+    copy_rows(*media, spans);
     if (places) media->set_axes({places->data(), places->data() + places->size()}, static_cast<int64_t>(n_prompt));
     return media;
 }

@@ -81,7 +81,12 @@ py::array_t<float> run_step(GraphExecutor &self, StepBatch batch, const Tables &
     }
     py::array_t<float> out(
         {static_cast<py::ssize_t>(batch.logit_rows.size()), static_cast<py::ssize_t>(self.n_output())});
-    std::copy(logits, logits + out.size(), out.mutable_data());
+    float *to = out.mutable_data();
+    const py::ssize_t n = out.size();
+    {
+        py::gil_scoped_release release; // rows of a large image take long
+        std::copy(logits, logits + n, to);
+    }
     return out;
 }
 

@@ -7,6 +7,9 @@ adapter, transformers itself.
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_processor_cases import picture
 from quire import LLM, AsyncLLM, SamplingParams
 from quire.engine.media import MediaEncoder
+from quire.server.worker import protocol as wire
+from quire.server.worker.model_worker import ModelWorker
 from test_images_live import CHATS, images_of
 from tiny_adapters import write_peft_adapter
 from tiny_checkpoints import write_safetensors
@@ -24,6 +30,7 @@ from tiny_media import TinyFamily, family
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+PIL = pytest.importorskip("PIL.Image")
 
 # Few tokens to choose from, so that answers repeat themselves and drafts are right now and then.
 GREEDY = SamplingParams(temperature=0, max_tokens=72, ignore_eos=True, allowed_token_ids=tuple(range(97, 113)))
@@ -36,7 +43,7 @@ class Saved:
     family: TinyFamily
     folder: Path
     answers: list[list[int]]
-    """Of ``QUESTIONS``, greedy."""
+    """Greedy answers to ``QUESTIONS``."""
 
 
 def opened(folder: Path, **options: Any) -> LLM:
@@ -174,7 +181,7 @@ def test_priorities(saved: Saved) -> None:
 
 
 def test_cancellation_while_an_image_is_encoded(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the request reaches the decoder; others go on."""
+    """Nothing of the requests reaches the decoder; others go on, however many images wait."""
     began, go_on, encode = threading.Event(), threading.Event(), MediaEncoder.encode
 
     def slow(encoder: MediaEncoder, view: Any) -> Any:
@@ -187,13 +194,14 @@ def test_cancellation_while_an_image_is_encoded(saved: Saved, monkeypatch: pytes
             saved.folder, mmproj="auto", kv_dtype="f32", threads=1, n_ctx=512, deterministic=True
         ) as llm:
             monkeypatch.setattr(MediaEncoder, "encode", slow)
-            task = asyncio.ensure_future(llm.chat(QUESTIONS[0], GREEDY))
+            tasks = [asyncio.ensure_future(llm.chat(chat, GREEDY)) for chat in QUESTIONS]
             assert await asyncio.to_thread(began.wait, 60)
             text = [{"role": "user", "content": "only text"}]
             before = (await llm.chat(text, GREEDY)).choices[0].token_ids  # not held up by the image
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(end) for end in ended} == {asyncio.CancelledError}
             assert (await llm.chat(text, GREEDY)).choices[0].token_ids == before
             stats = llm.stats()
             assert (stats.n_running, stats.n_waiting) == (0, 0)
@@ -201,3 +209,47 @@ def test_cancellation_while_an_image_is_encoded(saved: Saved, monkeypatch: pytes
             assert (await llm.chat(QUESTIONS[0], GREEDY)).choices[0].token_ids == saved.answers[0]
 
     asyncio.run(run())
+
+
+def test_a_server_answers_texts_while_images_wait(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on, encode = threading.Event(), threading.Event(), MediaEncoder.encode
+
+    def slow(encoder: MediaEncoder, view: Any) -> Any:
+        began.set()
+        assert go_on.wait(60)
+        return encode(encoder, view)
+
+    monkeypatch.setattr(MediaEncoder, "encode", slow)
+    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    options = {"mmproj": str(saved.folder), "kv_dtype": "f32", "threads": 1, "n_ctx": 512}
+    worker = ModelWorker(wire.Open(str(saved.folder), options), lambda messages: [said.put(one) for one in messages])
+
+    def heard(*ids: int) -> set[int]:
+        """Wait until these requests have ended; return which of them were answered."""
+        found: dict[int, bool] = {}
+        while not found.keys() >= set(ids):
+            message = said.get(timeout=60)
+            if isinstance(message, wire.Finished | wire.Failed):
+                found[message.id] = isinstance(message, wire.Finished)
+        return {id_ for id_ in ids if found[id_]}
+
+    try:
+        text: list[dict[str, Any]] = [{"role": "user", "content": "a text"}]
+        stream = io.BytesIO()
+        PIL.fromarray(picture(64, 64)).save(stream, "PNG")
+        url = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+        image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+        form = {"structured_outputs": {"regex": "[a-z]{3}"}}
+        few: dict[str, Any] = {"max_tokens": 3}
+        for id_ in range(1, 9):  # more than there are threads
+            worker.handle(wire.Chat(id_, image, {}, few, wire.SchedulingHints(key=str(id_))))
+        assert began.wait(60)
+        worker.handle(wire.Chat(20, text, {}, few))
+        worker.handle(wire.Chat(21, text, {}, few | form))
+        assert heard(20, 21) == {20, 21}
+        worker.handle(wire.Cancel(8))
+        go_on.set()
+        assert heard(*range(1, 8)) == set(range(1, 8))
+    finally:
+        go_on.set()
+        worker.close()

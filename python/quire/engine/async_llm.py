@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
@@ -283,9 +284,14 @@ class AsyncLLM(LLMCore):
     ) -> None:
         await self.close()
 
+    async def _prepared(self, prepare: Callable[[], T]) -> T:
+        """Call ``prepare`` on a thread: the loop's, or with images, which take long, one of the model's own."""
+        loop, threads = asyncio.get_running_loop(), self._prompts.media_threads
+        return await loop.run_in_executor(threads, copy_context().run, prepare)
+
     async def _run(self, prepare: Callable[[], Call[T]]) -> T:
         """Prepare a call on a thread, and run its requests until all have ended."""
-        call = await asyncio.to_thread(prepare)
+        call = await self._prepared(prepare)
         inbox, deliver = _inbox()
         with Running[object](self._engine, deliver) as running:
             for request, collector in call.requests:
@@ -297,7 +303,7 @@ class AsyncLLM(LLMCore):
 
     async def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> AsyncGenerator[PieceT, None]:
         """Yield the pieces of an answer as they come.  The request is prepared on a thread when the first is read."""
-        stream = await asyncio.to_thread(prepare)
+        stream = await self._prepared(prepare)
         inbox, deliver = _inbox()
         with Running[PieceT](self._engine, deliver) as running:
             running.submit(stream.request, stream.collector)

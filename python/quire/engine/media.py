@@ -9,6 +9,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -164,8 +165,11 @@ class MediaInput:
             token_of: Returns the id of a placeholder token.
         """
         self.encoders = encoders
+        # Most of them wait for one that encodes.
+        self.threads = ThreadPoolExecutor(32, thread_name_prefix="quire-media")
         self._pads = {kind: (encoder.model.pad, token_of(encoder.model.pad)) for kind, encoder in encoders.items()}
-        self._lock = threading.Lock()
+        self._encoding = threading.Lock()
+        self._lock = threading.Lock()  # guards the rest; never held for long
         self._cache: OrderedDict[bytes, MediaRows] = OrderedDict()
         self._cached_bytes = 0
 
@@ -206,24 +210,32 @@ class MediaInput:
             raise CapacityError(f"[media] the {kind} takes {n_tokens} tokens: {max(room, 0)} are left of the context")
         told = f"{kind} {model.processor!r} {data.dtype} {data.shape}".encode()
         digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(data).tobytes(), digest_size=32).digest()
-        with self._lock:
-            if digest in self._cache:
-                self._cache.move_to_end(digest)
-                return self._cache[digest]
+        if (found := self._cached(digest)) is not None:
+            return found
+        with self._encoding:
+            if (found := self._cached(digest)) is not None:  # somebody else asked for it, too
+                return found
             rows = np.concatenate([encoder.encode(view) for view in model.views(data)])
             found = MediaRows(kind, self._padded(rows), model.markup(layout), model.token_grid(layout), digest)
             self._keep(found)
         return found
+
+    def _cached(self, digest: bytes) -> MediaRows | None:
+        with self._lock:
+            if digest in self._cache:
+                self._cache.move_to_end(digest)
+            return self._cache.get(digest)
 
     def _padded(self, rows: Floats) -> Floats:
         missing = self.width - rows.shape[1]
         return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
     def _keep(self, found: MediaRows) -> None:
-        self._cache[found.digest] = found
-        self._cached_bytes += found.rows.nbytes
-        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
+        with self._lock:
+            self._cache[found.digest] = found
+            self._cached_bytes += found.rows.nbytes
+            while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.popitem(last=False)[1].rows.nbytes
 
     def placeholder(self, kind: Kind) -> str:
         """Return the text of the token that stands for rows of this kind."""

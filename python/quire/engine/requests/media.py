@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...models.media import Kind
     from ..media import MediaRows
 
-__all__ = ["MediaItems", "Segments", "data_of", "without_media"]
+__all__ = ["MediaItems", "Segments", "data_of", "has_media", "without_media"]
 
 Segments: TypeAlias = "Sequence[tuple[str, bool]]"
 """A rendered prompt in parts; True marks text of the template, in which control tokens are parsed."""
@@ -104,6 +104,13 @@ class MediaItems:
     def order_in(self, segments: Segments) -> list[MediaRows]:
         """Return the items that a rendered prompt shows, in its order."""
         return [self.rows[int(mark.group(1))] for text, _ in segments for mark in self.mark.finditer(text)]
+
+
+def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether messages have images or sounds."""
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    parts = [part for content in contents if isinstance(content, (list, tuple)) for part in content]
+    return any(isinstance(part, Mapping) and str(part.get("type")) in _KINDS for part in parts)
 
 
 def without_media(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -128,6 +128,11 @@ class Prompts:
         if self._tokenizer is None:
             raise UnsupportedError("[tokenizer] the model file has no vocabulary: give token ids")
         return self._tokenizer
+
+    @property
+    def media_threads(self) -> Executor | None:
+        """The threads on which calls are prepared that may read images or sounds; None if the model reads none."""
+        return None if self._media is None else self._media.threads
 
     def token_ids(self, prompt: Prompt) -> list[int]:
         """Return the ids of a prompt.  RequestError if it is neither text nor ids of the vocabulary."""

@@ -17,6 +17,7 @@ import msgspec
 from ..._native import __version__
 from ...engine.llm_base import LLMBase
 from ...engine.requests.chat import ChatCollector
+from ...engine.requests.media import has_media
 from ...engine.requests.prompts import RequestOptions
 from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
@@ -43,6 +44,7 @@ __all__ = ["Emit", "ModelWorker"]
 
 # One of them is kept free for small jobs.
 _PREPARING_THREADS = 3
+_ENCODING_THREADS = 4
 _BETWEEN_FIGURES_S = 0.02
 _MOST_SAID = 1000  # characters; an error may quote its input
 
@@ -80,6 +82,8 @@ class ModelWorker(LLMBase):
         self._preparing = FairPool(_PREPARING_THREADS, "quire-prepare")
         # Forms may be as long as prompts, and reading them holds the GIL.  Requests without one need not wait for them.
         self._forming = FairPool(1, "quire-form")
+        # Encoding an image takes long.  Texts do not wait for it, nor do images that are encoded already.
+        self._encoding = FairPool(_ENCODING_THREADS, "quire-encode")
         shown = self.tokenizer.all_token_bytes()
         shown += [b""] * (self.n_vocab - len(shown))
         self._context = WorkerContext(emit, self._end, self._running.__contains__, self._engine.cancel, shown)
@@ -154,6 +158,8 @@ class ModelWorker(LLMBase):
                 self._running[message.id] = _Running()
             hints = message.hints
             pool = self._forming if _has_form(message) else self._preparing
+            if _has_media(message):
+                pool = self._encoding
             pool.submit(hints.key, hints.n_bytes, partial(self._prepare, message))
         else:
             raise InternalError(f"[worker] unexpected message {type(message).__name__}")
@@ -164,6 +170,7 @@ class ModelWorker(LLMBase):
 
     def close(self) -> None:
         """Stop the model and free its memory; requests in flight fail."""
+        self._encoding.close()
         self._forming.close()
         self._preparing.close()
         self._close_engine()
@@ -355,6 +362,13 @@ def _cut(request: EngineRequest, asked: wire.Generate) -> tuple[EngineRequest, t
         return request, ()
     ids = cut_ids(request.token_ids, n_most, asked.keep_tokens)
     return replace(request, token_ids=ids), (f"{n - n_most} tokens of the prompt",)
+
+
+def _has_media(message: wire.Work) -> bool:
+    """Return True if the request has images or sounds."""
+    if isinstance(message, wire.Chat):
+        return has_media(message.messages)
+    return isinstance(message, wire.Generate) and bool(message.media)
 
 
 def _has_form(message: wire.Work) -> bool:
