@@ -57,8 +57,9 @@ class Gemma3(MediaModel):
         ]
         self.norm = vision.layer_norm("post_ln", self.dim, eps, bias=True)
         self.soft_norm = projector.norm("soft_emb_norm", self.dim, eps)
-        # Stored as the factor on the right of the rows, as in the checkpoint.
-        matrix = projector.dequantized("input_projection.weight", (self.dim, self.n_out))
+        # Stored as the factor on the right of the rows, as in the checkpoint; f16 in all files of llama.cpp.  In f32, the
+        # few rows are not rounded for the product.
+        matrix = projector.dequantized("input_projection.weight", (self.dim, self.n_out)).astype(np.float32)
         self.projection = Linear(projector.computed("input_projection.rows", matrix.T))
         self.stages = {
             "encoder": Stage(self.encode, n_layer=n_layer),

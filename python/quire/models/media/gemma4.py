@@ -252,6 +252,7 @@ HF = {
             "vision.attention.head_count": u32("num_attention_heads", default=12),
             "vision.attention.layer_norm_epsilon": f32("rms_norm_eps", default=1e-6),
             "vision.patch_size": u32("patch_size", default=16),
+            "vision.image_size": computed("u32", lambda config: 224),  # llama.cpp wants one, and does not use it
             "vision.projector.scale_factor": computed("u32", merge_key),
         },
         _tensors,
