@@ -24,7 +24,7 @@ SIZES = ("embedding_length", "block_count", "attention.head_count", "patch_size"
 
 class Pixtral(MediaModel):
     pad: str = "[IMG]"
-    PROJECTOR_EPS: ClassVar[float | None] = None  # of the projector's norm, if it differs from the encoder's
+    PROJECTOR_EPS: ClassVar[float | None] = None  # epsilon of the projector's norm, if it differs from the encoder's
 
     template_text = "[IMG]"
 
