@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quire import LLM
+from quire.engine.media import MediaEncoder
 from test_images_live import CHATS, GREEDY, images_of, user
 from tiny_media import family
 
@@ -69,7 +70,15 @@ def end_of_image(ids: list[int], n: int) -> int:
     return ends[n]
 
 
-def test_another_question_computes_only_itself(llm: Any) -> None:
+def test_another_question_computes_only_itself(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+    encode = MediaEncoder.encode
+
+    def counted(encoder: MediaEncoder, view: Any) -> Any:
+        encoded.append(view)
+        return encode(encoder, view)
+
+    monkeypatch.setattr(MediaEncoder, "encode", counted)
     for i, size in enumerate(((256, 256), (160, 224), (64, 96), (32, 640))):
         salt = bytes([i])
         chat = [user("look at it, and think for a while: ", size, "is it red, or blue?")]
@@ -86,6 +95,7 @@ def test_another_question_computes_only_itself(llm: Any) -> None:
         fresh = llm.chat(question, GREEDY, salt=salt + b"fresh")
         assert fresh.n_cached_tokens == 0
         assert second.choices[0].token_ids == fresh.choices[0].token_ids
+        assert len(encoded) == i + 1
 
 
 def test_states_behind_the_first_image_and_the_last(llm: Any) -> None:
