@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,23 +92,34 @@ def test_templates_that_know_no_images(smolvlm: Path, tmp_path: Path, template: 
 def test_exchanged_names_of_the_mlp(smolvlm: Path, tmp_path: Path) -> None:
     model = converted(smolvlm, tmp_path / "x.gguf")
     exchanged = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
-    reader = GGUFReader(tmp_path / "x.gguf")
-    with GGUFWriter(tmp_path / "y.gguf", "clip") as writer:
-        copy_keys(reader, writer)
-        names = {info.name: renamed(info.name, exchanged) for info in reader.tensors}
-        for info in reader.tensors:
-            writer.add_tensor(names[info.name], info.dtype, info.shape)
-        for info in reader.tensors:
-            writer.write(names[info.name], reader.tensor(info.name).numpy())
+    rewrite(tmp_path / "x.gguf", tmp_path / "y.gguf", lambda name, shape: (renamed(name, exchanged), shape))
     other, image = load_media(GGUFReader(tmp_path / "y.gguf"))["image"], picture(97, 211)
     assert np.array_equal(rows_of(model, image), rows_of(other, image))
 
 
+def test_further_dimensions_of_positions(tmp_path: Path) -> None:
+    found = family("internvl")
+    found.save(found.make(), tmp_path)
+    model = converted(tmp_path, tmp_path / "x.gguf")
+    more = {"v.position_embd.weight": (1,), "v.class_embd": (1, 1)}
+    rewrite(tmp_path / "x.gguf", tmp_path / "y.gguf", lambda name, shape: (name, more.get(name, ()) + shape))
+    other, image = load_media(GGUFReader(tmp_path / "y.gguf"))["image"], picture(64, 64)
+    assert np.array_equal(rows_of(model, image), rows_of(other, image))
+
+
+def rewrite(file: Path, out: Path, change: Callable[[str, tuple[int, ...]], tuple[str, tuple[int, ...]]]) -> None:
+    """Copy a file with changed names and shapes of tensors."""
+    reader = GGUFReader(file)
+    with GGUFWriter(out, "clip") as writer:
+        for key in reader.metadata:
+            if key != "general.architecture":
+                writer.set(key, reader.metadata[key], reader.metadata.type_of(key))
+        made = [(info, *change(info.name, tuple(info.shape))) for info in reader.tensors]
+        for info, name, shape in made:
+            writer.add_tensor(name, info.dtype, shape)
+        for info, name, shape in made:
+            writer.write(name, reader.tensor(info.name).numpy().reshape(shape))
+
+
 def renamed(name: str, parts: Mapping[str, str]) -> str:
     return ".".join(parts.get(part, part) for part in name.split("."))
-
-
-def copy_keys(reader: GGUFReader, writer: GGUFWriter) -> None:
-    for key in reader.metadata:
-        if key != "general.architecture":
-            writer.set(key, reader.metadata[key], reader.metadata.type_of(key))

@@ -75,6 +75,10 @@ class Weights:
         """Return whether the file holds the tensor; ``name`` includes ``.weight`` or ``.bias``."""
         return self._prefix + name in self._reader
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor in the file."""
+        return tuple(self._reader.tensor_info(self._prefix + name).shape)
+
     def n_rows(self, name: str) -> int:
         """Return the first dimension of a tensor, for sizes that no key holds."""
         return int(self._reader.tensor_info(self._prefix + name).shape[0])

@@ -22,6 +22,7 @@ FAMILIES = (
     "gemma4",
     "gemma4small",
     "lightonocr",
+    "internvl",
     "pixtral",
     "pixtral12b",
     "qwen25vl",

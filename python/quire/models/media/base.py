@@ -42,6 +42,7 @@ PROJECTORS = {
     "gemma3": "gemma3",
     "gemma4v": "gemma4",
     "idefics3": "idefics3",
+    "internvl": "internvl",
     "lightonocr": "pixtral",
     "pixtral": "pixtral",
     "qwen2.5vl_merger": "qwen2vl",

@@ -166,6 +166,12 @@ class Projector:
         return self.down(activate(self.up(x), "gelu"))
 
 
+def _table(weights: Weights, name: str, dim: int) -> Floats:
+    """Return a tensor as rows of ``dim`` numbers; llama.cpp's files keep further dimensions of checkpoints."""
+    shape = weights.shape(name)
+    return weights.numbers(name, shape if shape[-1] == dim else (len(shape), dim)).reshape(-1, dim)
+
+
 class VisionTransformer:
     """Patches with learned position embeddings, perhaps after a class token; a norm before and after the blocks if the
     file has it.
@@ -205,11 +211,10 @@ class VisionTransformer:
         shape = (self.dim, 3, self.patch_size, self.patch_size)
         kernel = weights.dequantized("patch_embd.weight", shape).reshape(self.dim, self.patch_dim)
         self.patch_embedding = Linear(weights.computed("patch_embd.rows", kernel))
-        n_places = weights.n_rows("position_embd.weight")
-        places = weights.numbers("position_embd.weight", (n_places, self.dim))
+        places = _table(weights, "position_embd.weight", self.dim)
         self.class_row: Floats | None = None
         if weights.has("class_embd"):
-            self.class_row = weights.numbers("class_embd", (self.dim,)) + places[0]
+            self.class_row = _table(weights, "class_embd", self.dim)[0] + places[0]
             places = places[1:]
         # The class token has no patch, so the bias of patches is added here.
         has_bias = weights.has("patch_embd.bias")
