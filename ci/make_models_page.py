@@ -42,11 +42,12 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   activation, and llama.cpp computes SiLU.
 - `modern-bert` rejects classifiers with `classifier_pooling: mean`.
 
-For two architectures, transformers differs from the model's publisher. Quire follows the publisher:
+In three cases, transformers differs from the model's publisher. Quire follows the publisher:
 
 | architecture | publisher and Quire | transformers |
 |---|---|---|
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
+| Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model (`logit_scale`, `logits_scaling`) | not scaled |
 | `nemotron_h`, `nemotron_h_moe` | time steps have no lower limit | clamped to `time_step_min` |
 
 ## Architectures

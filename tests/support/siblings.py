@@ -379,6 +379,7 @@ SIBLINGS = {
     "MaincoderForCausalLM": Sibling(
         "HunYuanDenseV1ForCausalLM", lambda config: {**config, "model_type": "hunyuan_v1_dense"}, maincoder
     ),
+    "MiMoForCausalLM": Sibling("Qwen2ForCausalLM", lambda config: {**config, "model_type": "qwen2"}, renamed({})),
     "PLMForCausalLM": Sibling("DeepseekV3ForCausalLM", plm_config, renamed({})),
     "NanbeigeForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLMForCausalLM": Sibling(

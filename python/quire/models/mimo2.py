@@ -24,6 +24,7 @@ from ..checkpoints.mapping import (
 from ..checkpoints.mapping.rope import Entry, kind_of
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, ExpertConfig, GatedMLP, Keys, MoE, RopeSpec, Step, Tensor, Weights, rope, rope_spec
+from . import qwen2
 from .base import MAX_HEADS, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, layers_left_out
 
 ARCHES = ("mimo2",)
@@ -183,6 +184,8 @@ def _rope(config: Fields) -> Iterator[Entry]:
 _BIAS = only_with("attention_bias", default=False, biases=True)
 _ATTENTION = "model.layers.{i}.self_attn"
 HF = {
+    # The first MiMo is Qwen2 with layers that predict later tokens.
+    "MiMoForCausalLM": replace(qwen2.HF["Qwen2ForCausalLM"], ignored=("model.mtp_layers.*",)),
     "MiMoV2FlashForCausalLM": Checkpoint(
         "mimo2",
         {
@@ -215,5 +218,5 @@ HF = {
         rope=_rope,
         ignored=("model.mtp.*",),
         unused=("attention_bias", "attention_chunk_size"),
-    )
+    ),
 }
