@@ -414,7 +414,7 @@ def test_fields_of_the_answer_can_be_chosen() -> None:
         ({"logit_bias": [[1, 1]] * 1025}, "logit_bias"), ({"stop": ["x"] * 17}, "stop"), ({"seed": 2**64}, "seed"),
         ({"repeat_last_n": -2}, "repeat_last_n"), ({"response_fields": [""] * 65}, "response_fields"),
         ({"prompt": [1, [2]]}, "prompt"), ({"prompt": ["x"] * 129}, "prompt"), ({"temprature": 1}, "temprature"),
-        ({"prompt": {"prompt_string": "x", "multimodal_data": ["x"]}}, "prompt"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": [1]}}, "prompt"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
