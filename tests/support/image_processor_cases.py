@@ -33,6 +33,10 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
         16, 2,
     ),
     "qwen-old-limits": ("qwen2_vl.Qwen2VLImageProcessorPil", {"min_pixels": 3136, "max_pixels": 100352}, 14, 2),
+    "glm4v": ("glm4v.Glm4vImageProcessorPil", {}, 14, 2),
+    "glm4v-small": (
+        "glm46v.Glm46VImageProcessorPil", {"size": {"shortest_edge": 50000, "longest_edge": 120000}}, 14, 2,
+    ),
     "idefics3": ("idefics3.Idefics3ImageProcessorPil", {}, 14, 2),
     "smolvlm": (
         "smolvlm.SmolVLMImageProcessorPil",
@@ -107,7 +111,7 @@ def patches_of_image(pixels: np.ndarray, patch: int) -> np.ndarray:
 
 def expected_views(name: str, output: Any, patch: int) -> list[np.ndarray]:
     pixels = output["pixel_values"]
-    if name.startswith("qwen"):
+    if name.startswith(("qwen", "glm")):
         return [np.asarray(pixels)]
     if name.startswith("gemma4"):
         kept = np.asarray(output["image_position_ids"][0])[:, 0] >= 0

@@ -12,6 +12,7 @@ from ..settings import Settings
 from .clip import open_clip
 from .gemma3 import open_gemma3
 from .gemma4 import open_gemma4
+from .glm4v import open_glm4v
 from .idefics3 import open_idefics3
 from .internvl import open_internvl
 from .lfm2_vl import open_lfm2_vl
@@ -26,6 +27,8 @@ FAMILIES: Mapping[str, Opener] = {
     "CLIPImageProcessor": open_clip,
     "Gemma3ImageProcessor": open_gemma3,
     "Gemma4ImageProcessor": open_gemma4,
+    "Glm46VImageProcessor": open_glm4v,
+    "Glm4vImageProcessor": open_glm4v,
     "GotOcr2ImageProcessor": open_internvl,
     "Idefics3ImageProcessor": open_idefics3,
     "Lfm2VlImageProcessor": open_lfm2_vl,

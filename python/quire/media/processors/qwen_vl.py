@@ -15,7 +15,7 @@ __all__ = ["QwenVl", "open_qwen_vl", "smart_resize"]
 MAX_ASPECT_RATIO = 200
 
 
-def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+def smart_resize(height: int, width: int, factor: int, min_pixels: float, max_pixels: float) -> tuple[int, int]:
     """Return the size nearest to ``height`` x ``width`` whose sides are multiples of ``factor``, within the limits."""
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise RequestError(

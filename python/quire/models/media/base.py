@@ -41,6 +41,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 PROJECTORS = {
     "gemma3": "gemma3",
     "gemma4v": "gemma4",
+    "glm4v": "glm4v",
     "idefics3": "idefics3",
     "internvl": "internvl",
     "lightonocr": "pixtral",

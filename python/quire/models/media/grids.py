@@ -68,3 +68,27 @@ def averaged(patches: Floats, n_rows: int, n_cols: int, merge: int) -> Floats:
     squares = patches.reshape(n_rows // merge, merge, n_cols // merge, merge, -1)
     means: Floats = squares.mean(axis=(1, 3), dtype=np.float32)
     return means.reshape(-1, patches.shape[1])
+
+
+def bicubic_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
+    """Interpolate a square grid of vectors as ``bilinear_rows``, but bicubic, with centres of patches aligned.
+
+    Beyond the border, the grid continues with its last vectors (``grid_sample`` of PyTorch).
+    """
+    side, a = len(table), np.float32(-0.75)
+
+    def taps(n: int) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Return the places of four vectors for each patch, and their weights."""
+        at = (np.arange(n, dtype=np.float32) + np.float32(0.5)) * np.float32(side / n) - np.float32(0.5)
+        low = np.floor(at)
+        far = np.stack([at - low + 1, at - low, 1 - at + low, 2 - at + low], axis=1)
+        inner = ((a + 2) * far - (a + 3)) * far * far + 1
+        outer = ((far - 5) * far + 8) * far * a - 4 * a
+        places = low.astype(np.int64)[:, None] + np.arange(-1, 3)
+        return np.clip(places, 0, side - 1), np.where(far <= 1, inner, outer).astype(np.float32)
+
+    rows, down = taps(n_rows)
+    cols, across = taps(n_cols)
+    upright = np.einsum("rt,rtcd->rcd", down, table[rows])
+    found: Floats = np.einsum("ct,rctd->rcd", across, upright[:, cols])
+    return found

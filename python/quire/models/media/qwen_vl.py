@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from ...checkpoints.mapping import Source, computed, tensor, u32
 from ...checkpoints.mapping.keys import Key
 from ...errors import LoadError
-from ...media import Layout
+from ...media import ImageProcessor, Layout
 from ...nn import Keys, Weights
 from .base import MediaModel
 from .checkpoint import frame_of, image_processor
@@ -25,6 +26,8 @@ SIZES = ("embedding_length", "block_count", "attention.head_count", "patch_size"
 
 class QwenVl(MediaModel):
     pad: str = "<|image_pad|>"
+    around: tuple[str, str] = ("<|vision_start|>", "<|vision_end|>")
+    FIXED_EPS: ClassVar[bool] = True
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
         read = {name: keys.integer(f"vision.{name}", low=1, high=1 << 16) for name in SIZES}
@@ -33,15 +36,19 @@ class QwenVl(MediaModel):
         self.merge = keys.integer("vision.spatial_merge_size", 2, low=1, high=64)  # patches along a token's side
         if self.dim % (4 * self.n_head):
             raise LoadError(f"[clip] embedding_length {self.dim} does not divide into {self.n_head} heads of 4 parts")
-        keys.only("vision.attention.layer_norm_epsilon", float(np.float32(EPS)))
+        if self.FIXED_EPS:
+            keys.only("vision.attention.layer_norm_epsilon", float(np.float32(EPS)))
         self.patch_dim = 3 * FRAMES * self.patch_size**2
-        self.processor = image_processor(keys, "Qwen2VLImageProcessor", self.patch_size, self.merge)
+        self.processor = self.open_processor(keys)
         vision = weights.scope("v")
         self.patch_embedding = patch_embedding(vision, self.dim, self.patch_size, n_frames=FRAMES)
         self.rotation = axial_rope(vision, self.dim // self.n_head)
 
+    def open_processor(self, keys: Keys) -> ImageProcessor:
+        return image_processor(keys, "Qwen2VLImageProcessor", self.patch_size, self.merge)
+
     def markup(self, layout: Layout) -> Sequence[str | int]:
-        return ["<|vision_start|>", sum(layout.n_tokens), "<|vision_end|>"]
+        return [self.around[0], sum(layout.n_tokens), self.around[1]]
 
     def token_grid(self, layout: Layout) -> tuple[int, int]:
         n_rows, n_cols = layout.views[0]

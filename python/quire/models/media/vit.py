@@ -62,7 +62,7 @@ class Attention:
     """Attention among all patches of a view.
 
     ``is_paired``: the file stores the rows of q and k in pairs (``interleaved``), which are rotated as halves.
-    ``eps``: of the norms of q and k, if the file has them.
+    ``eps``: of the norms of q and k, if the file has them: of whole rows, or of heads.
     """
 
     def __init__(
@@ -83,16 +83,18 @@ class Attention:
             self.q, self.k, self.v = weights.linears("attn_qkv", dim, [dim] * 3, bias=None)
         else:
             self.q, self.k, self.v = (weights.linear(f"attn_{name}", dim, dim, bias=None) for name in "qkv")
-        self.norms = [
-            weights.norm(name, dim, eps) for name in ("attn_q_norm", "attn_k_norm") if weights.has(f"{name}.weight")
-        ]
+        norms = [name for name in ("attn_q_norm", "attn_k_norm") if weights.has(f"{name}.weight")]
+        self.norms_heads = bool(norms) and weights.n_rows(f"{norms[0]}.weight") == dim // n_head != dim
+        self.norms = [weights.norm(name, dim // n_head if self.norms_heads else dim, eps) for name in norms]
         self.o = weights.linear("attn_out", dim, dim, bias=None)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = self.q(x), self.k(x), self.v(x)
-        if self.norms:
+        if self.norms and not self.norms_heads:
             q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
         q, k, v = (y.heads(self.n_head) for y in (q, k, v))
+        if self.norms and self.norms_heads:
+            q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
         if self.rotation is not None:
             q, k = (rope(heads, step.positions, self.rotation) for heads in (q, k))
         return self.o(step.attend_both_ways(q, k, v, scale=self.scale))
