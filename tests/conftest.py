@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,13 +51,21 @@ MARKS_OF_ROOMS = {
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
 ROOMS_OF_MANY = ("cli", "kernels", "server", "tokenizer")
 FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
+MANY = 8
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in MARKS_OF_ROOMS.get(item.path.parent.name, ()):
         item.add_marker(mark)
-    if is_one_of_many(item) and zlib.crc32(item.name.encode()) % 2:  # by name, so that half of each kind remains
-        item.add_marker("spare")
+
+
+@pytest.hookimpl(tryfirst=True)  # before markers choose the tests
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    n_cases = Counter(test_of(item) for item in items)
+    for item in items:
+        # By name, so that half of each kind remains.
+        if in_room_of_many(item) and n_cases[test_of(item)] >= MANY and zlib.crc32(item.name.encode()) % 2:
+            item.add_marker("spare")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,9 +78,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     return report
 
 
-def is_one_of_many(item: pytest.Item) -> bool:
-    """Return whether other cases of the same test run nearly the same code."""
-    return "[" in item.name and (item.path.parent.name in ROOMS_OF_MANY or item.path.name in FILES_OF_MANY)
+def test_of(item: pytest.Item) -> str:
+    """Return the name of the test whose case this is."""
+    return item.nodeid.partition("[")[0]
+
+
+def in_room_of_many(item: pytest.Item) -> bool:
+    """Return whether the many cases of a test here run nearly the same code."""
+    return item.path.parent.name in ROOMS_OF_MANY or item.path.name in FILES_OF_MANY
 
 
 @pytest.fixture(scope="session")
