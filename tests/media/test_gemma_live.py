@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from image_processor_cases import picture
 from quire import LLM, SamplingParams
+from quire._native.core import find_device
 from quire.checkpoints.conversion.projector import convert_projector
+from quire.engine.media import MediaEncoder
 from quire.errors import CapacityError, UnsupportedError
+from quire.files.gguf import GGUFReader
+from quire.models.media import load_media
 from tiny_media import family
 
 torch = pytest.importorskip("torch")
@@ -24,7 +28,7 @@ def chat_of(*sizes: tuple[int, int]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "stock"])
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4small"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "gemma4small", "gemma4uv"])
 def test_log_probabilities(name: str, kernels: str, tmp_path: Path) -> None:
     found, sizes = family(name), [(90, 200), (64, 64)]
     oracle = found.make()
@@ -40,6 +44,23 @@ def test_log_probabilities(name: str, kernels: str, tmp_path: Path) -> None:
     assert len(top) == 20
     bound = 1e-3 * float(logits[0, -1].abs().max())
     np.testing.assert_allclose(list(top.values()), expected[list(top)], rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+def test_squares_of_pixels_without_an_encoder(kernels: Any, tmp_path: Path) -> None:
+    found = family("gemma4uv")
+    oracle = found.make()
+    found.save(oracle, tmp_path)
+    convert_projector(tmp_path, tmp_path / "mmproj.gguf", "f32")
+    reader = GGUFReader(tmp_path / "mmproj.gguf")
+    encoder = MediaEncoder(load_media(reader)["image"], find_device("cpu"), threads=1, kernels=kernels)
+    for size in [(64, 64), (97, 211), (32, 640)]:
+        image = picture(*size)
+        with torch.no_grad():
+            expected = found.encoded(oracle, image)
+        rows = np.concatenate([encoder.encode(view) for view in encoder.model.views(image)])
+        assert rows.shape == expected.shape
+        assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
 
 
 def test_an_image_that_is_larger_than_a_step_is_refused(tmp_path: Path) -> None:

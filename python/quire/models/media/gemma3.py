@@ -57,8 +57,8 @@ class Gemma3(MediaModel):
         ]
         self.norm = vision.layer_norm("post_ln", self.dim, eps, bias=True)
         self.soft_norm = projector.norm("soft_emb_norm", self.dim, eps)
-        # Stored as the factor on the right of the rows, as in the checkpoint; f16 in all files of llama.cpp.  In f32, the
-        # few rows are not rounded for the product.
+        # Stored as the factor on the right of the rows, as in the checkpoint.  Files of llama.cpp hold f16, for which
+        # the rows would be rounded; they are few.
         matrix = projector.dequantized("input_projection.weight", (self.dim, self.n_out)).astype(np.float32)
         self.projection = Linear(projector.computed("input_projection.rows", matrix.T))
         self.stages = {
