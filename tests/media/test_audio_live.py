@@ -95,6 +95,20 @@ def test_greedy_answers(opened: Opened, name: str) -> None:
     assert result.choices[0].token_ids == opened.expected(result.prompt_token_ids, CHATS[name])
 
 
+def test_templates_write_around_sounds(opened: Opened) -> None:
+    ids = opened.llm.chat([user("a", 16_000, "b")], GREEDY).prompt_token_ids
+    begin, end = ids.index(opened.family.pad_id), len(ids) - ids[::-1].index(opened.family.pad_id)
+    around = [opened.llm.tokenizer.decode(part, skip_special=False) for part in (ids[:begin], ids[end:])]
+    first, last = {
+        "qwen2audio": ("aAudio: <|audio_bos|>", "<|audio_eos|>\nb"),
+        "qwen3asr": ("a<|audio_start|>", "<|audio_end|>b"),
+        "ultravox": ("\na", "b"),
+        "voxtral": ("a[BEGIN_AUDIO]", "b"),
+    }[opened.name]
+    assert around[0].endswith(first)
+    assert around[1].startswith(last)
+
+
 def test_in_a_batch_as_alone(opened: Opened) -> None:
     alone = [opened.llm.chat(chat, GREEDY).choices[0].token_ids for chat in CHATS.values()]
     together = opened.llm.chat(list(CHATS.values()), GREEDY)

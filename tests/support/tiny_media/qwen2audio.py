@@ -51,5 +51,5 @@ def encoded(model: Any, samples: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 FAMILY = TinyFamily(
-    make, MARKS, "<|AUDIO|>", template("<|audio_bos|><|AUDIO|>", "<|audio_eos|>"), PROCESSOR, inputs, encoded
+    make, MARKS, "<|AUDIO|>", template("Audio: <|audio_bos|><|AUDIO|>", "<|audio_eos|>\n"), PROCESSOR, inputs, encoded
 )

@@ -19,6 +19,7 @@ class Qwen2Audio(Whisper):
     """The encoder attends to the real frames only."""
 
     pad = "<|AUDIO|>"
+    template_text = "<|audio_bos|><|AUDIO|><|audio_eos|>"
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
         super().__init__(keys, weights)

@@ -45,6 +45,7 @@ class Qwen3Audio(MediaModel):
 
     kind = "audio"
     pad = "<|audio_pad|>"
+    template_text = "<|audio_start|><|audio_pad|><|audio_end|>"
     processor: WhisperFeatures
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
