@@ -16,7 +16,7 @@ from .base import MediaModel, RunStage, Stage
 from .checkpoint import MediaCheckpoint
 from .gemma4 import MERGE, max_pixels, merge_key, merge_of, places_of, settings, text_width
 
-EPS = 1e-5  # of the layer norms
+EPS = 1e-5  # torch's default for layer norms
 
 
 class Gemma4Unified(MediaModel):
