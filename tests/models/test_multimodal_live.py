@@ -53,6 +53,18 @@ OTHER: dict[str, dict[str, object]] = {
     "AudioFlamingo3ForConditionalGeneration": {"audio_config": {"model_type": "audioflamingo3_encoder", **AUDIO}},
     "MusicFlamingoForConditionalGeneration": {"audio_config": {"model_type": "audioflamingo3_encoder", **AUDIO}},
     "GlmAsrForConditionalGeneration": {"audio_config": {"model_type": "glmasr_encoder", **AUDIO}},
+    "Qwen3ASRForConditionalGeneration": {
+        "audio_config": {"model_type": "qwen3_asr_encoder", "output_dim": 64, "downsample_hidden_size": 8, **AUDIO}
+    },
+    "FunAsrNanoForConditionalGeneration": {
+        "audio_config": {"model_type": "fun_asr_nano_encoder", **AUDIO, "num_tp_layers": 1},
+        "adaptor_config": {"hidden_size": 64, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    },
+    "GraniteSpeechPlusForConditionalGeneration": {
+        "encoder_config": {"num_heads": 2, "dim_head": 16, **AUDIO},
+        "projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 32, **AUDIO},
+    },
+    "DeepseekVLForConditionalGeneration": {"vision_config": {"model_type": "siglip_vision_model", **VISION}},
     "GraniteSpeechForConditionalGeneration": {
         "encoder_config": {"num_heads": 2, "dim_head": 16, **AUDIO},
         "projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 32, **AUDIO},

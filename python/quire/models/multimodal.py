@@ -15,11 +15,12 @@ from .registry import checkpoint_of
 
 _OTHER_PARTS = (
     "visual", "vision_tower", "vision_model", "vision_encoder", "vision_projection", "audio_tower", "encoder",
-    "connector", "projector", "merger", "multi_modal_projector", "mm_projector", "mm_projector_*",
+    "connector", "projector", "adaptor", "aligner", "merger", "multi_modal_projector", "mm_projector", "mm_projector_*",
 )  # fmt: skip
 _LONE = ("image_newline",)  # tensors without a module
 _UNUSED = (
-    "encoder_config", "projector_config", "image_seq_length", "video_seq_length", "image_grid_pinpoints",
+    "encoder_config", "projector_config", "adaptor_config", "token_classification_bias", "image_seq_length",
+    "video_seq_length", "image_grid_pinpoints",
     "spatial_pool_*", "downsample_*", "adapter_*", "alignment_intermediate_size", "scale_factor", "projection_*",
     "image_size", "patch_size", "has_lora_adapter", "window_size", "insert_layer_id", "drop_vision_last_layer",
     "merge_kernel_size", "merger_times",
@@ -65,6 +66,14 @@ _LIGHT_ON = {
     "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
     "num_key_value_heads": 8, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
 }  # fmt: skip
+_FUN_ASR = {
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "max_position_embeddings": 40960,
+}  # fmt: skip
+_GOT_OCR = {
+    "vocab_size": 151860, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "rope_theta": 1e6,
+}  # fmt: skip
 _GLM_ASR = {
     "vocab_size": 59264, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
     "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
@@ -104,6 +113,11 @@ HF = {
     "Qwen3ASRForConditionalGeneration": _of("qwen3", tied=True, defaults=_QWEN3_ASR, unused=("timestamp_token_id",)),
     "VoxtralForConditionalGeneration": _of("llama", defaults=_VOXTRAL, unused=("hidden_size",)),
     "GlmAsrForConditionalGeneration": _of("llama", tied=True, defaults=_GLM_ASR),
+    "FunAsrNanoForConditionalGeneration": _of("qwen3", tied=True, defaults=_FUN_ASR),
+    "GotOcr2ForConditionalGeneration": _of("qwen2", tied=True, defaults=_GOT_OCR),
+    "VideoLlama3ForConditionalGeneration": _of("qwen2"),
+    "DeepseekVLForConditionalGeneration": _of("llama", tied=True),
+    "GraniteSpeechPlusForConditionalGeneration": _of("granite", tied=True),
     "GraniteSpeechForConditionalGeneration": _of("granite", tied=True),
     "KimiK25ForConditionalGeneration": _of("deepseek_v3", tied=True),
     "Exaone4_5_ForConditionalGeneration": _of("exaone4"),
