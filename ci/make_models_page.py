@@ -47,7 +47,7 @@ In three cases, transformers differs from the model's publisher. Quire follows t
 | architecture | publisher and Quire | transformers |
 |---|---|---|
 | `mpt` | ALiBi slopes use `alibi_bias_max` of the configuration | always 8 |
-| Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model (`logit_scale`, `logits_scaling`) | not scaled |
+| Aya Vision, Command A Vision, Granite Speech | logits are scaled as in the text model | not scaled |
 | `nemotron_h`, `nemotron_h_moe` | time steps have no lower limit | clamped to `time_step_min` |
 
 ## Architectures

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..checkpoints.mapping import Array
 
 ARCHES = ("olmo_hybrid",)
-GATED_EPS = 1e-5  # of the gated norm, whatever the other norms have
+GATED_EPS = 1e-5  # The gated norm ignores rms_norm_eps.
 
 
 class Attention(olmo2.Attention):
