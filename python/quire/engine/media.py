@@ -91,7 +91,7 @@ class MediaEncoder:
             self.model, self._with_weights = self._with_weights(), None
         team: Executor | None = None
         for name, stage in self.model.stages.items():
-            n_rows = -(-room // stage.patches_per_row)
+            n_rows = -(-room // stage.patches_per_row) + stage.more_rows
             made = Executor(
                 trace_stage(stage, n_rows), self._device, n_blocks=1, threads=self._threads, kernels=self._kernels,
                 max_rows=n_rows, max_sequences=-(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1,

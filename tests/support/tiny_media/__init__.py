@@ -26,6 +26,7 @@ FAMILIES = (
     "glmocr",
     "lightonocr",
     "internvl",
+    "llava",
     "pixtral",
     "pixtral12b",
     "qwen25vl",

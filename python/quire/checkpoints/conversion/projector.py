@@ -58,12 +58,13 @@ class _Conversion:
         )
         self.targets = {target.name: target for target in planned(table, self.checkpoint, n_layer)}
         used = {source for target in self.targets.values() for source in target.sources}
+        patterns = mapping.unused(whole) if callable(mapping.unused) else mapping.unused
         unused = sorted(
             name
             for name in self.checkpoint
             if name.startswith(tuple(roots.values()))
             and name not in used
-            and not any(fnmatchcase(name, f"*{pattern}") for pattern in mapping.unused)
+            and not any(fnmatchcase(name, f"*{pattern}") for pattern in patterns)
         )
         if unused:
             raise UnsupportedError(f"[convert] unsupported tensor '{unused[0]:.80}' of the encoder")

@@ -46,6 +46,7 @@ PROJECTORS = {
     "idefics3": "idefics3",
     "internvl": "internvl",
     "lightonocr": "pixtral",
+    "mlp": "llava",
     "pixtral": "pixtral",
     "qwen2.5vl_merger": "qwen2vl",
     "qwen2a": "qwen2a",
@@ -64,6 +65,7 @@ class Stage:
     Attributes:
         compute: Returns ``[rows, n_out]`` of a step's ``features``.
         patches_per_row: Patches of a view that a row stands for.
+        more_rows: Rows besides, such as that of a class token.
         n_layer: Layers of attention.
         rows_per_sequence: Fewest rows that attend to each other apart from the others; 0: all rows of a view do.
     """
@@ -71,6 +73,7 @@ class Stage:
     compute: Callable[[Step], Tensor]
     patches_per_row: int = 1
     n_layer: int = 0
+    more_rows: int = 0
     rows_per_sequence: int = 0
 
 

@@ -38,7 +38,7 @@ class MediaCheckpoint:
         keys: Keys below ``clip.`` by name, read from the encoder's configuration.
         whole_keys: Keys below ``clip.`` by name, read from config.json.
         tensors: Maps config.json to each tensor's source by its name in the file, where ``{i}`` counts layers.
-        unused: Patterns of tensors below ``roots`` that transformers does not use either.
+        unused: Patterns of tensors below ``roots`` that transformers does not use either, perhaps by config.json.
         f16: Patterns of tensors that are always f16, the only type that convolutions of llama.cpp read.
         settings: Keys below ``clip.`` by name, read from preprocessor_config.json.
         limits_pixels: Whether ``size`` limits the pixels of an image.
@@ -54,7 +54,7 @@ class MediaCheckpoint:
     keys: Mapping[str, Key]
     tensors: Callable[[Fields], Mapping[str, str | Source]]
     whole_keys: Mapping[str, Key] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()
+    unused: tuple[str, ...] | Callable[[Fields], tuple[str, ...]] = ()
     f16: tuple[str, ...] = ()
     settings: Mapping[str, Key] = field(default_factory=dict)
     limits_pixels: bool = True

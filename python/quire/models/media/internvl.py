@@ -44,7 +44,7 @@ class InternVl(MediaModel):
         self.norm = projector.layer_norm("0", self.merged, NORM_EPS, bias=True)
         self.projector = Projector(projector, ("1", "3"), self.merged, self.n_out, self.n_out)
         self.stages = {
-            "encoder": Stage(vision.encode, n_layer=vision.n_layer),
+            "encoder": Stage(vision.encode, n_layer=vision.n_layer, more_rows=1),
             "projector": Stage(self.project, patches_per_row=self.merge**2),
         }
 
