@@ -30,7 +30,7 @@ MODEL = PaddleOcr
 
 # --- checkpoint ---
 
-_ERNIE = replace(ernie4_5.HF["Ernie4_5ForCausalLM"], arch="paddleocr", rope=mrope_keys(500000.0))
+_ERNIE = replace(ernie4_5.HF["Ernie4_5ForCausalLM"], arch="paddleocr", rope=mrope_keys(500000.0, (16, 24, 24)))
 _PICTURED = with_pictures(_ERNIE)
 HF = {
     "PaddleOCRVLForConditionalGeneration": replace(

@@ -27,6 +27,7 @@ FAMILIES = (
     "lightonocr",
     "internvl",
     "llava",
+    "paddleocr",
     "pixtral",
     "pixtral12b",
     "qwen25vl",

@@ -47,6 +47,7 @@ PROJECTORS = {
     "internvl": "internvl",
     "lightonocr": "pixtral",
     "mlp": "llava",
+    "paddleocr": "paddleocr",
     "pixtral": "pixtral",
     "qwen2.5vl_merger": "qwen2vl",
     "qwen2a": "qwen2a",

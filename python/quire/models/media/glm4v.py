@@ -15,7 +15,7 @@ from ...media.pixels import Floats
 from ...nn import Keys, Linear, Step, Tensor, Weights, activate, glu
 from .base import RunStage, Stage
 from .checkpoint import MediaCheckpoint, image_processor
-from .grids import bicubic_rows, merged_places
+from .grids import centred_rows, merged_places
 from .qwen_vl import FRAME_TENSORS, FRAMES, SIZE_KEYS, QwenVl
 from .vit import Block, ffn_width
 
@@ -93,7 +93,7 @@ class Glm4V(QwenVl):
         rows, cols = merged_places(view.n_rows, view.n_cols, self.merge)
         inputs = view.patches
         if self.positions is not None:
-            positions = bicubic_rows(self.positions, view.n_rows, view.n_cols)[rows, cols]
+            positions = centred_rows(self.positions, view.n_rows, view.n_cols, is_cubic=True)[rows, cols]
             inputs = np.concatenate([inputs, positions], axis=1)
         states = run("encoder", inputs, np.stack([np.zeros_like(rows), rows, cols]))
         return run("projector", states.reshape(-1, self.merged))

@@ -70,22 +70,26 @@ def averaged(patches: Floats, n_rows: int, n_cols: int, merge: int) -> Floats:
     return means.reshape(-1, patches.shape[1])
 
 
-def bicubic_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
-    """Interpolate a square grid of vectors as ``bilinear_rows``, but bicubic, with centres of patches aligned.
+def centred_rows(table: Floats, n_rows: int, n_cols: int, *, is_cubic: bool) -> Floats:
+    """Interpolate a square grid of vectors as ``bilinear_rows``, but with centres of patches aligned.
 
-    Beyond the border, the grid continues with its last vectors (``grid_sample`` of PyTorch).
+    Beyond the border, the grid continues with its last vectors.  ``is_cubic``: bicubic, else bilinear.
     """
     side, a = len(table), np.float32(-0.75)
 
     def taps(n: int) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Return the places of four vectors for each patch, and their weights."""
+        """Return the places of the vectors for each patch, and their weights."""
         at = (np.arange(n, dtype=np.float32) + np.float32(0.5)) * np.float32(side / n) - np.float32(0.5)
         low = np.floor(at)
-        far = np.stack([at - low + 1, at - low, 1 - at + low, 2 - at + low], axis=1)
-        inner = ((a + 2) * far - (a + 3)) * far * far + 1
-        outer = ((far - 5) * far + 8) * far * a - 4 * a
-        places = low.astype(np.int64)[:, None] + np.arange(-1, 3)
-        return np.clip(places, 0, side - 1), np.where(far <= 1, inner, outer).astype(np.float32)
+        offsets = np.arange(-1, 3) if is_cubic else np.arange(2)
+        far = np.abs((at - low)[:, None] - offsets).astype(np.float32)
+        if is_cubic:
+            inner = ((a + 2) * far - (a + 3)) * far * far + 1
+            outer = ((far - 5) * far + 8) * far * a - 4 * a
+            weights = np.where(far <= 1, inner, outer).astype(np.float32)
+        else:
+            weights = 1 - far
+        return np.clip(low.astype(np.int64)[:, None] + offsets, 0, side - 1), weights
 
     rows, down = taps(n_rows)
     cols, across = taps(n_cols)
