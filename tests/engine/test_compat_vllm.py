@@ -58,8 +58,8 @@ def test_unsupported_options_are_rejected(opened: vllm.LLM) -> None:
             vllm.LLM(str(packaged_model()), **options)
     with pytest.raises(TypeError, match="max_model_length"):
         vllm.LLM(str(packaged_model()), max_model_length=3)
-    with pytest.raises(UnsupportedError, match="multi_modal_data"):
-        opened.generate({"prompt": "x", "multi_modal_data": {}})
+    with pytest.raises(RequestError, match="text only"):
+        opened.generate({"prompt": "x", "multi_modal_data": {"image": b"x"}})
     with pytest.raises(UnsupportedError, match="classifier"):
         opened.classify("x")
     with pytest.raises(RequestError, match="for 3 in data_2"):

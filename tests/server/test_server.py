@@ -410,7 +410,7 @@ def test_an_abandoned_request_is_cancelled(server: Served, client: httpx.Client,
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(head.encode() + body)
         # These are the worker's own figures, which it reports now and then: earlier ones show no request either.
-        wait_until(lambda: status()["queue"]["running"] > 0)
+        wait_until(lambda: status()["totals"]["generated_tokens"] > before)
     wait_until(lambda: status()["queue"]["running"] == 0)
     assert status()["requests"] == 0
     wait_until(lambda: len(set(free_blocks(client))) == 1)

@@ -243,7 +243,7 @@ def test_empty_requests_are_answered_at_once() -> None:
         ({"options": {"num_predict": 2**31}}, "num_predict"), ({"options": {"stop": ["x"] * 17}}, "stop"),
         ({"options": {"presence_penalty": 3}}, "presence_penalty"), ({"options": 5}, "options"),
         ({"keep_alive": "soon"}, "keep_alive"), ({"keep_alive": "5 minutes"}, "keep_alive"), ({"format": "xml"}, "format"),
-        ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template"), ({"images": ["x"]}, "images"),
+        ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template"),
         ({"raw": True, "system": "x"}, "system"), ({"raw": True, "think": True}, "think"),
         ({"raw": True, "context": [1]}, "context"),
         ({"suffix": "x", "format": "json"}, "format"), ({"top_logprobs": 2}, "top_logprobs"),

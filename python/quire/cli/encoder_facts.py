@@ -51,8 +51,6 @@ def _is_encoder(reader: GGUFReader) -> bool:
 def encoder_facts(path: Path, reader: GGUFReader) -> EncoderFacts | None:
     """Describe the encoders of an ``mmproj`` file, or those that lie with a model; None for a model without any."""
     from ..engine.loading.media import check_encoders, encoder_shapes, media_source
-    from ..models import load_model
-    from ..models.media import load_media
 
     source = path
     if not _is_encoder(reader):
@@ -60,6 +58,9 @@ def encoder_facts(path: Path, reader: GGUFReader) -> EncoderFacts | None:
         if found is None:
             return None
         source = found.path
+    from ..models import load_model
+    from ..models.media import load_media  # late: it imports numpy
+
     facts = EncoderFacts(str(source))
     try:
         with encoder_shapes(source) as shapes:
