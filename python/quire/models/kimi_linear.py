@@ -11,6 +11,7 @@ from ..checkpoints.mapping import (
     computed,
     f32,
     factor,
+    layers_of_type,
     n_dense,
     tensor,
     u32,
@@ -124,15 +125,10 @@ def _linear(config: Fields, name: str, old: str, default: int) -> int:
 def _full_layers(config: Fields) -> list[bool]:
     """Return the attention layers: by ``layer_types``, by layer numbers from 1, or every fourth except the first."""
     n_layer = config.integer("num_hidden_layers")
-    kinds = config.items("layer_types")
     old = config.inner("linear_attn_config")
     numbers, others = old.items("full_attn_layers"), old.items("kda_layers")
-    if kinds:
-        if len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}:
-            raise UnsupportedError(
-                "[convert] invalid 'layer_types': expected linear_attention or full_attention for each layer"
-            )
-        return [kind == "full_attention" for kind in kinds]
+    if is_linear := layers_of_type(config, "linear_attention"):
+        return [not one for one in is_linear]
     if not (old.has("full_attn_layers") and old.has("kda_layers")):
         return [i > 0 and i % 4 == 0 for i in range(n_layer)]
     if sorted(map(str, [*numbers, *others])) != sorted(str(i + 1) for i in range(n_layer)):

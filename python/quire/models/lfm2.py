@@ -12,13 +12,13 @@ from ..checkpoints.mapping import (
     Fields,
     computed,
     f32,
+    layers_of_type,
     rope_keys,
     squeezed,
     tensor,
     u32,
 )
 from ..checkpoints.mapping.rope import Entry
-from ..errors import UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from .base import MAX_HEADS, Block, Decoder, DenseConfig, Layer, by_layer, head
 from .qwen3 import Attention
@@ -88,14 +88,11 @@ MODEL = Lfm2
 
 def _attends(config: Fields) -> list[bool]:
     n_layer = config.integer("num_hidden_layers")
-    kinds = config.items("layer_types")
-    if not kinds:
+    if not (convolves := layers_of_type(config, "conv")):
         full = config.items("full_attn_idxs") if config.has("full_attn_idxs") else [*range(n_layer)]
         return [i in full for i in range(n_layer)]
     config.read(("full_attn_idxs",))
-    if len(kinds) != n_layer or not set(map(str, kinds)) <= {"conv", "full_attention"}:
-        raise UnsupportedError("[convert] invalid 'layer_types': expected conv or full_attention for each layer")
-    return [kind == "full_attention" for kind in kinds]
+    return [not one for one in convolves]
 
 
 def _kv_heads(config: Fields) -> list[int]:

@@ -17,6 +17,7 @@ from ..checkpoints.mapping import (
     factor,
     flag,
     kinds_of_mlps,
+    layers_of_type,
     only_with,
     tensor,
     u32,
@@ -129,12 +130,8 @@ MODEL = Mimo2
 
 
 def _locals(config: Fields) -> list[bool]:
-    n_layer, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
-    if kinds and (len(kinds) != n_layer or not set(kinds) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError(
-            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
-        )
-    return [kind == "sliding_attention" for kind in kinds] or [i > 0 and (i + 1) % 6 != 0 for i in range(n_layer)]
+    n_layer = config.integer("num_hidden_layers")
+    return layers_of_type(config, "sliding_attention") or [i > 0 and (i + 1) % 6 != 0 for i in range(n_layer)]
 
 
 def _kv_heads(config: Fields) -> list[int]:

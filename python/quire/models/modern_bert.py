@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, only_with, tensor, u32
+from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, layers_of_type, only_with, tensor, u32
 from ..checkpoints.mapping.rope import Entry, kind_of, rope_of
 from ..errors import UnsupportedError
 from ..nn import (
@@ -105,13 +105,9 @@ MODEL = ModernBert
 
 
 def _pattern(config: Fields) -> list[bool]:
-    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    n_layer = config.integer("num_hidden_layers")
     period = config.integer("global_attn_every_n_layers", PERIOD, low=1)
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError(
-            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
-        )
-    return [kind == "sliding_attention" for kind in kinds] or [bool(i % period) for i in range(n_layer)]
+    return layers_of_type(config, "sliding_attention") or [bool(i % period) for i in range(n_layer)]
 
 
 def _rope(config: Fields) -> Iterator[Entry]:

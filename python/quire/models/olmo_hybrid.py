@@ -15,6 +15,7 @@ from ..checkpoints.mapping import (
     Fields,
     computed,
     flag,
+    layers_of_type,
     rope_keys,
     squeezed,
     tensor,
@@ -106,15 +107,10 @@ MODEL = OlmoHybrid
 
 
 def _recurrent(config: Fields) -> list[bool]:
-    n, kinds = config.integer("num_hidden_layers"), [str(kind) for kind in config.items("layer_types")]
-    if kinds and (len(kinds) != n or not set(kinds) <= {"linear_attention", "full_attention"}):
-        raise UnsupportedError(
-            "[convert] invalid 'layer_types': expected linear_attention or full_attention for each layer"
-        )
-    if not kinds:
-        kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(n)]
-        kinds[-1] = kinds[-1] if "full_attention" in kinds else "full_attention"
-    return [kind == "linear_attention" for kind in kinds]
+    if found := layers_of_type(config, "linear_attention"):
+        return found
+    n = config.integer("num_hidden_layers")
+    return [i % 4 != 3 and not (n < 4 and i == n - 1) for i in range(n)]
 
 
 def _heads(config: Fields) -> int:

@@ -20,6 +20,7 @@ from ..checkpoints.mapping import (
     Source,
     adding,
     computed,
+    layers_of_type,
     rope_keys,
     tensor,
     u32,
@@ -233,12 +234,7 @@ MODEL = Qwen35
 
 def recurrent_layers(config: Fields) -> list[bool]:
     n_layer, interval = config.integer("num_hidden_layers"), config.integer("full_attention_interval", 4, low=1)
-    kinds = config.items("layer_types")
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"linear_attention", "full_attention"}):
-        raise UnsupportedError(
-            "[convert] invalid 'layer_types': expected linear_attention or full_attention for each layer"
-        )
-    return [kind == "linear_attention" for kind in kinds] or [(i + 1) % interval != 0 for i in range(n_layer)]
+    return layers_of_type(config, "linear_attention") or [(i + 1) % interval != 0 for i in range(n_layer)]
 
 
 def _n_rot(config: Fields) -> int:

@@ -123,11 +123,19 @@ def has_windows(config: Fields) -> None:
         raise UnsupportedError("[convert] unsupported 'sliding_window': null (expected a number)")
 
 
+def layers_of_type(config: Fields, name: str) -> list[bool]:
+    """Return which layers ``layer_types`` calls ``name``; empty if it is absent.
+
+    Raises:
+        UnsupportedError: It has another length, or a name other than this one and ``full_attention``.
+    """
+    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
+    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {name, "full_attention"}):
+        raise UnsupportedError(f"[convert] invalid 'layer_types': expected {name} or full_attention for each layer")
+    return [kind == name for kind in kinds]
+
+
 def local_layers(config: Fields, period: int) -> list[bool]:
     """Return the layers with windows: by ``layer_types``, or all but every ``period``-th."""
-    n_layer, kinds = config.integer("num_hidden_layers"), config.items("layer_types")
-    if kinds and (len(kinds) != n_layer or not set(map(str, kinds)) <= {"sliding_attention", "full_attention"}):
-        raise UnsupportedError(
-            "[convert] invalid 'layer_types': expected sliding_attention or full_attention for each layer"
-        )
-    return [kind == "sliding_attention" for kind in kinds] or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]
+    n_layer = config.integer("num_hidden_layers")
+    return layers_of_type(config, "sliding_attention") or [bool((i + 1) % max(period, 1)) for i in range(n_layer)]
