@@ -21,6 +21,7 @@ __all__ = [
     "frame_of",
     "image_keys",
     "image_processor",
+    "layer_tensors",
     "row_of",
     "text_width",
 ]
@@ -137,6 +138,20 @@ def edge_of(name: str, edge: str, default: int) -> Key:
 
 
 text_width = computed("u32", lambda whole: whole.inner("text_config").integer("hidden_size", 4096))
+
+
+def layer_tensors(layer: str) -> dict[str, str | Source]:
+    """Return the tensors of a layer as CLIP and SigLIP name them, below the prefix ``layer`` with ``{i}``."""
+    return {
+        "v.blk.{i}.ln1": f"{layer}layer_norm1",
+        "v.blk.{i}.ln2": f"{layer}layer_norm2",
+        "v.blk.{i}.attn_q": f"{layer}self_attn.q_proj",
+        "v.blk.{i}.attn_k": f"{layer}self_attn.k_proj",
+        "v.blk.{i}.attn_v": f"{layer}self_attn.v_proj",
+        "v.blk.{i}.attn_out": f"{layer}self_attn.out_proj",
+        "v.blk.{i}.ffn_up": f"{layer}mlp.fc1",
+        "v.blk.{i}.ffn_down": f"{layer}mlp.fc2",
+    }
 
 
 def row_of(index: int) -> Change:

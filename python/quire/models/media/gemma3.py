@@ -7,7 +7,6 @@ from math import isqrt
 
 import numpy as np
 
-from ..._native.graph import slice
 from ...checkpoints.mapping import Fields, Source, computed, f32, tensor, u32
 from ...checkpoints.mapping.changes import adding
 from ...errors import LoadError, UnsupportedError
@@ -15,9 +14,9 @@ from ...media import Layout, View, open_processor
 from ...media.pixels import Floats
 from ...nn import Keys, Linear, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint
+from .checkpoint import MediaCheckpoint, layer_tensors
 from .grids import averaged
-from .vit import Block
+from .vit import Block, embedded
 
 MERGE = 4  # patches along each side of the square that becomes a token
 
@@ -74,9 +73,7 @@ class Gemma3(MediaModel):
         return run("projector", averaged(states, view.n_rows, view.n_cols, self.merge))
 
     def encode(self, step: Step) -> Tensor:
-        inputs = step.features(self.patch_dim + self.dim)
-        patches = slice(inputs, 0, 0, self.patch_dim)
-        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         for block in self.blocks:
             x = block(x, step)
         return self.norm(x)
@@ -94,7 +91,7 @@ COLOURS = ("image_mean", "image_std")
 
 # --- checkpoint ---
 
-_LAYER = "vision_tower.encoder.layers.{i}"
+_LAYER = "vision_tower.encoder.layers.{i}."
 
 
 def _merge(model: Fields) -> int | None:
@@ -112,14 +109,7 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
         "v.patch_embd": "vision_tower.embeddings.patch_embedding",
         "v.position_embd": "vision_tower.embeddings.position_embedding",
         "v.post_ln": "vision_tower.post_layernorm",
-        "v.blk.{i}.ln1": f"{_LAYER}.layer_norm1",
-        "v.blk.{i}.ln2": f"{_LAYER}.layer_norm2",
-        "v.blk.{i}.attn_q": f"{_LAYER}.self_attn.q_proj",
-        "v.blk.{i}.attn_k": f"{_LAYER}.self_attn.k_proj",
-        "v.blk.{i}.attn_v": f"{_LAYER}.self_attn.v_proj",
-        "v.blk.{i}.attn_out": f"{_LAYER}.self_attn.out_proj",
-        "v.blk.{i}.ffn_up": f"{_LAYER}.mlp.fc1",
-        "v.blk.{i}.ffn_down": f"{_LAYER}.mlp.fc2",
+        **layer_tensors(_LAYER),
         "mm.input_projection.weight": "multi_modal_projector.mm_input_projection_weight",
     }
     norm = tensor("multi_modal_projector.mm_soft_emb_norm.weight", change=adding(1.0))

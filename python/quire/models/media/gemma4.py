@@ -16,6 +16,7 @@ from ...nn import Keys, Linear, RopeSpec, Step, Tensor, Weights, rope, unit_norm
 from .base import MediaModel, RunStage, Stage
 from .checkpoint import MediaCheckpoint
 from .grids import averaged
+from .vit import embedded
 
 MERGE = 3  # patches along each side of the square that becomes a token
 THETA = 100.0
@@ -133,9 +134,7 @@ class Gemma4(MediaModel):
         return run("projector", (tokens - self.offset) * self.factor)
 
     def encode(self, step: Step) -> Tensor:
-        inputs = step.features(self.patch_dim + self.dim)
-        patches = slice(inputs, 0, 0, self.patch_dim)
-        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         for block in self.blocks:
             x = block(x, step)
         return x

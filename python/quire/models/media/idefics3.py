@@ -13,7 +13,7 @@ from ...media import Layout, View
 from ...media.pixels import Floats
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, activation_key, edge_of, image_processor, text_width
+from .checkpoint import MediaCheckpoint, activation_key, edge_of, image_processor, layer_tensors, text_width
 from .grids import merged_rows
 from .vit import VisionTransformer
 
@@ -73,21 +73,14 @@ MODELS = {"idefics3": Idefics3}
 
 # --- checkpoint ---
 
-_LAYER = "vision_model.encoder.layers.{i}"
+_LAYER = "vision_model.encoder.layers.{i}."
 
 
 def _tensors(config: Fields) -> Mapping[str, str | Source]:
     return {
         "v.patch_embd": "vision_model.embeddings.patch_embedding",
         "v.position_embd": "vision_model.embeddings.position_embedding",
-        "v.blk.{i}.ln1": f"{_LAYER}.layer_norm1",
-        "v.blk.{i}.ln2": f"{_LAYER}.layer_norm2",
-        "v.blk.{i}.attn_q": f"{_LAYER}.self_attn.q_proj",
-        "v.blk.{i}.attn_k": f"{_LAYER}.self_attn.k_proj",
-        "v.blk.{i}.attn_v": f"{_LAYER}.self_attn.v_proj",
-        "v.blk.{i}.attn_out": f"{_LAYER}.self_attn.out_proj",
-        "v.blk.{i}.ffn_up": f"{_LAYER}.mlp.fc1",
-        "v.blk.{i}.ffn_down": f"{_LAYER}.mlp.fc2",
+        **layer_tensors(_LAYER),
         "v.post_ln": "vision_model.post_layernorm",
         "mm.model.fc": "connector.modality_projection.proj",
     }

@@ -11,7 +11,7 @@ from ...media import View
 from ...media.pixels import Floats
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, edge_of, image_processor, text_width
+from .checkpoint import MediaCheckpoint, edge_of, image_processor, layer_tensors, text_width
 from .vit import Projector, VisionTransformer
 
 
@@ -54,7 +54,7 @@ MODELS = {"mlp": Llava}
 
 # --- checkpoint ---
 
-_LAYER = "vision_tower.encoder.layers.{i}"
+_LAYER = "vision_tower.encoder.layers.{i}."
 
 
 def _n_layer(whole: Fields) -> int:
@@ -79,14 +79,7 @@ def _tensors(config: Fields) -> Mapping[str, str | Source]:
         "v.class_embd": "vision_tower.embeddings.class_embedding",
         "v.position_embd": "vision_tower.embeddings.position_embedding",
         "v.pre_ln": "vision_tower.pre_layrnorm",
-        "v.blk.{i}.ln1": f"{_LAYER}.layer_norm1",
-        "v.blk.{i}.ln2": f"{_LAYER}.layer_norm2",
-        "v.blk.{i}.attn_q": f"{_LAYER}.self_attn.q_proj",
-        "v.blk.{i}.attn_k": f"{_LAYER}.self_attn.k_proj",
-        "v.blk.{i}.attn_v": f"{_LAYER}.self_attn.v_proj",
-        "v.blk.{i}.attn_out": f"{_LAYER}.self_attn.out_proj",
-        "v.blk.{i}.ffn_up": f"{_LAYER}.mlp.fc1",
-        "v.blk.{i}.ffn_down": f"{_LAYER}.mlp.fc2",
+        **layer_tensors(_LAYER),
         "mm.0": "multi_modal_projector.linear_1",
         "mm.2": "multi_modal_projector.linear_2",
     }

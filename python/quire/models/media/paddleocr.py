@@ -7,16 +7,15 @@ from math import isqrt
 
 import numpy as np
 
-from ..._native.graph import slice
 from ...checkpoints.mapping import Fields, Source, computed, f32, u32
 from ...errors import LoadError, UnsupportedError
 from ...media import Layout, View
 from ...media.pixels import Floats
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
-from .checkpoint import MediaCheckpoint, image_processor, text_width
+from .checkpoint import MediaCheckpoint, image_processor, layer_tensors, text_width
 from .grids import centred_rows, merged_places, merged_rows
-from .vit import Block, Projector, axial_rope, patch_embedding
+from .vit import Block, Projector, axial_rope, embedded, patch_embedding
 
 SIZES = (
     "embedding_length", "block_count", "attention.head_count", "patch_size", "projection_dim", "feed_forward_length",
@@ -75,9 +74,7 @@ class PaddleOcr(MediaModel):
         return run("projector", merged_rows(states, view.n_rows, view.n_cols, self.merge))
 
     def encode(self, step: Step) -> Tensor:
-        inputs = step.features(self.patch_dim + self.dim)
-        patches = slice(inputs, 0, 0, self.patch_dim)
-        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         for block in self.blocks:
             x = block(x, step)
         return self.last_norm(self.norm(x))
@@ -110,14 +107,7 @@ def _tensors(whole: Fields) -> Mapping[str, str | Source]:
     return {
         "v.patch_embd": f"{_VIT}embeddings.patch_embedding",
         "v.position_embd": f"{_VIT}embeddings.position_embedding",
-        "v.blk.{i}.ln1": f"{_LAYER}layer_norm1",
-        "v.blk.{i}.ln2": f"{_LAYER}layer_norm2",
-        "v.blk.{i}.attn_q": f"{_LAYER}self_attn.q_proj",
-        "v.blk.{i}.attn_k": f"{_LAYER}self_attn.k_proj",
-        "v.blk.{i}.attn_v": f"{_LAYER}self_attn.v_proj",
-        "v.blk.{i}.attn_out": f"{_LAYER}self_attn.out_proj",
-        "v.blk.{i}.ffn_up": f"{_LAYER}mlp.fc1",
-        "v.blk.{i}.ffn_down": f"{_LAYER}mlp.fc2",
+        **layer_tensors(_LAYER),
         "v.post_ln": f"{_VIT}post_layernorm",
         "mm.input_norm": "mlp_AR.pre_norm",
         "mm.1": "mlp_AR.linear_1",

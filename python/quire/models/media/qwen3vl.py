@@ -15,7 +15,7 @@ from .base import RunStage, Stage
 from .checkpoint import MediaCheckpoint
 from .grids import bilinear_rows, merged_places
 from .qwen_vl import EPS, FRAME_TENSORS, SIZE_KEYS, QwenVl
-from .vit import Block, Projector
+from .vit import Block, Projector, embedded
 
 
 class DeepMerger:
@@ -67,9 +67,7 @@ class Qwen3Vl(QwenVl):
         return run("projector", squares.transpose(0, 2, 1, 3).reshape(len(squares), -1))
 
     def encode(self, step: Step) -> Tensor:
-        inputs = step.features(self.patch_dim + self.dim)
-        patches = slice(inputs, 0, 0, self.patch_dim)
-        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         kept = []
         for i, block in enumerate(self.blocks):
             x = block(x, step)

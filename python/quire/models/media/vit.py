@@ -15,7 +15,16 @@ from ...nn import MLP, GatedMLP, Keys, LayerNorm, Linear, RMSNorm, RopeSpec, Ste
 if TYPE_CHECKING:
     from ..._native.graph import Activation
 
-__all__ = ["Attention", "Block", "Projector", "VisionTransformer", "axial_rope", "ffn_width", "patch_embedding"]
+__all__ = [
+    "Attention",
+    "Block",
+    "Projector",
+    "VisionTransformer",
+    "axial_rope",
+    "embedded",
+    "ffn_width",
+    "patch_embedding",
+]
 
 # One tensor for each frame of a pair.
 FRAMES = ("patch_embd.weight", "patch_embd.weight.1")
@@ -27,6 +36,12 @@ def patch_embedding(weights: Weights, dim: int, patch_size: int, *, n_frames: in
     rows = weights.computed("patch_embd.rows", np.stack(kernels, axis=2).reshape(dim, -1))
     has_bias = weights.has("patch_embd.bias")
     return Linear(rows, weights.tensor("patch_embd.bias", (dim,), vector=True) if has_bias else None)
+
+
+def embedded(step: Step, embedding: Linear, patch_dim: int, dim: int) -> Tensor:
+    """Return the embeddings ``[patches, dim]`` of ``step.features``: patches, and position embeddings to add."""
+    inputs = step.features(patch_dim + dim)
+    return embedding(slice(inputs, 0, 0, patch_dim)) + slice(inputs, 0, patch_dim, patch_dim + dim)
 
 
 def axial_rope(weights: Weights, head_dim: int, theta: float = 10000.0, *, alternating: bool = False) -> RopeSpec:
@@ -238,9 +253,7 @@ class VisionTransformer:
 
     def encode(self, step: Step) -> Tensor:
         """Return the hidden states, those of the class token first."""
-        inputs = step.features(self.patch_dim + self.dim)
-        patches = slice(inputs, 0, 0, self.patch_dim)
-        x = self.patch_embedding(patches) + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
+        x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         if self.first_norm is not None:
             x = self.first_norm(x)
         for block in self.blocks:
