@@ -16,7 +16,7 @@ from quire.errors import RequestError
 from quire.media.audio import decode_audio
 from tiny_media import AUDIO_FAMILIES, TinyFamily, family
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("transformers")
 
@@ -59,15 +59,7 @@ class Opened:
             for part in message["content"]  # type: ignore[attr-defined]
             if isinstance(part, dict) and "audio" in part
         ]
-        tokens = torch.tensor([ids])
-        with torch.no_grad():
-            out = self.oracle.generate(
-                input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=12,
-                min_new_tokens=12, eos_token_id=None, pad_token_id=258,
-                **self.family.inputs(self.oracle, tokens, sounds),
-            )  # fmt: skip
-        found: list[int] = out[0, len(ids) :].tolist()
-        return found
+        return self.family.greedy(self.oracle, ids, sounds)
 
 
 def open_llm(name: str, folder: Path, **options: Any) -> LLM:

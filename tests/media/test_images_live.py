@@ -13,7 +13,7 @@ from image_processor_cases import picture
 from quire import LLM, SamplingParams
 from tiny_media import FAMILIES, TinyFamily, family
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 Image = pytest.importorskip("PIL.Image")
 
@@ -60,15 +60,7 @@ class Opened:
 
     def expected(self, ids: list[int], chat: list[dict[str, object]]) -> list[int]:
         """Return transformers' greedy continuation of a prompt that Quire made."""
-        tokens = torch.tensor([ids])
-        with torch.no_grad():
-            out = self.oracle.generate(
-                input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=12,
-                min_new_tokens=12, eos_token_id=None, pad_token_id=258,
-                **self.family.inputs(self.oracle, tokens, images_of(chat)),
-            )  # fmt: skip
-        found: list[int] = out[0, len(ids) :].tolist()
-        return found
+        return self.family.greedy(self.oracle, ids, images_of(chat))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -94,11 +94,7 @@ class OlmoHybrid(Decoder):
         super().__init__(config, weights, [block(i, layer) for i, layer in enumerate(weights.blocks(config.n_layer))])
 
     def cache(self) -> list[CacheSpec]:
-        attention = self.config.cache()
-        return [
-            self.delta.cache() if recurrent else spec
-            for recurrent, spec in zip(self.is_recurrent, attention, strict=True)
-        ]
+        return self.delta.caches(self.is_recurrent, self.config.cache())
 
 
 MODEL = OlmoHybrid

@@ -5,7 +5,7 @@ The rows of images have positions in time, height and width; those of a text tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,10 @@ class DeltaConfig:
     def cache(self) -> CacheSpec:
         state = self.n_head * self.n_key * self.n_value
         return CacheSpec(states=[("conv", (self.kernel - 1) * self.n_channels), ("delta", state)])
+
+    def caches(self, is_recurrent: Sequence[bool], attention: Sequence[CacheSpec]) -> list[CacheSpec]:
+        """Return each layer's cache: its state if it is recurrent, else that of ``attention``."""
+        return [self.cache() if recurrent else spec for recurrent, spec in zip(is_recurrent, attention, strict=True)]
 
 
 def unit(x: Tensor, n: int) -> Tensor:
@@ -220,11 +224,7 @@ class Qwen35(Decoder):
         return lambda block: GatedMLP(block, config.dim, config.ffn_dim)
 
     def cache(self) -> list[CacheSpec]:
-        attention = self.config.cache()
-        return [
-            self.delta.cache() if recurrent else spec
-            for recurrent, spec in zip(self.is_recurrent, attention, strict=True)
-        ]
+        return self.delta.caches(self.is_recurrent, self.config.cache())
 
 
 MODEL = Qwen35

@@ -72,6 +72,19 @@ class TinyFamily:
     def pad_id(self) -> int:
         return FIRST_MARK + list(self.marks).index(self.pad)
 
+    def greedy(self, model: Any, ids: Sequence[int], items: Sequence[npt.NDArray[Any]]) -> list[int]:
+        """Return transformers' 12 greedy tokens after a prompt with these images or sounds."""
+        import torch
+
+        tokens = torch.tensor([ids])
+        with torch.no_grad():
+            out = model.generate(
+                input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=12,
+                min_new_tokens=12, eos_token_id=None, pad_token_id=258, **self.inputs(model, tokens, items),
+            )  # fmt: skip
+        found: list[int] = out[0, len(ids) :].tolist()
+        return found
+
     def save(self, model: Any, folder: Path) -> None:
         """Save a model with the tokenizer, the template and the processor's settings."""
         model.save_pretrained(folder)
