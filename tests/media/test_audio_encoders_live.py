@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from audio_cases import sound
+from encoder_layers import deviation_of_layers
 from quire._native.core import find_device
 from quire.checkpoints.conversion.projector import convert_projector
 from quire.engine.media import MediaEncoder
@@ -47,3 +48,10 @@ def test_rows(saved: tuple[str, TinyFamily, Any, Path], kernels: Any) -> None:
         assert rows.shape == expected.shape
         assert sum(encoder.model.layout(samples).n_tokens) == len(rows)
         assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+def test_layers(saved: tuple[str, TinyFamily, Any, Path], kernels: Any) -> None:
+    _, found, oracle, file = saved
+    model = load_media(GGUFReader(file))["audio"]
+    assert deviation_of_layers(found, oracle, model, sound(4_001), kernels) <= 1e-3

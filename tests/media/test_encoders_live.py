@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encoder_layers import deviation_of_layers
 from image_processor_cases import picture
 from quire._native.core import find_device
 from quire.checkpoints.conversion.projector import convert_projector
@@ -42,3 +43,10 @@ def test_rows(saved: tuple[TinyFamily, Any, Path], kernels: Any, monkeypatch: py
         rows = np.concatenate([encoder.encode(view) for view in encoder.model.views(image)])
         assert rows.shape == expected.shape
         assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "stock"])
+def test_layers(saved: tuple[TinyFamily, Any, Path], kernels: Any) -> None:
+    found, oracle, file = saved
+    model = load_media(GGUFReader(file))["image"]
+    assert deviation_of_layers(found, oracle, model, picture(97, 211), kernels) <= 1e-3

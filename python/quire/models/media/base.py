@@ -183,8 +183,8 @@ def media_checkpoint_of(name: str, config: Fields) -> MediaCheckpoint:
     raise UnsupportedError(f"[convert] the encoder of images or sounds of '{name:.80}' is unsupported")
 
 
-def trace_stage(stage: Stage, n_rows: int) -> Trace:
-    """Record a stage, for views of at most ``n_rows``."""
+def trace_stage(stage: Stage, n_rows: int, *, taps: bool = False) -> Trace:
+    """Record a stage, for views of at most ``n_rows``; with ``taps``, the output of each layer can be read."""
     tracer = Tracer([CacheSpec()] * stage.n_layer)
-    step = Step(tracer, n_rows)
+    step = Step(tracer, n_rows, frozenset(range(stage.n_layer if taps else 0)))
     return tracer.finish_vectors(select_rows(stage.compute(step), step.logit_rows))

@@ -74,9 +74,7 @@ class Gemma3(MediaModel):
 
     def encode(self, step: Step) -> Tensor:
         x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.norm(x)
+        return self.norm(step.run_layers(self.blocks, x))
 
     def project(self, step: Step) -> Tensor:
         return self.projection(self.soft_norm(step.features(self.dim)))

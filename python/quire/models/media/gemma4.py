@@ -135,9 +135,7 @@ class Gemma4(MediaModel):
 
     def encode(self, step: Step) -> Tensor:
         x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
-        for block in self.blocks:
-            x = block(x, step)
-        return x
+        return step.run_layers(self.blocks, x)
 
     def project(self, step: Step) -> Tensor:
         return self.projection(unit_norm(step.features(self.dim), self.eps))

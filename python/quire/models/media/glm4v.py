@@ -105,9 +105,7 @@ class Glm4V(QwenVl):
             x = self.first_norm(x)
         if self.positions is not None:
             x = x + slice(inputs, 0, self.patch_dim, self.patch_dim + self.dim)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.norm(x)
+        return self.norm(step.run_layers(self.blocks, x))
 
     def project(self, step: Step) -> Tensor:
         return self.merger(self.convolution(step.features(self.merged)))

@@ -75,9 +75,7 @@ class PaddleOcr(MediaModel):
 
     def encode(self, step: Step) -> Tensor:
         x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
-        for block in self.blocks:
-            x = block(x, step)
-        return self.last_norm(self.norm(x))
+        return self.last_norm(self.norm(step.run_layers(self.blocks, x)))
 
     def project(self, step: Step) -> Tensor:
         return self.projector(step.features(self.merged))

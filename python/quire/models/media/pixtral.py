@@ -88,8 +88,7 @@ class Pixtral(MediaModel):
 
     def encode(self, step: Step) -> Tensor:
         x = self.first_norm(self.patch_embedding(step.features(self.patch_dim)))
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return x if self.norm is None else self.norm(x)
 
     def project(self, step: Step) -> Tensor:

@@ -97,8 +97,7 @@ class Qwen2Vl(QwenVl):
 
     def encode(self, step: Step, first: int, end: int) -> Tensor:
         x = step.features(self.dim) if first else self.patch_embedding(step.features(self.patch_dim))
-        for block in self.blocks[first:end]:
-            x = block(x, step)
+        x = step.run_layers(self.blocks[first:end], x)
         return self.norm(x) if end == self.n_layer else x
 
 

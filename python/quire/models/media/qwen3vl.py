@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,14 +69,10 @@ class Qwen3Vl(QwenVl):
 
     def encode(self, step: Step) -> Tensor:
         x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
-        kept = []
-        for i, block in enumerate(self.blocks):
-            x = block(x, step)
-            if i in self.taps:
-                kept.append(x)
-        states = self.norm(x)
-        for state in kept:
-            states = concat(states, state, 0)
+        step = replace(step, kept=frozenset(self.taps))
+        states = self.norm(step.run_layers(self.blocks, x))
+        for layer in self.taps:
+            states = concat(states, step.states[layer], 0)
         return states
 
     def project(self, step: Step) -> Tensor:

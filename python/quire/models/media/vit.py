@@ -256,8 +256,7 @@ class VisionTransformer:
         x = embedded(step, self.patch_embedding, self.patch_dim, self.dim)
         if self.first_norm is not None:
             x = self.first_norm(x)
-        for block in self.blocks:
-            x = block(x, step)
+        x = step.run_layers(self.blocks, x)
         return x if self.norm is None else self.norm(x)
 
 
