@@ -53,6 +53,12 @@ def test_lfm2_vl_cuts_large_images() -> None:
     assert layout.n_tokens[:-1] == (256,) * 6
     found = processor.process(picture(1024, 1600))
     assert [view.patches.shape for view in found.views] == [(r * c, 768) for r, c in layout.views]
+    # Recorded from transformers with torchvision: the last view, and the number of tiles before it.
+    for size, view, n_tiles in (
+        ((1, 90), (2, 152), 0), ((333, 100), (30, 10), 0), ((40, 1800), (4, 108), 0), ((2000, 900), (46, 20), 10),
+        ((1100, 1100), (32, 32), 9),
+    ):  # fmt: skip
+        assert processor.layout(*size).views == (*(((32, 32),) * n_tiles), view)
 
 
 @pytest.mark.parametrize("size", [(1, 10_000), (10_000, 1), (3, 601)])

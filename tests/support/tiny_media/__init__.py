@@ -24,6 +24,7 @@ FAMILIES = (
     "glm4v",
     "glm4vmoe",
     "glmocr",
+    "lfm2vl",
     "lightonocr",
     "internvl",
     "llava",

@@ -1,7 +1,7 @@
 """LFM2-VL: small images keep their shape; large ones are cut into tiles, followed by a thumbnail.
 
-transformers has this processor for torchvision only, which resamples and normalizes in floating point.  This file
-resamples with Pillow, like the others.
+transformers has this processor for torchvision only.  This file resamples with Pillow, like the others; pixels differ
+by one level of 256 at most.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Lfm2Vl(ImageProcessor):
         if not rows or self.has_thumbnail:
             pictures.append(resize(image, *self._size(height, width), self.resample))
         views = (
-            View(patches_of(self.normalization(picture), self.patch_size, order="hwc"), *view)
+            View(patches_of(self.normalization(picture), self.patch_size), *view)
             for picture, view in zip(pictures, layout.views, strict=True)
         )
         return ProcessedImage(tuple(views), layout)

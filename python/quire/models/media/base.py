@@ -45,6 +45,7 @@ PROJECTORS = {
     "glm4v": "glm4v",
     "idefics3": "idefics3",
     "internvl": "internvl",
+    "lfm2": "lfm2vl",
     "lightonocr": "pixtral",
     "mlp": "llava",
     "paddleocr": "paddleocr",

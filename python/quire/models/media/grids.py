@@ -7,7 +7,15 @@ import numpy.typing as npt
 
 from ...media.pixels import Floats
 
-__all__ = ["averaged", "bilinear_rows", "merged_places", "merged_rows", "window_order"]
+__all__ = [
+    "antialiased_rows",
+    "averaged",
+    "bilinear_rows",
+    "centred_rows",
+    "merged_places",
+    "merged_rows",
+    "window_order",
+]
 
 
 def merged_places(n_rows: int, n_cols: int, merge: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -95,4 +103,22 @@ def centred_rows(table: Floats, n_rows: int, n_cols: int, *, is_cubic: bool) -> 
     cols, across = taps(n_cols)
     upright = np.einsum("rt,rtcd->rcd", down, table[rows])
     found: Floats = np.einsum("ct,rctd->rcd", across, upright[:, cols])
+    return found
+
+
+def antialiased_rows(table: Floats, n_rows: int, n_cols: int) -> Floats:
+    """Interpolate a square grid of vectors as ``centred_rows``, bilinear, but with a wider filter where it shrinks."""
+    side = len(table)
+
+    def weights(n: int) -> Floats:
+        """Return the weight of each of the table's places, for each patch."""
+        scale = np.float32(side / n)
+        centre = (np.arange(n, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+        far = np.abs(np.arange(side, dtype=np.float32) - centre[:, None]) / max(scale, np.float32(1))
+        near: Floats = np.maximum(1 - far, 0).astype(np.float32)
+        near /= near.sum(axis=1, keepdims=True)
+        return near
+
+    upright = np.einsum("rs,sct->rct", weights(n_rows), table)
+    found: Floats = np.einsum("cs,rst->rct", weights(n_cols), upright)
     return found
