@@ -41,6 +41,7 @@ _CHAT = _section(
     "system system_file reasoning reasoning_effort reasoning_budget reasoning_format template_values chat_template"
     " chat_template_file",
 )
+_TOOLS = _section("Tools", "tools_mcp tools_max_rounds tools_timeout_s tools_max_result_chars")
 _FORM = _section("Form of the answer", "json_schema json_schema_file grammar grammar_file regex choice")
 _SAMPLING = Section("Sampling", None)
 _MACHINE = _section(
@@ -82,7 +83,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"
             " batch_delay_s step_s ping_s drain_s no_access_log traces_endpoint",
         ),
-        _CHAT, _section("Answers", "usual_seed grammar grammar_file"), _section("Embeddings", "pooling"),
+        _TOOLS, _CHAT, _section("Answers", "usual_seed grammar grammar_file"), _section("Embeddings", "pooling"),
         _SAMPLING, *_ENGINE,
     ),
     "bench": (

@@ -16,6 +16,7 @@ from .model_options import PRESET, ModelOptions, model_options
 from .sampling_options import sampling_defaults
 from .serve_config import ServeCommand, config_option, env_file_option
 from .text import note, one_line
+from .tool_options import tool_options
 
 if TYPE_CHECKING:
     from ..hub.registry import Preset
@@ -111,6 +112,7 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     metavar="DIR",
     help="Read images and sounds that requests name by a file: URL below DIR [none].",
 )
+@tool_options
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for the model; may be repeated.")
 @click.option(
     "--models-dir",
@@ -251,6 +253,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     key_file, keys = options.pop("api_key_file"), options.pop("api_keys")
     values = {name: value for name, value in options.items() if value is not None and name != "no_access_log"}
     values["access_log"] = not options["no_access_log"]
+    values["tools"] = values.pop("run_tools")
     for number, key in enumerate(keys, 1):
         check_key(key, f"--api-key number {number}")
     of_file, values["key_priorities"] = read_keys(key_file) if key_file is not None else ((), {})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..errors import RequestError
 
-__all__ = ["Origins", "host_of", "preflight_headers"]
+__all__ = ["Origins", "host_of", "is_foreign", "preflight_headers"]
 
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{0,5}))?")
 _ORIGIN = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.*-]*)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]*)(?::([0-9]+|\*))?/?")
@@ -79,6 +79,14 @@ def host_of(authority: str) -> str | None:
         return str(ipaddress.IPv6Address(found[1]))
     except ValueError:
         return None
+
+
+def is_foreign(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a browser says that a page of another origin sent the request.  Programs send no such headers."""
+    origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+    if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+        return True
+    return site is not None and site not in (b"same-origin", b"none")
 
 
 def preflight_headers(wanted: bytes, *, private_network: bool) -> list[tuple[bytes, bytes]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError
+from ..params.tool_options import ToolOptions
 from .keep_alive import FOREVER
 from .origins import Origins
 from .pinned_fetch import HostRules
@@ -60,6 +61,7 @@ class Settings:
         allowed_media_domains: Host names, addresses and networks that images in requests are fetched from; ``"*"``: any
             host with a public address.  Addresses that are not public are used only if they are listed.
         allowed_local_media_path: Folder whose files requests may name as images.
+        tools: MCP servers whose tools callers may use, and the limits of calls.
 
     Models:
         models_dir: A folder whose models are loaded on first use.
@@ -110,6 +112,7 @@ class Settings:
     tags: tuple[str, ...] = ()
     allowed_media_domains: tuple[str, ...] = ()
     allowed_local_media_path: str | None = None
+    tools: ToolOptions = field(default_factory=ToolOptions)
     models_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
@@ -158,6 +161,11 @@ class Settings:
             raise RequestError(
                 f"[serve] no API key for the public address {self.host}: "
                 "give keys with --api-key-file, or serve it to everybody with --insecure"
+            )
+        if self.tools.mcp is not None and not self.api_keys and not is_loopback(self.host):
+            raise RequestError(
+                f"[serve] --mcp at the public address {self.host} would let everybody run your tools: "
+                "give keys with --api-key-file"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...hub.preset_options import options_of_preset
 from ...system import process_memory
+from ...tools.mcp_server import MCPServer
+from ...tools.toolbox import Toolbox
 from ..failures import ApiError
 from ..fair_pool import FairPool
 from ..media_sources import MediaSources
@@ -73,6 +76,9 @@ class Service:
         # Stands for an image or a sound in raw prompts; no text of a user contains it.
         self.media_marker = f"<__media_{secrets.token_hex(16)}__>"
         self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
+        mcp = settings.tools.mcp
+        self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
+        self._session_key = secrets.token_bytes(32)
 
     @property
     def model(self) -> str:
@@ -187,12 +193,17 @@ class Service:
         self.recent.add_requests(self.admission.n_active)
         return ticket
 
+    def session_of(self, caller: Caller) -> str:
+        """Return the token of a caller's page, which only pages of this server and the caller's programs can read."""
+        return hmac.digest(self._session_key, caller.name.encode(), "sha256").hex()
+
     async def start(self) -> None:
-        """Load the models."""
-        await self.library.start()
+        """Load the models and connect the MCP servers."""
+        await asyncio.gather(self.library.start(), self.toolbox.open_async(tolerant=True))
 
     async def stop(self) -> None:
-        """Unload the models, stop downloads, and send the remaining trace spans."""
+        """Unload the models, stop tools and downloads, and send the remaining trace spans."""
+        await self.toolbox.close_async()
         await self.downloads.stop()
         await self.library.stop()
         if self.traces is not None:
