@@ -40,7 +40,6 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
   2048 in published models). Up to that length, full attention gives the same result.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
-- `modern-bert` rejects classifiers with `classifier_pooling: mean`.
 
 In three cases, transformers differs from the model's publisher. Quire follows the publisher:
 

@@ -175,6 +175,11 @@ def chatglm_config(config: Config) -> dict[str, object]:
     }  # fmt: skip
 
 
+def after_padding(config: Config, n: int) -> dict[str, Array]:
+    """Return positions that begin after the padding's."""
+    return {"position_ids": np.arange(2, 2 + n)[None]}
+
+
 def linear_biases(n_head: int) -> Callable[[Config, int], dict[str, Array]]:
     """Return inputs that replace Llama's RoPE: positions are 0, and masks have ALiBi (Press, Smith and Lewis 2021)."""
 
@@ -422,6 +427,12 @@ SIBLINGS = {
         lambda config: {name: value for name, value in llama_config(config).items() if name != "block_configs"},
         renamed({}),
     ),
+}
+
+
+# transformers counts positions from token 1 on, MPNet's padding, which is a character in the tests' vocabulary.
+SIBLINGS |= {
+    name: Sibling(name, dict, renamed({}), after_padding) for name in ("MPNetModel", "MPNetForTokenClassification")
 }
 
 

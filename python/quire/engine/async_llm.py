@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..params.sampling import SamplingParams
     from .llm_base import LLMBase
     from .requests.chat import ChatDelta, ChatResult
+    from .requests.entities import Aggregation, Entity
 
 __all__ = ["AsyncLLM"]
 
@@ -243,6 +244,54 @@ class AsyncLLM(LLMCore):
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._classification(prompts, raw_scores, options, text))
+
+    async def classify_tokens(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        raw_scores: bool = False,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> list[npt.NDArray[np.float32]]:
+        """Return the probabilities of every token, one float32 ``[n_tokens, n_classes]`` for each prompt.
+
+        Raises:
+            UnsupportedError: The model does not classify tokens.
+        """
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        return await self._run(lambda: self._token_classes(prompts, raw_scores, options, text))
+
+    async def tag(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        aggregation: Aggregation = "simple",
+        ignored: Sequence[str] = ("O",),
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> list[list[Entity]]:
+        """Find the named entities of one text or several, as transformers' token-classification pipeline does.
+
+        Args:
+            aggregation: ``"none"`` gives each token.  The others join neighbours of one class; of a word whose tokens
+                differ, ``"simple"`` keeps them apart, ``"first"`` and ``"max"`` take the class of its first or surest
+                token, ``"average"`` that of the mean probabilities.
+            ignored: Classes to leave out.
+            truncate: As for ``embed``.
+
+        Returns:
+            For each text a list of dicts: ``entity_group`` (``entity`` of single tokens), ``score``, ``word``, and the
+            characters ``start`` to ``end`` of the text.
+
+        Raises:
+            UnsupportedError: The model does not classify tokens.
+        """
+        options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
+        return await self._run(lambda: self._tags(prompts, aggregation, ignored, options, text))
 
     async def rerank(
         self,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..params.sampling import SamplingParams
     from .engine import EngineRequest, Pooling
     from .requests.chat import ChatDelta, ChatResult
+    from .requests.entities import Aggregation, Entity
     from .requests.prompts import Prompt
     from .requests.texts import Pair, TextOptions
 
@@ -128,6 +129,40 @@ class LLMCore(LLMBase):
     ) -> Call[npt.NDArray[np.float32]]:
         requests = [self._score_request(prompt, options, text) for prompt in text_list(prompts)]
         return _vector_call(requests, lambda vectors: self._classes(stacked(vectors, "classify"), raw_scores))
+
+    def _token_classes(
+        self, prompts: Prompt | Sequence[Prompt], raw_scores: bool, options: RequestOptions, text: TextOptions
+    ) -> Call[list[npt.NDArray[np.float32]]]:
+        requests = [self._tag_request(prompt, options, text) for prompt in prompt_list(prompts)]
+
+        def result(vectors: Sequence[Vectors]) -> list[npt.NDArray[np.float32]]:
+            found = [item.vector for item in vectors if item.vector is not None]
+            return found if raw_scores else [self._output.shown(scores) for scores in found]
+
+        return _vector_call(requests, result)
+
+    def _tags(
+        self,
+        prompts: str | Sequence[str],
+        aggregation: Aggregation,
+        ignored: Sequence[str],
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> Call[list[list[Entity]]]:
+        tagger, texts = self._tagger(aggregation), [prompts] if isinstance(prompts, str) else list(prompts)
+        if wrong := [prompt for prompt in texts if not isinstance(prompt, str)]:
+            raise RequestError(f"[tag] a prompt is {wrong[0]!r:.40}: give a text")
+        requests = [self._tag_request(prompt, options, text) for prompt in texts]
+
+        def result(vectors: Sequence[Vectors]) -> list[list[Entity]]:
+            asked = zip(texts, requests, vectors, strict=True)
+            return [
+                tagger.entities(prompt, request.token_ids, found.vector, ignored)
+                for prompt, request, found in asked
+                if found.vector is not None
+            ]
+
+        return _vector_call(requests, result)
 
     def _ranking(
         self,

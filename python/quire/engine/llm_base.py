@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .._native.engine import DecoderStats
     from ..tokenizer import Tokenizer
+    from .requests.entities import Aggregation, Tagger
 
 __all__ = ["LLMBase"]
 
@@ -150,8 +151,9 @@ class LLMBase:
             raise UnsupportedError("[embed] pooling of the model's file is unknown: give mean, cls or last")
         if pooling not in ("none", "mean", "cls", "last", None):
             raise RequestError(f"[embed] pooling {pooling!r:.40} is unknown: give mean, cls or last")
-        if self._output.is_encoder and self._output.scores_classes:
-            raise UnsupportedError("[embed] the model gives scores of classes, no vectors: use classify")
+        if self._output.is_encoder and (self._output.scores_classes or self._output.scores_tokens):
+            verb = "tag" if self._output.scores_tokens else "classify"
+            raise UnsupportedError(f"[embed] the model gives scores of classes, no vectors: use {verb}")
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
@@ -194,6 +196,11 @@ class LLMBase:
         return self._output.scores_classes
 
     @property
+    def scores_tokens(self) -> bool:
+        """True if the model classifies tokens, which ``tag`` needs."""
+        return self._output.scores_tokens
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes of a classifier, in order; empty if the file names none."""
         return self._output.labels
@@ -208,7 +215,7 @@ class LLMBase:
         template = output.head.template if output.head else None
         if instruction is not None and (template is None or not is_pair(prompt)):
             raise UnsupportedError("[rerank] the model has no template with a place for an instruction: leave it out")
-        pooling: Pooling = "last" if output.head else "cls"
+        pooling = output.score_pooling
         if not is_pair(prompt):
             return self._prompts.embedding_request(self._texts.single(cast("Prompt", prompt), text), pooling, options)
         if template is not None:
@@ -217,6 +224,19 @@ class LLMBase:
         ids, second_text = self._texts.pair(*prompt, text)
         marked = second_text if output.tells_texts_apart else None
         return self._prompts.embedding_request(ids, pooling, options, marked)
+
+    def _tagger(self, aggregation: Aggregation) -> Tagger:
+        """Return what joins tokens into entities.  RequestError for an unknown aggregation."""
+        from .requests.entities import Tagger, check_aggregation
+
+        check_aggregation(aggregation)
+        return Tagger(self.tokenizer, self.labels, aggregation)
+
+    def _tag_request(self, prompt: Prompt, options: RequestOptions, text: TextOptions) -> EngineRequest:
+        """Return a request for the class scores of each token.  UnsupportedError if the model has none."""
+        if not self._output.scores_tokens:
+            raise UnsupportedError("[tag] the model has no classifier of tokens")
+        return self._prompts.embedding_request(self._texts.single(prompt, text), "none", options)
 
     def _scores(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the class scores ``[n, n_classes]`` of the vectors of such requests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from ..errors import LoadError, UnsupportedError
 from ..nn import (
@@ -25,6 +25,9 @@ from ..nn import (
     experts_of,
     select_rows,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAX_DIM = 1 << 20  # for each dimension, so that products of a few dimensions stay far below 2^63
 MAX_HEADS, MAX_HEAD_DIM, MAX_LAYERS = 4096, 1024, 1024
@@ -82,7 +85,12 @@ class Config:
 
     @property
     def scores_classes(self) -> bool:
-        """Return whether an encoder's vectors are class scores."""
+        """Return whether an encoder's vectors are class scores of a text."""
+        return False
+
+    @property
+    def scores_tokens(self) -> bool:
+        """Return whether an encoder's vectors are class scores of each token."""
         return False
 
     @property
@@ -114,7 +122,7 @@ class DenseConfig(Config):
         n_head: int | None = None,
         n_kv_head: int | None = None,
         ffn_dim: int | None = None,
-    ) -> DenseConfig:
+    ) -> Self:
         """Read the keys.
 
         Args:

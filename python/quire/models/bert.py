@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT: encoders.
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), XLM-RoBERTa (Conneau et al. 2020), DistilBERT, ELECTRA.
 
 Attention is bidirectional; the output is a vector for each token, or class scores.
 """
@@ -10,6 +10,8 @@ from ..nn import MLP, Keys, Weights
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
+    TOKEN_HEAD,
+    TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
     Attention,
     Block,
@@ -68,13 +70,22 @@ def _of(
     prefix: str, tensors: dict[str, str | Source], head: dict[str, str | Source], keys: dict[str, Key] = ENCODER_KEYS
 ) -> Checkpoint:
     """Return the checkpoint of a BERT class; ``prefix`` names its encoder, and encoder-only checkpoints omit it."""
+    of_head = {} if not head else TOKEN_HEAD_KEYS if head is TOKEN_HEAD else HEAD_KEYS
     return Checkpoint(
         "bert",
-        {**keys, **(HEAD_KEYS if head else {})},
+        {**keys, **of_head},
         {**below(prefix, tensors), **head},
         fixed=_FIXED,
         rope=None,
-        unused=("type_vocab_size", "tie_word_embeddings", "classifier_dropout", "pooler_*", "pad_token_id"),
+        unused=(
+            "type_vocab_size",
+            "tie_word_embeddings",
+            "classifier_dropout",
+            "pooler_*",
+            "pad_token_id",
+            "embedding_size",  # the tensors have it
+            "summary_*",
+        ),
         ignored=TRAINING_HEADS,
         base=prefix,
     )
@@ -102,16 +113,23 @@ _DISTIL_TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_down": f"{_DISTIL_LAYER}.ffn.lin2",
     "blk.{i}.layer_output_norm": f"{_DISTIL_LAYER}.output_layer_norm",
 }
-_DISTIL = Checkpoint(
-    "bert",
-    _DISTIL_KEYS,
-    below("distilbert.", _DISTIL_TENSORS),
-    fixed={"activation": ("gelu",)},
-    rope=None,
-    unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sinusoids are stored as weights too
-    ignored=("vocab_*",),
-    base="distilbert.",
-)
+
+
+def _distil(head: dict[str, str | Source], keys: dict[str, Key]) -> Checkpoint:
+    return Checkpoint(
+        "bert",
+        {**_DISTIL_KEYS, **keys},
+        {**below("distilbert.", _DISTIL_TENSORS), **head},
+        fixed={"activation": ("gelu",)},
+        rope=None,
+        unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sinusoids are stored as weights too
+        ignored=("vocab_*",),
+        base="distilbert.",
+    )
+
+
+_DISTIL_HEAD: dict[str, str | Source] = {"cls": "pre_classifier", "cls.output": "classifier"}
+_DISTIL_HEAD_KEYS: dict[str, Key] = {**HEAD_KEYS, "classifier.activation": computed("string", lambda config: "relu")}
 _ROBERTA_KEYS: dict[str, Key] = {
     **ENCODER_KEYS,
     "context_length": computed("u32", lambda config: _n_positions(config) - _position_offset(config)),
@@ -122,16 +140,37 @@ _ROBERTA_TENSORS: dict[str, str | Source] = {
 }
 _BERT_HEAD: dict[str, str | Source] = {"cls": "bert.pooler.dense", "cls.output": "classifier"}
 _ROBERTA_HEAD: dict[str, str | Source] = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}
+_ELECTRA_KEYS: dict[str, Key] = {
+    **ENCODER_KEYS,
+    "embedding_length": u32("hidden_size", default=256),
+}
+_ELECTRA_TENSORS: dict[str, str | Source] = {**_TENSORS, "embd_proj": "embeddings_project"}
+_ELECTRA_HEAD_KEYS: dict[str, Key] = {
+    **_ELECTRA_KEYS,
+    "classifier.activation": computed("string", lambda config: "gelu"),
+}
 HF = {
-    "DistilBertModel": _DISTIL,
-    "DistilBertForMaskedLM": _DISTIL,
+    "DistilBertModel": _distil({}, {}),
+    "DistilBertForMaskedLM": _distil({}, {}),
+    "DistilBertForSequenceClassification": _distil(_DISTIL_HEAD, _DISTIL_HEAD_KEYS),
+    "DistilBertForTokenClassification": _distil(TOKEN_HEAD, TOKEN_HEAD_KEYS),
     "BertModel": _of("bert.", _TENSORS, {}),
     "BertForMaskedLM": _of("bert.", _TENSORS, {}),
     "BertForSequenceClassification": _of("bert.", _TENSORS, _BERT_HEAD),
+    "BertForTokenClassification": _of("bert.", _TENSORS, TOKEN_HEAD),
     "RobertaModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "RobertaForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "RobertaForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
+    "RobertaForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
     "XLMRobertaModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "XLMRobertaForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "XLMRobertaForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
+    "XLMRobertaForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
+    "CamembertModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
+    "CamembertForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
+    "CamembertForSequenceClassification": _of("roberta.", _ROBERTA_TENSORS, _ROBERTA_HEAD, _ROBERTA_KEYS),
+    "CamembertForTokenClassification": _of("roberta.", _ROBERTA_TENSORS, TOKEN_HEAD, _ROBERTA_KEYS),
+    "ElectraModel": _of("electra.", _ELECTRA_TENSORS, {}, _ELECTRA_KEYS),
+    "ElectraForSequenceClassification": _of("electra.", _ELECTRA_TENSORS, _ROBERTA_HEAD, _ELECTRA_HEAD_KEYS),
+    "ElectraForTokenClassification": _of("electra.", _ELECTRA_TENSORS, TOKEN_HEAD, _ELECTRA_KEYS),
 }

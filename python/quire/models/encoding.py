@@ -12,7 +12,6 @@ from ..errors import LoadError, UnsupportedError
 from ..nn import (
     CacheSpec,
     Keys,
-    LayerNorm,
     Linear,
     RopeSpec,
     Step,
@@ -23,12 +22,9 @@ from ..nn import (
     embed,
     rope,
     select_rows,
-    tanh,
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, PROBLEM_TYPES, RANK, Config, DenseConfig, Layer, Mixer, Vectors
-
-ONE_TOKEN = (2, 3)  # values of pooling_type: the first token, the last token
-DENSE = ("dense_2", "dense_3")  # tensors of sentence-transformers' modules, with GGUF's numbers
+from .encoder_heads import CLS, NO_CLASSES, Classes, head_of
 
 
 @dataclass(frozen=True)
@@ -39,11 +35,11 @@ class EncoderConfig(Config):
     ffn_dim: int
     eps: float
     n_token_types: int  # 2 if tokens of a pair's second text have a type of their own
-    n_class: int  # 0: the output is vectors, not class scores
+    classes: Classes
 
     @classmethod
-    def read_file(cls, keys: Keys, weights: Weights, n_vocab: int) -> EncoderConfig:
-        """Read the keys; a file with a classifier outputs its scores, unless its pooling is one of vectors."""
+    def read_file(cls, keys: Keys, weights: Weights, n_vocab: int, pooling: int = CLS) -> EncoderConfig:
+        """Read the keys; ``pooling`` is the default of a classifier's (``Classes.read``)."""
         base = Config.read(keys, n_vocab)
         if not keys.has("attention.causal"):
             raise LoadError(f"[{keys.arch}] missing key '{keys.full('attention.causal')}': expected false")
@@ -55,16 +51,15 @@ class EncoderConfig(Config):
         eps = keys.number("attention.layer_norm_epsilon")
         if not 0 < eps < 1:
             raise LoadError(f"[{keys.arch}] norm epsilon {eps} is out of range: expected between 0 and 1")
-        has_head = weights.has("cls.output.weight")
-        pooling = keys.integer("pooling_type", RANK if has_head else 0)
-        if pooling == RANK and not has_head:
-            raise LoadError(f"[{keys.arch}] pooling_type is {RANK}, but the file has no classifier")
-        if pooling != RANK:
-            weights.ignore("cls.*", "pooling_type asks for vectors")
         n_types = weights.n_rows("token_types.weight") if weights.has("token_types.weight") else 0
-        n_class = weights.n_rows("cls.output.weight") if pooling == RANK else 0
-        ffn_dim = keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM)
-        return cls(**vars(base), n_head=n_head, ffn_dim=ffn_dim, eps=eps, n_token_types=n_types, n_class=n_class)
+        return cls(
+            **vars(base),
+            n_head=n_head,
+            ffn_dim=keys.same("feed_forward_length", base.n_layer, low=1, high=MAX_DIM),
+            eps=eps,
+            n_token_types=n_types,
+            classes=Classes.read(keys, weights, pooling),
+        )
 
     @property
     def head_dim(self) -> int:
@@ -80,7 +75,11 @@ class EncoderConfig(Config):
 
     @property
     def scores_classes(self) -> bool:
-        return self.n_class > 0
+        return self.classes.n > 0 and not self.classes.per_token
+
+    @property
+    def scores_tokens(self) -> bool:
+        return self.classes.per_token
 
     @property
     def tells_texts_apart(self) -> bool:
@@ -92,10 +91,19 @@ class BothWaysConfig(DenseConfig):
     """The keys of a decoder architecture used as an encoder, with bidirectional attention."""
 
     IS_CAUSAL: ClassVar[bool] = False
+    classes: Classes = NO_CLASSES
 
     @property
     def is_encoder(self) -> bool:
         return True
+
+    @property
+    def scores_classes(self) -> bool:
+        return self.classes.n > 0 and not self.classes.per_token
+
+    @property
+    def scores_tokens(self) -> bool:
+        return self.classes.per_token
 
 
 def projections(weights: Weights, dim: int) -> list[Linear]:
@@ -106,13 +114,21 @@ def projections(weights: Weights, dim: int) -> list[Linear]:
 
 
 class Attention:
-    """Bidirectional attention, to all rows or within ``window``.  ``rotation`` None: without RoPE."""
+    """Bidirectional attention, to all rows or within ``window``.
+
+    ``rotation`` None: without RoPE.  ``bias``: added to scores by distance (``Step.attend``).
+    """
 
     def __init__(
-        self, config: EncoderConfig, weights: Weights, rotation: RopeSpec | None = None, window: int = 0
+        self,
+        config: EncoderConfig,
+        weights: Weights,
+        rotation: RopeSpec | None = None,
+        window: int = 0,
+        bias: Weight | None = None,
     ) -> None:
         self.n_head, self.scale = config.n_head, config.head_dim**-0.5
-        self.rotation, self.window = rotation, window
+        self.rotation, self.window, self.bias = rotation, window, bias
         self.q, self.k, self.v = projections(weights, config.dim)
         self.o = weights.linear("attn_output", config.dim, config.dim, bias=None)
 
@@ -123,7 +139,7 @@ class Attention:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
         q, k = self.placed(q, step), self.placed(k, step)
-        return self.o(step.attend_both_ways(q, k, v, scale=self.scale, window=self.window))
+        return self.o(step.attend_both_ways(q, k, v, scale=self.scale, window=self.window, bias=self.bias))
 
 
 class Block:
@@ -139,15 +155,16 @@ class Block:
 
 
 class Embeddings:
-    """The sum of token, token-type and (if learned) position embeddings, then a norm."""
+    """The sum of token, token-type and (if learned) position embeddings, then a norm; ELECTRA's may be narrow."""
 
     def __init__(self, config: EncoderConfig, weights: Weights, *, has_positions: bool = False) -> None:
-        self.tokens = weights.embedding("token_embd", config.n_vocab, config.dim)
-        self.positions = (
-            weights.tensor("position_embd.weight", (config.n_ctx_train, config.dim)) if has_positions else None
-        )
-        self.types, self.tells_texts_apart = token_types(weights, config), config.tells_texts_apart
-        self.norm = weights.layer_norm("token_embd_norm", config.dim, config.eps)
+        is_narrow = weights.has("embd_proj.weight")
+        dim = weights.n_columns("embd_proj.weight") if is_narrow else config.dim
+        self.tokens = weights.embedding("token_embd", config.n_vocab, dim)
+        self.positions = weights.tensor("position_embd.weight", (config.n_ctx_train, dim)) if has_positions else None
+        self.types, self.tells_texts_apart = token_types(weights, config, dim), config.tells_texts_apart
+        self.norm = weights.layer_norm("token_embd_norm", dim, config.eps)
+        self.projection = weights.linear("embd_proj", dim, config.dim, bias=None) if is_narrow else None
 
     def __call__(self, step: Step) -> Tensor:
         x = self.tokens(step.tokens)
@@ -157,67 +174,15 @@ class Embeddings:
             x = x + embed(step.token_types, self.types)
         elif self.types is not None:  # a single type for all tokens
             x = add_weight(x.heads(1), self.types).merge_heads()
-        return self.norm(x)
+        x = self.norm(x)
+        return x if self.projection is None else self.projection(x)
 
 
-def token_types(weights: Weights, config: EncoderConfig) -> Weight | None:
+def token_types(weights: Weights, config: EncoderConfig, dim: int) -> Weight | None:
     """Take the token-type embeddings, or None if the file has none."""
     if config.n_token_types == 0:
         return None
-    return weights.tensor("token_types.weight", (config.n_token_types, config.dim), vector=True)
-
-
-class Classifier:
-    """Class scores from one token's vector; ``cls`` is an optional hidden layer, such as BERT's pooler."""
-
-    def __init__(self, config: EncoderConfig, weights: Weights, activation: Layer = tanh) -> None:
-        self.dense = weights.linear("cls", config.dim, config.dim, bias=None) if weights.has("cls.weight") else None
-        self.activation = activation
-        self.norm: LayerNorm | None = (
-            weights.layer_norm("cls.norm", config.dim, config.eps) if weights.has("cls.norm.weight") else None
-        )
-        self.out = weights.linear("cls.output", config.dim, config.n_class, bias=None)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.dense is not None:
-            x = self.activation(self.dense(x))
-        return self.out(x if self.norm is None else self.norm(x))
-
-
-class DenseHeads:
-    """Dense layers that sentence-transformers applies after pooling, if the file has any.
-
-    Here they are applied to each token before pooling.  The result is the same, because they are linear and pooling is
-    a mean; a layer with an activation requires pooling of a single token.
-    """
-
-    def __init__(self, keys: Keys, weights: Weights, dim: int) -> None:
-        self.layers: list[Layer] = []
-        for name in DENSE:
-            kind = keys.text(f"{name}_activation", "identity")
-            if kind not in ("identity", "tanh"):
-                raise UnsupportedError(
-                    f"[{keys.arch}] unsupported {name}_activation '{kind}': expected identity or tanh"
-                )
-            if kind != "identity" and keys.integer("pooling_type", 0) not in ONE_TOKEN:
-                raise UnsupportedError(f"[{keys.arch}] {name}_activation {kind} needs pooling of a single token")
-            n_in, n_out = keys.integer(f"{name}_feat_in", 0), keys.integer(f"{name}_feat_out", 0)
-            if not weights.has(f"{name}.weight"):
-                continue
-            rows = weights.n_rows(f"{name}.weight")
-            if n_in not in (0, dim) or n_out not in (0, rows):
-                raise LoadError(
-                    f"[{keys.arch}] {name}_feat_in is {n_in}, {name}_feat_out {n_out}: expected {dim} and {rows}"
-                )
-            self.layers.append(weights.linear(name, dim, rows, bias=None))
-            if kind == "tanh":
-                self.layers.append(tanh)
-            dim = rows
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+    return weights.tensor("token_types.weight", (config.n_token_types, dim), vector=True)
 
 
 class Encoder:
@@ -227,7 +192,7 @@ class Encoder:
         self, config: EncoderConfig, keys: Keys, weights: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]
     ) -> None:
         self.config, self.embeddings, self.blocks = config, embeddings, blocks
-        self.head = Classifier(config, weights) if config.n_class else DenseHeads(keys, weights, config.dim)
+        self.head = head_of(keys, weights, config.dim, config.classes, eps=config.eps)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -278,6 +243,11 @@ HEAD_KEYS: dict[str, Key] = {
     "classifier.output_labels": computed("string[]", labels),
     "classifier.problem_type": computed("string", problem_type),
 }
+TOKEN_HEAD_KEYS: dict[str, Key] = {
+    "classifier.per_token": computed("bool", lambda config: True),
+    "classifier.output_labels": computed("string[]", labels),
+}
+TOKEN_HEAD: dict[str, str | Source] = {"cls.output": "classifier"}
 
 
 def scoring(causal: Checkpoint) -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from ..checkpoints.mapping import (
@@ -10,6 +11,7 @@ from ..checkpoints.mapping import (
     DECODER_TENSORS,
     SILU,
     Checkpoint,
+    Fields,
     Key,
     Source,
     computed,
@@ -18,6 +20,7 @@ from ..checkpoints.mapping import (
     rope_keys,
     tensor,
 )
+from ..errors import UnsupportedError
 from ..nn import (
     CacheSpec,
     GatedMLP,
@@ -33,7 +36,8 @@ from ..nn import (
 )
 from ..nn.rotary import Layout
 from .base import Block, DenseConfig, Vectors
-from .encoding import BothWaysConfig, DenseHeads
+from .encoder_heads import CLS, MEAN, Classes, head_of
+from .encoding import HEAD_KEYS, TOKEN_HEAD, TOKEN_HEAD_KEYS, BothWaysConfig
 
 ARCHES = ("eurobert",)
 
@@ -60,7 +64,8 @@ class EuroBert:
     LAYOUT: ClassVar[Layout] = "half"
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        self.config = config = BothWaysConfig.read(keys, n_vocab)
+        read = BothWaysConfig.read(keys, n_vocab)
+        self.config = config = replace(read, classes=Classes.read(keys, weights))
         rotation = rope_spec(
             keys, n_dims=config.n_rot, layout=self.LAYOUT, factors=frequency_factors(weights, config.n_rot)
         )
@@ -70,7 +75,7 @@ class EuroBert:
             for block in weights.blocks(config.n_layer)
         ]
         self.norm = weights.norm("output_norm", config.dim, config.eps)
-        self.dense = DenseHeads(keys, weights, config.dim)
+        self.head = head_of(keys, weights, config.dim, config.classes, activation="gelu")
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -78,7 +83,7 @@ class EuroBert:
     def __call__(self, step: Step) -> Vectors:
         x = self.embedding(step.tokens)
         x = step.run_layers(self.blocks, x)
-        return Vectors(self.dense(self.norm(select_rows(x, step.logit_rows))))
+        return Vectors(self.head(self.norm(select_rows(x, step.logit_rows))))
 
 
 MODEL = EuroBert
@@ -98,13 +103,41 @@ _TENSORS: dict[str, str | Source] = {
     for ours, theirs in DECODER_TENSORS.items()
     if ours != "output"
 }
-_CHECKPOINT = Checkpoint(
-    "eurobert",
-    _KEYS,
-    _TENSORS,
-    fixed={"hidden_act": SILU},
-    rope=rope_keys,
-    unused=("classifier_pooling", "clf_pooling"),
-    ignored=("lm_head.*",),
-)
-HF = {"EuroBertModel": _CHECKPOINT, "EuroBertForMaskedLM": _CHECKPOINT}
+_POOLINGS = {"bos": CLS, "mean": MEAN, "late": MEAN}
+
+
+def _pooling(config: Fields) -> str:
+    """Return the pooling of a classifier: late is the mean of all tokens' scores."""
+    pooling = config.text("classifier_pooling", "late")
+    if pooling not in _POOLINGS:
+        expected = ", ".join(_POOLINGS)
+        raise UnsupportedError(f"[convert] unsupported 'classifier_pooling': '{pooling}' (expected {expected})")
+    return pooling
+
+
+_TEXT_KEYS: dict[str, Key] = {
+    **HEAD_KEYS,
+    "classifier.pooling_type": computed("u32", lambda config: _POOLINGS[_pooling(config)]),
+    "classifier.late": computed("bool", lambda config: _pooling(config) == "late"),
+}
+_HEAD: dict[str, str | Source] = {"cls": "dense", "cls.output": "classifier"}
+
+
+def _of(head: dict[str, str | Source] | None = None, keys: dict[str, Key] | None = None) -> Checkpoint:
+    return Checkpoint(
+        "eurobert",
+        {**_KEYS, **(keys or {})},
+        {**_TENSORS, **(head or {})},
+        fixed={"hidden_act": SILU},
+        rope=rope_keys,
+        unused=("classifier_pooling", "clf_pooling"),
+        ignored=("lm_head.*",),
+    )
+
+
+HF = {
+    "EuroBertModel": _of(),
+    "EuroBertForMaskedLM": _of(),
+    "EuroBertForSequenceClassification": _of(_HEAD, _TEXT_KEYS),
+    "EuroBertForTokenClassification": _of(TOKEN_HEAD, TOKEN_HEAD_KEYS),
+}

@@ -7,7 +7,8 @@ from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec, select_rows
 from . import gemma3
 from .base import DenseConfig, SandwichBlock, Vectors, local_layers
-from .encoding import BothWaysConfig, DenseHeads
+from .encoder_heads import DenseHeads
+from .encoding import BothWaysConfig
 
 ARCHES = ("gemma-embedding",)
 

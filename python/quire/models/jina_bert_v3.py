@@ -7,6 +7,8 @@ from ..nn import MLP, Keys, Weights, rope_spec
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
+    TOKEN_HEAD,
+    TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
     Attention,
     Block,
@@ -53,9 +55,10 @@ _HEAD: dict[str, str | Source] = {"cls": "classifier.dense", "cls.output": "clas
 
 
 def _of(prefix: str, head: dict[str, str | Source]) -> Checkpoint:
+    of_head = {} if not head else TOKEN_HEAD_KEYS if head is TOKEN_HEAD else HEAD_KEYS
     return Checkpoint(
         "jina-bert-v3",
-        {**_KEYS, **(HEAD_KEYS if head else {})},
+        {**_KEYS, **of_head},
         {**below(prefix, _TENSORS), **head},
         fixed={"hidden_act": ("gelu", "gelu_python")},
         rope=None,
@@ -69,4 +72,5 @@ HF = {
     "JinaEmbeddingsV3Model": _of("roberta.", {}),
     "JinaEmbeddingsV3ForMaskedLM": _of("roberta.", {}),
     "JinaEmbeddingsV3ForSequenceClassification": _of("roberta.", _HEAD),
+    "JinaEmbeddingsV3ForTokenClassification": _of("roberta.", TOKEN_HEAD),
 }

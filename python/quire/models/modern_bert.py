@@ -16,17 +16,25 @@ from ..nn import (
     Step,
     Tensor,
     Weights,
-    activate,
     rope_spec,
     select_rows,
 )
 from .base import Vectors
-from .encoding import ENCODER_KEYS, HEAD_KEYS, TRAINING_HEADS, Attention, Classifier, DenseHeads, EncoderConfig, below
+from .encoder_heads import CLS, MEAN, head_of
+from .encoding import (
+    ENCODER_KEYS,
+    HEAD_KEYS,
+    TOKEN_HEAD_KEYS,
+    TRAINING_HEADS,
+    Attention,
+    EncoderConfig,
+    below,
+)
 
 ARCHES = ("modern-bert",)
 PERIOD = 3  # the first of every three layers has full attention
 GLOBAL_BASE, LOCAL_BASE = 160000.0, 10000.0
-CLS = 2  # the value of classifier.pooling_type for the first token
+POOLINGS = {"cls": CLS, "mean": MEAN}  # values of classifier.pooling_type
 UNITS = {"gelu": "gelu", "silu": "silu", "swish": "silu"}
 
 
@@ -57,7 +65,7 @@ class Block:
 
 class ModernBert:
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        self.config = config = EncoderConfig.read_file(keys, weights, n_vocab)
+        self.config = config = EncoderConfig.read_file(keys, weights, n_vocab, MEAN)
         window = keys.integer("attention.sliding_window", 0)  # 0: full attention in every layer
         local = [window > 0 and one for one in local_layers(keys, config.n_layer)]
         base = keys.number("rope.freq_base_swa", LOCAL_BASE)
@@ -74,12 +82,7 @@ class ModernBert:
             for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         self.output_norm = weights.layer_norm("output_norm", config.dim, config.eps)
-        self.head = (
-            Classifier(config, weights, lambda x: activate(x, "gelu"))
-            if config.n_class
-            else DenseHeads(keys, weights, config.dim)
-        )
-        _check_classifier(keys, config)
+        self.head = head_of(keys, weights, config.dim, config.classes, activation="gelu", eps=config.eps)
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -88,15 +91,6 @@ class ModernBert:
         x = self.norm(self.tokens(step.tokens))
         x = step.run_layers(self.blocks, x)
         return Vectors(self.head(self.output_norm(select_rows(x, step.logit_rows))))
-
-
-def _check_classifier(keys: Keys, config: EncoderConfig) -> None:
-    """Require a classifier on the first token's vector; without a key the pooling is the mean."""
-    if config.n_class == 0:
-        keys.without_effect("classifier.pooling_type")
-    elif (pooling := keys.integer("classifier.pooling_type", 1)) != CLS:
-        key = keys.full("classifier.pooling_type")
-        raise UnsupportedError(f"[{keys.arch}] unsupported '{key}': {pooling} (expected {CLS}, the first token)")
 
 
 MODEL = ModernBert
@@ -125,10 +119,11 @@ def _rope(config: Fields) -> Iterator[Entry]:
         yield key, "f32", rope.number("rope_theta", old_base)
 
 
-def _first_token_is_scored(config: Fields) -> int:
-    if (pooling := config.text("classifier_pooling", "cls")) != "cls":
-        raise UnsupportedError(f"[convert] unsupported 'classifier_pooling': '{pooling}' (expected cls)")
-    return CLS
+def _pooling(config: Fields) -> int:
+    pooling = config.text("classifier_pooling", "cls")
+    if pooling not in POOLINGS:
+        raise UnsupportedError(f"[convert] unsupported 'classifier_pooling': '{pooling}' (expected cls or mean)")
+    return POOLINGS[pooling]
 
 
 _KEYS: dict[str, Key] = {
@@ -153,13 +148,13 @@ _TENSORS: dict[str, str | Source] = {
     "blk.{i}.ffn_down": tensor("layers.{i}.mlp.Wo", change=_MLP),
 }
 _HEAD: dict[str, str | Source] = {"cls": "head.dense", "cls.norm": "head.norm", "cls.output": "classifier"}
+_TEXT_KEYS: dict[str, Key] = {**HEAD_KEYS, "classifier.pooling_type": computed("u32", _pooling)}
 
 
-def _of(head: dict[str, str | Source]) -> Checkpoint:
-    pooling = {**HEAD_KEYS, "classifier.pooling_type": computed("u32", _first_token_is_scored)}
+def _of(head: dict[str, str | Source], keys: dict[str, Key] | None = None) -> Checkpoint:
     return Checkpoint(
         "modern-bert",
-        {**_KEYS, **(pooling if head else {})},
+        {**_KEYS, **(keys or {})},
         {**below("model.", _TENSORS), **head},
         fixed={
             "hidden_activation": ("gelu", "silu", "swish"),
@@ -187,5 +182,6 @@ def _of(head: dict[str, str | Source]) -> Checkpoint:
 HF = {
     "ModernBertModel": _of({}),
     "ModernBertForMaskedLM": _of({}),
-    "ModernBertForSequenceClassification": _of(_HEAD),
+    "ModernBertForSequenceClassification": _of(_HEAD, _TEXT_KEYS),
+    "ModernBertForTokenClassification": _of(_HEAD, TOKEN_HEAD_KEYS),
 }

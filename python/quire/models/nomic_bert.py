@@ -11,6 +11,9 @@ from ..nn import MLP, ExpertConfig, GatedMLP, Keys, MoE, MoeSpec, Tensor, Weight
 from .base import MAX_LAYERS, Layer
 from .encoding import (
     ENCODER_KEYS,
+    HEAD_KEYS,
+    TOKEN_HEAD,
+    TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
     Attention,
     Block,
@@ -177,11 +180,11 @@ class _Nomic(Checkpoint):
         return _of_experts(self.base) if whole.value("moe_every_n_layers") else self
 
 
-def _of(prefix: str) -> Checkpoint:
+def _of(prefix: str, head: dict[str, str | Source] | None = None, keys: dict[str, Key] | None = None) -> Checkpoint:
     return _Nomic(
         "nomic-bert",
-        _KEYS,
-        below(prefix, {**_NEW_ONES, **_OLD_ONES}),
+        {**_KEYS, **(keys or {})},
+        {**below(prefix, {**_NEW_ONES, **_OLD_ONES}), **(head or {})},
         fixed=_FIXED,
         checks=(_head_size,),
         rope=None,
@@ -258,4 +261,10 @@ def _of_experts(prefix: str) -> Checkpoint:
     )
 
 
-HF = {"NomicBertModel": _of(""), "NomicBertForMaskedLM": _of("nomic_bert.")}
+_HEAD: dict[str, str | Source] = {"cls": "nomic_bert.pooler.dense", "cls.output": "classifier"}
+HF = {
+    "NomicBertModel": _of(""),
+    "NomicBertForMaskedLM": _of("nomic_bert."),
+    "NomicBertForSequenceClassification": _of("nomic_bert.", _HEAD, HEAD_KEYS),
+    "NomicBertForTokenClassification": _of("nomic_bert.", TOKEN_HEAD, TOKEN_HEAD_KEYS),
+}

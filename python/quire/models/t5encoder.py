@@ -11,7 +11,8 @@ from ..checkpoints.mapping import Checkpoint, Fields, computed, f32, u32
 from ..errors import LoadError, UnsupportedError
 from ..nn import MLP, CacheSpec, GatedMLP, Keys, Step, Tensor, Weight, Weights, select_rows
 from .base import DenseConfig, Layer, Vectors
-from .encoding import BothWaysConfig, DenseHeads
+from .encoder_heads import DenseHeads
+from .encoding import BothWaysConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import LoadError
 from ...models.base import PROBLEM_TYPES, RANK
-from .ranking import RankHead, rank_head
+from .ranking import HEAD, RankHead, mean_head, rank_head
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,8 @@ _POOLING: dict[int, Pooling] = {1: "mean", 2: "cls", 3: "last", 4: "cls"}
 class ModelOutput:
     """The output of a model: logits, an encoder's vectors, or scores of classes with their labels.
 
-    ``problem_type``: one of ``PROBLEM_TYPES``, or empty if the file names none.
+    ``problem_type``: one of ``PROBLEM_TYPES``, or empty if the file names none.  ``scores_tokens``: the classes are of
+    each token.
     """
 
     is_encoder: bool
@@ -36,7 +37,9 @@ class ModelOutput:
     tells_texts_apart: bool
     labels: tuple[str, ...]
     problem_type: str = ""
-    head: RankHead | None = None  # if a decoder scores classes
+    head: RankHead | None = None  # if classes are scored outside the model
+    score_pooling: Pooling = "cls"  # for class scores
+    scores_tokens: bool = False
 
     def shown(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return scores ``[n, n_classes]`` as transformers' pipeline shows them.
@@ -59,16 +62,33 @@ class ModelOutput:
 
 def output_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -> ModelOutput:
     """Return the output of a model.  Raises as ``rank_head``, and LoadError for an unknown problem type."""
-    labels = _labels_of(reader.metadata, config.arch)
-    head = None if config.is_encoder else rank_head(reader, config.arch, tokenizer, labels)
+    metadata, labels = reader.metadata, _labels_of(reader.metadata, config.arch)
+    pooling: Pooling = "cls"
+    if not config.is_encoder:
+        head, pooling = rank_head(reader, config.arch, tokenizer, labels), "last"
+    elif has_mean_head(reader, config):
+        head, pooling = mean_head(reader, config.arch, config.dim, labels), "mean"
+    else:
+        head = None
+        if config.scores_classes and metadata.flag(f"{config.arch}.classifier.late", False):
+            pooling = "mean"
     return ModelOutput(
         is_encoder=config.is_encoder,
         scores_classes=config.scores_classes or head is not None,
         tells_texts_apart=config.tells_texts_apart,
         labels=labels if head is None else head.labels,
-        problem_type=_problem_type(reader.metadata, config.arch),
+        problem_type=_problem_type(metadata, config.arch),
         head=head,
+        score_pooling=pooling,
+        scores_tokens=config.scores_tokens,
     )
+
+
+def has_mean_head(reader: GGUFReader, config: Config) -> bool:
+    """Return whether an encoder's file has a classifier of the mean of all tokens, which the model leaves out."""
+    if config.scores_classes or config.scores_tokens or HEAD not in reader:
+        return False
+    return reader.metadata.integer(f"{config.arch}.pooling_type", RANK) == RANK
 
 
 def pooling_of(metadata: Metadata, config: Config) -> Pooling | None:

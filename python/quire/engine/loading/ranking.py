@@ -1,4 +1,4 @@
-"""Decoders that score texts: a matrix on the last hidden state, and a template that asks for a judgement.
+"""Classifiers outside the model: of decoders, with a template that asks for a judgement, and of means of encoders.
 
 Sources: llama.cpp's converter for the names, ``cls.output`` and the template ``rerank``; the model card of
 Qwen3-Reranker for its score, which is the odds of yes against no.
@@ -15,6 +15,7 @@ from ..._native.core import Tensor
 from ..._native.quant import dequantize
 from ...checkpoints.reading.qwen3_reranker import TEMPLATE, YES_OR_NO, is_qwen3_reranker
 from ...errors import LoadError, UnsupportedError
+from .pooled_head import Hidden, hidden_of, matrix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from ...files.gguf import GGUFReader
     from ...tokenizer import Tokenizer
 
-__all__ = ["RankHead", "RankTemplate", "is_judged", "rank_head", "relevance"]
+__all__ = ["RankHead", "RankTemplate", "is_judged", "mean_head", "rank_head", "relevance"]
 
 HEAD, BIAS = "cls.output.weight", "cls.output.bias"
+GELU_HEADS = ("modern-bert", "eurobert")  # the others have tanh
 _PLACES = re.compile(r"(\{query\}|\{document\})")
 _INSTRUCT = re.compile(r"(?<=<Instruct>: ).*(?=\n<Query>)")
 
@@ -65,16 +67,21 @@ class RankTemplate:
 
 @dataclass(frozen=True)
 class RankHead:
-    """A classifier: ``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, for rerankers, a template."""
+    """A classifier: ``weights [n_classes, n_hidden]``, ``bias [n_classes]`` and, for rerankers, a template.
+
+    ``hidden``: a layer before the classifier, in encoders that classify the mean of all tokens.
+    """
 
     weights: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32] | None = None
     labels: tuple[str, ...] = ()
     template: RankTemplate | None = None
+    hidden: Hidden | None = None
 
     def scores(self, hidden: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the class scores ``[n, n_classes]`` of hidden states ``[n, n_hidden]``."""
-        made: npt.NDArray[np.float32] = hidden @ self.weights.T
+        rows = hidden if self.hidden is None else self.hidden(hidden)
+        made: npt.NDArray[np.float32] = rows @ self.weights.T
         return made if self.bias is None else made + self.bias
 
 
@@ -87,6 +94,20 @@ def relevance(scores: npt.NDArray[np.float32], labels: Sequence[str]) -> npt.NDA
     """Return ``[n]`` from class scores ``[n, n_classes]``: that of the first class, or yes minus no."""
     made: npt.NDArray[np.float32] = scores[:, 0] - scores[:, 1] if is_judged(labels) else scores[:, 0]
     return made
+
+
+def mean_head(reader: GGUFReader, arch: str, dim: int, labels: tuple[str, ...]) -> RankHead:
+    """Return the classifier of an encoder that classifies the mean of all tokens.  LoadError if its shape is wrong."""
+    metadata = reader.metadata
+    hidden = None
+    if "cls.weight" in reader:
+        kind = metadata.text(f"{arch}.classifier.activation", "gelu" if arch in GELU_HEADS else "tanh")
+        eps = metadata.number(f"{arch}.attention.layer_norm_epsilon", 1e-5)
+        hidden = hidden_of(reader, "cls", dim, activation=kind, eps=eps, n_out=dim)
+    n_class = reader.tensor_info(HEAD).shape[0]
+    weights = matrix(reader, HEAD, (n_class, dim))
+    bias = matrix(reader, BIAS, (n_class,)) if BIAS in reader else None
+    return RankHead(weights, bias, labels, hidden=hidden)
 
 
 def rank_head(reader: GGUFReader, arch: str, tokenizer: Tokenizer | None, labels: tuple[str, ...]) -> RankHead | None:
