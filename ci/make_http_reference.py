@@ -84,7 +84,7 @@ def main() -> None:
         for method in METHODS:
             if (operation := operations.get(method)) is None:
                 continue
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            content = next(iter(operation.get("requestBody", {}).get("content", {}).values()), {})
             body = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
             routes = by_dialect.setdefault(operation["tags"][0], {})
             routes.setdefault((operation["summary"], body), []).append(f"`{method.upper()} {path}`")

@@ -112,6 +112,10 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Recipes", "recipe calibration parse_special chunks types layers_together rounds curve"),
         _section("File", "keep_split overrides"),
     ),
+    "transcribe": (
+        _common("path language translate form output n_ctx threads gpu_layers"),
+        _section("Speech", "prompt"), *_ENGINE,
+    ),
     "embed": (
         _common("path prompt_file pooling normalize prompt_name output as_json n_ctx threads gpu_layers"),
         _section("Input", "texts separator"), *_ENGINE,
@@ -145,6 +149,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "info": ("quire info model.gguf", "quire info model.gguf --fit"),
     "tokenize": ('quire tokenize model.gguf "Hello there"',),
     "detokenize": ("quire detokenize model.gguf 9707 1052", "quire tokenize --ids Hello | quire detokenize"),
+    "transcribe": (
+        "quire transcribe model.gguf speech.mp3",
+        "quire transcribe model.gguf talk.flac --format srt -o talk.srt",
+    ),
     "embed": ('quire embed model.gguf "some text"', "quire embed model.gguf -f lines.txt --json"),
     "rerank": ('quire rerank model.gguf "a question" "first document" "second document"',),
     "convert": ("quire convert ./checkpoint model.gguf", "quire convert ./checkpoint -o model.gguf --dtype q8_0"),

@@ -27,6 +27,7 @@ COMMANDS = {
     "run": "Answer one prompt; at a terminal without a prompt, chat.",
     "chat": "Chat with a model.",
     "serve": "Serve a model over HTTP with the APIs of OpenAI, Anthropic and Ollama, and a chat page.",
+    "transcribe": "Write down what is said in recordings.",
     "embed": "Turn texts into vectors.",
     "rerank": "Rank documents by how well they answer a query.",
     "tokenize": "Show the tokens of a text.",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .loading.loader import open_decoder
     from .requests.chat import ChatChoice, ChatDelta, ChatResult
     from .requests.results import Choice, Delta, GenerationResult, Timings, TokenLogprob
+    from .requests.transcripts import Segment, Transcript
 
 __all__ = [
     "LLM",
@@ -26,8 +27,10 @@ __all__ = [
     "Delta",
     "EngineConfig",
     "GenerationResult",
+    "Segment",
     "Timings",
     "TokenLogprob",
+    "Transcript",
     "open_decoder",
 ]
 
@@ -40,8 +43,10 @@ _MODULES = {
     "Delta": "requests.results",
     "GenerationResult": "requests.results",
     "LLM": "llm",
+    "Segment": "requests.transcripts",
     "Timings": "requests.results",
     "TokenLogprob": "requests.results",
+    "Transcript": "requests.transcripts",
     "open_decoder": "loading.loader",
 }
 

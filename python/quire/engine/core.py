@@ -15,6 +15,7 @@ from .llm_base import LLMBase
 from .requests.prompts import RequestOptions, prompt_list
 from .requests.results import Delta, GenerationResult, collector_of
 from .requests.texts import text_list
+from .requests.transcripts import StepCollector, samples_of
 from .requests.vectors import LogitRows, Vectors, normalized, stacked
 from .running import Call, Stream
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .requests.entities import Aggregation, Entity
     from .requests.prompts import Prompt
     from .requests.texts import Pair, TextOptions
+    from .requests.transcripts import Sound, TranscribeOptions, Transcript
 
 __all__ = ["LLMCore", "chat_call"]
 
@@ -89,6 +91,15 @@ class LLMCore(LLMBase):
 
         request = self._prompts.chat_request(messages, params, options, chat)
         return Stream(request.engine, ChatCollector(request, collector_of(request.engine)))
+
+    def _transcript(self, audio: Sound, speech: TranscribeOptions, options: RequestOptions) -> Call[Transcript]:
+        steps = self._transcription(samples_of(audio, "transcribe"), speech, options)
+
+        def more() -> list[tuple[EngineRequest, StepCollector]]:
+            request = steps.next_request()
+            return [] if request is None else [(request, StepCollector(steps, collector_of(request)))]
+
+        return Call(more(), steps.transcript, more)
 
     def _logits(self, token_ids: Sequence[int]) -> Call[npt.NDArray[np.float32]]:
         rows = LogitRows()

@@ -14,6 +14,7 @@ from .engine import Failure, Pooling
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextOptions, Truncate
+from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
 from .running import Call, Running, Stream
 
 if TYPE_CHECKING:
@@ -314,6 +315,41 @@ class LLM(LLMCore):
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return self._run(lambda: self._ranking(query, documents, instruction, options, text))
 
+    def transcribe(
+        self,
+        audio: Sound,
+        *,
+        language: str | None = None,
+        prompt: str | None = None,
+        task: SpeechTask = "transcribe",
+        timestamps: bool = False,
+        temperature: float = 0.0,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> Transcript:
+        """Return what is said in a recording, with a model that hears.
+
+        Args:
+            audio: A ``pathlib.Path``, the bytes of a file, or a pair of samples and their rate.
+            language: A code such as ``"en"``, or an English name; None: the model recognizes it.
+            prompt: Text that the recording continues, or names and words that occur in it.
+            task: ``"translate"`` gives English.
+            timestamps: Divide the transcript into segments with times.
+            temperature, max_tokens, seed: As in ``SamplingParams``; ``max_tokens`` limits each request to the model.
+
+        Raises:
+            UnsupportedError: The model does not hear, or lacks the task or timestamps.
+        """
+        sampling = speech_sampling(temperature, max_tokens, seed)
+        speech = TranscribeOptions(
+            language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=sampling
+        )
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        return self._run(lambda: self._transcript(audio, speech, options))
+
     def close(self) -> None:
         """Stop and free all memory; answers in progress end as cancelled.  May be called again."""
         self._close_engine()
@@ -330,12 +366,15 @@ class LLM(LLMCore):
         """Run the requests of a call until all have ended."""
         call = prepare()
         inbox: _Inbox = queue.SimpleQueue()
+        requests = call.requests
         with Running[object](self._engine, inbox.put) as running:
-            for request, collector in call.requests:
-                running.submit(request, collector)
-            while running:
-                for _ in running.take(inbox.get()):
-                    pass
+            while requests:
+                for request, collector in requests:
+                    running.submit(request, collector)
+                while running:
+                    for _ in running.take(inbox.get()):
+                        pass
+                requests = () if call.more is None else call.more()
         return call.result()
 
     def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> Generator[PieceT, None, None]:

@@ -18,6 +18,7 @@ from .loading.model_names import model_path, named_model
 from .loading.ranking import is_judged, relevance
 from .requests.prompts import Prompt, Prompts, RequestOptions
 from .requests.texts import Pair, TextOptions, Texts, is_pair
+from .requests.transcripts import ChatTranscription
 from .requests.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .._native.engine import DecoderStats
+    from ..media.audio import Samples
     from ..tokenizer import Tokenizer
     from .requests.entities import Aggregation, Tagger
+    from .requests.transcripts import TranscribeOptions, Transcription
 
 __all__ = ["LLMBase"]
 
@@ -157,6 +160,12 @@ class LLMBase:
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
+
+    def _transcription(self, samples: Samples, speech: TranscribeOptions, options: RequestOptions) -> Transcription:
+        """Return the steps to a transcript.  UnsupportedError if the model does not hear."""
+        if "audio" not in self.media:
+            raise UnsupportedError("[transcribe] the model does not hear: it has no encoder of sounds")
+        return ChatTranscription(self._prompts, samples, speech, options)
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -32,10 +32,14 @@ class Collects(Protocol[MadeT_co]):
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """Prepared requests with their collectors, and the function that makes the result once all have ended."""
+    """Prepared requests with their collectors, and the function that makes the result once all have ended.
+
+    ``more``: prepares further requests, which depend on what came of the earlier ones; none of them: all have ended.
+    """
 
     requests: Sequence[tuple[EngineRequest, Collects[object]]]
     result: Callable[[], T]
+    more: Callable[[], Sequence[tuple[EngineRequest, Collects[object]]]] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
 from .routes.openai import chat as openai_chat
-from .routes.openai import chat_fields, responses, responses_fields
+from .routes.openai import chat_fields, responses, responses_fields, transcriptions
 from .routes.openai import completions as openai_completions
 
 if TYPE_CHECKING:
@@ -61,6 +61,20 @@ ROUTES = (
     Route("GET", "/metrics", native_routes.metrics, "Metrics for Prometheus"),
     Route("POST", "/v1/generate", native_routes.generate, "Complete a text", native_routes.GenerateBody),
     Route("POST", "/v1/responses", responses.create, "Answer an input", _RESPONSES),
+    *(
+        Route(
+            "POST", path, transcriptions.transcribe, "Transcribe speech", transcriptions.TranscriptionBody, is_form=True
+        )
+        for path in ("/v1/audio/transcriptions", "/audio/transcriptions")
+    ),
+    Route(
+        "POST",
+        "/v1/audio/translations",
+        transcriptions.translate,
+        "Translate speech into English",
+        transcriptions.TranslationBody,
+        is_form=True,
+    ),
     Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Delete a stored response"),
     *(

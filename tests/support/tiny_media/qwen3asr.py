@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import FIRST_MARK, TinyFamily
 from .whisper import N_MELS, PROCESSOR, halved, template
 
-MARKS = ("<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<|im_start|>", "<|im_end|>")
+MARKS = ("<|audio_start|>", "<|audio_pad|>", "<|audio_end|>", "<|im_start|>", "<|im_end|>", "<asr_text>")
 
 
 def make() -> Any:

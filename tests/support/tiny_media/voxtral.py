@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import FIRST_MARK, TinyFamily
 from .whisper import N_MELS, PROCESSOR, frames, halved, template
 
-MARKS = ("[BEGIN_AUDIO]", "[AUDIO]", "<|im_start|>", "<|im_end|>")
+MARKS = ("[BEGIN_AUDIO]", "[AUDIO]", "<|im_start|>", "<|im_end|>", "[TRANSCRIBE]")
 
 
 def make() -> Any:

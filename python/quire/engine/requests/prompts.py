@@ -209,9 +209,18 @@ class Prompts:
         return [self.chat_request(item, one, options, chat) for item, one in zip(messages, each, strict=True)]
 
     def chat_draft(
-        self, messages: Messages, params: SamplingParams | None, options: RequestOptions, chat: ChatOptions
+        self,
+        messages: Messages,
+        params: SamplingParams | None,
+        options: RequestOptions,
+        chat: ChatOptions,
+        *,
+        begun: str = "",
     ) -> ChatRequest:
-        """Return the request of ``chat_request`` with a form that is still to be compiled."""
+        """Return the request of ``chat_request`` with a form that is still to be compiled.
+
+        ``begun``: text after the template's, as a part of it: control tokens are parsed.
+        """
         from .chat import ChatRequest, call_marks, format_of, rendered, visible_tokens, with_reasoning_budget
         from .thinking import template_values, without_thinking
 
@@ -225,7 +234,7 @@ class Prompts:
         def written(given: Messages) -> tuple[str, list[int]]:
             nonlocal moved, media
             made = items.rendered(given, lambda shown: rendered(template, shown, chat, thinking.values))
-            segments, moved = made.segments, made.moved
+            segments, moved = [*made.segments, *([(begun, True)] if begun else [])], made.moved
             if thinking.off and chat.begins_answer:
                 segments = without_thinking(segments, form, thinking.is_told)
             ids, shown = self._encoded(segments, items)

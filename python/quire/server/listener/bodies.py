@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +25,9 @@ __all__ = [
     "Received",
     "content_length",
     "decode_object",
+    "header",
     "nothing_received",
+    "pieces_of",
     "read_body",
     "to_wire",
 ]
@@ -96,11 +98,20 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
     from_page = header(scope, b"origin") is not None or header(scope, b"sec-fetch-site") is not None
     if kind != b"application/json" and (from_page or kind not in _UNSAID):
         raise ApiError(415, "content_type", "unsupported Content-Type: send application/json")
-    limit = settings.max_body_bytes
     parts: list[bytes] = []
     meter = BodyMeter()
+    async for part in pieces_of(receive, settings, settings.max_body_bytes):
+        meter.feed(part)
+        ticket.grow(meter.n_bytes // 3, max(0, meter.n_values - _LIGHT_VALUES))
+        parts.append(part)
+    ticket.resize(meter.n_bytes // 3)
+    return Received(b"".join(parts), meter.n_values)
+
+
+async def pieces_of(receive: Receive, settings: Settings, limit: int) -> AsyncIterator[bytes]:
+    """Yield a body piece by piece.  ApiError 408 if it arrives too slowly, 413 beyond ``limit`` bytes."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + settings.body_timeout_s
+    deadline, n_bytes = loop.time() + settings.body_timeout_s, 0
     while True:
         try:
             message = await asyncio.wait_for(receive(), max(deadline - loop.time(), 0.001))
@@ -110,14 +121,12 @@ async def read_body(scope: Scope, receive: Receive, settings: Settings, ticket: 
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
         part = message.get("body", b"")
-        if meter.n_bytes + len(part) > limit:
+        n_bytes += len(part)
+        if n_bytes > limit:
             raise _too_large(limit)
-        meter.feed(part)
-        ticket.grow(meter.n_bytes // 3, max(0, meter.n_values - _LIGHT_VALUES))
-        parts.append(part)
+        yield part
         if not message.get("more_body", False):
-            ticket.resize(meter.n_bytes // 3)
-            return Received(b"".join(parts), meter.n_values)
+            return
 
 
 def decode_object(body: bytes, max_depth: int, list_field: str | None = None) -> dict[str, Any]:
@@ -137,18 +146,21 @@ def decode_object(body: bytes, max_depth: int, list_field: str | None = None) ->
     return value
 
 
-def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool) -> tuple[T, list[str]]:
+def to_wire(given: Mapping[str, Any], wire: type[T], strict: bool, *, is_form: bool = False) -> tuple[T, list[str]]:
     """Convert a body to its wire type; also return the names of fields without effect: hints and unknown fields.
 
-    null counts as absent.  ApiError 400 for a value of the wrong type or out of range, for an unsupported field that
-    would change the answer, and if ``strict`` for an unknown field.
+    null counts as absent.  ``is_form``: numbers and booleans are texts.
+
+    Raises:
+        ApiError: 400 for a value of the wrong type or out of range, for an unsupported field that would change the
+            answer, and if ``strict`` for an unknown field.
     """
     ignored: list[str] = []
     taken = _sorted_out(given, wire, strict, "", ignored)
     mended: set[str] = set()
     while True:
         try:
-            return msgspec.convert(taken, wire), ignored
+            return msgspec.convert(taken, wire, strict=not is_form), ignored
         except msgspec.ValidationError as error:
             # Convert only the field at fault: others, such as a schema, may contain any numbers.
             field = _whole_number_at(error)

@@ -10,6 +10,7 @@ from ...errors import QuireError
 from ..body_types import TimedBody
 from ..failures import ApiError, Dialect, of_quire
 from .bodies import Received, content_length, decode_object, nothing_received, read_body, to_wire
+from .forms import MAX_FORM_BYTES, form_tokens, read_form
 from .pings import Pings
 from .replies import Events, Reply
 from .request_context import RequestContext, Route
@@ -41,8 +42,9 @@ class Endpoint:
             await self._run(scope, nothing_received(), _Sender(scope, send, self._service))
             return
         assert state.caller is not None
-        n_body_bytes = content_length(scope, self._service.settings.max_body_bytes)
-        ticket = self._service.enter(state.caller, n_body_bytes)
+        is_form = self._route.is_form
+        n_bytes = content_length(scope, MAX_FORM_BYTES if is_form else self._service.settings.max_body_bytes)
+        ticket = self._service.enter(state.caller, 3 * form_tokens(n_bytes) if is_form else n_bytes)
         try:
             await self._admitted(scope, receive, send, ticket)
         finally:
@@ -51,9 +53,13 @@ class Endpoint:
     async def _admitted(self, scope: Scope, receive: Receive, send: Send, ticket: Ticket) -> None:
         state = request_state_of(scope)
         state.ticket = ticket
-        received = await read_body(scope, receive, self._service.settings, ticket)
+        received, form = nothing_received(), None
+        if self._route.is_form:
+            form, received.n_bytes = await read_form(scope, receive, self._service.settings, ticket)
+        else:
+            received = await read_body(scope, receive, self._service.settings, ticket)
         sender = _Sender(scope, send, self._service)
-        job = asyncio.ensure_future(self._run(scope, received, sender))
+        job = asyncio.ensure_future(self._run(scope, received, sender, form))
         gone = asyncio.ensure_future(_disconnected(receive))
         sender.job = job
         try:
@@ -70,10 +76,10 @@ class Endpoint:
             if state.abort is not None:
                 state.abort()
 
-    async def _run(self, scope: Scope, received: Received, sender: _Sender) -> None:
+    async def _run(self, scope: Scope, received: Received, sender: _Sender, form: dict[str, Any] | None = None) -> None:
         async with AsyncExitStack() as closing:
             try:
-                reply = await self._reply(scope, received, closing)
+                reply = await self._reply(scope, received, closing, form)
             except QuireError as error:
                 raise of_quire(error) from error
             state = request_state_of(scope)
@@ -83,16 +89,22 @@ class Endpoint:
             else:
                 await sender.stream(reply, headers)
 
-    async def _reply(self, scope: Scope, received: Received, closing: AsyncExitStack) -> Reply | Events:
+    async def _reply(
+        self, scope: Scope, received: Received, closing: AsyncExitStack, form: dict[str, Any] | None
+    ) -> Reply | Events:
         route, service = self._route, self._service
         state = request_state_of(scope)
         context: RequestContext[Any] = RequestContext(service, None, scope, state, self._routes, closing, received)
         if route.body is not None:
-            content, depth = received.take(), service.settings.max_depth
-            given = await context.prepared(decode_object, content, depth, route.list_field)
-            context.body, ignored = await context.prepared(to_wire, given, route.body, service.settings.refuses_unknown)
+            strict = service.settings.refuses_unknown
+            if form is not None:
+                context.body, ignored = to_wire(form, route.body, strict, is_form=True)
+            else:
+                content, depth = received.take(), service.settings.max_depth
+                given = await context.prepared(decode_object, content, depth, route.list_field)
+                context.body, ignored = await context.prepared(to_wire, given, route.body, strict)
+                del given
             state.ignored += ignored
-            del given
         body = context.body
         if isinstance(body, TimedBody):
             state.ping_s = body.sse_ping_interval

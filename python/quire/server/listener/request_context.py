@@ -165,7 +165,7 @@ class Route:
     """A row of the table of routes.
 
     ``body`` is the wire type of the body, if there is one.  ``opens``: load its model before the handler runs.
-    ``list_field``: accept a list as the body, as the value of this field.
+    ``list_field``: accept a list as the body, as the value of this field.  ``is_form``: the body is a form with a file.
     """
 
     method: str
@@ -176,3 +176,4 @@ class Route:
     dialect: Dialect = Dialect.OPENAI
     opens: bool = True
     list_field: str | None = None
+    is_form: bool = False

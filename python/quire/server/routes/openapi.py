@@ -96,6 +96,8 @@ def document(routes: tuple[Route, ...], version: str) -> dict[str, Any]:
         component = components[reference["$ref"].removeprefix(_REFERENCE)]
         # Unknown fields are accepted (ignored and named in a header) unless the server is strict.
         component.pop("additionalProperties", None)
+        if "file" in component["properties"]:  # the bytes of a form, which are not encoded
+            component["properties"]["file"] = {"type": "string", "contentMediaType": "application/octet-stream"}
         for name, values in getattr(body, "refused", {}).items():
             component["properties"].setdefault(name, {"enum": [None, *values], "description": "Not supported."})
         if refused := sorted(getattr(body, "refused", {})):
@@ -141,7 +143,8 @@ def _operation(route: Route, schemas: dict[Any, dict[str, Any]]) -> dict[str, An
     if route.path == "/health":
         operation["security"] = [{}]
     if route.body is not None:
-        content = {"application/json": {"schema": schemas[route.body]}}
+        kind = "multipart/form-data" if route.is_form else "application/json"
+        content = {kind: {"schema": schemas[route.body]}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -174,7 +177,8 @@ def page(described: dict[str, Any]) -> str:
             if operation["description"] != operation["summary"]:
                 parts.append(f"<p>{escape(operation['description'])}</p>")
             if "requestBody" in operation:
-                parts.append(_table(operation["requestBody"]["content"]["application/json"]["schema"], schemas))
+                (content,) = operation["requestBody"]["content"].values()
+                parts.append(_table(content["schema"], schemas))
     title = f"Quire {escape(described['info']['version'])}: routes"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'

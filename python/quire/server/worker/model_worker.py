@@ -35,7 +35,7 @@ from .questions import Questions
 
 if TYPE_CHECKING:
     from ..._native.engine import DrafterStats
-    from ...engine.engine import EngineRequest
+    from ...engine.engine import Deliver, EngineRequest
     from ...engine.requests.chat import ChatRequest
     from ...engine.requests.prompts import Prompt
     from ...grammar import Grammar, GrammarSource
@@ -153,7 +153,7 @@ class ModelWorker(LLMBase):
             self._cancel(message.id)
         elif isinstance(message, wire.Pause):
             self._pause(message)
-        elif isinstance(message, wire.Generate | wire.Chat | wire.Embed | wire.Score | wire.Ask):
+        elif isinstance(message, wire.Generate | wire.Chat | wire.Transcribe | wire.Embed | wire.Score | wire.Ask):
             with self._lock:
                 self._running[message.id] = _Running()
             hints = message.hints
@@ -209,6 +209,8 @@ class ModelWorker(LLMBase):
                 self._end(message.id, [wire.Answer(message.id, value)])
             elif isinstance(message, wire.Embed | wire.Score):
                 self._embed(message, running)
+            elif isinstance(message, wire.Transcribe):
+                self._transcribe(message, running)
             else:
                 self._submit(message, running)
 
@@ -332,6 +334,30 @@ class ModelWorker(LLMBase):
             answer = Embedding(message, len(request.token_ids), self._end)
         self._know(running, self._engine.submit(request, answer.deliver))
 
+    def _transcribe(self, message: wire.Transcribe, running: _Running) -> None:
+        from ...engine.requests.transcripts import TranscribeOptions, samples_of
+        from .speech import SpeechEncoder
+
+        hints = message.hints
+        options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
+        params = params_of(self._defaults.params(message.params))
+        speech = TranscribeOptions(**message.speech, sampling=params)
+        steps = self._transcription(samples_of(message.audio, "file"), speech, options)
+
+        def submit(request: EngineRequest, deliver: Deliver) -> None:
+            with self._lock:
+                running.native_id = None  # that of an earlier request, which has ended
+            self._know(running, self._engine.submit(request, deliver))
+
+        def go_on(step: Callable[[], None]) -> None:
+            with self._failing(message.id):
+                step()
+
+        def later(step: Callable[[], None]) -> None:
+            self._encoding.submit(hints.key, 0, partial(go_on, step))
+
+        SpeechEncoder(message.id, steps, self._context, submit, later).begin()
+
     def _read_template(self) -> None:
         with suppress(Exception):  # there may be no template, or it may reject this conversation
             self._drafted([{"role": "user", "content": "?"}], {})
@@ -368,6 +394,8 @@ def _has_media(message: wire.Work) -> bool:
     """Return True if the request has images or sounds."""
     if isinstance(message, wire.Chat):
         return has_media(message.messages)
+    if isinstance(message, wire.Transcribe):
+        return True
     return isinstance(message, wire.Generate) and bool(message.media)
 
 

@@ -27,9 +27,11 @@ __all__ = [
     "Ready",
     "SchedulingHints",
     "Score",
+    "Segment",
     "Started",
     "TextRules",
     "ToEngine",
+    "Transcribe",
     "Work",
 ]
 
@@ -102,6 +104,19 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     params: JsonObject
     hints: SchedulingHints = SchedulingHints()
     wants_progress: bool = False
+
+
+class Transcribe(msgspec.Struct, frozen=True, array_like=True, tag="transcribe"):
+    """Transcribe the recording in ``audio``, a file.  ``speech`` has the fields of ``TranscribeOptions``.
+
+    ``Started`` tells the recording's duration, and ``Delta`` the segments of the transcript; ``Finished`` its language.
+    """
+
+    id: int
+    audio: bytes
+    speech: JsonObject
+    params: JsonObject
+    hints: SchedulingHints = SchedulingHints()
 
 
 class TextRules(msgspec.Struct, frozen=True, array_like=True):
@@ -177,8 +192,8 @@ class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
     paused: bool = True
 
 
-Work: TypeAlias = Generate | Chat | Embed | Score | Ask
-ToEngine: TypeAlias = Open | Generate | Chat | Embed | Score | Ask | Cancel | Pause
+Work: TypeAlias = Generate | Chat | Transcribe | Embed | Score | Ask
+ToEngine: TypeAlias = Open | Generate | Chat | Transcribe | Embed | Score | Ask | Cancel | Pause
 
 
 # From the engine
@@ -219,13 +234,14 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
     """The engine has accepted a request, which waits or runs.
 
-    ``ignored``: see ``engine.requests.chat.ChatRequest``.
+    ``ignored``: see ``engine.requests.chat.ChatRequest``.  ``duration``: seconds of a recording.
     """
 
     id: int
     n_prompt_tokens: int
     prompt_ids: list[int] | None = None
     ignored: list[str] = []
+    duration: float = 0.0
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
@@ -253,6 +269,19 @@ class CallDelta(msgspec.Struct, frozen=True, array_like=True):
     arguments: str
 
 
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a transcript; see ``engine.requests.transcripts.Segment``."""
+
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
     """A piece of a choice.  A chat has ``content``, ``reasoning`` and ``calls``; otherwise ``content`` is the text.
 
@@ -268,6 +297,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
     logprobs: list[Logprob] = []
     prompt_logprobs: list[Logprob] = []
     n_read: int | None = None
+    segments: list[Segment] = []
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
@@ -285,6 +315,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
     decode_s: float
     n_drafted_tokens: int = 0
     n_accepted_tokens: int = 0
+    language: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
