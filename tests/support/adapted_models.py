@@ -318,6 +318,31 @@ def with_passes(model: Any, config: Config) -> None:
     model.config.num_hidden_layers = len(passes)
 
 
+class GatedGelu(torch.nn.Module):
+    """GTE's MLP: a gate with GELU below the other half of one matrix, and a bias only for the output."""
+
+    def __init__(self, width: int, units: int) -> None:
+        super().__init__()
+        self.up_gate_proj = torch.nn.Linear(width, 2 * units, bias=False)
+        self.down_proj = torch.nn.Linear(units, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up, gate = self.up_gate_proj(x).chunk(2, dim=-1)
+        y: torch.Tensor = self.down_proj(torch.nn.functional.gelu(gate) * up)
+        return y
+
+
+def with_gates_of_gelu(model: Any, config: Config) -> None:
+    """GTE: gated MLPs, and frequencies by the NTK rule."""
+    encoder = getattr(model, "roberta", model)
+    for layer in encoder.layers:
+        layer.mlp = GatedGelu(config["hidden_size"], config["intermediate_size"])
+    if scaling := config.get("rope_scaling"):
+        rotation, n = encoder.rotary_emb, config["hidden_size"] // config["num_attention_heads"]
+        powers = torch.arange(0, n, 2).float() / n
+        rotation.inv_freq = (config["rope_theta"] * scaling["factor"]) ** -powers / scaling["factor"] ** (2 / n)
+
+
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
@@ -327,6 +352,8 @@ ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "BailingMoeForCausalLM": with_normalized_head,
     "nomic-bert-moe": with_ungated_experts,
     "JinaBertModel": without_positions,
+    "NewModel": with_gates_of_gelu,
+    "NewForSequenceClassification": with_gates_of_gelu,
     "OpenELMForCausalLM": layers_of_other_sizes,
     "JAISLMHeadModel": with_layer_norms,
     "DeciLMForCausalLM": layers_of_other_parts,

@@ -430,6 +430,29 @@ SIBLINGS = {
 }
 
 
+def gte(config: Config, tensors: Tensors) -> Tensors:
+    names = {
+        "roberta.": "new.", "layers.": "encoder.layer.", "self_attn": "attention", "post_attention_layernorm": "attn_ln",
+        "post_mlp_layernorm": "mlp_ln", "classifier.dense": "new.pooler.dense", "classifier.out_proj": "classifier",
+    }  # fmt: skip
+    return renamed(names)(config, fused(tensors, QKV, "self_attn.qkv_proj"))
+
+
+def gte_config(config: Config) -> dict[str, object]:
+    kept = {
+        name: value for name, value in config.items() if not name.startswith(("rope_", "position_", "layer_norm_type"))
+    }
+    return {
+        **kept,
+        "model_type": "jina_embeddings_v3",
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]},
+    }
+
+
+SIBLINGS |= {
+    "NewModel": Sibling("JinaEmbeddingsV3Model", gte_config, gte),
+    "NewForSequenceClassification": Sibling("JinaEmbeddingsV3ForSequenceClassification", gte_config, gte),
+}
 # transformers counts positions from token 1 on, MPNet's padding, which is a character in the tests' vocabulary.
 SIBLINGS |= {
     name: Sibling(name, dict, renamed({}), after_padding) for name in ("MPNetModel", "MPNetForTokenClassification")

@@ -107,7 +107,7 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
                 "[tokenizer] tokenizer.json: model.fuse_unk is unsupported if some bytes have no token"
             )
         return replace(found, merges=merges_of(model), pre_tokenizer=splitting, normalization=normalization, scores=())
-    if normalizer is not None and any(rule.normalized for rule in found.added):
+    if normalizer is not None and any(rule.normalized and not _is_kept(found, rule, str(kind)) for rule in found.added):
         raise UnsupportedError("[tokenizer] tokenizer.json: added tokens matched after normalization are unsupported")
     if kind == "WordPiece":
         return replace(
@@ -121,6 +121,15 @@ def _with_model(found: Vocabulary, tokenizer: Json, model: Json) -> Vocabulary:
         spaces = space_rules(normalizer, pre_tokenizer)
         return replace(found, family=Family.UNIGRAM, spaces=spaces, character_map=character_map(normalizer))
     return character_pairs(found, tokenizer, model)
+
+
+def _is_kept(found: Vocabulary, rule: AddedTokenRule, kind: str) -> bool:
+    """Return whether normalization keeps a mark, so that it may be matched before (MPNet's ``<unk>``).
+
+    Then only spellings in capitals stay text, which the published tokenizers take for the mark.
+    """
+    text = found.texts[rule.id]
+    return kind == "WordPiece" and found.kinds[rule.id] != TokenKind.USER_DEFINED and text.isascii() and text.islower()
 
 
 def _read_json(path: Path) -> Json:
