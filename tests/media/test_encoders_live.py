@@ -40,7 +40,8 @@ def test_rows(saved: tuple[TinyFamily, Any, Path], kernels: Any, monkeypatch: py
         image = picture(*size)
         with torch.no_grad():
             expected = found.encoded(model, image)
-        rows = np.concatenate([encoder.encode(view) for view in encoder.model.views(image)])
+        views = [encoder.encode(view) for view in encoder.model.views(image)]
+        rows = encoder.model.assembled(views, encoder.model.layout(image))
         assert rows.shape == expected.shape
         assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
 

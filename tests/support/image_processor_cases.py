@@ -73,6 +73,10 @@ CASES: dict[str, tuple[str, dict[str, Any], int, int]] = {
         "llava.LlavaImageProcessorPil",
         {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}, "do_pad": True}, 14, 1,
     ),
+    "llava-1.6": (
+        "llava_next.LlavaNextImageProcessorPil",
+        {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, 14, 1,
+    ),
 }  # fmt: skip
 
 
@@ -119,5 +123,7 @@ def expected_views(name: str, output: Any, patch: int) -> list[np.ndarray]:
     if name.startswith("gemma4"):
         kept = np.asarray(output["image_position_ids"][0])[:, 0] >= 0
         return [np.asarray(pixels[0])[kept]]
-    views = [np.asarray(view) for view in (pixels[0] if name.startswith(("idefics", "smolvlm")) else pixels)]
+    views = [
+        np.asarray(view) for view in (pixels[0] if name.startswith(("idefics", "smolvlm", "llava-1.6")) else pixels)
+    ]
     return [patches_of_image(view, patch) for view in views]

@@ -215,7 +215,8 @@ class MediaInput:
         with self._encoding:
             if (found := self._cached(digest)) is not None:  # somebody else asked for it, too
                 return found
-            rows = np.concatenate([encoder.encode(view) for view in model.views(data)])
+            views = [encoder.encode(view) for view in model.views(data)]
+            rows = encoder.model.assembled(views, layout)  # encoding the first item opens the model with its weights
             found = MediaRows(kind, self._padded(rows), model.markup(layout), model.token_grid(layout), digest)
             self._keep(found)
         return found

@@ -33,12 +33,14 @@ class Layout:
         views: Rows and columns of patches of each view, in the order of the prompt.
         tile_rows, tile_cols: The grid of tiles among the views; 0 for an image that is not cut.
         n_tokens: Tokens that each view takes in the prompt.
+        kept: Rows and columns of patches of all tiles together that the image fills; the rest is padding, on two sides.
     """
 
     views: tuple[tuple[int, int], ...]
     tile_rows: int
     tile_cols: int
     n_tokens: tuple[int, ...]
+    kept: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)

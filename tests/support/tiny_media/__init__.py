@@ -28,6 +28,7 @@ FAMILIES = (
     "lightonocr",
     "internvl",
     "llava",
+    "llavanext",
     "paddleocr",
     "pixtral",
     "pixtral12b",

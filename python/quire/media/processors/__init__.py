@@ -16,6 +16,7 @@ from .glm4v import open_glm4v
 from .idefics3 import open_idefics3
 from .internvl import open_internvl
 from .lfm2_vl import open_lfm2_vl
+from .llava_next import open_llava_next
 from .paddleocr_vl import open_paddleocr_vl
 from .pixtral import open_pixtral
 from .qwen_vl import open_qwen_vl
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Opener] = {
     "Idefics3ImageProcessor": open_idefics3,
     "Lfm2VlImageProcessor": open_lfm2_vl,
     "LlavaImageProcessor": open_clip,
+    "LlavaNextImageProcessor": open_llava_next,
     "PaddleOCRVLImageProcessor": open_paddleocr_vl,
     "PixtralImageProcessor": open_pixtral,
     "Qwen2VLImageProcessor": open_qwen_vl,

@@ -142,6 +142,10 @@ class MediaModel(ABC):
         """
         return None
 
+    def assembled(self, rows: Sequence[Floats], layout: Layout) -> Floats:
+        """Return the item's rows, of the rows of its views."""
+        return np.concatenate(rows)
+
     @abstractmethod
     def rows(self, view: View, run: RunStage) -> Floats:
         """Return the output rows ``[tokens, n_out]`` of a view."""

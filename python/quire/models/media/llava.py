@@ -1,14 +1,18 @@
-"""LLaVA 1.5 (Liu et al. 2023): CLIP's hidden states before its last layer, one token for each patch."""
+"""LLaVA 1.5 and 1.6 (Liu et al. 2023, 2024): CLIP's hidden states before its last layer, one token for each patch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from ..._native.graph import quick_gelu
 from ...checkpoints.mapping import Fields, Source, computed, f32, u32
 from ...errors import LoadError, UnsupportedError
-from ...media import View
+from ...media import Layout, View
 from ...media.pixels import Floats
+from ...media.processors.llava_next import GRIDS
 from ...nn import Keys, Step, Tensor, Weights
 from .base import MediaModel, RunStage, Stage
 from .checkpoint import MediaCheckpoint, edge_of, image_processor, layer_tensors, text_width
@@ -22,6 +26,8 @@ class Llava(MediaModel):
     def __init__(self, keys: Keys, weights: Weights) -> None:
         self.encoder = vision = VisionTransformer(keys, weights.scope("v"), gelu="gelu", other=quick_gelu)
         keys.without_effect("vision.projection_dim")  # older files hold CLIP's own
+        keys.without_effect("vision.mm_patch_merge_type", "vision.mm_projector_type", "vision.image_aspect_ratio")
+        keys.without_effect("vision.image_crop_resolution", "vision.image_split_resolution")
         if keys.has("vision.feature_layer") and keys.some_integers("vision.feature_layer") != [vision.n_layer]:
             raise UnsupportedError("[clip] unsupported 'clip.vision.feature_layer': expected the last of the file")
         side = keys.integer("vision.image_size", low=1, high=8192)
@@ -30,12 +36,21 @@ class Llava(MediaModel):
                 f"[clip] image_size {side}, patch_size {vision.patch_size} and {len(vision.positions)} positions "
                 "do not fit together"
             )
-        settings = {
+        settings: dict[str, object] = {
             "size": {"shortest_edge": keys.integer("vision.preproc_image_size", side, low=1, high=8192)},
             "crop_size": {"height": side, "width": side},
         }
-        self.processor = image_processor(keys, "CLIPImageProcessor", vision.patch_size, 1, settings)
         self.patch_dim, self.n_out = vision.patch_dim, weights.n_rows("mm.2.weight")
+        # LLaVA 1.6 ends each row of patches of its tiles with these numbers.
+        self.newline: Floats | None = None
+        name = "CLIPImageProcessor"
+        if keys.has("vision.image_grid_pinpoints"):
+            name = "LlavaNextImageProcessor"
+            widths = keys.some_integers("vision.image_grid_pinpoints", low=1, high=8192)
+            settings["image_grid_pinpoints"] = list(zip(widths[1::2], widths[::2], strict=False))
+            newline = "v.image_newline" if weights.has("v.image_newline") else "model.image_newline"
+            self.newline = weights.numbers(newline, (self.n_out,))
+        self.processor = image_processor(keys, name, vision.patch_size, 1, settings)
         self.projector = Projector(weights.scope("mm"), ("0", "2"), vision.dim, self.n_out, self.n_out)
         self.stages = {
             "encoder": Stage(vision.encode, n_layer=vision.n_layer, more_rows=1),
@@ -45,6 +60,18 @@ class Llava(MediaModel):
     def rows(self, view: View, run: RunStage) -> Floats:
         states = run("encoder", self.encoder.features(view.patches, self.encoder.positions))
         return run("projector", states[1:])
+
+    def assembled(self, rows: Sequence[Floats], layout: Layout) -> Floats:
+        if self.newline is None:
+            return super().assembled(rows, layout)
+        whole, tiles = rows[0], np.stack(rows[1:])
+        n_rows, n_cols = layout.views[0]
+        split = tiles.reshape(layout.tile_rows, layout.tile_cols, n_rows, n_cols, -1).transpose(0, 2, 1, 3, 4)
+        grid = split.reshape(layout.tile_rows * n_rows, layout.tile_cols * n_cols, -1)
+        top, left = ((n - kept) // 2 for n, kept in zip(grid.shape, layout.kept, strict=False))
+        grid = grid[top : top + layout.kept[0], left : left + layout.kept[1]]
+        ends = np.broadcast_to(self.newline, (len(grid), 1, self.n_out))
+        return np.concatenate([whole, np.concatenate([grid, ends], axis=1).reshape(-1, self.n_out)])
 
     def project(self, step: Step) -> Tensor:
         return self.projector(step.features(self.encoder.dim))
@@ -91,6 +118,16 @@ def _unused(whole: Fields) -> tuple[str, ...]:
     return ("post_layernorm.*", "embeddings.position_ids", *later)
 
 
+def _grids(whole: Fields) -> list[int]:
+    """Return the width and height of each grid of tiles; config.json has the height first."""
+    found = whole.value("image_grid_pinpoints") or GRIDS
+    if not isinstance(found, (list, tuple)) or not all(
+        isinstance(grid, (list, tuple)) and len(grid) == 2 for grid in found
+    ):
+        raise UnsupportedError(f"[convert] unsupported 'image_grid_pinpoints': {found!r:.60}")
+    return [int(edge) for height, width in found for edge in (width, height)]
+
+
 _TOWERS = ("model.vision_tower.vision_model.", "vision_tower.vision_model.", "model.vision_tower.", "vision_tower.")
 _LLAVA = MediaCheckpoint(
     "mlp",
@@ -123,4 +160,15 @@ _LLAVA = MediaCheckpoint(
     unused=_unused,
     model_type="clip_vision_model",
 )
-HF = {"LlavaForConditionalGeneration": _LLAVA}
+_NEXT = replace(
+    _LLAVA,
+    roots={**_LLAVA.roots, "image_newline": ("model.image_newline", "image_newline")},
+    tensors=lambda config: {**_tensors(config), "v.image_newline": "image_newline"},
+    whole_keys={
+        **_LLAVA.whole_keys,
+        "vision.image_grid_pinpoints": computed("i32[]", _grids),
+        "vision.mm_patch_merge_type": computed("string", lambda whole: "spatial_unpad"),
+    },
+    fixed={"resample": 3, "do_center_crop": True},
+)
+HF = {"LlavaForConditionalGeneration": _LLAVA, "LlavaNextForConditionalGeneration": _NEXT}
