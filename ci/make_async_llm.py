@@ -37,7 +37,7 @@ def _awaited(source: str, method: ast.FunctionDef) -> str:
     if n_streams:
         return text
     text = re.sub(r"^    def ", "    async def ", text, flags=re.MULTILINE)
-    return text.replace("return self._run(", "return await self._run(")
+    return re.sub(r"return self\.(_run|_run_turn)\(", r"return await self.\1(", text)
 
 
 def page(source: str, target: str) -> str:

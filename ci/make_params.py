@@ -170,9 +170,10 @@ def typed_dict() -> str:
 
 
 def chat_fields() -> str:
-    """The keywords of chats."""
+    """The keywords of chats, without ``tools``, whose type depends on the call."""
     kinds = {entry.name: str(entry.type) for entry in fields(ChatOptions)}
-    return type_lines({name: kinds[name] for name, option in CHAT_OPTIONS.items() if option.keyword})
+    names = [name for name, option in CHAT_OPTIONS.items() if option.keyword and name != "tools"]
+    return type_lines({name: kinds[name] for name in names})
 
 
 def stub() -> str:

@@ -29,13 +29,24 @@ if TYPE_CHECKING:
     from ._native.kv import BlockPool, BlockTable
     from .chat import ChatMessage, ChatTemplate
     from .checkpoints.conversion import convert
-    from .engine import LLM, AsyncLLM, ChatDelta, ChatResult, Delta, EngineConfig, GenerationResult, open_decoder
+    from .engine import (
+        LLM,
+        AsyncLLM,
+        ChatDelta,
+        ChatResult,
+        Delta,
+        EngineConfig,
+        GenerationResult,
+        RunResult,
+        open_decoder,
+    )
     from .files.gguf import GGUFReader, GGUFWriter
     from .hardware import devices
     from .params.sampling import SamplingParams
     from .params.structured import StructuredOutputsParams
     from .quantization.arrays import dequantize, quantize
     from .tokenizer import Detokenizer, Tokenizer
+    from .tools import MCPServer
 
     __version__: str
 
@@ -57,6 +68,8 @@ _WHERE = {
     "GGUFWriter": "files.gguf",
     "GenerationResult": "engine",
     "LLM": "engine",
+    "MCPServer": "tools",
+    "RunResult": "engine",
     "SamplingParams": "params.sampling",
     "StructuredOutputsParams": "params.structured",
     "Tensor": "_native.core",
@@ -92,8 +105,10 @@ __all__ = [
     "GenerationResult",
     "InternalError",
     "LoadError",
+    "MCPServer",
     "QuireError",
     "RequestError",
+    "RunResult",
     "SamplingParams",
     "ShapeError",
     "StructuredOutputsParams",

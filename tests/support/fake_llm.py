@@ -40,6 +40,7 @@ class FakeLLM:
     chat_template: str | None = "a template"
     asked: list[tuple[str, Any, SamplingParams]] = field(default_factory=list)
     tools: Any = None
+    choices: list[str] = field(default_factory=list)
     closed: bool = False
     finish_reason: str = "stop"
     n_closed_streams: int = 0
@@ -67,11 +68,18 @@ class FakeLLM:
         self.closed = True
 
     def chat_stream(
-        self, messages: list[Any], params: SamplingParams, *, tools: Any = None, max_prompt_tokens: int | None = None
+        self,
+        messages: list[Any],
+        params: SamplingParams,
+        *,
+        tools: Any = None,
+        tool_choice: str = "auto",
+        max_prompt_tokens: int | None = None,
     ) -> Iterator[FakeDelta]:
         self.limits.append(max_prompt_tokens)
         self.asked.append(("chat", list(messages), params))
         self.tools = tools
+        self.choices.append(tool_choice)
         return self._stream()
 
     def stream(self, prompt: object, params: SamplingParams) -> Iterator[FakeDelta]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ import click
 
 from ..errors import UnsupportedError
 from ..params.sampling import SamplingParams
+from ..params.tool_options import ToolOptions
 from .chat_options import ChatSettings, chat_options
 from .conversation import COMMANDS, LEAVE, Conversation
-from .demo_tools import DEFINITIONS
 from .foreign_options import ForeignCommand
 from .model_argument import model_and_prompt
 from .model_options import ModelOptions, model_options
@@ -21,9 +21,11 @@ from .sampling_options import sampling_options, with_advice
 from .session import Session
 from .terminal_input import Keyboard
 from .text import note
+from .tool_options import tool_options
 
 if TYPE_CHECKING:
     from ..engine import LLM
+    from ..tools.toolbox import Toolbox
 
 __all__ = ["command", "talk"]
 
@@ -33,6 +35,7 @@ __all__ = ["command", "talk"]
 @model_options()
 @sampling_options
 @click.option("--tools", is_flag=True, help="Offer the model a few harmless demonstration tools and run its calls.")
+@tool_options
 @chat_options
 @click.option(
     "--history", type=click.Path(dir_okay=False), metavar="FILE", help="Also save the lines you type to FILE."
@@ -47,11 +50,22 @@ def command(
     params: SamplingParams,
     chat: ChatSettings,
     tools: bool,
+    run_tools: ToolOptions,
     history: str | None,
     verbose: bool,
 ) -> None:
     """Talk to MODEL; PROMPT is the first message.  Type /help for a list of commands."""
-    talk(session, model, params, chat, first=prompt, tools=tools, history=history, verbose=verbose)
+    toolbox = _toolbox(run_tools, demo=tools) if tools or run_tools.mcp is not None else None
+    talk(session, model, params, chat, first=prompt, toolbox=toolbox, history=history, verbose=verbose)
+
+
+def _toolbox(options: ToolOptions, *, demo: bool) -> Toolbox:
+    from ..tools.mcp_server import MCPServer
+    from ..tools.toolbox import Toolbox
+    from .demo_tools import demo_tools
+
+    servers = [] if options.mcp is None else MCPServer.load(options.mcp)
+    return Toolbox([*(demo_tools() if demo else []), *servers], options)
 
 
 def talk(
@@ -61,12 +75,12 @@ def talk(
     chat: ChatSettings,
     *,
     first: str | None = None,
-    tools: bool = False,
+    toolbox: Toolbox | None = None,
     history: str | None = None,
     verbose: bool = False,
 ) -> None:
     """Open the model, answer ``first``, and talk until the user leaves."""
-    with ExitStack() as opened:
+    with toolbox or nullcontext(), ExitStack() as opened:
         llm = opened.enter_context(session.open(model))
         _check(llm, chat)
 
@@ -87,7 +101,7 @@ def talk(
                 note(f"{llm.model_name} is ready; /help lists commands, Ctrl-D quits")
             conversation = Conversation(
                 llm, params, chat,
-                tools=DEFINITIONS if tools else None, verbose=verbose, open_model=open_model,
+                toolbox=toolbox, ask=keyboard.word, verbose=verbose, open_model=open_model,
             )  # fmt: skip
             _talk(conversation, keyboard, first)
 

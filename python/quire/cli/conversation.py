@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import QuireError
 from ..params.request_fields import ELSEWHERE
 from ..params.sampling import SamplingParams
-from .demo_tools import answer
 from .stats import Clock, Stats
 from .text import Writer, note, one_line
 
 if TYPE_CHECKING:
     from ..chat import ChatMessage, ToolCall
     from ..engine import LLM, ChatDelta
+    from ..tools.toolbox import Toolbox
     from .chat_options import ChatSettings
 
 __all__ = ["COMMANDS", "Conversation"]
@@ -38,7 +38,6 @@ COMMANDS = {
     "/bye": "quit (also /exit, /quit, Ctrl-D)",
 }
 LEAVE = ("/bye", "/exit", "/quit")
-MAX_ROUNDS = 5  # rounds of tool calls in one turn
 
 
 class Conversation:
@@ -50,14 +49,20 @@ class Conversation:
         params: SamplingParams,
         chat: ChatSettings,
         *,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        toolbox: Toolbox | None = None,
+        ask: Callable[[str], str | None] | None = None,
         verbose: bool = False,
         open_model: Callable[[str], LLM] | None = None,
     ) -> None:
-        """``open_model`` opens a model by name for /model and closes the current one."""
+        """``open_model`` opens a model by name for /model and closes the current one.
+
+        ``ask`` returns what the user types after a question; None if nobody is there.
+        """
         self.llm = llm
         self._params = params
-        self._tools = tools
+        self._toolbox = toolbox
+        self._ask = ask
+        self._always: set[str] = set()
         self._verbose = verbose
         self._open_model = open_model
         self._stats: Stats | None = None
@@ -91,25 +96,46 @@ class Conversation:
         """
         messages: list[dict[str, object]] = [*self._messages, {"role": "user", "content": text}]
         try:
-            for _ in range(MAX_ROUNDS):
-                message = self._stream(messages)
-                if message is None:
-                    return
-                messages.append(message.as_dict())
-                if not message.tool_calls:
-                    self._messages = messages
-                    return
-                messages += map(_run_tool, message.tool_calls)
+            if self._toolbox is None:
+                if (message := self._stream(messages)[0]) is not None:
+                    self._messages = [*messages, message.as_dict()]
+            else:
+                self._answer_with_tools(messages, self._toolbox)
         except QuireError as error:
             note(f"{one_line(str(error))} ({self._advice})")
-            return
-        note(f"answer dropped: the model called tools {MAX_ROUNDS} times without answering")
+        except KeyboardInterrupt:
+            note("answer dropped: interrupted")
 
-    def _stream(self, messages: list[dict[str, object]]) -> ChatMessage | None:
-        """Print an answer as it arrives; None if it was cancelled before it began.
+    def _answer_with_tools(self, messages: list[dict[str, object]], toolbox: Toolbox) -> None:
+        from ..tools import event_thread
+        from ..tools.loop import ToolLoop
 
-        The tool calls of a cancelled or truncated answer are dropped, because the last one may be incomplete.
-        """
+        loop = ToolLoop(messages, toolbox, approve=self._approve)
+        while True:
+            message, finish_reason = self._stream(loop.messages, **loop.keywords)
+            if message is None:
+                return
+            calls = loop.take(message, finish_reason)
+            if not calls:
+                self._messages = loop.messages
+                return
+            for run in event_thread.run(loop.run(calls, loop.allowed(calls))):
+                outcome = "failed:" if run.result.is_error else "returned"
+                note(f"{_shown(run.call)} {outcome} {one_line(run.result.text)}")
+
+    def _approve(self, call: ToolCall) -> bool:
+        """Ask the user about a call.  Nobody there means no."""
+        name = call.function.name
+        if name in self._always:
+            return True
+        said = None if self._ask is None else self._ask(f"run {_shown(call)}? [y]es, [n]o, [a]lways: ")
+        word = (said or "").strip().lower()
+        if word in ("a", "always"):
+            self._always.add(name)
+        return word in ("y", "yes", "a", "always")
+
+    def _stream(self, messages: list[dict[str, object]], **tools: Any) -> tuple[ChatMessage | None, str | None]:
+        """Print an answer as it arrives, and return it with the reason of its end; None if it did not begin."""
         from ..chat.reply import joined
 
         parts: list[ChatDelta] = []
@@ -117,8 +143,8 @@ class Conversation:
         writer = Writer(wrap=True)
         clock = Clock()
         try:
-            keywords = {**self._keywords, **self._limit()}
-            with closing(self.llm.chat_stream(messages, self._params, tools=self._tools, **keywords)) as deltas:
+            keywords = {**self._keywords, **self._limit(), **tools}
+            with closing(self.llm.chat_stream(messages, self._params, **keywords)) as deltas:
                 for delta in deltas:
                     clock.tick(len(delta.token_ids))
                     parts.append(delta)
@@ -133,10 +159,7 @@ class Conversation:
             note(str(self._stats))
         if finish_reason == "length":
             note(f"the answer was cut off: it reached the limit of -n or of the context ({self._advice})")
-        message = joined(parts) if parts else None
-        if message is not None and finish_reason in (None, "cancelled", "length"):
-            return replace(message, tool_calls=[])
-        return message
+        return (joined(parts) if parts else None), finish_reason
 
     @property
     def _advice(self) -> str:
@@ -258,9 +281,6 @@ class Conversation:
         note(str(self._stats) if self._stats is not None else "no answer yet")
 
 
-def _run_tool(call: ToolCall) -> dict[str, object]:
-    """Run a tool call and return the message with its result."""
-    name, arguments = call.function.name, call.function.arguments
-    result = answer(name, arguments)
-    note(f"{one_line(name)} {one_line(arguments)} returned {one_line(result)}")
-    return {"role": "tool", "tool_call_id": call.id, "name": name, "content": result}
+def _shown(call: ToolCall) -> str:
+    """Return a call in one line, whole, and without characters that a terminal would obey."""
+    return f"{one_line(call.function.name)} {one_line(call.function.arguments)}"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
 from zlib import crc32
 
-__all__ = ["DEFINITIONS", "answer"]
+from ..tools import Tool, ToolResult
+
+__all__ = ["DEFINITIONS", "answer", "demo_tools"]
 
 # Offsets from UTC in hours, ignoring daylight saving time.
 ZONES = {
@@ -27,7 +31,7 @@ SENTENCES = (
 )
 
 
-def _definition(name: str, description: str, **parameters: str) -> dict[str, object]:
+def _definition(name: str, description: str, **parameters: str) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
@@ -48,6 +52,19 @@ DEFINITIONS = [
     _definition("get_time", "Get the time in a time zone.", zone="string"),
     _definition("search", "Search for information.", query="string"),
 ]
+
+
+def demo_tools() -> list[Tool]:
+    """Return the tools, which run without asking."""
+    functions = [definition["function"] for definition in DEFINITIONS]
+    return [
+        Tool(**function, own_name=function["name"], call=partial(_answered, function["name"]), approval="always")
+        for function in functions
+    ]
+
+
+async def _answered(name: str, arguments: dict[str, Any]) -> ToolResult:
+    return ToolResult(answer(name, json.dumps(arguments)))
 
 
 class _Refusal(Exception):

@@ -22,7 +22,7 @@ _ROTATION = "RoPE settings come from the model file: set its rope keys when you 
 _MEDIA = "unsupported so far: see docs/images.md"
 _NO_MODEL = "this command runs no model"
 _PROXY = "put a reverse proxy in front of the server"
-_TOOLS = "the server does not run tools, clients do"
+_TOOLS = "only the tools of --mcp run"
 _LOGS = "use QUIRE_LOG=debug for more output, --no-access-log for less"
 _PLACING = "threads are not pinned one by one: use -C to choose their processors"
 _MEASURE = "it belongs to a measuring or training tool of llama.cpp: see benchmarks/README.md"
@@ -245,7 +245,9 @@ _LLAMA_CPP = (
     _refused("--ui-config --webui-config --ui-config-file --webui-config-file", "the browser stores its settings"),
     _note("--no-ui-mcp-proxy --no-webui-mcp-proxy --no-agent -no-ag", "there is no such proxy or agent"),
     _refused("--ui-mcp-proxy --webui-mcp-proxy -ag --agent", _TOOLS, takes=False),
-    _refused("--tools-runtime --mcp-servers-config --mcp-servers-json", _TOOLS),
+    _works("--mcp-servers-config", "--mcp", elsewhere="only quire serve and quire chat run tools"),
+    _refused("--mcp-servers-json", "write it to a file and give that with --mcp"),
+    _refused("--tools-runtime", _TOOLS),
     _refused("--tools", f"{_TOOLS}; quire chat --tools demonstrates some"),
     _refused("--path", f"the page is part of the package: {_PROXY}", env="LLAMA_ARG_STATIC_PATH"),
     _refused("--api-prefix", _PROXY, env="LLAMA_ARG_API_PREFIX"),

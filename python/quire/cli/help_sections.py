@@ -67,7 +67,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "chat": (
         _common("path system max_tokens temperature seed n_ctx gpu_layers threads reasoning verbose"),
         _section("Conversation", "prompt prompt_file escape tools history"),
-        _CHAT, _FORM, _SAMPLING, *_ENGINE,
+        _TOOLS, _CHAT, _FORM, _SAMPLING, *_ENGINE,
     ),
     "serve": (
         _common("path host port api_key_file aliases models_dir n_ctx max_sequences gpu_layers threads"),

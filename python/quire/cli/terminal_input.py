@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from ..errors import UnsupportedError
-from ..system import input_waits
+from ..system import drop_input, input_waits
 
 __all__ = ["Keyboard"]
 
@@ -59,6 +59,19 @@ class Keyboard:
             lines[-1] = lines[-1].removesuffix("\\")
             lines.append(self._line(MORE))
         return "\n".join(lines)
+
+    def word(self, question: str) -> str | None:
+        """Ask a question and return the line that is typed after it; None if no person can answer.
+
+        What was typed before the question is dropped: it was not an answer.
+        """
+        if not self._is_terminal:
+            return None
+        drop_input()
+        try:
+            return input(f"quire: {question}")
+        except EOFError:
+            return None
 
     def _quoted(self, first: str) -> str:
         lines = [first]

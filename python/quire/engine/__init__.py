@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .loading.loader import open_decoder
     from .requests.chat import ChatChoice, ChatDelta, ChatResult
     from .requests.results import Choice, Delta, GenerationResult, Timings, TokenLogprob
+    from .requests.tool_turn import RunResult
     from .requests.transcripts import Segment, Transcript
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Delta",
     "EngineConfig",
     "GenerationResult",
+    "RunResult",
     "Segment",
     "Timings",
     "TokenLogprob",
@@ -44,6 +46,7 @@ _MODULES = {
     "GenerationResult": "requests.results",
     "LLM": "llm",
     "Segment": "requests.transcripts",
+    "RunResult": "requests.tool_turn",
     "Timings": "requests.results",
     "TokenLogprob": "requests.results",
     "Transcript": "requests.transcripts",

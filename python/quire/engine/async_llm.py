@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
 from ..params.request_fields import read_keywords
 from ..params.signatures import show_keywords
-from .core import LLMCore, chat_call
+from ..params.tool_options import ToolOptions
+from ..tools.tool_use import ToolUse
+from .core import LLMCore, chat_call, tool_turn
 from .engine import Failure, Pooling
 from .forks import forbid_in_children
 from .requests.prompts import Prompt, RequestOptions
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 
     from .._native.engine import Event
     from ..chat import Messages
-    from ..params.chat_options import ChatFields
+    from ..params.chat_options import ChatFields, RunFields
     from ..params.request_fields import RequestFields
     from ..params.sampling import SamplingParams
+    from ..tools.loop import Approve
+    from ..tools.toolbox import ToolSource
     from .llm_base import LLMBase
     from .requests.chat import ChatDelta, ChatResult
     from .requests.entities import Aggregation, Entity
+    from .requests.tool_turn import RunResult, ToolTurn
 
 __all__ = ["AsyncLLM"]
 
@@ -153,6 +158,47 @@ class AsyncLLM(LLMCore):
         """``chat`` piece by piece.  Closing the iterator early cancels the request."""
         options, chat = chat_call(AsyncLLM.chat_stream, keywords)
         return self._stream(lambda: self._chat_reply(messages, params, options, chat))
+
+    async def run(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[ToolSource],
+        approve: Approve | None = None,
+        max_rounds: int = 8,
+        tool_timeout_s: float = 60.0,
+        max_result_chars: int = 32_768,
+        **keywords: Unpack[RunFields],
+    ) -> RunResult:
+        """Answer a conversation, running the tools that the model calls until it has its answer.
+
+        Calls of one answer run at the same time, plain functions on other threads.  A call that fails, for whatever
+        reason, gives the model the error as its result.
+
+        Args:
+            messages: As for ``chat``.
+            params: As for ``chat``.
+            tools: Python functions, plain or async, whose type hints and docstrings become the definitions; and MCP
+                servers (``quire.tools.MCPServer``), which are connected for this call unless they are open.
+            approve: Called with each call of a tool whose policy is ``"ask"``, as MCP servers' is by default; the call
+                runs only if it returns True.  Functions run without asking.
+            max_rounds: Rounds of calls; after these the model must answer.
+            tool_timeout_s: Time limit of a call.  A plain function that takes longer goes on, but is not waited for.
+            max_result_chars: Cut longer results, and say so in them.
+            keywords: Those of ``chat``.
+
+        Returns:
+            The last answer (``text``, ``message``, ``result``), all ``messages``, and the ``calls`` with their results.
+
+        Raises:
+            RequestError: A tool asks for approval, and there is no ``approve``.
+            LoadError: An MCP server cannot be reached.
+            UnsupportedError: A function's parameters cannot be given as JSON, or the package ``mcp`` is missing.
+        """
+        limits = ToolOptions(max_rounds=max_rounds, timeout_s=tool_timeout_s, max_result_chars=max_result_chars)
+        use = ToolUse(tools, approve, limits)
+        return await self._run_turn(tool_turn(AsyncLLM.run, messages, params, use, keywords))
 
     async def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
@@ -388,6 +434,20 @@ class AsyncLLM(LLMCore):
                         pass
                 requests = () if call.more is None else await self._prepared(call.more)
         return call.result()
+
+    async def _run_turn(self, turn: ToolTurn) -> RunResult:
+        """Run a turn with tools; async functions and approval run on the caller's event loop."""
+        try:
+            await turn.toolbox.open_async()
+            turn.loop.check()
+            while True:
+                last = await self.chat(turn.loop.messages, turn.params, **turn.keywords, **turn.loop.keywords)
+                calls = turn.loop.take(last.message, last.finish_reason)
+                if not calls:
+                    return turn.result(last)
+                await turn.loop.run(calls, await turn.loop.allowed_async(calls))
+        finally:
+            await turn.toolbox.close_async()
 
     async def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> AsyncGenerator[PieceT, None]:
         """Yield the pieces of an answer as they come.  The request is prepared on a thread when the first is read."""

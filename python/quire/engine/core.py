@@ -6,7 +6,7 @@ The two differ only in how they wait, so each verb is implemented once, here, as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import RequestError
 from ..params.chat_options import CHAT_OPTIONS, ChatOptions
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..chat import Messages
-    from ..params.chat_options import ChatFields
+    from ..params.chat_options import ChatFields, RunFields
     from ..params.sampling import SamplingParams
+    from ..tools.tool_use import ToolUse
     from .engine import EngineRequest, Pooling
     from .requests.chat import ChatDelta, ChatResult
     from .requests.entities import Aggregation, Entity
     from .requests.prompts import Prompt
     from .requests.texts import Pair, TextOptions
+    from .requests.tool_turn import ToolTurn
     from .requests.transcripts import Sound, TranscribeOptions, Transcript
 
-__all__ = ["LLMCore", "chat_call"]
+__all__ = ["LLMCore", "chat_call", "tool_turn"]
 
 T = TypeVar("T")
 
@@ -44,6 +46,22 @@ def chat_call(method: Callable[..., object], given: ChatFields) -> tuple[Request
     chat = {name: values.pop(name) for name, option in CHAT_OPTIONS.items() if option.keyword and name in values}
     rest = {name: values.pop(name) for name in ("salt", "priority", "key") if name in values}
     return RequestOptions(**rest, keywords=read_keywords(method, values)), ChatOptions(**chat)  # type: ignore[arg-type]
+
+
+def tool_turn(
+    method: Callable[..., object],
+    messages: Messages,
+    params: SamplingParams | None,
+    use: ToolUse,
+    given: RunFields,
+) -> ToolTurn:
+    """Return a turn with tools.  TypeError for a keyword that the method does not have, RequestError for ``n``."""
+    from .requests.tool_turn import ToolTurn
+
+    chat_call(method, cast("ChatFields", given))
+    if given.get("n", 1) != 1 or (params is not None and params.n != 1):
+        raise RequestError("[tools] n is not supported: a turn with tools has one answer")
+    return ToolTurn.of(messages, params, use, dict(given))
 
 
 class LLMCore(LLMBase):

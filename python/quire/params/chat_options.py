@@ -12,7 +12,7 @@ from .parameter import Declaration, declared
 from .request_fields import RequestFields
 from .rules import Bool, Instance, Int, Rule, Text, refusal
 
-__all__ = ["CHAT_OPTIONS", "ChatFields", "ChatOption", "ChatOptions", "ToolChoice"]
+__all__ = ["CHAT_OPTIONS", "ChatFields", "ChatOption", "ChatOptions", "RunFields", "ToolChoice"]
 
 ToolChoice: TypeAlias = "str | Mapping[str, object]"
 """``"auto"``: the model decides; ``"none"``: it is shown no tools; ``"required"`` or ``{"type": "function", "function":
@@ -115,11 +115,10 @@ CHAT_OPTIONS: Mapping[str, ChatOption] = MappingProxyType(
 """All options by name, in the order of ``ChatOptions``."""
 
 
-class ChatFields(RequestFields, total=False):
-    """The keywords of ``LLM.chat``: those of ``RequestFields`` and ``ChatOptions``, and three of ``RequestOptions``."""
+class RunFields(RequestFields, total=False):
+    """The keywords of ``LLM.chat`` without ``tools``, which ``LLM.run`` takes in more forms."""
 
     # BEGIN ChatOptions (written by ci/make_params.py)
-    tools: Sequence[Mapping[str, object]] | None
     tool_choice: ToolChoice
     parallel_tool_calls: bool
     tool_format: str
@@ -132,3 +131,9 @@ class ChatFields(RequestFields, total=False):
     salt: bytes
     priority: int
     key: str
+
+
+class ChatFields(RunFields, total=False):
+    """The keywords of ``LLM.chat``: those of ``RequestFields`` and ``ChatOptions``, and three of ``RequestOptions``."""
+
+    tools: Sequence[Mapping[str, object]] | None

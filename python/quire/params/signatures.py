@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from .chat_options import ChatFields, ChatOptions
+from .chat_options import ChatFields, ChatOptions, RunFields
 from .request_fields import RequestFields
 from .sampling import PARAMETERS, SamplingParams
 
 __all__ = ["UNPACKED", "keywords_of", "show_keywords"]
 
-UNPACKED = {"Unpack[RequestFields]": RequestFields, "Unpack[ChatFields]": ChatFields}
+UNPACKED = {
+    f"Unpack[{kind}]": fields
+    for kind, fields in (("RequestFields", RequestFields), ("ChatFields", ChatFields), ("RunFields", RunFields))
+}
 """The types of unpacked keywords, as annotations name them."""
 
 _DEFAULTS = {entry.name: entry for entry in (*fields(SamplingParams), *fields(ChatOptions))}
@@ -36,7 +39,7 @@ def show_keywords(kind: type) -> None:
 
 def keywords_of(unpacked: type) -> Iterator[inspect.Parameter]:
     """Yield the keywords of a TypedDict, those of sampling last."""
-    is_chat = unpacked is ChatFields
+    is_chat = unpacked is not RequestFields
     for name, kind in sorted(
         unpacked.__annotations__.items(), key=lambda item: item[0] in RequestFields.__annotations__
     ):

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -259,6 +260,12 @@ def open_below(root: str, parts: Sequence[str]) -> int:
 def input_waits(seconds: float) -> bool:
     """Return True if standard input has something to read within the given time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+def drop_input() -> None:
+    """Drop what was typed at the terminal and not yet read."""
+    with contextlib.suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def try_lock(file: BinaryIO) -> bool | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import queue
 import secrets
@@ -348,6 +349,13 @@ def open_below(root: str, parts: Sequence[str]) -> int:
 def input_waits(seconds: float) -> bool:
     """Return False: a Windows console cannot be polled."""
     return False
+
+
+def drop_input() -> None:
+    """Drop what was typed at the console and not yet read."""
+    console = importlib.import_module("msvcrt")
+    while console.kbhit():
+        console.getwch()
 
 
 def try_lock(file: BinaryIO) -> bool | None:

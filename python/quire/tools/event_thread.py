@@ -14,10 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ..errors import RequestError
+
 __all__ = ["run", "run_at_exit", "submit"]
 
 T = TypeVar("T")
 _EXIT_S = 10.0
+_NAME = "quire-tools"
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _pid = 0
@@ -30,6 +33,9 @@ def submit(job: Coroutine[Any, Any, T]) -> Future[T]:
 
 def run(job: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the thread and wait for it.  An interrupt, such as Ctrl-C, cancels it."""
+    if _loop is not None and threading.current_thread().name == _NAME:
+        job.close()
+        raise RequestError("[tools] an async tool cannot wait for a blocking call: use AsyncLLM")
     future = submit(job)
     try:
         return future.result()
@@ -43,7 +49,7 @@ def _the_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None or _pid != os.getpid():  # a forked child has no such thread
             _loop, _pid = asyncio.new_event_loop(), os.getpid()
-            threading.Thread(target=_loop.run_forever, name="quire-tools", daemon=True).start()
+            threading.Thread(target=_loop.run_forever, name=_NAME, daemon=True).start()
         return _loop
 
 

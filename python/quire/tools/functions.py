@@ -30,9 +30,15 @@ def tool_of_function(function: Callable[..., object], *, approval: Approval = "a
     """
     inner = function.func if isinstance(function, partial) else function
     name = getattr(inner, "__name__", type(inner).__name__)
+    if not name.isidentifier():
+        raise UnsupportedError(f"[tools] {name} has no name that a model could call: use def")
     text, about = described(inspect.getdoc(inner) or "")
-    signature = inspect.signature(function)
-    hints = typing.get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+    try:
+        signature = inspect.signature(function)
+        annotated = inner if inspect.isroutine(inner) else type(inner).__call__
+        hints = typing.get_type_hints(annotated, include_extras=True)
+    except (ValueError, TypeError, NameError) as error:
+        raise UnsupportedError(f"[tools] {name}: {error}") from None
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, TypeAlias
 
 from ..errors import LoadError, RequestError
 from ..params.tool_options import ToolOptions
+from . import event_thread
 from .mcp_server import MCPServer
 from .tool import Tool, ToolResult, arguments_of
 
@@ -67,6 +69,16 @@ class Toolbox:
         """End the servers that this toolbox connected."""
         opened, self._opened = self._opened, []
         await asyncio.gather(*(server.close_async() for server in opened), return_exceptions=True)
+
+    def __enter__(self) -> Toolbox:
+        """Connect, from a program without an event loop."""
+        event_thread.run(self.open_async())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        event_thread.run(self.close_async())
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> ToolResult:
         """Run a call and return its result.  Whatever goes wrong in it is a result, too, for the model to read."""
