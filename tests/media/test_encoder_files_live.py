@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,3 +108,29 @@ def test_info_shows_encoders(folder: Path, made: Path, capsys: pytest.CaptureFix
     assert "input: text, image (mmproj-m.gguf: qwen3vl_merger" in capsys.readouterr().out
     assert main(["info", str(encoder)]) == 0
     assert "--mmproj" in capsys.readouterr().out
+
+
+def test_encoders_run_on_the_kernels_of_the_model(
+    folder: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import quire.engine.media
+    from quire._native.kernels import KernelSet
+    from quire.checkpoints.conversion.projector import convert_projector
+
+    convert_projector(folder, tmp_path / "f16.gguf", "f16")
+    seen: list[dict[str, Any]] = []
+
+    class Seen(quire.engine.media.MediaEncoder):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            seen.append(options)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("quire.engine.media.MediaEncoder", Seen)
+    encoders = [(made.with_name("mmproj-m.gguf"), True), (tmp_path / "f16.gguf", True), (tmp_path / "f16.gguf", False)]
+    for encoder, deterministic in encoders:
+        LLM(made, mmproj=str(encoder), deterministic=deterministic, threads=1, n_ctx=512).close()
+    assert [options["kernel_set"].is_deterministic for options in seen] == [True, True, False]
+    # Keys are rounded to BF16 only if products are, too.
+    sets = [KernelSet(deterministic=deterministic) for _, deterministic in encoders]
+    expected = ["bf16" if kernels.multiplies_bf16 else "f16" for kernels in sets]
+    assert [options["kv_dtype"] for options in seen] == ["f16", *expected[1:]]

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +25,8 @@ from ..models.media import Kind, MediaModel, trace_stage
 
 if TYPE_CHECKING:
     from .._native.core import Device
+    from .._native.kernels import KernelSet
+    from ..params.engine_options import CacheDType
 
 __all__ = ["MediaEncoder", "MediaInput", "MediaRows", "PromptMedia"]
 
@@ -43,6 +46,8 @@ class MediaEncoder:
         max_patches: int = MAX_PATCHES,
         threads: int = 0,
         kernels: Literal["auto", "stock", "cpu"] = "auto",
+        kernel_set: KernelSet | None = None,
+        kv_dtype: CacheDType = "f16",
         with_weights: Callable[[], MediaModel] | None = None,
     ) -> None:
         """Prepare an encoder.
@@ -53,11 +58,21 @@ class MediaEncoder:
             max_patches: Patches of the largest view.  Memory grows with the largest view so far.
             threads: Threads on the CPU; 0 for one per core.
             kernels: As for ``Executor``.
+            kernel_set: As for ``Executor``.
+            kv_dtype: Type of keys and values.
             with_weights: Returns the encoder with its weights, if ``model`` has none; called for the first item.
         """
         self.model, self.max_patches = model, max_patches
         self._with_weights = with_weights
-        self._device, self._threads, self._kernels = device, threads, kernels
+        self._made = partial(
+            Executor,
+            device=device,
+            threads=threads,
+            kernels=kernels,
+            kernel_set=kernel_set,
+            kv_dtype=kv_dtype,
+            n_blocks=1,
+        )  # fmt: skip
         self._stages: dict[str, Executor] = {}
         self._n_patches = 0
 
@@ -92,10 +107,9 @@ class MediaEncoder:
         team: Executor | None = None
         for name, stage in self.model.stages.items():
             n_rows = -(-room // stage.patches_per_row) + stage.more_rows
-            made = Executor(
-                trace_stage(stage, n_rows), self._device, n_blocks=1, threads=self._threads, kernels=self._kernels,
-                max_rows=n_rows, max_sequences=-(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1,
-                team_of=team,
+            made = self._made(
+                trace_stage(stage, n_rows), max_rows=n_rows, team_of=team,
+                max_sequences=-(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1,
             )  # fmt: skip
             team = team or (made if made.kernels == "cpu" else None)
             self._stages[name] = made

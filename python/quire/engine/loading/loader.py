@@ -177,7 +177,10 @@ def open_reader(
     kernel_set = kernel_set_of(config, devices[0], fit.placement if fit else None)
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
-    encoders = opened_media(media, config, model, tokenizer, devices[0])
+    # A model on a device may have a part on the CPU, whose kernels are not the encoder's.
+    encoders = opened_media(
+        media, config, model, tokenizer, devices[0], kernel_set=kernel_set if devices[0].kind == "cpu" else None
+    )
     if encoders is None and config.mmproj is not None and has_inner_encoder(reader):
         _LOG.warning(
             "[media] reading text only: the encoder in %s has Ollama's own form (give llama.cpp's with --mmproj)",

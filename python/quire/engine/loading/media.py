@@ -11,14 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._native.core import DType
 from ...errors import LoadError, ShapeError, UnsupportedError
 from ...files.gguf import GGUFReader
+from .kernel_choice import cache_dtype
 
 if TYPE_CHECKING:
     from ..._native.core import Device
+    from ..._native.kernels import KernelSet
     from ...models import LoadedModel
     from ...models.media import Kind, MediaModel
-    from ...params.engine_options import EngineConfig
+    from ...params.engine_options import CacheDType, EngineConfig
     from ...tokenizer import Tokenizer
     from ..media import MediaInput
 
@@ -64,7 +67,13 @@ class _OtherModelsError(LoadError):
 
 
 def opened_media(
-    source: MediaSource | None, config: EngineConfig, model: LoadedModel, tokenizer: Tokenizer | None, device: Device
+    source: MediaSource | None,
+    config: EngineConfig,
+    model: LoadedModel,
+    tokenizer: Tokenizer | None,
+    device: Device,
+    *,
+    kernel_set: KernelSet | None,
 ) -> MediaInput | None:
     """Open the encoders of a model; None without any, or if those that were found cannot be used, which is logged.
 
@@ -75,7 +84,7 @@ def opened_media(
     if source is None:
         return None
     try:
-        return _opened(source.path, config, model, tokenizer, device)
+        return _opened(source.path, config, model, tokenizer, device, kernel_set=kernel_set)
     except _OtherModelsError as error:
         if not source.is_found:
             raise
@@ -88,7 +97,13 @@ def opened_media(
 
 
 def _opened(
-    path: Path, config: EngineConfig, model: LoadedModel, tokenizer: Tokenizer | None, device: Device
+    path: Path,
+    config: EngineConfig,
+    model: LoadedModel,
+    tokenizer: Tokenizer | None,
+    device: Device,
+    *,
+    kernel_set: KernelSet | None,
 ) -> MediaInput:
     if tokenizer is None:
         raise UnsupportedError("[media] images need a model with a vocabulary")
@@ -103,11 +118,12 @@ def _opened(
 
     # The weights of a checkpoint are converted when the first item arrives; until then their shapes are enough.
     with_weights = _once(partial(_converted, path)) if path.is_dir() else None
-    models = load_media(GGUFReader(path)) if with_weights is None else _shapes(path)
+    with encoder_shapes(path) as reader:
+        models, kv_dtype = load_media(reader), _kv_dtype(reader, kernel_set)
     check_encoders(models, model)
     encoders = {
         kind: MediaEncoder(
-            encoder, device, threads=config.threads, kernels=config.kernels,
+            encoder, device, threads=config.threads, kernels=config.kernels, kernel_set=kernel_set, kv_dtype=kv_dtype,
             with_weights=None if with_weights is None else partial(with_weights, kind),
         )
         for kind, encoder in models.items()
@@ -140,11 +156,13 @@ def encoder_shapes(path: Path) -> Iterator[GGUFReader]:
         yield GGUFReader(reader.path)
 
 
-def _shapes(folder: Path) -> Mapping[Kind, MediaModel]:
-    from ...models.media import load_media
+def _kv_dtype(reader: GGUFReader, kernel_set: KernelSet | None) -> CacheDType:
+    """Return the type of keys and values: BF16 if products with the file's matrices round to BF16 as well.
 
-    with encoder_shapes(folder) as reader:
-        return load_media(reader)
+    Products of F16 are computed in F32, which takes longer.
+    """
+    is_exact = any(info.name.endswith("attn_out.weight") and info.dtype == DType("f32") for info in reader.tensors)
+    return cache_dtype("auto", None if is_exact else kernel_set)
 
 
 def _converted(folder: Path) -> Mapping[Kind, MediaModel]:
