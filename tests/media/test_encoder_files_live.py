@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_processor_cases import picture
+from ollama_files import FAMILIES, write_ollama_file
 from quire import LLM, SamplingParams
 from quire.cli.main import main
 from quire.gguf import GGUFReader
@@ -87,6 +88,21 @@ def _rows(path: Path) -> np.ndarray:
     (view,) = model.views(picture(64, 96))
     assert isinstance(view, View)
     return np.asarray(MediaEncoder(model, find_device("cpu"), threads=1).encode(view))
+
+
+@pytest.mark.parametrize(("name", "form"), [("qwen3vl", "qwen3vl"), ("gemma4", "gemma4-vl")])
+def test_an_encoder_in_the_models_own_file(name: str, form: str, tmp_path: Path) -> None:
+    """Ollama writes such files."""
+    tiny = family(name)
+    tiny.save(tiny.make(), tmp_path)
+    assert main(["convert", str(tmp_path), str(tmp_path / "t.gguf"), "--dtype", "f32", "--no-mmproj"]) == 0
+    (path := tmp_path / "ollama").mkdir()
+    settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    settings |= {"min_pixels": 64, "max_pixels": 4096} if name == "qwen3vl" else {"max_soft_tokens": 280}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    model = write_ollama_file(tmp_path, tmp_path / "t.gguf", path / "m.gguf", FAMILIES[form])
+    assert answer(model) == answer(tmp_path)
+    assert main(["info", str(model)]) == 0
 
 
 def test_info_shows_encoders(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,13 +51,14 @@ def _is_encoder(reader: GGUFReader) -> bool:
 def encoder_facts(path: Path, reader: GGUFReader) -> EncoderFacts | None:
     """Describe the encoders of an ``mmproj`` file, or those that lie with a model; None for a model without any."""
     from ..engine.loading.media import check_encoders, encoder_shapes, media_source
+    from ..files.ollama import has_inner_encoder
 
     source = path
     if not _is_encoder(reader):
         found = media_source("auto", path)
-        if found is None:
+        if found is None and not has_inner_encoder(reader):
             return None
-        source = found.path
+        source = path if found is None else found.path
     from ..models import load_model
     from ..models.media import load_media  # late: it imports numpy
 
@@ -71,7 +72,7 @@ def encoder_facts(path: Path, reader: GGUFReader) -> EncoderFacts | None:
                 size_bytes=sum(info.size_bytes for info in shapes.tensors),
             )
             encoders = load_media(shapes)
-            if source != path or path.is_dir():
+            if not _is_encoder(reader):
                 check_encoders(encoders, load_model(reader))
     except QuireError as error:
         return EncoderFacts(**{**vars(facts), "unused_because": str(error)})

@@ -227,10 +227,10 @@ def _arguments(source: Path, words: tuple[str, ...], threads: int) -> tuple[Path
 
 @contextmanager
 def _opened(source: Path) -> Iterator[GGUFReader]:
-    from ..files.gguf import GGUFReader
+    from ..files.ollama import open_model_file
 
     if source.is_file():
-        yield GGUFReader(source)
+        yield open_model_file(source)
         return
     from ..checkpoints.conversion import CheckpointReader
 

@@ -30,7 +30,7 @@ def command(*, name: str, as_json: bool) -> None:
 
 
 def _described(name: str) -> dict[str, Any]:
-    from ..files.gguf import GGUFReader
+    from ..files.ollama import open_model_file
     from ..hub.locate import locate, preset_of
 
     preset = preset_of(name)
@@ -39,7 +39,7 @@ def _described(name: str) -> dict[str, Any]:
         raise LoadError(f"[show] {name} is not on this machine (see quire list, or download it with quire pull)")
     found: dict[str, Any] = {"name": name, "path": str(path)}
     if path.is_file():
-        reader = GGUFReader(path)
+        reader = open_model_file(path)
         metadata = reader.metadata
         arch = metadata.text("general.architecture", "")
         found |= {

@@ -60,9 +60,10 @@ def opened(path: Path) -> Iterator[tuple[GGUFReader | None, str]]:
     Yields None and the reason for a folder that cannot be converted.  LoadError if there is no model file at all.
     """
     from ..files.gguf import GGUFReader
+    from ..files.ollama import open_model_file
 
     if not path.is_dir():
-        yield GGUFReader(path), ""
+        yield open_model_file(path), ""
         return
     from ..checkpoints.conversion import CheckpointReader
     from ..checkpoints.reading import checkpoint_dtype

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, overload
 
 from .._native import gguf as _gguf
 from .._native.core import DType, Tensor
@@ -43,6 +43,18 @@ class Required:
 REQUIRED = Required()
 
 
+class KeyReader(Protocol):
+    """The methods of the native reader that read keys."""
+
+    def keys(self) -> list[str]: ...
+    def has(self, key: str) -> bool: ...
+    def value(self, key: str) -> object: ...
+    def value_type(self, key: str) -> str: ...
+    def string_bytes(self, key: str) -> list[bytes]: ...
+    def packed_strings(self, key: str) -> tuple[bytes, int]: ...
+    def packed_numbers(self, key: str) -> bytes: ...
+
+
 class Metadata(Mapping[str, object]):
     """The keys of a file, in order.
 
@@ -51,7 +63,7 @@ class Metadata(Mapping[str, object]):
     it.
     """
 
-    def __init__(self, reader: _gguf.Reader) -> None:
+    def __init__(self, reader: KeyReader) -> None:
         self._reader = reader
 
     def __getitem__(self, key: str) -> object:
@@ -123,6 +135,18 @@ class Metadata(Mapping[str, object]):
         packed = self._reader.packed_numbers(key)
         n_all = len(packed) // struct.calcsize(code)
         return n_all, list(struct.unpack_from(f"<{min(n, n_all)}{code}", packed))
+
+    def packed_numbers(self, key: str) -> memoryview:
+        """Return an array of numbers or booleans without using NumPy.  Raises KeyError if it is missing."""
+        return memoryview(self._reader.packed_numbers(key)).cast(NUMBER_CODES[self.type_of(key)])  # type: ignore[call-overload, no-any-return]
+
+    def packed_strings(self, key: str) -> tuple[bytes, int]:
+        """Return an array of strings in the file's form, each preceded by its length in 8 bytes, and their number.
+
+        Raises:
+            LoadError: The value has another type.
+        """
+        return self._reader.packed_strings(key)
 
     def strings(self, key: str) -> list[bytes]:
         """Return the raw bytes of an array of strings."""

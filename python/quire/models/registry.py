@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -212,11 +211,6 @@ def _maker(metadata: Metadata) -> _Maker:
         expected = ", ".join(architectures())
         raise UnsupportedError(f"[models] unsupported architecture '{arch}': expected one of {expected}")
     return cast("_Maker", vars(import_module(f".{module}", __package__))["MODEL"])
-
-
-def has_inner_encoder(reader: GGUFReader) -> bool:
-    """Return True if the file of a text model has the tensors of an encoder, too, as Ollama writes some."""
-    return any(fnmatchcase(info.name, pattern) for info in reader.tensors for pattern in INNER_ENCODER)
 
 
 def load_model(

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quire._native.gguf import Reader
 from quire._tokenizer.packed import PackedStrings
 from quire.errors import LoadError, UnsupportedError
-from quire.files.gguf import NUMBER_CODES
+from quire.files.gguf import NUMBER_CODES, Metadata
+from quire.files.ollama import open_model_file
 from quire.tokenizer.marks import with_marks_apart
 from quire.tokenizer.pretokenizers import BY_NAME, Alphabet, PreTokenizer, named
 from quire.tokenizer.vocabulary import (
@@ -66,27 +66,26 @@ OVER_CHARACTERS = {name for name, known in BY_NAME.items() if known.alphabet is 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """Read the vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
-    reader = Reader(os.fspath(path), load="mmap")
-    packed = [key for key in _packed_keys(reader) if reader.has(key) and reader.value_type(key) == "string[]"]
-    keys = [key for key in list(reader.keys()) if key.startswith("tokenizer.") and key not in packed]
-    keys += [key for key in MODEL_KEYS if reader.has(key)]
-    metadata = {key: _value(reader, key) for key in keys}
-    metadata.update((key, PackedStrings(*reader.packed_strings(key))) for key in packed)
+    stored = open_model_file(path).metadata
+    packed = [key for key in _packed_keys(stored) if key in stored and stored.type_of(key) == "string[]"]
+    keys = [key for key in stored if key.startswith("tokenizer.") and key not in packed]
+    keys += [key for key in MODEL_KEYS if key in stored]
+    metadata = {key: _value(stored, key) for key in keys}
+    metadata.update((key, PackedStrings(*stored.packed_strings(key))) for key in packed)
     return vocabulary_of_metadata(metadata)
 
 
-def _value(reader: Reader, key: str) -> object:
+def _value(stored: Metadata, key: str) -> object:
     """Return a key's value, with arrays of numbers as memoryviews.
 
     Importing NumPy takes longer than everything else that a small model does before its first token.
     """
-    code = NUMBER_CODES.get(reader.value_type(key))
-    return reader.value(key) if code is None else memoryview(reader.packed_numbers(key)).cast(code)  # type: ignore[call-overload]
+    return stored.packed_numbers(key) if stored.type_of(key) in NUMBER_CODES else stored[key]
 
 
-def _packed_keys(reader: Reader) -> tuple[str, ...]:
+def _packed_keys(stored: Metadata) -> tuple[str, ...]:
     """Return the keys that native code reads in packed form."""
-    texts = {key: reader.value(key) for key in (MODEL, PRE) if reader.has(key) and reader.value_type(key) == "string"}
+    texts = {key: stored[key] for key in (MODEL, PRE) if key in stored and stored.type_of(key) == "string"}
     model, pre = texts.get(MODEL), texts.get(PRE)
     over_bytes = model == Family.BYTE_PAIR.value and pre not in OVER_CHARACTERS
     return (TOKENS, MERGES) if over_bytes else (MERGES,)

@@ -117,9 +117,9 @@ class Llama:
     @property
     def metadata(self) -> dict[str, str]:
         """The keys of the file that have a single value, as text."""
-        from ...files.gguf import GGUFReader
+        from ...files.ollama import open_model_file
 
-        keys = GGUFReader(self._llm.path or self.model_path).metadata
+        keys = open_model_file(self._llm.path or self.model_path).metadata
         return {key: str(keys[key]) for key in keys if not keys.type_of(key).endswith("[]")}
 
     # State, which the engine manages by itself

@@ -14,6 +14,7 @@ from ..._native.graph import CacheSpec, Executor, Trace
 from ..._native.kv import CacheLayout
 from ...errors import UnsupportedError
 from ...files.gguf import GGUFReader
+from ...files.ollama import open_model_file
 from ...models import is_head, load_head, load_model, trace_predictor
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
@@ -193,7 +194,7 @@ def _reader(path: Path, scratch: Path, config: EngineConfig) -> Iterator[GGUFRea
         with CheckpointReader(path, scratch, checkpoint_dtype(path)) as reader:
             yield reader
     else:
-        yield GGUFReader(path, config.load)
+        yield open_model_file(path, config.load)
 
 
 def _check(name: str, model: LoadedModel, own: Tokenizer, target: Tokenizer | None, n_vocab: int) -> None:

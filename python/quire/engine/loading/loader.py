@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFReader
-from ...models import has_inner_encoder, load_model
+from ...files.ollama import has_inner_encoder, open_model_file
+from ...models import load_model
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
 from .device_choice import device_at_hand, devices_of
@@ -132,11 +133,13 @@ def _open_file(path: Path, config: EngineConfig, how: _How) -> OpenedModel:
     # Weights in the packed cache are copied from there; mapping the file avoids reading them twice.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = memory_of_all(config, devices_of(config))
-    if config.quantize is not None:
-        return _open_quantized(GGUFReader(path), config, how)
-    if path.is_file():
+    is_quantized = config.quantize is not None
+    if path.is_file() and not is_quantized:
         check_weights(path.name, path.stat().st_size, available)  # before any of them is read
-    return how.open(GGUFReader(path, "mmap" if mapped else config.load), path, config)
+    reader = open_model_file(path, "mmap" if mapped or is_quantized else config.load)
+    if how.media is None and config.mmproj == "auto" and has_inner_encoder(reader):
+        how = replace(how, media=MediaSource(path, is_found=True))
+    return _open_quantized(reader, config, how) if is_quantized else how.open(reader, path, config)
 
 
 def open_reader(
@@ -181,11 +184,6 @@ def open_reader(
     encoders = opened_media(
         media, config, model, tokenizer, devices[0], kernel_set=kernel_set if devices[0].kind == "cpu" else None
     )
-    if encoders is None and config.mmproj is not None and has_inner_encoder(reader):
-        _LOG.warning(
-            "[media] reading text only: the encoder in %s has Ollama's own form (give llama.cpp's with --mmproj)",
-            shown_name(path),
-        )
     predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
         return ModelParts(

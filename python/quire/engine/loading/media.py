@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..._native.core import DType
 from ...errors import LoadError, ShapeError, UnsupportedError
 from ...files.gguf import GGUFReader
+from ...files.ollama import open_encoder_file
 from .kernel_choice import cache_dtype
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def check_encoders(encoders: Mapping[Kind, MediaModel], model: LoadedModel) -> N
 def encoder_shapes(path: Path) -> Iterator[GGUFReader]:
     """Read an ``mmproj`` file, or a checkpoint as the file that it would be converted to, with zeros as weights."""
     if not path.is_dir():
-        yield GGUFReader(path)
+        yield open_encoder_file(path)
         return
     with _folder_reader(path) as reader:
         yield GGUFReader(reader.path)

@@ -13,6 +13,7 @@ from ...chat import AnswerFormat, ChatTemplate
 from ...engine.requests.infill import FillInTokens
 from ...errors import QuireError
 from ...files.gguf import GGUFReader
+from ...files.ollama import open_model_file
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
@@ -39,7 +40,7 @@ def describe(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _described_file(path: Path, modified_s: float, size_bytes: int) -> dict[str, Any]:
     """Describe a file, cached by its state: clients list models often, and reading the vocabulary takes a while."""
-    reader = GGUFReader(path)
+    reader = open_model_file(path)
     tensors = reader.tensors
     sizes: Counter[str] = Counter()
     for tensor in tensors:
