@@ -528,12 +528,25 @@ def test_the_page_allows_only_its_own_scripts() -> None:
     assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= set(policy.split("; "))
     assert "<style" not in response.text
     assert re.findall(r"<script[^>]*>(.*?)</script>", response.text, re.DOTALL) == [""]
-    assert set(re.findall(r'(?:src|href)="([^"]*)"', response.text)) == {
-        f"page/{name}" for name in ("icon.svg", "style.css", "main.js")
-    }
+    wanted = set(re.findall(r'(?:src|href)="([^"]*)"', response.text))
+    assert {"page/icon.svg", "page/style.css", "page/main.js"} <= wanted
+    for path in wanted:
+        assert call("GET", f"/{path}").status_code == 200
+    # Previews run what a model wrote: in an origin of their own, without a network.
+    preview = call("GET", "/page/preview.html").headers["content-security-policy"].split("; ")
+    assert {"sandbox allow-scripts", "default-src 'none'", "frame-ancestors 'self'"} <= set(preview)
+    assert not any("'self'" in rule or "http" in rule for rule in preview if not rule.startswith("frame-ancestors"))
     closed = call("GET", "/", options={"api_keys": (KEY,)})
     assert (closed.status_code, closed.headers["www-authenticate"]) == (401, 'Basic realm="quire"')
     assert call("GET", "/", options={"api_keys": (KEY,)}, auth=("any", KEY)).status_code == 200
+    # A browser asks again only for what has changed, and libraries are stored compressed.
+    plain, packed = (
+        call("GET", "/page/temml.js", headers={"accept-encoding": coding}) for coding in ("identity", "gzip")
+    )
+    assert plain.content == packed.content
+    assert (plain.headers.get("content-encoding"), packed.headers["content-encoding"]) == (None, "gzip")
+    again = call("GET", "/page/temml.js", headers={"if-none-match": plain.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
     # Programs look for the text of Ollama's server.
     assert call("GET", "/").text == "Ollama is running"
     assert call("HEAD", "/").status_code == 200

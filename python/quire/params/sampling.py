@@ -67,10 +67,12 @@ class SamplingParams:
     max_tokens: int | None = declared(None, Parameter(
         rule=Int(1, optional=True), flags="-n --max-tokens --predict --n-predict",
         doc="Tokens to generate", none="until the model ends its answer or the context is full",
-        aliases="max_new_tokens max_completion_tokens n_predict num_predict", page=Slider("Most tokens", None, 1),
+        aliases="max_new_tokens max_completion_tokens n_predict num_predict",
+        page=Slider("Longest answer (tokens)", None, 1),
     ))
     min_tokens: int = declared(0, Parameter(
-        rule=Int(), flags="--min-tokens", aliases="min_new_tokens", page=Slider("Fewest tokens", None, 1, rare=True),
+        rule=Int(), flags="--min-tokens", aliases="min_new_tokens",
+        page=Slider("Shortest answer (tokens)", None, 1, rare=True),
         doc="Tokens that must come before an end-of-generation or stop token",
     ))
     ignore_eos: bool = declared(False, Parameter(
@@ -121,7 +123,7 @@ class SamplingParams:
     typical_p: float = declared(1.0, Parameter(
         rule=_SHARE, stage="typical_p", flags="--typical --typical-p", gguf="quire.sampling.typical_p",
         doc="Keep the tokens nearest the entropy, with total probability p; 1: all", aliases="typical",
-        paper="Meister et al. 2023", routes=_CLASSIC, page=Slider("Typical-p", 1, 0.05),
+        paper="Meister et al. 2023", routes=_CLASSIC, page=Slider("Typical-p", 1, 0.05, rare=True),
     ))
     tfs_z: float = declared(1.0, Parameter(
         rule=_SHARE, stage="tfs_z", flags="--tfs --tfs-z", routes=_CLASSIC,
@@ -134,7 +136,7 @@ class SamplingParams:
     ))
     xtc_probability: float = declared(0.0, Parameter(
         rule=_SHARE, stage="xtc", flags="--xtc-probability", gguf="general.sampling.xtc_probability", routes=_OWN,
-        doc="Chance of excluding the top choices (XTC); 0: off", page=Slider("XTC", 1, 0.05),
+        doc="Chance of excluding the top choices (XTC); 0: off", page=Slider("XTC", 1, 0.05, rare=True),
     ))
     xtc_threshold: float = declared(0.1, Parameter(
         rule=_SHARE, flags="--xtc-threshold", gguf="general.sampling.xtc_threshold", routes=_OWN,
@@ -170,12 +172,13 @@ class SamplingParams:
     ))
     presence_penalty: float = declared(0.0, Parameter(
         rule=Float(-2.0, 2.0), stage="penalties", flags="--presence-penalty", routes=_CLASSIC,
-        doc="Penalty for tokens in the answer, applied once; -2 to 2", page=Slider("Presence penalty", 2, 0.1),
+        doc="Penalty for tokens in the answer, applied once; -2 to 2",
+        page=Slider("Presence penalty", 2, 0.1, rare=True),
     ))
     frequency_penalty: float = declared(0.0, Parameter(
         rule=Float(-2.0, 2.0), stage="penalties", flags="--frequency-penalty", routes=_CLASSIC,
         doc="Penalty for tokens in the answer, for each occurrence; -2 to 2",
-        page=Slider("Frequency penalty", 2, 0.1),
+        page=Slider("Frequency penalty", 2, 0.1, rare=True),
     ))
     penalty_last_n: int | None = declared(None, Parameter(
         rule=Int(optional=True), flags="--repeat-last-n", gguf="general.sampling.penalty_last_n",
@@ -185,7 +188,7 @@ class SamplingParams:
     ))
     dry_multiplier: float = declared(0.0, Parameter(
         rule=Float(), stage="dry", flags="--dry-multiplier", routes=_OWN,
-        doc="Penalty for tokens that would continue a repetition (DRY); 0: off", page=Slider("DRY", 5, 0.1),
+        doc="Penalty for tokens that would continue a repetition (DRY); 0: off", page=Slider("DRY", 5, 0.1, rare=True),
     ))
     dry_base: float = declared(1.75, Parameter(
         rule=Float(1.0), flags="--dry-base", routes=_OWN,

@@ -12,32 +12,33 @@ export class ApiError extends Error {
 async function refused(response) {
   const text = await response.text();
   try {
-    const body = JSON.parse(text);
-    return new ApiError(body.error?.message ?? text, response.status, body.error?.code);
+    const { error } = JSON.parse(text);
+    return new ApiError(error?.message ?? text, response.status, error?.code);
   } catch {
     return new ApiError(text || response.statusText, response.status);
   }
 }
 
-/** Return the JSON answer of a GET, or of a POST if there is a body. */
-export async function json(path, body) {
-  const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-  const response = await fetch(path, body === undefined ? {} : post);
+/** Return the response to a GET, or to a POST if there is a body.  Throws an ApiError for any other status than 200. */
+async function ask(path, body, signal) {
+  const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal };
+  const response = await fetch(path, body === undefined ? { signal } : post);
   if (!response.ok) throw await refused(response);
-  return response.json();
+  return response;
 }
+
+export const json = async (path, body) => (await ask(path, body)).json();
 
 /** The chunks of a streamed chat completion.  Errors in the stream are thrown. */
 export async function* chatChunks(body, signal) {
-  const headers = { "content-type": "application/json" };
-  const response = await fetch("v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), signal });
-  if (!response.ok) throw await refused(response);
+  const response = await ask("v1/chat/completions", body, signal);
   for await (const data of eventsOf(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
-    if (chunk.error) throw new ApiError(chunk.error.message, chunk.error.code);
+    if (chunk.error) throw new ApiError(chunk.error.message, 0, chunk.error.code);
     yield chunk;
   }
+  throw new TypeError("the stream ended early");
 }
 
 /** Yield the data of server-sent events. */
@@ -56,13 +57,26 @@ async function* eventsOf(body) {
   }
 }
 
-/** Models that the server has, each with its state (`ready`, `closed`, ...). */
+/** Models that the server has, each with its state (`ready`, `closed`, ...) and what it reads. */
 export async function models() {
   const [known, states] = await Promise.all([json("v1/models"), json("v1/models/list").catch(() => ({ models: [] }))]);
-  const stateOf = new Map(states.models.map((model) => [model.model, model.state]));
-  return known.data.map((model) => ({ id: model.id, meta: model.meta ?? {}, state: stateOf.get(model.id) ?? "ready" }));
+  const stateOf = new Map(states.models.map((model) => [model.model, model]));
+  return known.data.map((model) => ({
+    id: model.id,
+    meta: model.meta ?? {},
+    reads: model.architecture?.input_modalities ?? ["text"],
+    state: stateOf.get(model.id)?.state ?? "ready",
+    file_bytes: stateOf.get(model.id)?.file_bytes ?? model.meta?.size,
+  }));
 }
 
 export const loadModel = (model) => json("v1/models/load", { model });
 export const unloadModel = (model) => json("v1/models/unload", { model });
 export const status = () => json("v1/status");
+export const metrics = async () => (await ask("metrics")).text();
+
+/** Return the number of tokens of a text for a model. */
+export async function countTokens(model, text) {
+  const { tokens } = await json("tokenize", { ...(model ? { model } : {}), content: text, add_special: false });
+  return tokens.length;
+}

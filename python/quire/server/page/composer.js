@@ -1,81 +1,182 @@
-// The input area: the text, attached files, and the button to send or stop.
+// The input area: text, files, recording, and the button to send or stop.
 
-import { $, announce, button, el } from "./dom.js";
-
-const LARGEST = 512 * 1024;
+import { attachmentOf, record } from "./attachments.js";
+import { countTokens } from "./api.js";
+import { toast } from "./dialogs.js";
+import { $, announce, duration, icon, iconButton } from "./dom.js";
+import { chip } from "./media_view.js";
+import { saveSetting, setting } from "./store.js";
 
 export class Composer {
-  /** `send(text, attachments)`, `stop()`, `editLast()`. */
-  constructor({ send, stop, editLast }) {
-    this.files = [];
-    this.running = false;
+  /** `actions`: send(text, attachments), stop(), editLast(), usePrompt(); `models` says what the model reads. */
+  constructor(actions, models) {
+    Object.assign(this, { actions, models, files: [], running: false, chatId: "", waiting: 0 });
     this.text = $("text");
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.running) return stop();
-      const text = this.text.value.trim();
-      if (!text && !this.files.length) return;
-      const files = this.files;
-      this.text.value = "";
-      this.#show([]);
-      this.#grow();
-      send(text, files);
+      if (this.running) actions.stop();
+      else this.#send();
     });
     this.text.addEventListener("input", () => this.#grow());
-    this.text.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        if (!this.running) $("form").requestSubmit();
-      } else if (event.key === "ArrowUp" && !this.text.value) editLast();
-    });
+    this.text.addEventListener("keydown", (event) => this.#key(event));
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.running) stop();
+      if (event.key === "Escape" && this.running && !document.querySelector("dialog, .menu")) actions.stop();
     });
-    $("attach").addEventListener("click", () => $("file").click());
+    this.#buttons();
+    this.#dropping();
+    this.busy = false;
+  }
+
+  #buttons() {
+    this.attachButton = iconButton("paperclip", "Attach files", () => $("file").click(), { id: "attach" });
+    this.recordButton = iconButton("mic", "Record sound", () => this.#record(), { id: "record", hidden: true });
+    const prompts = iconButton("bookmark", "Prompt library", () => this.actions.usePrompt(), { id: "prompts-button" });
+    $("composer-tools").prepend(this.attachButton, this.recordButton, prompts);
     $("file").addEventListener("change", async () => {
-      await this.#attach([...$("file").files]);
+      const chosen = [...$("file").files];
       $("file").value = "";
+      await this.attach(chosen);
     });
-    $("form").addEventListener("dragover", (event) => event.preventDefault());
-    $("form").addEventListener("drop", (event) => {
+  }
+
+  #dropping() {
+    const has = (event) => event.dataTransfer?.types.includes("Files");
+    addEventListener("dragover", (event) => {
+      if (!has(event)) return;
       event.preventDefault();
-      this.#attach([...event.dataTransfer.files]);
+      document.body.classList.add("dropping");
     });
+    addEventListener("dragleave", (event) => event.relatedTarget === null && document.body.classList.remove("dropping"));
+    addEventListener("drop", (event) => {
+      document.body.classList.remove("dropping");
+      if (!has(event)) return;
+      event.preventDefault();
+      this.attach([...event.dataTransfer.files]);
+    });
+    this.text.addEventListener("paste", (event) => {
+      const files = [...event.clipboardData.files];
+      if (!files.length) return;
+      event.preventDefault();
+      this.attach(files);
+    });
+  }
+
+  /** Show the draft of a conversation. */
+  open(chatId) {
+    this.chatId = chatId;
+    this.text.value = setting(`draft.${chatId}`, "");
+    this.#show([]);
+    this.#grow();
+  }
+
+  /** Put a text into the input. */
+  put(text) {
+    this.text.value = text;
+    this.#grow();
+    this.text.focus();
   }
 
   /** Set if an answer is in progress, which the button then stops. */
   set busy(running) {
     this.running = running;
-    $("send").textContent = running ? "Stop" : "Send";
+    $("send").replaceChildren(icon(running ? "square" : "arrow-up"));
+    $("send").setAttribute("aria-label", running ? "Stop" : "Send");
+    $("send").title = running ? "Stop (Esc)" : "Send (Enter)";
+    $("send").classList.toggle("stops", running);
+    this.#enable();
   }
 
-  async #attach(files) {
-    const read = [];
+  /** Follow what the model reads. */
+  modelChanged() {
+    const { reads } = this.models;
+    this.recordButton.hidden = !reads.includes("audio") || !navigator.mediaDevices;
+    const kinds = ["files", reads.includes("image") && "images", reads.includes("audio") && "sound"].filter(Boolean);
+    this.attachButton.title = `Attach ${kinds.join(", ")}`;
+    this.attachButton.setAttribute("aria-label", this.attachButton.title);
+  }
+
+  async attach(files) {
+    this.waiting += 1;
+    this.#enable();
     for (const file of files) {
-      const text = file.size <= LARGEST ? await file.text() : null;
-      if (text === null) this.#note(`${file.name} is larger than ${LARGEST / 1024} KiB`);
-      else if (text.includes("\0") || text.includes("\uFFFD")) this.#note(`${file.name} is not UTF-8 text`);
-      else read.push({ name: file.name, text });
+      try {
+        const made = await attachmentOf(file, this.models.reads);
+        if (made.kind === "text") made.n_tokens = await countTokens(this.models.chosen, made.text).catch(() => undefined);
+        this.#show([...this.files, made]);
+        announce(`${made.name} attached`);
+      } catch (error) {
+        toast(error.message, { bad: true });
+      }
     }
-    this.#show([...this.files, ...read]);
+    this.waiting -= 1;
+    this.#enable();
   }
 
-  #note(text) {
-    $("note").textContent = text;
-    announce(text);
+  async #record() {
+    if (this.recording) {
+      const { stop, timer } = this.recording;
+      this.recording = null;
+      clearInterval(timer);
+      this.#showRecording();
+      await this.attach([await stop()]);
+      return;
+    }
+    try {
+      this.recording = await record();
+    } catch {
+      toast("The browser does not allow this page to use the microphone", { bad: true });
+      return;
+    }
+    const began = Date.now();
+    this.recording.timer = setInterval(() => ($("use").textContent = `Recording, ${duration((Date.now() - began) / 1000)}`), 500);
+    this.#showRecording();
+  }
+
+  #showRecording() {
+    const on = Boolean(this.recording);
+    this.recordButton.classList.toggle("recording", on);
+    this.recordButton.setAttribute("aria-label", on ? "Stop recording" : "Record sound");
+    this.recordButton.replaceChildren(icon(on ? "square" : "mic"));
+    if (!on) $("use").textContent = "";
+  }
+
+  #send() {
+    const text = this.text.value.trim();
+    if ((!text && !this.files.length) || this.waiting) return;
+    const files = this.files;
+    this.text.value = "";
+    this.#show([]);
+    this.#grow();
+    this.actions.send(text, files);
+  }
+
+  #key(event) {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      if (!this.running) $("form").requestSubmit();
+    } else if (event.key === "ArrowUp" && !this.text.value) this.actions.editLast();
+    else if (event.key === "/" && !this.text.value) {
+      event.preventDefault();
+      this.actions.usePrompt();
+    }
   }
 
   #show(files) {
     this.files = files;
-    if (!files.length) $("note").textContent = "";
-    $("files").replaceChildren(...files.map((file) =>
-      el("span", { class: "chip" }, file.name,
-        button("×", `Remove ${file.name}`, () => this.#show(this.files.filter((other) => other !== file))))));
+    $("files").hidden = !files.length;
+    $("files").replaceChildren(...files.map((file) => chip(file, () => this.#show(this.files.filter((other) => other !== file)))));
+    this.#enable();
   }
 
-  /** Make the input as high as its text, up to a third of the window. */
+  #enable() {
+    $("send").disabled = !this.running && (Boolean(this.waiting) || (!this.text.value.trim() && !this.files.length));
+  }
+
+  /** Make the input as high as its text, up to two fifths of the window, and keep the draft. */
   #grow() {
     this.text.style.height = "auto";
-    this.text.style.height = `${Math.min(this.text.scrollHeight, innerHeight / 3)}px`;
+    this.text.style.height = `${Math.min(this.text.scrollHeight, innerHeight * 0.4)}px`;
+    saveSetting(`draft.${this.chatId}`, this.text.value || null);
+    this.#enable();
   }
 }

@@ -1,11 +1,13 @@
-// Inline Markdown: code, emphasis, links, line breaks.
+// Inline Markdown: code, formulas, emphasis, links, footnotes, line breaks.
 
 import { el } from "./dom.js";
+import { formula } from "./math.js";
 
 const DEEPEST = 6;
 const MARKS = [["***", ["strong", "em"]], ["**", ["strong"]], ["__", ["strong"]], ["~~", ["del"]], ["*", ["em"]], ["_", ["em"]]];
 const BARE = /https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}*_]/y;
-const SPECIAL = /[\\`*_~[!<\n]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[!<$\n]|https?:\/\//g;
+const NOTE = /\[\^([^\s\]]{1,40})\]/y;
 
 /** Convert text with inline marks to nodes. */
 export function inline(text, depth = 0) {
@@ -40,6 +42,16 @@ export function inline(text, depth = 0) {
 function nodeAt(text, i, depth, unclosed) {
   const char = text[i];
   if (char === "\n") return [el("br"), i + 1];
+  if (char === "\\" && (text[i + 1] === "(" || text[i + 1] === "[")) {
+    const found = formulaAt(text, i, text[i + 1] === "(" ? "\\)" : "\\]", unclosed);
+    if (found) return found;
+  }
+  if (char === "$") return dollarsAt(text, i, unclosed);
+  if (char === "[" && text[i + 1] === "^") {
+    NOTE.lastIndex = i;
+    const found = NOTE.exec(text);
+    if (found) return [el("sup", {}, el("button", { type: "button", class: "note-ref", "data-note": found[1], "aria-label": `Footnote ${found[1]}` }, found[1])), i + found[0].length];
+  }
   if (char === "\\" && /[!-/:-@[-`{-~]/.test(text[i + 1] ?? "")) return [document.createTextNode(text[i + 1]), i + 2];
   if (char === "`") return codeAt(text, i, unclosed);
   if (char === "[" || (char === "!" && text[i + 1] === "[")) return linkAt(text, i, depth, unclosed);
@@ -54,6 +66,33 @@ function nodeAt(text, i, depth, unclosed) {
   }
   if (depth < DEEPEST && "*_~".includes(char)) return emphasisAt(text, i, depth, unclosed);
   return [null, i + 1];
+}
+
+/** A formula between `\\(` or `\\[` and its end. */
+function formulaAt(text, i, end, unclosed) {
+  if (unclosed.has(end)) return null;
+  const to = text.indexOf(end, i + 2);
+  if (to < 0) {
+    unclosed.add(end);
+    return null;
+  }
+  return [formula(text.slice(i + 2, to).trim(), end === "\\]"), to + 2];
+}
+
+/** A formula between dollar signs, as far as they are not prices: `$5 and $6` is text. */
+function dollarsAt(text, i, unclosed) {
+  const mark = text[i + 1] === "$" ? "$$" : "$";
+  const begin = i + mark.length;
+  if (unclosed.has(mark) || (mark === "$" && /\s|^$/.test(text[begin] ?? ""))) return [null, begin];
+  for (let to = text.indexOf(mark, begin + 1); to >= 0; to = text.indexOf(mark, to + 1)) {
+    const before = text[to - 1];
+    if (mark === "$" && text[to + 1] === "$") break;
+    if (before === "\\") continue;
+    if (mark === "$" && (/\s/.test(before) || /\d/.test(text[to + 1] ?? ""))) return [null, begin];
+    return [formula(text.slice(begin, to).trim(), mark === "$$"), to + mark.length];
+  }
+  unclosed.add(mark);
+  return [null, begin];
 }
 
 function codeAt(text, i, unclosed) {

@@ -1,142 +1,253 @@
 // Connects the parts of the page: the conversation, the stored ones, settings, models and the server's status.
 
-import { answer } from "./answer.js";
-import { status } from "./api.js";
+import { Answers, markInterrupted } from "./answers.js";
+import { chooseComparison } from "./compare.js";
 import { Composer } from "./composer.js";
-import { Conversation } from "./conversation.js";
-import { $, announce } from "./dom.js";
+import { Conversation, newId } from "./conversation.js";
+import { askText, menu, toast } from "./dialogs.js";
+import { $, announce, button, count, download, el, iconButton } from "./dom.js";
 import { Models } from "./models.js";
-import { Settings, themeButton, toggle } from "./settings.js";
+import { choosePrompt } from "./prompts.js";
+import { requestFields, Settings, themeChoice } from "./settings.js";
+import { markdownOf } from "./share.js";
 import { Sidebar } from "./sidebar.js";
 import { Status } from "./status.js";
-import { chat, saveChat, saveSetting, setting } from "./store.js";
+import { chat, exportOf, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
+import { scriptUrl } from "./trusted.js";
 import { Turns } from "./turns.js";
+import { welcome } from "./welcome.js";
 
-let conversation = new Conversation();
-let running = null;
+const startSettings = () => setting("new-settings", null) ?? setting("defaults", {});
+let conversation = new Conversation(undefined, startSettings());
+let reachable = true;
 
+const answers = new Answers({
+  changed(of, node) {
+    if (of === conversation) turns.update(node);
+  },
+  ended(of, node) {
+    if (of === conversation) {
+      turns.draw(node);
+      showState();
+    } else if (node.state !== "stopped") toast(`“${of.title}” ${node.error ? "failed" : "is answered"}`, { bad: Boolean(node.error) });
+    announce(node.error ? "The answer failed" : `The answer: ${node.content.slice(0, 500)}`);
+    keep(of);
+    refresh();
+  },
+});
 const turns = new Turns({
   show(node) {
-    if (running) return;
     conversation.show(node);
-    turns.render(conversation);
+    draw();
+    keep();
+  },
+  choose(node) {
+    conversation.showUpTo(node);
+    draw();
     keep();
   },
   edit(node, text) {
-    if (running) return;
     const edited = conversation.add("user", text, node.parent);
     edited.attachments = node.attachments;
     respond(edited);
   },
-  regenerate(node) {
-    if (!running) respond(conversation.nodes.get(node.parent));
+  regenerate: (node) => respond(conversation.nodes.get(node.parent)),
+  again(node) {
+    Object.assign(node, { content: "", reasoning: undefined, tokens: undefined, tool_calls: undefined });
+    write(node, {});
   },
-  resume(node) {
-    if (!running) write(node, { continue_final_message: true, add_generation_prompt: false });
+  shorten(node) {
+    settings.show({ ...conversation.settings, truncation: "auto" });
+    setSettings(settings.values());
+    this.again(node);
   },
+  resume: (node) => write(node, { continue_final_message: true, add_generation_prompt: false }),
+});
+const models = new Models((byUser) => {
+  composer.modelChanged();
+  if (byUser) setSettings({ ...conversation.settings, model: models.chosen });
+  if (!conversation.nodes.size) welcome(models, { put: (text) => composer.put(text), attach: () => $("file").click() });
+  showState();
 });
 const composer = new Composer({
-  send(text, attachments) {
+  async send(text, attachments) {
     const node = conversation.add("user", text);
-    if (attachments.length) node.attachments = attachments;
+    node.attachments = attachments.map(({ blob: _, ...one }) => one);
+    const stored = attachments.filter((one) => one.blob).map((one) => saveFile({ id: one.id, chat: conversation.id, blob: one.blob }));
+    saveSetting("new-settings", null);
+    await Promise.all(stored);
     respond(node);
   },
-  stop: () => running?.abort(),
-  editLast: () => [...document.querySelectorAll(".turn.user .tools button")].at(-1)?.click(),
+  stop: () => answers.stop(conversation.id),
+  editLast: () => [...document.querySelectorAll(".turn.user [aria-label=Edit]")].at(-1)?.click(),
+  async usePrompt() {
+    const text = await choosePrompt($("text").value);
+    if (text !== undefined) composer.put(text);
+  },
+}, models);
+const serverStatus = new Status(models);
+const sidebar = new Sidebar({
+  open, startNew, opened: () => conversation.id, isRunning: (id) => answers.of(id).length > 0,
+  changed(id, fields) {
+    if (id !== conversation.id) return;
+    Object.assign(conversation, fields);
+    showState();
+  },
 });
-const settings = new Settings($("settings"));
-const models = new Models(showUse);
-const serverStatus = new Status();
-const sidebar = new Sidebar({ open, opened: () => conversation.id, startNew });
+const settings = new Settings(setSettings, [
+  el("section", {}, el("h3", {}, "Appearance"), themeChoice()),
+  el("section", {}, el("h3", {}, "Conversations in this browser"), el("div", { class: "row" },
+    button("Export all", () => sidebar.exportAll(), { sign: "download", id: "export" }),
+    button("Import", () => $("import-file").click(), { sign: "upload", id: "import" }),
+    button("Remove all", () => sidebar.removeAll(), { sign: "trash-2" }),
+    el("input", { id: "import-file", type: "file", accept: "application/json", hidden: true, onchange({ target }) {
+      if (target.files[0]) sidebar.import(target.files[0]);
+      target.value = "";
+    } }))),
+  el("section", {}, el("h3", {}, "Keys"), el("dl", { class: "keys" }, [["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop"], ["↑", "edit the last question"],
+    ["/", "prompt library"], ["Ctrl+K", "search"], ["Ctrl+Shift+O", "new chat"]].map(([key, text]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text))))),
+]);
 
-/** Let the model answer a question, in a new branch. */
+function setSettings(values) {
+  const { compare, model } = conversation.settings;
+  conversation.settings = { compare, model, ...values };
+  if (conversation.nodes.size) keep();
+  else saveSetting("new-settings", conversation.settings);
+  showState();
+}
+
+/** Let the model answer a question, in a new branch; while comparing, let two settings answer it. */
 function respond(question) {
+  const { compare } = conversation.settings;
   const node = conversation.add("assistant", "", question.id);
-  node.stats = {};
+  if (!compare) return write(node, {});
+  const other = conversation.add("assistant", "", question.id);
+  node.group = other.group = newId();
+  node.label = "This chat's settings";
+  other.label = compare.label;
+  conversation.showUpTo(node);
+  write(other, compare.fields, compare.model);
   return write(node, {});
 }
 
-async function write(node, fields) {
-  let body;
-  try {
-    const until = fields.continue_final_message ? node.id : node.parent;
-    const messages = conversation.messages(settings.system.value, until);
-    body = { model: models.chosen, ...settings.request(), ...fields, messages };
-  } catch (error) {
-    node.error = error.message;
-    turns.render(conversation);
-    return;
-  }
-  running = new AbortController();
-  composer.busy = true;
-  turns.render(conversation);
-  announce("The answer is in progress");
-  const own = conversation;
-  await answer(node, body, running.signal, () => {
-    if (own === conversation) turns.update(node, true);
-    showUse();
+async function write(node, fields, model = models.chosen) {
+  const of = conversation;
+  const resumes = Boolean(fields.continue_final_message);
+  const done = answers.run(of, node, async () => {
+    const given = { ...requestFields(of.settings), ...fields };
+    return { model, ...given, messages: await of.messages(of.settings.system, resumes ? node.id : node.parent) };
   });
-  running = null;
-  composer.busy = false;
-  if (own === conversation) turns.draw(node, false);
-  announce(node.error ? "The answer failed" : `The answer: ${node.content.slice(0, 500)}`);
-  await keep(own);
-  refresh();
+  announce("The answer is in progress");
+  draw();
+  keep(of, true);
+  await done;
 }
 
-async function keep(which = conversation) {
-  if (which === conversation) saveSetting("chat", which.id);
-  if (which.nodes.size) await saveChat(which.kept());
+async function keep(of = conversation, whole = false) {
+  if (of === conversation) saveSetting("chat", of.id);
+  try {
+    if (of.nodes.size) await saveChat(of.kept(), whole || !answers.of(of.id).length ? [...of.nodes.values()] : []);
+  } catch (error) {
+    toast(`This browser does not store the conversation: ${error.message}`, { bad: true });
+  }
   sidebar.refresh();
 }
 
-function open(kept) {
-  running?.abort();
-  conversation = new Conversation(kept);
-  saveSetting("chat", conversation.id);
-  turns.render(conversation);
-  showUse();
+function draw() {
+  turns.render(conversation, answers);
+  showState();
+}
+
+async function open(id) {
+  const running = answers.of(id)[0];
+  const kept = running ? undefined : await chat(id);
+  if (!running && !kept) return startNew();
+  show(running?.conversation ?? new Conversation(kept));
+  if (kept) await markGone();
+}
+
+/** Mark answers of the shown conversation that nobody writes any more. */
+async function markGone() {
+  const gone = await markInterrupted([...conversation.nodes.values()], answers);
+  gone.forEach((node) => turns.draw(node));
+  if (gone.length) keep();
+}
+
+function show(next) {
+  conversation = next;
+  saveSetting("chat", conversation.nodes.size ? conversation.id : "");
+  if (!$("status-view").hidden) serverStatus.show(false);
+  settings.show(conversation.settings);
+  models.choose(conversation.settings.model);
+  composer.open(conversation.nodes.size ? conversation.id : "new");
+  draw();
   sidebar.refresh();
 }
 
 function startNew() {
-  open(undefined);
+  show(new Conversation(undefined, startSettings()));
   $("text").focus();
 }
 
-/** Show how full the context is, and how much of the prompt came from the cache. */
-function showUse() {
-  const stats = conversation.path().at(-1)?.stats;
-  const parts = [];
-  if (stats?.context) {
-    const n_ctx = models.n_ctx;
-    parts.push(`context ${stats.context}${n_ctx ? ` of ${n_ctx}` : ""}`);
-    parts.push(`${stats.cached} of ${stats.prompt} prompt tokens cached`);
-  }
-  if (cache) parts.push(cache);
-  $("use").textContent = parts.join(" · ");
+/** Show what depends on the conversation and on the server. */
+function showState() {
+  const running = answers.of(conversation.id).length > 0;
+  composer.busy = running;
+  $("title").textContent = conversation.title || "New chat";
+  document.title = conversation.title ? `${conversation.title} – Quire` : "Quire";
+  $("share-button").hidden = !conversation.nodes.size;
+  const stats = conversation.path().findLast?.((node) => node.stats?.context)?.stats;
+  const share = stats && models.n_ctx ? stats.context / models.n_ctx : 0;
+  $("use").replaceChildren(...stats ? [count(stats.context), el("small", {}, models.n_ctx ? ` of ${count(models.n_ctx)}` : ""), " tokens"] : []);
+  $("use").title = stats ? `How much of the model's context this conversation fills; ${count(stats.cached)} of ${count(stats.prompt)} prompt tokens came from the cache` : "";
+  $("use").classList.toggle("bad", share > 0.9);
+  const { compare } = conversation.settings;
+  $("compare-line").hidden = !compare;
+  if (compare) $("compare-line").replaceChildren(`Each question is also answered with ${compare.label}`, iconButton("x", "Stop comparing", () => setSettings({ ...conversation.settings, compare: undefined })));
+  $("compare-button").setAttribute("aria-pressed", String(Boolean(compare)));
+  $("offline").hidden = reachable;
+  $("offline").textContent = "The server is not responding. Your conversations are stored in this browser; you can read and write on, and send when it is back.";
 }
 
-let cache = "";
 async function refresh() {
   try {
     await models.refresh();
-    const now = await status();
-    const model = now.models.find((one) => one.id === models.chosen);
-    cache = model?.cache ? `cache ${model.cache.used}/${model.cache.blocks} blocks` : "";
+    await serverStatus.ask();
+    reachable = true;
   } catch {
-    cache = "the server is not responding";
+    reachable = false;
   }
-  showUse();
+  showState();
+}
+
+function buildBar() {
+  const drawer = iconButton("settings-2", "Settings", () => settings.toggle(), { id: "settings-button", "aria-controls": "settings", "aria-expanded": "false" });
+  const statusButton = iconButton("activity", "Status", () => serverStatus.show(), { id: "status-button", "aria-controls": "status-view", "aria-expanded": "false" });
+  const compare = iconButton("columns-2", "Compare two settings", async () => {
+    const chosen = await chooseComparison(models);
+    if (chosen) setSettings({ ...conversation.settings, compare: chosen });
+  }, { id: "compare-button", "aria-pressed": "false" });
+  const name = () => conversation.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "chat";
+  const share = iconButton("share-2", "Save or print", () => menu(share, [
+    ["file-text", "Save as Markdown", async () => download(`${name()}.md`, markdownOf(await chat(conversation.id)), "text/markdown")],
+    ["download", "Save as file", async () => download(`${name()}.json`, await exportOf([conversation.id]))],
+    ["printer", "Print", () => print()],
+  ]), { id: "share-button", "aria-haspopup": "menu", hidden: true });
+  $("bar-start").append(iconButton("panel-left", "Conversations", () => sidebar.toggle(), { id: "menu", "aria-controls": "sidebar", "aria-expanded": "false" }));
+  $("bar-end").append(compare, share, statusButton, drawer);
+  $("title").addEventListener("dblclick", async () => {
+    const title = await askText("Rename", { label: "Title", value: conversation.title });
+    if (!title) return;
+    conversation.title = title;
+    keep();
+    showState();
+  });
+  $("sidebar-actions").append(button("New chat", startNew, { sign: "square-pen", id: "new", title: "Ctrl+Shift+O" }));
 }
 
 /** Restore the last open conversation and set up the page. */
 async function start() {
-  $("bar").append(themeButton());
-  toggle($("settings-button"), $("settings"));
-  toggle($("status-button"), $("status-view"));
-  $("status-button").addEventListener("click", () => serverStatus.show(!$("status-view").hidden));
-  $("new").addEventListener("click", startNew);
+  buildBar();
   document.addEventListener("keydown", (event) => {
     const command = event.ctrlKey || event.metaKey;
     if (command && event.shiftKey && event.key.toLowerCase() === "o") startNew();
@@ -144,11 +255,24 @@ async function start() {
     else return;
     event.preventDefault();
   });
-  sidebar.refresh();
-  const last = await chat(setting("chat", "")).catch(() => undefined);
-  if (last && !conversation.nodes.size) open(last);
+  onOtherTabs(async (id) => {
+    sidebar.refresh();
+    if (id !== conversation.id) return;
+    const kept = await chat(id);
+    if (kept?.nodes.length && id === conversation.id) {
+      conversation.merge(kept, answers.running);
+      draw();
+    }
+  });
+  const last = setting("chat", "");
+  if (last) await open(last).catch(() => startNew());
+  else show(conversation);
   await refresh();
-  setInterval(() => document.visibilityState === "visible" && !running && refresh(), 10_000);
+  setInterval(() => document.visibilityState === "visible" && $("status-view").hidden && refresh(), 10_000);
+  addEventListener("online", refresh);
+  navigator.storage?.persist?.().catch(() => {});
+  const worker = await navigator.serviceWorker?.register(scriptUrl("page/offline.js"), { scope: "./" }).then(() => navigator.serviceWorker.ready, () => null);
+  worker?.active?.postMessage([location.href, ...performance.getEntriesByType("resource").map((one) => one.name)]);
 }
 
 start();

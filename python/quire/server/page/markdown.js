@@ -1,16 +1,22 @@
-// Render Markdown block by block: the part of CommonMark that models write, with tables, task lists and strikethrough.
+// Render Markdown block by block: the part of CommonMark that models write, with tables, task lists, strikethrough,
+// footnotes and formulas.
 // HTML in it stays text, images become links, and only http, https and mailto links are kept.
 
-import { el, button, copy } from "./dom.js";
+import { button, copy, el } from "./dom.js";
 import { pieces } from "./highlight.js";
 import { inline } from "./inline.js";
+import { formula } from "./math.js";
+import { canShow, preview } from "./preview.js";
 
 const DEEPEST = 8;
+const LONG = 40; // lines of code that are shown folded
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:\s+(.*?))?\s*#*\s*$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)/;
 const QUOTE = /^ {0,3}>\s?/;
+const MATH = /^ {0,3}(\$\$|\\\[)/;
+const NOTE = /^ {0,3}\[\^([^\s\]]{1,40})\]:\s*/;
 const DELIMITERS = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
 
 /** Shows Markdown in an element.  As an answer grows, only changed blocks are rendered again. */
@@ -18,10 +24,16 @@ export class MarkdownView {
   constructor(element) {
     this.element = element;
     this.sources = [];
+    element.addEventListener("click", ({ target }) => {
+      const name = target.dataset?.note;
+      if (name) [...element.querySelectorAll(".note")].find((one) => one.dataset.note === name)?.focus();
+    });
   }
 
   update(text) {
     const blocks = blocksOf(text.split("\n"));
+    const first = blocks.find((block) => block.kind === "heading")?.level;
+    for (const block of blocks) if (block.kind === "heading") block.level = Math.max(1, block.level - first + 1);
     let same = 0;
     while (same < blocks.length && blocks[same].source === this.sources[same]) same += 1;
     while (this.element.childNodes.length > same) this.element.lastChild.remove();
@@ -52,6 +64,14 @@ function blockAt(lines, start) {
   if (fence) return fenced(lines, start, fence);
   const heading = HEADING.exec(line);
   if (heading) return { kind: "heading", level: heading[1].length, lines: [heading[2] ?? ""], end: start + 1 };
+  const math = MATH.exec(line) && displayed(lines, start);
+  if (math) return math;
+  const note = NOTE.exec(line);
+  if (note) {
+    let end = start + 1;
+    while (end < lines.length && lines[end].trim() && !begins(lines, end)) end += 1;
+    return { kind: "note", name: note[1], lines: [line.slice(note[0].length), ...lines.slice(start + 1, end)], end };
+  }
   if (RULE.test(line)) return { kind: "rule", end: start + 1 };
   if (QUOTE.test(line)) {
     let end = start + 1;
@@ -71,7 +91,7 @@ function blockAt(lines, start) {
 
 /** Return true if a line starts another block, which ends the paragraph before it. */
 function begins(lines, i) {
-  return [FENCE, HEADING, RULE, QUOTE, ITEM].some((form) => form.test(lines[i])) || isTable(lines, i);
+  return [FENCE, HEADING, RULE, QUOTE, ITEM, NOTE].some((form) => form.test(lines[i])) || isTable(lines, i);
 }
 
 const isTable = (lines, i) =>
@@ -85,6 +105,22 @@ function fenced(lines, start, [line, fence, info]) {
   const code = lines.slice(start + 1, end).map((one) => one.slice(Math.min(indent, one.search(/\S|$/))));
   return { kind: "code", language: info.trim().split(/\s/, 1)[0].toLowerCase(), lines: code,
            end: Math.min(end + 1, lines.length) };
+}
+
+/** Return a formula that fills whole lines; null if it has no end, or text follows on its last line. */
+function displayed(lines, start) {
+  const open = MATH.exec(lines[start])[1];
+  const close = open === "$$" ? "$$" : "\\]";
+  const first = lines[start].trim().slice(2);
+  for (let end = start; end < Math.min(lines.length, start + 200); end += 1) {
+    const line = end === start ? first : lines[end];
+    const at = line.indexOf(close);
+    if (at < 0) continue;
+    if (line.slice(at + 2).trim()) return null;
+    const tex = end === start ? first.slice(0, at) : [first, ...lines.slice(start + 1, end), line.slice(0, at)].join("\n");
+    return { kind: "math", tex: tex.trim(), end: end + 1 };
+  }
+  return null;
 }
 
 /** Parse a list: items have the same kind of mark, and lines indented like an item's text belong to it. */
@@ -117,6 +153,8 @@ function elementOf(block, depth) {
   switch (block.kind) {
     case "heading": return el(`h${Math.min(block.level + 2, 6)}`, {}, inline(block.lines[0]));
     case "rule": return el("hr");
+    case "math": return formula(block.tex, true);
+    case "note": return el("p", { class: "note", "data-note": block.name, tabindex: "-1" }, el("sup", {}, block.name), " ", inline(block.lines.join("\n")));
     case "quote": return el("blockquote", {}, nested(block.lines, depth));
     case "list": return listElement(block, depth);
     case "table": return tableElement(block.lines);
@@ -175,7 +213,21 @@ function tableElement([head, delimiters, ...rows]) {
 
 function codeElement(code, language) {
   const coloured = pieces(code, language).map(([kind, text]) => (kind ? el("span", { class: kind }, text) : text));
-  const head = el("div", { class: "code-head" }, el("span", {}, language || "code"),
-    button("Copy", "Copy", (event) => copy(code, event.currentTarget)));
-  return el("div", { class: "code" }, head, el("pre", { tabindex: "0" }, el("code", {}, coloured)));
+  const n_lines = code.split("\n").length;
+  const long = n_lines > LONG;
+  const made = el("div", { class: long ? "code folded" : "code" });
+  const unfold = button(`Show all ${n_lines} lines`, () => {
+    made.classList.remove("folded");
+    unfold.remove();
+  }, { class: "unfold" });
+  const show = canShow(language, code) && button("Preview", () => {
+    const shown = made.querySelector("iframe");
+    if (shown) shown.remove();
+    else made.append(preview(code, language));
+    show.setAttribute("aria-pressed", String(!shown));
+  }, { sign: "eye", "aria-pressed": "false" });
+  made.append(el("div", { class: "code-head" }, el("span", {}, language || "code"), el("span", { class: "space" }), show,
+    button("Copy", (event) => copy(code, event.currentTarget), { sign: "copy" })), el("pre", { tabindex: "0" }, el("code", {}, coloured)));
+  if (long) made.append(unfold);
+  return made;
 }

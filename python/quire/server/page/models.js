@@ -1,19 +1,22 @@
-// Choose, load and unload the model.
+// The models of the server: which one answers, what it can do, loading and unloading.
 
 import { loadModel, models, unloadModel } from "./api.js";
-import { $, announce } from "./dom.js";
+import { toast } from "./dialogs.js";
+import { $, announce, bytes, count } from "./dom.js";
 import { saveSetting, setting } from "./store.js";
 
+const STATES = { closed: "not loaded", opening: "loading…", lost: "restarting…", failed: "cannot be loaded" };
+
 export class Models {
+  /** `changed()` is called if another model is chosen or its state changes. */
   constructor(changed) {
-    this.known = [];
+    Object.assign(this, { known: [], changed });
     this.select = $("model");
     this.select.addEventListener("change", () => {
       saveSetting("model", this.select.value);
       this.#show();
-      changed();
+      changed(true);
     });
-    $("load").addEventListener("click", () => this.#ask());
   }
 
   /** The chosen model's name, undefined if the server has none. */
@@ -21,12 +24,29 @@ export class Models {
     return this.select.value || undefined;
   }
 
+  get model() {
+    return this.known.find((one) => one.id === this.chosen);
+  }
+
   /** The context of the chosen model in tokens, if it is loaded. */
   get n_ctx() {
-    return this.known.find((model) => model.id === this.chosen)?.meta.n_ctx;
+    return this.model?.meta.n_ctx;
+  }
+
+  /** The kinds of input that the chosen model reads: `text`, `image`, `audio`. */
+  get reads() {
+    return this.model?.reads ?? ["text"];
+  }
+
+  /** Choose a model, if the server has it. */
+  choose(name) {
+    if (name && this.known.some((model) => model.id === name)) this.select.value = name;
+    this.#show();
+    this.changed(false);
   }
 
   async refresh() {
+    const before = JSON.stringify(this.model);
     this.known = await models();
     const wanted = this.select.value || setting("model", "");
     const names = this.known.map((model) => model.id);
@@ -35,28 +55,38 @@ export class Models {
     }
     if (names.includes(wanted)) this.select.value = wanted;
     this.#show();
+    if (JSON.stringify(this.model) !== before) this.changed(false);
   }
 
   #show() {
-    const model = this.known.find((one) => one.id === this.chosen);
-    const several = this.known.length > 1;
-    $("load").hidden = !several || !model;
-    $("load").textContent = model?.state === "ready" ? "Unload" : "Load";
-    $("model-state").textContent = model && model.state !== "ready" ? model.state : "";
+    const { state } = this.model ?? {};
+    $("model-state").textContent = state && state !== "ready" ? (STATES[state] ?? state) : "";
   }
 
-  async #ask() {
-    const model = this.known.find((one) => one.id === this.chosen);
-    const loads = model.state !== "ready";
-    $("load").disabled = true;
+  /** Load a model, or unload it if it is loaded. */
+  async toggle(name) {
+    const loads = this.known.find((one) => one.id === name)?.state !== "ready";
     $("model-state").textContent = loads ? "loading…" : "unloading…";
     try {
-      await (loads ? loadModel(model.id) : unloadModel(model.id));
-      announce(`${model.id} ${loads ? "loaded" : "unloaded"}`);
-      await this.refresh();
+      await (loads ? loadModel(name) : unloadModel(name));
+      announce(`${name} ${loads ? "loaded" : "unloaded"}`);
     } catch (error) {
-      $("model-state").textContent = error.message;
+      toast(error.message, { bad: true });
     }
-    $("load").disabled = false;
+    await this.refresh().catch(() => {});
   }
+}
+
+/** Say in plain words what a model can do: `[icon, text]` each. */
+export function abilities({ meta, reads, file_bytes }) {
+  const made = [];
+  if (meta.n_ctx) {
+    const pages = Math.round((meta.n_ctx * 0.75) / 500);
+    made.push(["book-open", `Remembers ${count(meta.n_ctx)} tokens, about ${pages > 1 ? `${count(pages)} pages` : "a page"}`]);
+  }
+  if (reads.includes("image")) made.push(["image", "Reads images"]);
+  if (reads.includes("audio")) made.push(["audio-lines", "Hears recordings"]);
+  if (meta.n_params) made.push(["brain", `${count(meta.n_params)} parameters`]);
+  if (file_bytes) made.push(["hard-drive", bytes(file_bytes)]);
+  return made;
 }

@@ -1,6 +1,7 @@
-// Sampling settings and presets.  An empty field leaves the choice to the model's file and the server.
+// The settings of a conversation, and presets.  An empty field leaves the choice to the model's file and the server.
 
-import { button, el } from "./dom.js";
+import { askText, toast } from "./dialogs.js";
+import { $, button, el, icon, iconButton } from "./dom.js";
 import { PARAMETERS } from "./parameters.js";
 import { saveSetting, setting } from "./store.js";
 
@@ -10,123 +11,125 @@ const BUILT_IN = {
   Balanced: { temperature: 0.7, top_p: 0.95 },
   Creative: { temperature: 1.1, min_p: 0.05 },
 };
+const TEXTS = ["system", "stop", "schema"];
+
+/** All presets by name. */
+export const presets = () => ({ ...BUILT_IN, ...setting("presets", {}) });
+
+/** Return the fields of a request for settings.  Throws an Error for an invalid setting. */
+export function requestFields({ system: _, stop, schema, probabilities, compare: _c, model: _m, ...made }) {
+  if (stop) made.stop = stop.split(",").map((text) => text.trim().replaceAll("\\n", "\n")).filter(Boolean);
+  if (probabilities) Object.assign(made, { logprobs: true, top_logprobs: 5 });
+  if (schema) {
+    let parsed;
+    try {
+      parsed = JSON.parse(schema);
+    } catch (error) {
+      throw new Error(`The JSON schema in the settings is not valid JSON: ${error.message}`);
+    }
+    made.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parsed } };
+  }
+  return made;
+}
 
 export class Settings {
-  /** Fills a panel; `changed` is called after each change. */
-  constructor(panel, changed = () => {}) {
+  /** Fills the drawer; `changed(values)` is called after each change by the user. */
+  constructor(changed, sections) {
     this.changed = changed;
     this.inputs = new Map();
+    this.panel = $("settings");
+    const keep = () => this.changed(this.values());
     const fieldsOf = (rare) => el("div", { class: "fields" }, PARAMETERS.filter((each) => each.rare === rare).map(({ name, label, min, max, step, title }) => {
-      const input = el("input", { id: name, type: "number", min, max, step, title, placeholder: "auto", oninput: () => this.#keep() });
+      const input = el("input", { id: name, type: "number", min, max, step, placeholder: "auto", oninput: keep });
       this.inputs.set(name, input);
       return el("label", { title }, el("span", {}, label), input);
     }));
-    this.system = el("textarea", { id: "system", rows: 3, placeholder: "How the model should behave", oninput: () => this.#keep() });
-    this.stop = el("input", { id: "stop", type: "text", placeholder: "texts separated by commas", oninput: () => this.#keep() });
-    this.schema = el("textarea", { id: "schema", rows: 3, spellcheck: "false", placeholder: "{\"type\": \"object\", ...}",
-                                   oninput: () => this.#keep() });
-    this.truncation = el("input", { id: "truncation", type: "checkbox", onchange: () => this.#keep() });
-    this.presets = el("select", { id: "preset", "aria-label": "Preset", onchange: () => this.apply(this.#known()[this.presets.value] ?? {}) });
-    panel.append(
-      el("div", { class: "row" }, this.presets, button("Save", "Save as preset", () => this.#savePreset()),
-        button("Remove", "Remove this preset", () => this.#removePreset())),
-      el("label", { class: "wide" }, el("span", {}, "System message"), this.system),
-      fieldsOf(false),
-      el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(true)),
-      el("label", { class: "wide" }, el("span", {}, "Stop strings"), this.stop),
-      el("label", { class: "wide" }, el("span", {}, "JSON schema for answers"), this.schema),
-      el("label", { class: "check" }, this.truncation, el("span", {}, "Drop the oldest turns when the context is full")),
+    this.system = el("textarea", { id: "system", rows: 4, placeholder: "How the model should behave, for example: Answer briefly and in German.", oninput: keep });
+    this.stop = el("input", { id: "stop", type: "text", placeholder: "texts separated by commas", oninput: keep });
+    this.schema = el("textarea", { id: "schema", rows: 3, spellcheck: "false", placeholder: "{\"type\": \"object\", …}", oninput: keep });
+    this.truncation = el("input", { id: "truncation", type: "checkbox", onchange: keep });
+    this.probabilities = el("input", { id: "probabilities", type: "checkbox", onchange: keep });
+    this.presets = el("select", { id: "preset", "aria-label": "Preset", onchange: () => {
+      this.show({ ...presets()[this.presets.value], system: presets()[this.presets.value]?.system ?? this.system.value });
+      keep();
+    } });
+    const labelled = (text, input, about) => el("label", { class: "wide" }, el("span", {}, text), input, about && el("small", {}, about));
+    const check = (input, text) => el("label", { class: "check" }, input, el("span", {}, text));
+    this.panel.append(
+      el("header", {}, el("h2", {}, "Settings"), iconButton("x", "Close settings", () => this.toggle(false))),
+      el("section", {}, el("h3", {}, "This chat"),
+        labelled("System message", this.system),
+        el("label", { class: "wide" }, el("span", {}, "Preset"), el("div", { class: "row" }, this.presets,
+          iconButton("bookmark", "Save as preset", () => this.#savePreset()), iconButton("trash-2", "Remove this preset", () => this.#removePreset()))),
+        fieldsOf(false),
+        el("details", {}, el("summary", {}, "More about sampling"), fieldsOf(true)),
+        el("details", {}, el("summary", {}, "Form of the answer"), labelled("Stop at these texts", this.stop), labelled("JSON schema", this.schema, "Answers are then JSON of this form.")),
+        check(this.truncation, "Drop the oldest messages when the context is full"),
+        check(this.probabilities, "Record how sure the model was of each word"),
+        el("div", { class: "row" }, button("Use for new chats", () => {
+          saveSetting("defaults", this.values());
+          toast("New chats start with these settings");
+        }, { sign: "check" }), button("Reset", () => { this.show({}); keep(); }, { sign: "rotate-ccw" }))),
+      ...sections,
     );
     this.#listPresets();
-    this.apply(setting("sampling", {}));
   }
 
-  /** All settings, in the form in which they are stored. */
+  /** All values, in the form in which they are stored. */
   values() {
     const made = {};
     for (const [name, input] of this.inputs) if (input.value !== "") made[name] = Number(input.value);
-    for (const name of ["system", "stop", "schema"]) if (this[name].value.trim()) made[name] = this[name].value;
+    for (const name of TEXTS) if (this[name].value.trim()) made[name] = this[name].value;
     if (this.truncation.checked) made.truncation = "auto";
+    if (this.probabilities.checked) made.probabilities = true;
     return made;
   }
 
-  apply(values) {
+  /** Fill the fields. */
+  show(values) {
     for (const [name, input] of this.inputs) input.value = values[name] ?? "";
-    for (const name of ["system", "stop", "schema"]) this[name].value = values[name] ?? "";
+    for (const name of TEXTS) this[name].value = values[name] ?? "";
     this.truncation.checked = values.truncation === "auto";
-    this.#keep();
+    this.probabilities.checked = Boolean(values.probabilities);
   }
 
-  /** Return the fields for a request.  Throws an Error for an invalid setting. */
-  request() {
-    const { system, stop, schema, ...made } = this.values();
-    if (stop) made.stop = stop.split(",").map((text) => text.trim().replaceAll("\\n", "\n")).filter(Boolean);
-    if (schema) {
-      let parsed;
-      try {
-        parsed = JSON.parse(schema);
-      } catch (error) {
-        throw new Error(`the JSON schema for answers is not valid JSON: ${error.message}`);
-      }
-      made.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parsed } };
-    }
-    return made;
-  }
-
-  #keep() {
-    saveSetting("sampling", this.values());
-    this.changed();
-  }
-
-  #known() {
-    return { ...BUILT_IN, ...setting("presets", {}) };
+  /** Open or close the drawer. */
+  toggle(open = this.panel.hidden) {
+    this.panel.hidden = !open;
+    document.body.classList.toggle("settings-open", open);
+    $("settings-button").setAttribute("aria-expanded", String(open));
+    (open ? this.panel.querySelector("button") : $("settings-button")).focus();
   }
 
   #listPresets(chosen = "") {
-    this.presets.replaceChildren(new Option("Presets…", ""), ...Object.keys(this.#known()).map((name) => new Option(name, name)));
+    this.presets.replaceChildren(new Option("Choose…", ""), ...Object.keys(presets()).map((name) => new Option(name, name)));
     this.presets.value = chosen;
   }
 
-  #savePreset() {
-    const name = prompt("Name of the preset", this.presets.value)?.trim();
+  async #savePreset() {
+    const name = await askText("Save as preset", { label: "Name", value: this.presets.value });
     if (!name) return;
     saveSetting("presets", { ...setting("presets", {}), [name]: this.values() });
     this.#listPresets(name);
   }
 
   #removePreset() {
-    const { [this.presets.value]: _, ...rest } = setting("presets", {});
+    const { [this.presets.value]: removed, ...rest } = setting("presets", {});
+    if (!removed) return toast("Presets that come with the page stay");
     saveSetting("presets", rest);
     this.#listPresets();
   }
 }
 
-/** Switch between light, dark and the system's theme. */
-export function themeButton() {
-  const themes = ["auto", "light", "dark"];
-  const signs = { auto: "◐", light: "☀", dark: "☾" };
-  const made = button("", "Theme", () => show(themes[(themes.indexOf(setting("theme", "auto")) + 1) % 3]), { id: "theme" });
-  function show(theme) {
+/** A choice between the system's, the light and the dark theme. */
+export function themeChoice() {
+  const themes = [["auto", "System", "monitor"], ["light", "Light", "sun"], ["dark", "Dark", "moon"]];
+  const show = (theme) => {
     saveSetting("theme", theme);
     document.documentElement.style.colorScheme = theme === "auto" ? "light dark" : theme;
-    document.documentElement.dataset.theme = theme;
-    made.textContent = signs[theme];
-    made.setAttribute("aria-label", `Theme: ${theme}`);
-  }
-  show(setting("theme", "auto"));
-  return made;
-}
-
-/** Open and close a panel with its button. */
-export function toggle(opener, panel) {
-  opener.setAttribute("aria-controls", panel.id);
-  const show = (open) => {
-    panel.hidden = !open;
-    opener.setAttribute("aria-expanded", String(open));
+    buttons.forEach((one, i) => one.setAttribute("aria-pressed", String(themes[i][0] === theme)));
   };
-  opener.addEventListener("click", () => show(panel.hidden));
-  show(false);
-  return show;
+  const buttons = themes.map(([theme, name, sign]) => el("button", { type: "button", onclick: () => show(theme) }, icon(sign), name));
+  show(setting("theme", "auto"));
+  return el("div", { class: "segments", role: "group", "aria-label": "Theme" }, buttons);
 }
-
-export const openPanel = (id) => !$(id).hidden;

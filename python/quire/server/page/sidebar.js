@@ -1,73 +1,149 @@
-// The stored conversations: open, search, rename, remove, export and import them.
+// The stored conversations: open, search, pin, rename, remove.
 
-import { Conversation } from "./conversation.js";
-import { $, announce, button, download, el } from "./dom.js";
-import { chats, exportOf, parseExport, removeChat, saveChat } from "./store.js";
+import { confirmed, menu, toast } from "./dialogs.js";
+import { $, download, el, iconButton } from "./dom.js";
+import { matches } from "./conversation.js";
+import { markdownOf } from "./share.js";
+import { allNodes, chat, chats, exportOf, filesOf, importChats, removeChat, saveChat, saveFile } from "./store.js";
+
+const DAY = 86_400_000;
+
+/** The heading under which a conversation is listed. */
+function period(kept) {
+  if (kept.pinned) return "Pinned";
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  if (kept.changed >= midnight) return "Today";
+  if (kept.changed >= midnight - DAY) return "Yesterday";
+  if (kept.changed >= midnight - 7 * DAY) return "Last 7 days";
+  if (kept.changed >= midnight - 30 * DAY) return "Last 30 days";
+  return new Date(kept.changed).toLocaleDateString("en", { month: "long", year: "numeric" });
+}
 
 export class Sidebar {
-  /** `open(kept)` shows a conversation; `opened()` returns the id of the shown one. */
-  constructor({ open, opened, startNew }) {
-    Object.assign(this, { open, opened, startNew });
+  /** `open(id)` shows a conversation; `opened()` returns the id of the shown one; `isRunning(id)` if it is answering. */
+  constructor({ open, opened, startNew, isRunning, changed }) {
+    Object.assign(this, { open, opened, startNew, isRunning, changed });
     $("search").addEventListener("input", () => this.refresh());
-    $("export").addEventListener("click", async () => download("quire-chats.json", exportOf(await chats())));
-    $("import").addEventListener("click", () => $("import-file").click());
-    $("import-file").addEventListener("change", () => this.#import());
-    $("menu").addEventListener("click", () => this.toggle());
     $("shade").addEventListener("click", () => this.toggle(false));
   }
 
   /** Show or hide the list, which covers the conversation on narrow screens. */
-  toggle(open = !document.body.classList.contains("menu-open")) {
-    document.body.classList.toggle("menu-open", open);
-    $("menu").setAttribute("aria-expanded", String(open));
+  toggle(open) {
+    const narrow = matchMedia("(max-width: 52rem)").matches;
+    const name = narrow ? "menu-open" : "menu-closed";
+    document.body.classList.toggle(name, open === undefined ? undefined : open === narrow);
+    $("menu").setAttribute("aria-expanded", String(document.body.classList.contains("menu-open")));
   }
 
-  async refresh() {
-    const wanted = $("search").value.trim();
-    const found = (await chats()).filter((kept) => !wanted || new Conversation(kept).matches(wanted));
-    $("chats").replaceChildren(...found.map((kept) => this.#entry(kept)));
+  /** List the conversations again; calls in quick succession are one. */
+  refresh() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#list(), 30);
+  }
+
+  async #list() {
+    const wanted = $("search").value.trim().toLowerCase();
+    let found = await chats();
+    if (wanted) {
+      const nodes = grouped(await allNodes(), (node) => node.chat);
+      found = found.filter((kept) => matches(wanted, kept, nodes.get(kept.id) ?? []));
+    }
+    found.sort((a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false));
+    const groups = grouped(found, period);
+    $("chats").replaceChildren(...[...groups].map(([name, members]) =>
+      el("section", { "aria-label": name }, el("h3", {}, name), el("ul", {}, members.map((kept) => this.#entry(kept))))));
     $("no-chats").hidden = found.length > 0;
     $("no-chats").textContent = wanted ? "Nothing found" : "No conversations yet";
   }
 
   #entry(kept) {
     const current = kept.id === this.opened();
-    const choose = el("button", { type: "button", class: "title", "aria-current": current ? "true" : null, onclick: () => {
-      this.toggle(false);
-      this.open(kept);
-    } }, kept.title || "Untitled");
-    return el("li", { class: current ? "current" : null }, choose,
-      button("✎", `Rename ${kept.title}`, () => this.#rename(kept)),
-      button("⇩", `Export ${kept.title}`, () => download("quire-chat.json", exportOf([kept]))),
-      button("×", `Remove ${kept.title}`, () => this.#remove(kept)));
+    const title = kept.title || "Untitled";
+    const choose = el("button", { type: "button", class: "title", title, "aria-current": current ? "true" : null, onclick: () => {
+      if (matchMedia("(max-width: 52rem)").matches) this.toggle(false);
+      this.open(kept.id);
+    }, ondblclick: () => this.#rename(kept, entry) }, this.isRunning(kept.id) && el("span", { class: "pulse", role: "img", "aria-label": "answering" }), title);
+    const more = iconButton("ellipsis", `More about ${title}`, () => menu(more, [
+      ["pencil", "Rename", () => this.#rename(kept, entry)],
+      [kept.pinned ? "pin-off" : "pin", kept.pinned ? "Unpin" : "Pin", () => this.#change(kept, { pinned: !kept.pinned })],
+      ["copy", "Save as Markdown", async () => download(`${fileName(title)}.md`, markdownOf(await chat(kept.id)), "text/markdown")],
+      ["download", "Save as file", async () => download(`${fileName(title)}.json`, await exportOf([kept.id]))],
+      ["trash-2", "Remove", () => this.#remove(kept)],
+    ]), { "aria-haspopup": "menu" });
+    const entry = el("li", { class: current ? "current" : null }, choose, more);
+    return entry;
   }
 
-  async #rename(kept) {
-    const title = prompt("Title", kept.title)?.trim();
-    if (!title) return;
-    await saveChat({ ...kept, title });
-    if (kept.id === this.opened()) this.open({ ...kept, title });
+  /** Edit the title in its place. */
+  #rename(kept, entry) {
+    const input = el("input", { type: "text", "aria-label": "Title", maxlength: 200 });
+    input.value = kept.title;
+    let done = false;
+    const finish = (keep) => {
+      if (done) return;
+      done = true;
+      const title = input.value.trim();
+      if (keep && title && title !== kept.title) this.#change(kept, { title });
+      else this.refresh();
+    };
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") finish(true);
+      if (event.key === "Escape") finish(false);
+    });
+    input.addEventListener("blur", () => finish(true));
+    entry.replaceChildren(input);
+    input.select();
+  }
+
+  async #change(kept, fields) {
+    await saveChat({ ...kept, ...fields });
+    this.changed(kept.id, fields);
     this.refresh();
   }
 
   async #remove(kept) {
-    if (!confirm(`Remove "${kept.title}"?`)) return;
+    const whole = await chat(kept.id);
+    const files = await filesOf(kept.id);
     await removeChat(kept.id);
     if (kept.id === this.opened()) this.startNew();
     this.refresh();
+    toast(`Removed “${kept.title}”`, { undo: async () => {
+      await saveChat(whole);
+      for (const file of files) await saveFile(file);
+      this.refresh();
+    } });
   }
 
-  async #import() {
-    const [file] = $("import-file").files;
-    $("import-file").value = "";
-    if (!file) return;
+  async exportAll() {
+    download("quire-chats.json", await exportOf((await chats()).map((kept) => kept.id)));
+  }
+
+  async removeAll() {
+    if (!(await confirmed("Remove all conversations?", "They are deleted from this browser and cannot be restored.", "Remove all"))) return;
+    for (const kept of await chats()) await removeChat(kept.id);
+    this.startNew();
+    this.refresh();
+  }
+
+  async import(file) {
     try {
-      const found = parseExport(await file.text());
-      for (const kept of found) await saveChat({ ...kept, changed: kept.changed ?? Date.now() });
-      announce(`${found.length} conversations imported`);
+      const n = await importChats(await file.text());
+      toast(`${n} ${n === 1 ? "conversation" : "conversations"} imported`);
     } catch (error) {
-      alert(`Not imported: ${error.message}`);
+      toast(`Not imported: ${error.message}`, { bad: true });
     }
     this.refresh();
   }
+}
+
+const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 40) || "chat";
+
+function grouped(values, key) {
+  const made = new Map();
+  for (const value of values) {
+    const at = key(value);
+    if (!made.has(at)) made.set(at, []);
+    made.get(at).push(value);
+  }
+  return made;
 }

@@ -1,56 +1,88 @@
 // The view of a conversation: its questions and answers with their buttons.
 
-import { $, button, copy, el } from "./dom.js";
+import { $, copy, duration, el, icon, iconButton, button, plural } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
+import { attachmentsView } from "./media_view.js";
+import { tokensView } from "./probabilities.js";
+import { callView } from "./tools.js";
 
-/** Shows a conversation.  `actions`: edit(node, text), regenerate(node), resume(node), show(node). */
+/** The icon and words of answers that did not end normally. */
+const STATES = {
+  stopped: ["square", "You stopped this answer."],
+  interrupted: ["circle-alert", "This answer was interrupted when the page was closed or reloaded. What arrived is kept."],
+  failed: ["triangle-alert", "This answer failed."],
+};
+
+/** Shows a conversation.  `actions`: edit(node, text), regenerate(node), again(node), resume(node), shorten(node), show(node),
+ * choose(node). */
 export class Turns {
   constructor(actions) {
     this.actions = actions;
     this.element = $("turns");
     this.following = true;
+    this.pending = new Map();
     this.element.addEventListener("scroll", () => {
       const { scrollTop, scrollHeight, clientHeight } = this.element;
       this.following = scrollHeight - scrollTop - clientHeight < 40;
-      $("down").hidden = this.following;
+      this.down.hidden = this.following;
     });
-    $("down").addEventListener("click", () => this.follow(true));
+    this.down = iconButton("arrow-down", "To the end", () => this.follow(true), { id: "down", hidden: true });
+    $("scroll-down").append(this.down);
   }
 
   /** Render the whole conversation again. */
-  render(conversation) {
-    this.views = new Map();
-    const turns = conversation.path().map((node) => this.#turn(conversation, node));
+  render(conversation, answers) {
+    Object.assign(this, { conversation, answers, views: new Map() });
+    const turns = conversation.path().map((node) => this.#place(node));
     this.element.replaceChildren(...turns);
     $("welcome").hidden = turns.length > 0;
+    document.body.classList.toggle("empty", !turns.length);
     this.follow(true);
   }
 
   /** Update an answer; several calls between two frames cause one update. */
-  update(node, running) {
-    this.latest = [node, running];
-    this.pending ??= requestAnimationFrame(() => this.draw(...this.latest));
+  update(node) {
+    if (!this.pending.size) requestAnimationFrame(() => this.#flush());
+    this.pending.set(node.id, node);
   }
 
-  draw(node, running) {
-    cancelAnimationFrame(this.pending);
-    this.pending = null;
+  #flush() {
+    const nodes = [...this.pending.values()];
+    this.pending.clear();
+    nodes.forEach((node) => this.draw(node));
+  }
+
+  draw(node) {
     const view = this.views.get(node.id);
     if (!view) return;
+    const running = this.answers.isRunning(node) || node.state === "running";
     view.turn.classList.toggle("running", running);
     view.turn.setAttribute("aria-busy", String(running));
     view.thought.hidden = !node.reasoning;
     if (node.reasoning) {
       view.thoughtText.textContent = node.reasoning;
-      const done = node.content || !running;
-      view.thoughtTitle.textContent = done ? "Thought" : "Thinking…";
+      view.thoughtTitle.textContent = node.content || !running ? "Thoughts" : "Thinking…";
     }
     view.markdown.update(node.content);
-    view.calls.replaceChildren(...(node.tool_calls ?? []).map(callElement));
-    view.stats.textContent = statsOf(node);
-    view.error.hidden = !node.error;
-    view.error.textContent = node.error ?? "";
+    view.calls.replaceChildren(...(node.tool_calls ?? []).map(callView));
+    view.stats.replaceChildren(...statsOf(node));
+    view.probabilities.hidden = !node.tokens;
+    this.#showEnd(node, view, running);
     this.follow(this.following);
+  }
+
+  /** Say how an answer ended if it is not complete, with what can be done about it. */
+  #showEnd(node, view, running) {
+    const cut = node.stats?.finish === "length" && !node.state;
+    view.end.hidden = running || (!cut && !STATES[node.state]);
+    if (view.end.hidden) return;
+    const [sign, text] = STATES[node.state] ?? ["info", "The answer reached the length limit."];
+    view.end.className = node.state === "failed" ? "end bad" : "end";
+    const full = node.code === "context_length_exceeded";
+    view.end.replaceChildren(icon(sign), el("span", {}, node.error ?? text), ...[
+      node.content && button("Continue", () => this.actions.resume(node), { sign: "play" }),
+      full && button("Drop the oldest messages", () => this.actions.shorten(node)),
+      button(node.state === "failed" && !node.content ? "Try again" : "Start over", () => this.actions.again(node), { sign: "rotate-ccw" })].filter(Boolean));
   }
 
   /** Scroll to the end, unless the user has scrolled up to read. */
@@ -58,43 +90,66 @@ export class Turns {
     if (wanted) this.element.scrollTop = this.element.scrollHeight;
   }
 
-  #turn(conversation, node) {
-    const place = conversation.siblings(node);
+  #place(node) {
+    const group = this.conversation.compared(node);
+    if (group.length < 2 || node.role !== "assistant") return this.#turn(node);
+    return el("div", { class: "compare" }, group.map((one) => {
+      const chosen = one.id === node.id;
+      const head = el("header", {}, el("b", {}, one.label ?? one.model ?? "Answer"),
+        chosen ? el("span", { class: "soft" }, icon("check"), "Continues from here") : button("Continue from here", () => this.actions.choose(one)));
+      return el("div", { class: chosen ? "column chosen" : "column" }, head, this.#turn(one));
+    }));
+  }
+
+  #branches(node) {
+    const place = this.conversation.siblings(node);
+    if (place.length < 2 || node.group) return null;
     const at = place.indexOf(node);
-    const branches = place.length > 1 && el("span", { class: "branches" },
-      button("‹", "Previous branch", () => this.actions.show(place[at - 1]), { disabled: at === 0 }),
+    return el("span", { class: "branches" },
+      iconButton("chevron-left", "Previous branch", () => this.actions.show(place[at - 1]), { disabled: at === 0 }),
       el("span", {}, `${at + 1}/${place.length}`),
-      button("›", "Next branch", () => this.actions.show(place[at + 1]), { disabled: at === place.length - 1 }));
-    const copyButton = button("Copy", "Copy", (event) => copy(node.content, event.currentTarget));
-    if (node.role === "user") return this.#question(node, branches, copyButton);
+      iconButton("chevron-right", "Next branch", () => this.actions.show(place[at + 1]), { disabled: at === place.length - 1 }));
+  }
+
+  #turn(node) {
+    const copyButton = iconButton("copy", "Copy", (event) => copy(node.content, event.currentTarget));
+    if (node.role === "user") return this.#question(node, copyButton);
 
     const body = el("div", { class: "body" });
     const thoughtText = el("div", { class: "thought-text" });
-    const thoughtTitle = el("summary", {}, "Thought");
+    const thoughtTitle = el("span", {}, "Thoughts");
     const view = {
       markdown: new MarkdownView(body),
-      thought: el("details", { class: "thought" }, thoughtTitle, thoughtText), thoughtText, thoughtTitle,
+      thought: el("details", { class: "thought" }, el("summary", {}, icon("brain"), thoughtTitle), thoughtText), thoughtText, thoughtTitle,
       calls: el("div", { class: "calls" }),
       stats: el("span", { class: "stats" }),
-      error: el("p", { class: "error", role: "alert" }),
+      end: el("div", { class: "end", role: "status", hidden: true }),
+      probabilities: iconButton("percent", "Show probabilities", () => this.#probabilities(node, view, body), { hidden: true, "aria-pressed": "false" }),
     };
-    const tools = el("div", { class: "tools" }, branches, copyButton,
-      button("Regenerate", "Regenerate", () => this.actions.regenerate(node)),
-      button("Continue", "Continue", () => this.actions.resume(node)), view.stats);
+    const tools = el("div", { class: "tools" }, this.#branches(node), copyButton,
+      iconButton("refresh-cw", "Regenerate", () => this.actions.regenerate(node)),
+      iconButton("play", "Continue", () => this.actions.resume(node)), view.probabilities, view.stats);
     view.turn = el("article", { class: `turn ${node.role}`, "aria-label": "Answer" },
-      view.thought, body, view.calls, view.error, tools);
+      el("h2", { class: "unseen" }, "Answer"), view.thought, body, view.calls, view.end, tools);
     this.views.set(node.id, view);
-    this.draw(node, false);
+    this.draw(node);
     return view.turn;
   }
 
-  #question(node, branches, copyButton) {
-    const text = el("div", { class: "body plain" }, node.content);
-    const files = (node.attachments ?? []).map((file) =>
-      el("details", { class: "file" }, el("summary", {}, file.name), el("pre", {}, file.text)));
-    const edit = button("Edit", "Edit", () => turn.replaceChildren(this.#editor(node, () => turn.replaceWith(this.#question(node, branches, copyButton)))));
-    const turn = el("article", { class: "turn user", "aria-label": "Question" }, files, text,
-      el("div", { class: "tools" }, branches, copyButton, edit));
+  #probabilities(node, view, body) {
+    const shown = view.tokens?.isConnected;
+    if (shown) view.tokens.replaceWith(body);
+    else body.replaceWith((view.tokens = tokensView(node.tokens)));
+    view.probabilities.setAttribute("aria-pressed", String(!shown));
+  }
+
+  #question(node, copyButton) {
+    const edit = iconButton("pencil", "Edit", () => {
+      const editor = this.#editor(node, () => editor.replaceWith(turn));
+      turn.replaceWith(editor);
+    });
+    const turn = el("article", { class: "turn user", "aria-label": "Question" }, el("h2", { class: "unseen" }, "Question"), attachmentsView(node.attachments),
+      node.content && el("div", { class: "body plain" }, node.content), el("div", { class: "tools" }, this.#branches(node), copyButton, edit));
     return turn;
   }
 
@@ -110,27 +165,17 @@ export class Turns {
       }
     });
     setTimeout(() => area.focus());
-    return el("div", { class: "editor" }, area, el("div", { class: "tools" }, button("Send", "Send", send), button("Cancel", "Cancel", cancel)));
+    return el("article", { class: "turn user editing" }, el("div", { class: "editor" }, area,
+      el("div", { class: "row end-row" }, button("Cancel", cancel), button("Send", send, { class: "primary" }))));
   }
-}
-
-function callElement(call) {
-  let shown = call.function.arguments;
-  try {
-    shown = JSON.stringify(JSON.parse(shown), null, 2);
-  } catch {
-    // Show an unfinished call as it is.
-  }
-  return el("details", { class: "call", open: true }, el("summary", {}, `Calls ${call.function.name}`), el("pre", { tabindex: "0" }, shown));
 }
 
 /** Describe the speed and size of an answer. */
-function statsOf({ stats }) {
-  if (!stats) return "";
-  const parts = [];
-  if (stats.tokens_per_second) parts.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
-  if (stats.first_ms != null) parts.push(`first after ${Math.round(stats.first_ms)} ms`);
-  if (stats.tokens) parts.push(`${stats.tokens} tokens`);
-  if (stats.finish === "length") parts.push("cut off at the limit");
-  return parts.join(" · ");
+function statsOf({ stats, model, label }) {
+  if (!stats?.tokens) return [];
+  const short = [plural(stats.tokens, "token")];
+  if (stats.tokens_per_second) short.push(`${stats.tokens_per_second.toFixed(1)} tokens/s`);
+  const long = [model && `Model: ${label ?? model}`, stats.first_s != null && `First word after ${duration(stats.first_s)}`,
+    stats.prompt != null && `Read ${plural(stats.prompt, "token")}, ${stats.cached} of them from the cache`].filter(Boolean);
+  return [el("span", { title: long.join("\n") }, short.join(" · "))];
 }

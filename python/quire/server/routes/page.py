@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import hashlib
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePath
 
@@ -20,41 +23,88 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self'",
+        "font-src 'self'",
+        "img-src 'self' blob:",
+        "media-src blob:",
         "connect-src 'self'",
+        "worker-src 'self'",
+        "frame-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
+        "trusted-types quire",
+    ]
+)
+# The frame that previews what a model wrote: its scripts run, with an origin of their own and without a network.
+PREVIEW = "preview.html"
+PREVIEW_POLICY = "; ".join(
+    [
+        "sandbox allow-scripts",
+        "default-src 'none'",
+        "script-src 'unsafe-inline'",
+        "style-src 'unsafe-inline'",
+        "img-src data: blob:",
+        "media-src data: blob:",
+        "font-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'self'",
     ]
 )
 HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-cache"),
+    (b"vary", b"accept-encoding"),
 )
 MEDIA_TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
     ".svg": b"image/svg+xml",
+    ".woff2": b"font/woff2",
 }
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file of the page as it is sent, compressed or not, and the tag by which browsers ask for changes."""
+
+    name: str
+    compressed: bytes
+
+    @functools.cached_property
+    def plain(self) -> bytes:
+        return gzip.decompress(self.compressed)
+
+    @functools.cached_property
+    def tag(self) -> bytes:
+        return b'"' + hashlib.sha256(self.compressed).hexdigest()[:20].encode() + b'"'
+
+    def reply(self, headers: dict[bytes, bytes]) -> Reply:
+        policy = PREVIEW_POLICY if self.name == PREVIEW else POLICY
+        own = [*HEADERS, (b"content-security-policy", policy.encode()), (b"etag", self.tag)]
+        if self.name == "offline.js":  # a script below /page/ that works for the whole page
+            own.append((b"service-worker-allowed", b"/"))
+        media_type = MEDIA_TYPES[PurePath(self.name).suffix]
+        if headers.get(b"if-none-match") == self.tag:
+            return Reply(b"", 304, media_type=media_type, headers=tuple(own))
+        if b"gzip" not in headers.get(b"accept-encoding", b""):
+            return Reply(self.plain, media_type=media_type, headers=tuple(own))
+        return Reply(self.compressed, media_type=media_type, headers=(*own, (b"content-encoding", b"gzip")))
+
+
 @functools.cache
-def _files() -> dict[str, Reply]:
-    """Load the files of the page and return a reply for each, by name."""
-    folder = files("quire.server").joinpath("page")
-    found = {entry.name: MEDIA_TYPES.get(PurePath(entry.name).suffix) for entry in folder.iterdir()}
-    contents = {
-        name: folder.joinpath(name).read_bytes() for name, media_type in found.items() if media_type is not None
-    }
-    contents["parameters.js"] = page_script().encode()
-    return {
-        name: Reply(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers=HEADERS)
-        for name, content in contents.items()
-    }
+def _files() -> dict[str, _File]:
+    """Load the files of the page, by name.  Large libraries are stored compressed."""
+    found = {"parameters.js": _File("parameters.js", gzip.compress(page_script().encode(), mtime=0))}
+    for entry in files("quire.server").joinpath("page").iterdir():
+        name = entry.name.removesuffix(".gz")
+        if PurePath(name).suffix in MEDIA_TYPES:
+            content = entry.read_bytes()
+            found[name] = _File(name, content if entry.name != name else gzip.compress(content, mtime=0))
+    return found
 
 
 def page_script() -> str:
@@ -75,8 +125,8 @@ _RUNNING = Reply(b"Ollama is running", media_type=b"text/plain; charset=utf-8")
 
 async def page(context: RequestContext[None]) -> Reply:
     """Return the page to browsers, which ask for HTML; other programs get a line that the server is running."""
-    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
-    return _files()["index.html"] if any(b"text/html" in value for value in accepted) else _RUNNING
+    headers = dict(context.scope["headers"])
+    return _files()["index.html"].reply(headers) if b"text/html" in headers.get(b"accept", b"") else _RUNNING
 
 
 async def page_file(context: RequestContext[None]) -> Reply:
@@ -84,4 +134,4 @@ async def page_file(context: RequestContext[None]) -> Reply:
     name = context.path("file")
     if name not in _files():
         raise ApiError(404, "no_such_route", f"the page has no file {name!r:.80}")
-    return _files()[name]
+    return _files()[name].reply(dict(context.scope["headers"]))
