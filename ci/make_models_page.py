@@ -36,8 +36,7 @@ To add an architecture, follow `python/quire/models/README.md`. `ci/make_models_
 
 ## Limits
 
-- `deepseek32` and `glm-dsa` reject contexts longer than the number of tokens that the indexer picks (`index_topk`,
-  2048 in published models). Up to that length, full attention gives the same result.
+- `deepseek32` and `glm-dsa` reject caches of 4 or 5 bits, and layers on several devices if they share an indexer.
 - `bitnet` rejects checkpoint folders with `hidden_act: relu2`, transformers' default: GGUF files have no key for the
   activation, and llama.cpp computes SiLU.
 

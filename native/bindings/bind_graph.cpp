@@ -196,17 +196,27 @@ void bind_operations(py::module_ &m) {
     m.def(
         "attend",
         [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &v, float scale, float cap,
-           MaybeWeight sinks, MaybeWeight bias) {
-            return attend({q, k, v}, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias)});
+           MaybeWeight sinks, MaybeWeight bias, std::optional<TraceTensor> picked) {
+            return attend({q, k, v}, AttendSpec{layer, scale, cap, std::move(sinks), std::move(bias), picked});
         },
         py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("v"), py::kw_only(), py::arg("scale"),
-        py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none(), py::arg("bias") = py::none());
+        py::arg("soft_cap") = 0.0F, py::arg("sinks") = py::none(), py::arg("bias") = py::none(),
+        py::arg("picked") = py::none());
     m.def(
         "attend_latent",
-        [](int layer, const TraceTensor &q, const TraceTensor &k, float scale, float cap) {
-            return attend_latent(q, k, AttendSpec{layer, scale, cap, nullptr, nullptr});
+        [](int layer, const TraceTensor &q, const TraceTensor &k, float scale, float cap, MaybeWeight sinks,
+           std::optional<TraceTensor> picked) {
+            return attend_latent(q, k, AttendSpec{layer, scale, cap, std::move(sinks), nullptr, picked});
         },
-        py::arg("layer"), py::arg("q"), py::arg("k"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F);
+        py::arg("layer"), py::arg("q"), py::arg("k"), py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F,
+        py::arg("sinks") = py::none(), py::arg("picked") = py::none());
+    m.def(
+        "pick",
+        [](int layer, const TraceTensor &q, const TraceTensor &k, const TraceTensor &weights, int n_picked, int n_ctx) {
+            return pick(q, k, weights, {layer, n_picked, n_ctx});
+        },
+        py::arg("layer"), py::arg("q"), py::arg("k"), py::arg("weights"), py::kw_only(), py::arg("n_picked"),
+        py::arg("n_ctx"));
     m.def(
         "attend_to_written",
         [](int layer, const TraceTensor &q, float scale, float cap, MaybeWeight sinks, MaybeWeight bias) {

@@ -338,6 +338,54 @@ def test_a_latent_layer_is_written_and_attended_to_by_its_own_operation() -> Non
     assert graph.attend_to_written(0, q, scale=1.0).shape == ("tokens", N_HEAD, 6)
 
 
+def picking(lengths: list[int], n_picked: int) -> tuple[Trace, Array, npt.NDArray[np.bool_], list[int]]:
+    """Return a trace in which rows attend to picked tokens, what NumPy finds, rows where that is unique, the tokens."""
+    indexed = CacheSpec.latent(rank=DIM - 1, n_rot=1)
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM), indexed]))
+    (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
+    (index_q, iq), (index_k, ik), (weights, w) = bench.value(3, DIM), bench.value(1, DIM), bench.value(3)
+    picked = graph.pick(1, index_q, index_k, weights, n_picked=n_picked, n_ctx=96)
+    y = graph.attend(0, q, k, v, scale=0.3, picked=picked).merge_heads()
+    trace = bench.tracer.finish_vectors(graph.select_rows(y, bench.tracer.logit_rows))
+    expected, first, unique = [], 0, np.ones(sum(lengths), bool)
+    for n in lengths:
+        rows = slice(first, first + n)
+        scores = np.einsum("nh,hnm->nm", w[rows], np.maximum(np.einsum("nhd,md->hnm", iq[rows], ik[rows, 0]), 0))
+        scores[np.triu_indices(n, 1)] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable").argsort(axis=1)
+        seen = (order < n_picked) & np.isfinite(scores)
+        unique[rows] = ~(((scores == 0) & seen).any(1) & ((scores == 0) & ~seen).any(1))
+        expected.append(attention(*(x[rows] for x in numbers), seen, 0.3).reshape(n, -1))
+        first += n
+    return trace, np.concatenate(expected), unique, tokens
+
+
+@pytest.mark.parametrize("kernels", ["stock", "cpu"])
+def test_rows_attend_to_picked_tokens(kernels: str) -> None:
+    lengths = [3, 70, 1, 45]
+    trace, expected, unique, tokens = picking(lengths, 7)
+    assert unique.mean() > 0.7
+    same = unique if kernels == "stock" else slice(None)  # Quire's kernels pick the first of equal scores
+    np.testing.assert_allclose(run(trace, lengths, tokens, kernels)[same], expected[same], atol=2e-5)
+
+
+def test_picked_tokens_are_checked() -> None:
+    indexed = CacheSpec.latent(rank=DIM - 1, n_rot=1)
+    bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM), indexed]))
+    (q, k, v), _, _ = heads_of(bench, 3)
+    (one, _), (weights, _) = bench.value(1, DIM), bench.value(N_HEAD)
+    for bad_k, bad_weights, layer in ((k, weights, 1), (one, bench.value(3)[0], 1), (one, weights, 0)):
+        with pytest.raises(ShapeError, match=f"do not fit layer {layer}"):
+            graph.pick(layer, q, bad_k, bad_weights, n_picked=2, n_ctx=8)
+    with pytest.raises(ShapeError, match="n_picked 0"):
+        graph.pick(1, q, one, weights, n_picked=0, n_ctx=8)
+    with pytest.raises(ShapeError, match="not a result of pick"):
+        graph.attend(0, q, k, v, scale=1.0, picked=weights)
+    bias = graph.Weight("bias", Tensor.from_numpy(np.zeros((N_HEAD, 3), np.float32)))
+    with pytest.raises(ShapeError, match="bias by distance"):
+        graph.attend(0, q, k, v, scale=1.0, bias=bias, picked=graph.pick(1, q, one, weights, n_picked=2, n_ctx=8))
+
+
 def test_a_window_and_chunks_exclude_each_other() -> None:
     with pytest.raises(ShapeError, match="both a window and chunks"):
         Tracer([CacheSpec(n_kv_head=1, head_dim=8, window=3, chunk=4)])

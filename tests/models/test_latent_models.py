@@ -109,11 +109,24 @@ def test_contradictory_sizes_are_rejected(tmp_path: Path, source: GGUFReader) ->
         )
 
 
-@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
-def test_contexts_are_limited_to_full_attention(tmp_path: Path, name: str) -> None:
-    write_checkpoint(tmp_path / "hf", name)
-    top_k = int(str(config_of(name)["index_topk"]))
-    with LLM(tmp_path / "hf") as llm:
-        assert llm.n_ctx == top_k
-    with pytest.raises(UnsupportedError, match=rf"n_ctx {top_k + 1} .*{top_k} tokens"):
-        LLM(tmp_path / "hf", n_ctx=top_k + 1)
+def test_what_is_picked_does_not_depend_on_steps_or_neighbours(tmp_path: Path) -> None:
+    """Each row picks for itself, whatever the chunks of its prompt and the other sequences."""
+    write_checkpoint(tmp_path / "hf", "glm-dsa")
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(0, 256, n).tolist() for n in (90, 20, 61)]
+    with LLM(tmp_path / "hf", max_step_tokens=16) as llm:
+        together = [result.token_ids for result in llm.generate(prompts, max_tokens=8, temperature=0)]
+    with LLM(tmp_path / "hf", max_step_tokens=128) as llm:
+        alone = [llm.generate([prompt], max_tokens=8, temperature=0)[0].token_ids for prompt in prompts]
+    assert together == alone
+
+
+def test_a_first_layer_without_an_indexer_is_rejected(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "hf", "glm-dsa")
+    convert(tmp_path / "hf", tmp_path / "x.gguf", "f32")
+    source = GGUFReader(tmp_path / "x.gguf")
+    out = written(tmp_path / "y.gguf", source, {"attention.indexer.types": None}, tensors_of(source))
+    left = {name: values for name, values in tensors_of(source).items() if not name.startswith("blk.0.indexer")}
+    load_model(GGUFReader(out))  # the layers that have the tensors
+    with pytest.raises(LoadError, match=r"blk\.0 has no indexer"):
+        load_model(GGUFReader(written(tmp_path / "z.gguf", source, {"attention.indexer.types": None}, left)))

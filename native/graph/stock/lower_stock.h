@@ -23,6 +23,8 @@ struct StockGraph {
         ggml_tensor *k, *v; // the pools of a layer after the step's rows were written
     };
     std::map<int, Written> written{}; // by layer
+    // Masks of picked tokens, by the operation's value and part.
+    std::map<std::pair<ggml_tensor *, int>, ggml_tensor *> picked{};
     std::map<std::pair<ggml_tensor *, ggml_tensor *>, ggml_tensor *> products{}; // by merged matrix and input
     ggml_backend *device = nullptr; // its flash attention and Quire's kernels are used if it has them; null on the CPU
     DeviceWeights *copies = nullptr;

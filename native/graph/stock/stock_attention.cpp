@@ -3,11 +3,14 @@
 #include <ggml-backend.h>
 
 #include <array>
+#include <limits>
 #include <string_view>
 
+#include "core/error.h"
 #include "graph/stock/head_chain.h"
 #include "graph/stock/lower_stock.h"
 #include "graph/stock/own_nodes.h"
+#include "graph/stock/state_streams.h"
 
 namespace quire {
 namespace {
@@ -39,11 +42,16 @@ class AttentionBuilder {
           group_(graph_.store.layout().group_of(attention.layer).value()), q_(parts.inputs[0]) {}
 
     ggml_tensor *build();
+    ggml_tensor *pick(int n_picked);
 
   private:
     ggml_tensor *cached(const AttentionPart &part, int i, ggml_tensor *pool, int64_t head_dim);
     ggml_tensor *part(const AttentionPart &part, int i);
     bool write();
+    void write_rows(size_t n_heads);
+    ggml_tensor *picked_mask(const AttentionPart &part, int i, ggml_tensor *scores, int n_picked);
+    ggml_tensor *rows_of(const AttentionPart &part, int i, ggml_tensor *x);
+    ggml_tensor *mask_of(const AttentionPart &part, int i);
     ggml_tensor *paged(const AttentionPart &part, int i, ggml_tensor *q);
     ggml_tensor *flash(ggml_tensor *q, ggml_tensor *k, ggml_tensor *v, ggml_tensor *mask);
     ggml_tensor *by_scores(const AttentionPart &part, int i, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
@@ -117,7 +125,8 @@ ggml_tensor *AttentionBuilder::by_scores(const AttentionPart &part, int i, ggml_
 
 // `q` and the result: {head_dim, n_head, rows}.  Null if there is no kernel; the graph is then a probe for support.
 ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tensor *q) {
-    if (attention_.bias || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim || graph_.device == nullptr)
+    if (attention_.bias || attention_.is_picked || kept_.v_in_k || kept_.head_dim != kept_.v_head_dim ||
+        graph_.device == nullptr)
         return nullptr;
     const StockGraph::Written &written = graph_.written.at(attention_.layer);
     GraphInputs &inputs = graph_.out.inputs;
@@ -133,15 +142,23 @@ ggml_tensor *AttentionBuilder::paged(const AttentionPart &part, int i, ggml_tens
     return has_own_node(graph_.device, made) ? made : nullptr;
 }
 
+// The part's rows of x {a, b, n_tokens}, dense.
+ggml_tensor *AttentionBuilder::rows_of(const AttentionPart &part, int i, ggml_tensor *x) {
+    if (!ggml_is_contiguous(x)) x = ggml_cont(ctx_, x);
+    if (graph_.out.key.attention[static_cast<size_t>(group_)].in_order) return x;
+    ggml_tensor *rows = input(graph_.out.inputs.rows, {group_, i}, GGML_TYPE_I32, {part.n_rows()}, "rows");
+    return ggml_get_rows(ctx_, ggml_reshape_2d(ctx_, x, x->ne[0] * x->ne[1], x->ne[2]), rows);
+}
+
+ggml_tensor *AttentionBuilder::mask_of(const AttentionPart &part, int i) {
+    return input(graph_.out.inputs.masks, {group_, i}, GGML_TYPE_F16, {part.n_kv, part.stream_rows, 1, part.n_streams},
+                 "mask");
+}
+
 // {v_head_dim, n_head, rows of the part}
 ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
-    ggml_tensor *q = q_;
-    const int64_t n_head = q->ne[1], n = part.n_rows();
-    if (!ggml_is_contiguous(q)) q = ggml_cont(ctx_, q);
-    if (!graph_.out.key.attention[static_cast<size_t>(group_)].in_order) {
-        ggml_tensor *rows = input(graph_.out.inputs.rows, {group_, i}, GGML_TYPE_I32, {n}, "rows");
-        q = ggml_get_rows(ctx_, ggml_reshape_2d(ctx_, q, q->ne[0] * n_head, q->ne[2]), rows);
-    }
+    const int64_t n_head = q_->ne[1], n = part.n_rows();
+    ggml_tensor *q = rows_of(part, i, q_);
     if (part.source == CachedRows::paged) {
         ggml_tensor *rows = ggml_reshape_3d(ctx_, q, kept_.head_dim, n_head, n);
         if (ggml_tensor *made = paged(part, i, rows)) return made;
@@ -157,8 +174,14 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
         v = ggml_view_4d(ctx_, k, kept_.v_head_dim, k->ne[1], k->ne[2], k->ne[3], k->nb[1], k->nb[2], k->nb[3], 0);
     else
         v = cached(part, i, written.v, kept_.v_head_dim);
-    ggml_tensor *mask = input(graph_.out.inputs.masks, {group_, i}, GGML_TYPE_F16,
-                              {part.n_kv, part.stream_rows, 1, part.n_streams}, "mask");
+    ggml_tensor *mask = nullptr;
+    if (!attention_.is_picked)
+        mask = mask_of(part, i);
+    else if (const auto picked = graph_.picked.find({p_.inputs.back(), i}); picked != graph_.picked.end())
+        mask = picked->second;
+    else
+        throw UnsupportedError("attend", cat("layer ", attention_.layer,
+                                             " attends to tokens that a layer on another device picks: unsupported"));
     ggml_tensor *made = flash(q, k, v, mask);
     if (made == nullptr) {
         graph_.out.explicit_groups.insert(group_);
@@ -169,7 +192,7 @@ ggml_tensor *AttentionBuilder::part(const AttentionPart &part, int i) {
 
 // All operations before attention in one node, if the device has a kernel for it.
 bool AttentionBuilder::write() {
-    if (graph_.device == nullptr || p_.inputs.size() != 3 || kept_.v_in_k) return false;
+    if (graph_.device == nullptr || p_.inputs.size() < 3 || kept_.v_in_k) return false;
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     ggml_tensor *made = cached_heads(graph_, {p_.inputs[0], p_.inputs[1], p_.inputs[2]}, pools.k.handle(),
                                      pools.v.handle(), stock_slots(graph_, group_));
@@ -180,14 +203,54 @@ bool AttentionBuilder::write() {
     return true;
 }
 
-ggml_tensor *AttentionBuilder::build() {
+// The first rows among the inputs are q, k and v.
+void AttentionBuilder::write_rows(size_t n_heads) {
     const KvStore::Rows &pools = graph_.store.rows(attention_.layer);
     // Rows written by an earlier step or piece are in the pools already.
     graph_.written.try_emplace(attention_.layer, StockGraph::Written{pools.k.handle(), pools.v.handle()});
-    if (p_.inputs.size() > 1 && !write()) {
-        ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
-        graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};
+    if (n_heads == 1 || write()) return;
+    ggml_tensor *k = stock_stored(graph_, group_, p_.inputs[1], pools.k);
+    graph_.written[attention_.layer] = {k, kept_.v_in_k ? k : stock_stored(graph_, group_, p_.inputs[2], pools.v)};
+}
+
+// Hides tokens but those with the largest scores {n_kv, rows, n_streams}.
+ggml_tensor *AttentionBuilder::picked_mask(const AttentionPart &part, int i, ggml_tensor *scores, int n_picked) {
+    ggml_tensor *mask = mask_of(part, i);
+    if (part.n_kv <= n_picked) return mask;
+    const int64_t rows = part.n_rows();
+    mask = ggml_reshape_2d(ctx_, ggml_cast(ctx_, mask, GGML_TYPE_F32), part.n_kv, rows);
+    scores = ggml_add(ctx_, ggml_reshape_2d(ctx_, scores, part.n_kv, rows), mask);
+    ggml_tensor *best = ggml_cont(ctx_, ggml_argsort_top_k(ctx_, scores, n_picked)); // {n_picked, rows}
+    mask = ggml_reshape_3d(ctx_, mask, 1, part.n_kv, rows);
+    ggml_tensor *hidden = ggml_fill(ctx_, mask, -std::numeric_limits<float>::infinity());
+    mask = ggml_set_rows(ctx_, hidden, ggml_get_rows(ctx_, mask, best), best);
+    return ggml_cast(ctx_, ggml_reshape_4d(ctx_, mask, part.n_kv, part.stream_rows, 1, part.n_streams), GGML_TYPE_F16);
+}
+
+ggml_tensor *AttentionBuilder::pick(int n_picked) {
+    write_rows(2);
+    const int64_t n_head = q_->ne[1];
+    ggml_tensor *weights = ggml_reshape_3d(ctx_, stock_dense(ctx_, p_.inputs[2]), 1, n_head, p_.inputs[2]->ne[1]);
+    const std::vector<AttentionPart> &parts = graph_.out.key.attention[static_cast<size_t>(group_)].parts;
+    std::vector<ggml_tensor *> masks;
+    for (size_t at = 0; at < parts.size(); ++at) {
+        const AttentionPart &part = parts[at];
+        const int i = static_cast<int>(at);
+        ggml_tensor *q =
+            ggml_reshape_4d(ctx_, rows_of(part, i, q_), kept_.head_dim, n_head, part.stream_rows, part.n_streams);
+        ggml_tensor *w = ggml_reshape_4d(ctx_, rows_of(part, i, weights), n_head, 1, part.stream_rows, part.n_streams);
+        ggml_tensor *k = in_f32(cached(part, i, graph_.written.at(attention_.layer).k, kept_.head_dim));
+        ggml_tensor *scores = ggml_relu(ctx_, ggml_mul_mat(ctx_, k, ggml_permute(ctx_, q, 0, 2, 1, 3)));
+        scores = ggml_cont(ctx_, ggml_permute(ctx_, scores, 1, 2, 0, 3)); // {n_head, n_kv, rows, n_streams}
+        masks.push_back(picked_mask(part, i, ggml_mul_mat(ctx_, scores, w), n_picked));
     }
+    // The operation's value stands for the masks of all parts.
+    for (size_t i = 0; i < masks.size(); ++i) graph_.picked[{masks[0], static_cast<int>(i)}] = masks[i];
+    return masks[0];
+}
+
+ggml_tensor *AttentionBuilder::build() {
+    write_rows(p_.inputs.size() - (attention_.is_picked ? 1 : 0));
     const AttentionForm &form = graph_.out.key.attention[static_cast<size_t>(group_)];
     ggml_tensor *all = nullptr;
     for (size_t i = 0; i < form.parts.size(); ++i) {
@@ -231,6 +294,11 @@ ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Te
 
 ggml_tensor *stock_attention(const StockParts &parts, const StockAttention &attention) {
     return AttentionBuilder(parts, attention).build();
+}
+
+ggml_tensor *stock_pick(const StockParts &parts, const StockPick &pick) {
+    const StockAttention attention{pick.layer, 1.0F, 0.0F, nullptr, nullptr};
+    return AttentionBuilder(parts, attention).pick(pick.n_picked);
 }
 
 } // namespace quire

@@ -9,6 +9,7 @@ struct StockAttention {
     int layer;
     float scale, soft_cap;
     WeightRef sinks, bias; // either may be null
+    bool is_picked = false; // the last input is a result of stock_pick
 };
 
 // The slots of a group's pools for the step's rows.
@@ -17,6 +18,13 @@ ggml_tensor *stock_slots(StockGraph &graph, int group);
 ggml_tensor *stock_stored(StockGraph &graph, int group, ggml_tensor *x, const Tensor &pool);
 // Inputs of the operation: q, k, v; or q, k if V is a part of K; or q alone if the layer's rows were written earlier.
 ggml_tensor *stock_attention(const StockParts &parts, const StockAttention &attention);
+
+struct StockPick {
+    int layer, n_picked;
+};
+// Inputs: q, k, weights (graph/trace/fused_operations.h).  The result is a mask for the attention of other layers in the
+// same graph.
+ggml_tensor *stock_pick(const StockParts &parts, const StockPick &pick);
 
 // Adds the bias to scores {n_kv, n_tokens, n_head, n}; `columns` {n_kv, n_tokens, n}: its column for each pair.
 ggml_tensor *stock_with_bias(const StockParts &parts, ggml_tensor *scores, const WeightRef &bias, ggml_tensor *columns);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "graph/trace/tracer.h"
 #include "kernels/rows/row_kernels.h"
@@ -48,12 +49,22 @@ struct AttendSpec {
     float scale;
     float soft_cap;
     WeightRef sinks, bias; // either may be null; bias [n_head, n]: see DistanceBias
+    std::optional<TraceTensor> picked = std::nullopt; // by pick(): the tokens that a row attends to
 };
 TraceTensor attend(const Heads &heads, AttendSpec spec);
 // For layers that keep V within K: q [tokens, n_head, head_dim], k [tokens, 1, head_dim].
 TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec);
 TraceTensor attend_to_written(const TraceTensor &q,
                               AttendSpec spec); // by another operation of the step, or write_source
+// The tokens that each row attends to, picked by an indexer whose rows k [tokens, 1, head_dim] another latent layer
+// keeps: those with the largest sums over heads of weights * max(q . k, 0), q [tokens, n_head, head_dim], weights
+// [tokens, n_head].  The result, [tokens, n_ctx], is for `AttendSpec::picked` only (operations/fused/pick.cpp).
+struct PickSpec {
+    int layer; // where the indexer keeps its rows
+    int n_picked;
+    int n_ctx; // the longest context
+};
+TraceTensor pick(const TraceTensor &q, const TraceTensor &k, const TraceTensor &weights, PickSpec spec);
 // Cross attention, from both sides: the encoder's trace writes K and V of the source to a layer
 // (operations/fused/write_source.cpp); in the other trace each row attends to all of them, with attend_to_written.
 void write_source(int layer, const TraceTensor &k, const TraceTensor &v);

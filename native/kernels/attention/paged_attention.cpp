@@ -111,6 +111,12 @@ class Worker {
         const SeenTokens seen = seen_tokens(shape_, batch_, row.sequence, row.row);
         DistanceBias bias = data_.bias;
         if (bias.columns != nullptr) bias.columns += int64_t{head} * bias.n;
+        int first_column = bias.own(shape_.both_ways) - batch_.position(row.sequence, row.row);
+        if (data_.picked.rows != nullptr) {
+            const int64_t n = data_.picked.n;
+            bias = {data_.picked.rows + (row_begin[0] + row.row) * n, static_cast<int>(n)};
+            first_column = 0;
+        }
         return {data_.q + at * shape_.head_dim,
                 data_.out + at * shape_.v_head_dim,
                 batch_.tables + batch_.table_begin[row.sequence],
@@ -118,7 +124,7 @@ class Worker {
                 seen.newest,
                 data_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : data_.sinks[head],
                 bias,
-                bias.own(shape_.both_ways) - batch_.position(row.sequence, row.row)};
+                first_column};
     }
 
     const AttentionShape &shape_;

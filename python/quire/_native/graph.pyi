@@ -207,7 +207,7 @@ def rope(x: TraceTensor, positions: TraceTensor, spec: RopeSpec) -> TraceTensor:
 
 def attend(
     layer: int, q: TraceTensor, k: TraceTensor, v: TraceTensor, *, scale: float, soft_cap: float = 0.0,
-    sinks: Weight | None = None, bias: Weight | None = None,
+    sinks: Weight | None = None, bias: Weight | None = None, picked: TraceTensor | None = None,
 ) -> TraceTensor:  # fmt: skip
     """Write k, v ``[tokens, n_kv_head, head_dim]`` to the layer's cache; attend q ``[tokens, n_head, head_dim]`` to it.
 
@@ -216,6 +216,7 @@ def attend(
     Args:
         soft_cap: c caps the scaled scores to ``c * tanh(score / c)``; 0 means no cap.
         sinks: [n_head], extra logits in the softmax.
+        picked: The result of ``pick``; other tokens are not attended to.
         bias: [n_head, n], added to scores by distance: the last column for the token itself, each column before it for
             one token farther away, the first column for all beyond.
 
@@ -223,10 +224,29 @@ def attend(
         ``[tokens, n_head, v_head_dim]``.
     """
 
-def attend_latent(layer: int, q: TraceTensor, k: TraceTensor, *, scale: float, soft_cap: float = 0.0) -> TraceTensor:
+def attend_latent(
+    layer: int, q: TraceTensor, k: TraceTensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None,
+    picked: TraceTensor | None = None,
+) -> TraceTensor:  # fmt: skip
     """Attend like ``attend`` in a layer with ``CacheSpec.latent``, whose values are the first ``rank`` numbers of keys.
 
     q ``[tokens, n_head, rank + n_rot]``, k ``[tokens, 1, rank + n_rot]``.  Returns ``[tokens, n_head, rank]``.
+    """
+
+def pick(
+    layer: int, q: TraceTensor, k: TraceTensor, weights: TraceTensor, *, n_picked: int, n_ctx: int
+) -> TraceTensor:  # fmt: skip
+    """Pick the tokens that each row attends to (DeepSeek-AI 2025), for ``attend`` and ``attend_latent``.
+
+    Picks those with the largest sums over heads of ``weights * max(q . k, 0)``.
+
+    Args:
+        layer: Where k is kept: a layer of its own, with ``CacheSpec.latent``.
+        q: ``[tokens, n_head, head_dim]``.
+        k: ``[tokens, 1, head_dim]``.
+        weights: ``[tokens, n_head]``.
+        n_picked: The number of tokens; rows that see no more attend to all of them.
+        n_ctx: The longest context.
     """
 
 def attend_to_written(

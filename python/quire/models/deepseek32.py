@@ -1,38 +1,125 @@
 """DeepSeek V3.2 (DeepSeek-AI 2025), GLM 5 (Zhipu AI 2026): V3 with sparse attention to tokens that an indexer picks.
 
-The indexer is not computed.  Contexts of up to ``top_k`` tokens (2048 in published models) do not need it, because it
-would pick all of them; longer ones are rejected.
+The layer that predicts later tokens attends to all of them. That changes how many drafts are accepted, not answers.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from .._native import graph
 from ..checkpoints.mapping import PREDICTING_LAYERS, Fields, Key, computed, factor, n_dense, u32
-from ..errors import UnsupportedError
-from ..nn import Keys, Step, Tensor, Weights
+from ..errors import LoadError, UnsupportedError
+from ..nn import CacheSpec, Keys, LatentAttention, RopeSpec, Step, Tensor, Weights, latent_rope
+from ..nn.latent import Picker
+from ..nn.rotary import Layout
 from . import deepseek2
+from .base import MAX_HEAD_DIM, Block
 
 ARCHES = ("deepseek32", "glm-dsa")
-WHY = "contexts are limited to lengths at which the indexer picks every token"
+NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class IndexerSizes:
+    n_head: int
+    head_dim: int
+    n_rot: int  # the first dimensions, which are rotated
+    top_k: int
+
+    @classmethod
+    def read(cls, keys: Keys, n_rot: int) -> IndexerSizes:
+        return cls(
+            n_head=keys.integer("attention.indexer.head_count", low=1, high=1024),
+            head_dim=keys.integer("attention.indexer.key_length", low=n_rot, high=MAX_HEAD_DIM),
+            n_rot=n_rot,
+            top_k=keys.integer("attention.indexer.top_k", low=1),
+        )
+
+    def cache(self) -> CacheSpec:
+        return CacheSpec.latent(rank=self.head_dim - 1, n_rot=1)
+
+
+class Indexer:
+    """Scores all tokens with a few heads, whose keys are shared; the layer attends to those with the largest scores."""
+
+    def __init__(
+        self, weights: Weights, dim: int, q_rank: int, *, sizes: IndexerSizes, layer: int, rotation: RopeSpec
+    ) -> None:
+        self.sizes, self.layer, self.rotation = sizes, layer, rotation
+        self.q = weights.linear("indexer.attn_q_b", q_rank, sizes.n_head * sizes.head_dim)
+        self.k = weights.linear("indexer.attn_k", dim, sizes.head_dim)
+        self.k_norm = weights.layer_norm("indexer.k_norm", sizes.head_dim, NORM_EPS)
+        self.weights = weights.linear("indexer.proj", dim, sizes.n_head)
+
+    def placed(self, x: Tensor, step: Step) -> Tensor:
+        n_rot, head_dim = self.sizes.n_rot, self.sizes.head_dim
+        rotated = graph.rope(graph.slice(x, 0, 0, n_rot), step.positions, self.rotation)
+        return rotated if n_rot == head_dim else graph.concat(rotated, graph.slice(x, 0, n_rot, head_dim), 0)
+
+    def __call__(self, x: Tensor, latent_q: Tensor, step: Step) -> Tensor:
+        q, k = self.q(latent_q).heads(self.sizes.n_head), self.k_norm(self.k(x)).heads(1)
+        q, k, n = self.placed(q, step), self.placed(k, step), self.sizes.top_k
+        return step.pick(self.layer, q, k, self.weights(x), n_picked=n)
+
+
+class Indexers:
+    """The indexers of a model; layers without one attend to what the last one picked."""
+
+    def __init__(self) -> None:
+        self.picked: Tensor | None = None
+
+    def own(self, indexer: Indexer) -> Picker:
+        def pick(x: Tensor, latent_q: Tensor, step: Step) -> Tensor:
+            self.picked = indexer(x, latent_q, step)
+            return self.picked
+
+        return pick
+
+    def shared(self, x: Tensor, latent_q: Tensor, step: Step) -> Tensor | None:
+        return self.picked
 
 
 class DeepSeek32(deepseek2.DeepSeek2):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        weights.ignore("blk.*.indexer.*", WHY)
-        for key in ("head_count", "key_length", "types"):
-            keys.without_effect(f"attention.indexer.{key}")
-        self.top_k = keys.integer("attention.indexer.top_k", low=1)
         super().__init__(keys, weights, n_vocab)
-        self.config = replace(self.config, n_ctx_train=min(self.config.n_ctx_train, self.top_k))
-
-    def __call__(self, step: Step) -> Tensor:
-        if step.n_ctx > self.top_k:
-            raise UnsupportedError(
-                f"[{self.config.arch}] n_ctx {step.n_ctx} is too large: sparse attention is unsupported, so contexts "
-                f"are limited to {self.top_k} tokens (n_ctx={self.top_k})"
+        config, sizes = self.config, self.sizes
+        if not sizes.q_rank:
+            raise UnsupportedError(f"[{config.arch}] attention.q_lora_rank 0 is unsupported with an indexer")
+        self.index_sizes = IndexerSizes.read(keys, sizes.n_rot)
+        layout: Layout = "half" if config.arch == "deepseek32" else "interleaved"
+        rotation, _ = latent_rope(keys, n_dims=sizes.n_rot, layout=layout)
+        weights.ignore(f"blk.{config.n_layer}.indexer.*", "the layer that predicts later tokens attends to all")
+        has_indexer = self._layers_with_indexers(keys, weights)
+        self.n_indexer, indexers = sum(has_indexer), Indexers()
+        cached = iter(range(config.n_layer, config.n_layer + self.n_indexer))
+        for block, layer, has_own in zip(self.blocks, weights.blocks(config.n_layer), has_indexer, strict=True):
+            assert isinstance(block, Block)
+            assert isinstance(block.attention, LatentAttention)
+            if not has_own:
+                block.attention.picker = indexers.shared
+                continue
+            indexer = Indexer(
+                layer, config.dim, sizes.q_rank, sizes=self.index_sizes, layer=next(cached), rotation=rotation
             )
-        return super().__call__(step)
+            block.attention.picker = indexers.own(indexer)
+
+    def _layers_with_indexers(self, keys: Keys, weights: Weights) -> list[bool]:
+        n = self.config.n_layer
+        if keys.is_array("attention.indexer.types"):
+            n_file = keys.integer("block_count")
+            found = [bool(one) for one in keys.integers("attention.indexer.types", n_file, high=1)[:n]]
+        else:
+            found = [block.has("indexer.attn_k.weight") for block in weights.blocks(n)]
+        if not found[0]:
+            raise LoadError(f"[{self.config.arch}] blk.0 has no indexer, whose choice it could attend to")
+        for block, has_own in zip(weights.blocks(n), found, strict=True):
+            if not has_own:
+                block.ignore("indexer.*", "the layer attends to what an earlier one picked")
+        return found
+
+    def cache(self) -> list[CacheSpec]:
+        return [*super().cache(), *[self.index_sizes.cache()] * self.n_indexer]
 
 
 MODEL = DeepSeek32

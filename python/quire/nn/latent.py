@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .._native import graph
@@ -60,6 +61,10 @@ class LatentSizes:
         return [CacheSpec.latent(rank=self.rank, n_rot=self.n_rot)] * n_layer
 
 
+# Picks tokens (``Step.pick``) by a layer's input and what its queries are made of.
+Picker = Callable[[Tensor, Tensor, Step], Tensor | None]
+
+
 class LatentAttention:
     """Latent attention in its absorbed form.
 
@@ -104,12 +109,11 @@ class LatentAttention:
         self.kv_a_norm = weights.norm("attn_kv_a_norm", sizes.rank, eps)
         self.k_b, self.v_b = _halves(weights, sizes)
         self.o = weights.linear("attn_output", sizes.n_head * sizes.v_dim, dim)
+        self.picker: Picker | None = None  # picks the tokens that are attended to; None: all
 
-    def queries(self, x: Tensor) -> Tensor:
-        """Return the queries, ``[tokens, n_head, head_dim]``."""
-        if self.q_a is not None and self.q_a_norm is not None:
-            x = self.q_a_norm(self.q_a(x))
-        return self.q(x).heads(self.sizes.n_head)
+    def latent_queries(self, x: Tensor) -> Tensor:
+        """Return what queries are made of: ``[tokens, q_rank]``, or x if they come from a single product."""
+        return x if self.q_a is None or self.q_a_norm is None else self.q_a_norm(self.q_a(x))
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
         """Rotate heads by their positions."""
@@ -117,14 +121,17 @@ class LatentAttention:
         return x if rotation is None else graph.rope(x, step.positions, rotation)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
-        sizes, q, kv = self.sizes, self.queries(x), self.kv_a(x)
+        sizes, latent_q, kv = self.sizes, self.latent_queries(x), self.kv_a(x)
+        q = self.q(latent_q).heads(sizes.n_head)
         q_rot = self.placed(graph.slice(q, 0, sizes.n_nope, sizes.head_dim), step)
         k_rot = self.placed(graph.slice(kv, 0, sizes.rank, sizes.rank + sizes.n_rot).heads(1), step)
         latent = self.kv_a_norm(graph.slice(kv, 0, 0, sizes.rank))
         q = graph.concat(graph.head_linear(graph.slice(q, 0, 0, sizes.n_nope), self.k_b), q_rot, 0)
         if self.beta:
             q = graph.scale_by_position(q, step.positions, beta=self.beta, n_ctx=self.n_ctx_orig)
-        y = step.attend_latent(self.layer, q, graph.concat(latent.heads(1), k_rot, 0), scale=self.scale)
+        k = graph.concat(latent.heads(1), k_rot, 0)
+        picked = None if self.picker is None else self.picker(x, latent_q, step)
+        y = step.attend_latent(self.layer, q, k, scale=self.scale, picked=picked)
         return self.o(graph.head_linear(y, self.v_b).merge_heads())
 
 

@@ -105,6 +105,7 @@ class Step:
         soft_cap: float = 0.0,
         sinks: Weight | None = None,
         bias: Weight | None = None,
+        picked: Tensor | None = None,
     ) -> Tensor:
         """Cache k and v ``[tokens, n_kv_head, head_dim]``, attend q ``[tokens, n_head, head_dim]`` to them.
 
@@ -117,18 +118,42 @@ class Step:
             soft_cap: Limit of the scores' magnitude, by tanh; 0: none.
             sinks: ``[n_head]``, an extra logit for each head.
             bias: ``[n_head, n]``, added to scores by distance (``graph.attend``).
+            picked: The result of ``pick``: the tokens that are attended to.
 
         Returns:
             ``[tokens, n_head * head_dim]``.
         """
-        return graph.attend(layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias).merge_heads()
+        return graph.attend(
+            layer, q, k, v, scale=scale, soft_cap=soft_cap, sinks=sinks, bias=bias, picked=picked
+        ).merge_heads()
 
-    def attend_latent(self, layer: int, q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+    def pick(self, layer: int, q: Tensor, k: Tensor, weights: Tensor, *, n_picked: int) -> Tensor:
+        """Pick the tokens that each row attends to: the ``n_picked`` with the largest ``weights * max(q . k, 0)``.
+
+        Args:
+            layer: The layer of the cache where k is kept (``CacheSpec.latent``).
+            q: ``[tokens, n_head, head_dim]``.
+            k: ``[tokens, 1, head_dim]``.
+            weights: ``[tokens, n_head]``.
+            n_picked: The number of tokens.
+        """
+        return graph.pick(layer, q, k, weights, n_picked=n_picked, n_ctx=self.n_ctx)
+
+    def attend_latent(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        *,
+        scale: float,
+        sinks: Weight | None = None,
+        picked: Tensor | None = None,
+    ) -> Tensor:
         """Cache k ``[tokens, 1, rank + n_rot]`` of a latent layer, attend q ``[tokens, n_head, rank + n_rot]`` to it.
 
         The first ``rank`` dimensions of keys are the values.  Returns ``[tokens, n_head, rank]``.
         """
-        return graph.attend_latent(layer, q, k, scale=scale)
+        return graph.attend_latent(layer, q, k, scale=scale, sinks=sinks, picked=picked)
 
     def attend_again(
         self, layer: int, q: Tensor, *, scale: float, soft_cap: float = 0.0, sinks: Weight | None = None

@@ -85,6 +85,12 @@ def _attend_to_written(bench: Bench) -> TraceTensor:
     return graph.attend(0, q, k, v, scale=0.125) + graph.attend_to_written(0, bench.value(4, 64), scale=0.125)
 
 
+def _attend_to_picked(bench: Bench) -> TraceTensor:
+    q, k, v = _qkv(bench)
+    picked = graph.pick(1, bench.value(3, 32), bench.value(1, 32), bench.value(3), n_picked=3, n_ctx=64)
+    return graph.attend(0, q, k, v, scale=0.125, picked=picked)
+
+
 def _write_source(bench: Bench) -> TraceTensor:
     def write(encoder: Bench) -> TraceTensor:
         x, k, v = _qkv(encoder)
@@ -211,6 +217,7 @@ _FUSED = [
         "attend_latent", lambda b: graph.attend_latent(0, b.value(4, 80), b.value(1, 80), scale=0.1), PRODUCTS,
         (CacheSpec.latent(rank=64, n_rot=16),),
     ),
+    OperationCase("pick", _attend_to_picked, PRODUCTS, (_ROWS, CacheSpec.latent(rank=31, n_rot=1))),
     OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125), PRODUCTS),
     OperationCase("attend_rows", lambda b: graph.attend_rows(*_qkv(b), scale=0.125, window=4), PRODUCTS, (), "window"),
     *(

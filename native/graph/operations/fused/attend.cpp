@@ -9,10 +9,13 @@ namespace quire {
 namespace {
 
 // Inputs: q, k, v; q and k, where the layer keeps V within K; or q alone, which attends to what another operation of
-// the step has written to the layer, or the encoder, where the layer's rows are those of a source text.
+// the step has written to the layer, or the encoder, where the layer's rows are those of a source text.  Picked tokens
+// come last.
 class Attend : public OperationKind {
   public:
-    explicit Attend(AttendSpec spec) : spec_(std::move(spec)) {}
+    explicit Attend(AttendSpec spec) : spec_(std::move(spec)), is_picked_(spec_.picked.has_value()) {
+        spec_.picked.reset(); // an input
+    }
     std::string describe() const override { return cat("attend layer ", spec_.layer); }
     size_t n_tensors() const override { return 100; } // two parts
     int attended_layer() const override { return spec_.layer; }
@@ -22,16 +25,17 @@ class Attend : public OperationKind {
 
   private:
     AttendSpec spec_;
+    bool is_picked_;
 };
 
 ggml_tensor *Attend::lower(const StockParts &p) const {
-    const StockAttention attention{spec_.layer, spec_.scale, spec_.soft_cap, spec_.sinks, spec_.bias};
+    const StockAttention attention{spec_.layer, spec_.scale, spec_.soft_cap, spec_.sinks, spec_.bias, is_picked_};
     return stock_attention(p, attention);
 }
 
 void Attend::prepare(CpuLowering &lowering, int i) const {
     mark_head_steps(lowering, i, 0);
-    if (lowering.n_inputs(i) > 1) mark_head_steps(lowering, i, 1);
+    if (lowering.n_inputs(i) > (is_picked_ ? 2 : 1)) mark_head_steps(lowering, i, 1);
 }
 
 void Attend::add_nodes(CpuLowering &lowering, int i) const {
@@ -49,7 +53,8 @@ void Attend::add_nodes(CpuLowering &lowering, int i) const {
                    shape,
                    {pools.k.data(), pools.v.data(), nullptr, nullptr},
                    weight_floats(spec_.sinks),
-                   distance_bias(spec_.bias)});
+                   distance_bias(spec_.bias),
+                   is_picked_ ? lowering.value(lowering.input(i, lowering.n_inputs(i) - 1)) : nullptr});
 }
 
 void expect_spec(const AttendSpec &spec, int64_t n_head) {
@@ -57,6 +62,18 @@ void expect_spec(const AttendSpec &spec, int64_t n_head) {
     expect_not_negative("attend", "soft_cap", spec.soft_cap);
     expect_f32("attend", spec.sinks, {n_head});
     expect_bias("attend", spec.bias, n_head);
+    if (!spec.picked) return;
+    if (spec.bias) throw ShapeError("attend", "picked tokens cannot have a bias by distance");
+    const TraceTensor &picked = *spec.picked;
+    if (picked.tracer->operation(picked.id).kind->name() != "pick")
+        throw ShapeError("attend", "picked is not a result of pick");
+}
+
+// Records the operation; what was picked is its last input.
+TraceTensor recorded(std::vector<TraceTensor> inputs, AttendSpec spec, int64_t n_head, int64_t v_head_dim) {
+    if (spec.picked) inputs.push_back(*spec.picked);
+    return inputs[0].tracer->record(std::make_shared<Attend>(std::move(spec)), inputs,
+                                    {Lead::tokens, {n_head, v_head_dim}});
 }
 
 } // namespace
@@ -73,7 +90,7 @@ TraceTensor attend_to_written(const TraceTensor &q, AttendSpec spec) {
         throw ShapeError("attend", cat("q ", shape_text(q.shape()), " does not fit the cache of layer ", spec.layer,
                                        ": ", kept.n_kv_head, " heads of ", kept.head_dim));
     expect_spec(spec, n_head);
-    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q}, {Lead::tokens, {n_head, kept.v_head_dim}});
+    return recorded({q}, std::move(spec), n_head, kept.v_head_dim);
 }
 
 TraceTensor attend(const Heads &heads, AttendSpec spec) {
@@ -96,8 +113,7 @@ TraceTensor attend(const Heads &heads, AttendSpec spec) {
                                        kept.n_kv_head, " heads of ", kept.head_dim, ", values of ", kept.v_head_dim));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
-    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k, v},
-                            {Lead::tokens, {n_head, kept.v_head_dim}});
+    return recorded({q, k, v}, std::move(spec), n_head, kept.v_head_dim);
 }
 
 TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec spec) {
@@ -115,8 +131,7 @@ TraceTensor attend_latent(const TraceTensor &q, const TraceTensor &k, AttendSpec
                                        " do not fit the rows of layer ", spec.layer, ": ", kept.head_dim, " numbers"));
     expect_spec(spec, n_head);
     q.tracer->mark_written(spec.layer);
-    return q.tracer->record(std::make_shared<Attend>(std::move(spec)), {q, k},
-                            {Lead::tokens, {n_head, kept.v_head_dim}});
+    return recorded({q, k}, std::move(spec), n_head, kept.v_head_dim);
 }
 
 } // namespace quire

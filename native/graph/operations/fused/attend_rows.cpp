@@ -71,7 +71,8 @@ void AttendRows::add_nodes(CpuLowering &lowering, int i) const {
     };
     const int group = static_cast<int>(layout.groups().size()); // after the cache's
     CpuValue *own_k = blocks(head_dim), *own_v = blocks(v_head_dim);
-    add_attention(lowering, i, {group, shape, {nullptr, nullptr, own_k, own_v}, nullptr, distance_bias(spec_.bias)});
+    add_attention(lowering, i,
+                  {group, shape, {nullptr, nullptr, own_k, own_v}, nullptr, distance_bias(spec_.bias), nullptr});
 }
 
 } // namespace

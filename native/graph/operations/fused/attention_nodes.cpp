@@ -26,16 +26,17 @@ class CacheNode : public CpuNode {
 };
 
 void CacheNode::run(const CpuRun &run) {
+    const int64_t q_floats = q_.x == nullptr ? 0 : q_.x->n_floats();
     const int64_t k_floats = k_.x->n_floats(), v_floats = v_ == nullptr ? 0 : v_->n_floats();
     // Tokens of a prompt go to the same blocks, which are written together.
     constexpr int most = 16;
     const AttentionBatch &attention = run.groups[group_];
     const int n_rows = attention.n_rows, each = n_rows >= 4 * most * run.team.n_workers() ? most : 1;
-    const int grain = rows_together(4 * each * (q_.x->n_floats() + k_floats));
+    const int grain = rows_together(4 * each * (q_floats + k_floats));
     run.team.for_each((n_rows + each - 1) / each, grain, [&](int item) {
         const int first = item * each, end = std::min(first + each, n_rows);
         for (int row = first; row < end; ++row) {
-            q_.apply(run.kernels.rows(), row);
+            if (q_.x != nullptr) q_.apply(run.kernels.rows(), row);
             k_.apply(run.kernels.rows(), row);
         }
         const KvRows rows{end - first, attention.slots + first, k_.x->floats() + first * k_floats,
@@ -49,7 +50,7 @@ class AttendNode : public CpuNode {
   public:
     AttendNode(const AttentionPlace &place, CpuValue *q, CpuValue *out)
         : group_(static_cast<size_t>(place.group)), shape_(place.shape), pools_(place.pools), sinks_(place.sinks),
-          bias_(place.bias), q_(q), out_(out) {}
+          bias_(place.bias), picked_(place.picked), q_(q), out_(out) {}
     void run(const CpuRun &run) override;
 
   private:
@@ -58,7 +59,7 @@ class AttendNode : public CpuNode {
     AttentionPools pools_;
     const float *sinks_;
     DistanceBias bias_;
-    CpuValue *q_, *out_;
+    CpuValue *picked_, *q_, *out_;
 };
 
 void AttendNode::run(const CpuRun &run) {
@@ -75,6 +76,7 @@ void AttendNode::run(const CpuRun &run) {
     data.v_pool = pools_.v_data();
     data.sinks = sinks_;
     data.bias = bias_;
+    if (picked_ != nullptr) data.picked = {picked_->floats(), picked_->n_floats()};
     data.q = q_->floats();
     data.out = out_->floats();
     data.n_out_rows = attention.n_rows;
@@ -122,7 +124,8 @@ void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place) {
         return used;
     };
     std::vector<CpuValue *> used = q.used();
-    if (lowering.n_inputs(i) == 1) { // K and V are there already
+    const size_t n_inputs = lowering.n_inputs(i) - (place.picked == nullptr ? 0 : 1);
+    if (n_inputs == 1) { // K and V are there already
         if (q.norm || q.rotation) program.add(std::make_unique<HeadsNode>(q.x, q), used);
     } else {
         const HeadSteps k = head_steps(lowering, lowering.input(i, 1));
@@ -131,7 +134,14 @@ void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place) {
         if (v != nullptr) used.push_back(v);
         program.add(std::make_unique<CacheNode>(place, q, k, v), with_own(used));
     }
-    program.add(std::make_unique<AttendNode>(place, q.x, out), with_own({q.x, out}));
+    std::vector<CpuValue *> attended = with_own({q.x, out});
+    if (place.picked != nullptr) attended.push_back(place.picked);
+    program.add(std::make_unique<AttendNode>(place, q.x, out), attended);
+}
+
+void add_key_rows(CpuLowering &lowering, const AttentionPlace &place, CpuValue *k) {
+    const HeadSteps keys{k, place.shape.n_kv_head, place.shape.head_dim, std::nullopt, std::nullopt};
+    lowering.program().add(std::make_unique<CacheNode>(place, HeadSteps{}, keys, nullptr), {k});
 }
 
 } // namespace quire

@@ -18,15 +18,18 @@ struct AttentionPools {
 };
 
 // Queries and keys are normed and rotated, keys and values written; then the rows attend.  `i`: an operation of q, k,
-// v; of q and k, where V is in K; or of q alone where K and V are written already.
+// v; of q and k, where V is in K; or of q alone where K and V are written already.  What picks tokens comes after them.
 struct AttentionPlace {
     int group; // the cache's, or the one after them
     AttentionShape shape;
     AttentionPools pools;
     const float *sinks; // [n_head], or null
     DistanceBias bias;
+    CpuValue *picked; // added to each row's scores, for every token (kernels/attention/index_scores.h); or null
 };
 void add_attention(CpuLowering &lowering, int i, const AttentionPlace &place);
+// Writes the rows `k` of a layer without V to the cache, as they are.
+void add_key_rows(CpuLowering &lowering, const AttentionPlace &place, CpuValue *k);
 
 // The weight is null or f32 [n_head, n]: what each head's scores get for distances.
 void expect_bias(const char *place, const WeightRef &bias, int64_t n_head);

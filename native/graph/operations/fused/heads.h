@@ -16,8 +16,8 @@ struct Rotation {
 };
 
 struct HeadSteps {
-    CpuValue *x; // [n_head * head_dim]
-    int n_head, head_dim;
+    CpuValue *x = nullptr; // [n_head * head_dim]
+    int n_head = 0, head_dim = 0;
     std::optional<RowNorm> norm;
     std::optional<Rotation> rotation;
 
