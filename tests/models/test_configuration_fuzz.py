@@ -610,6 +610,7 @@ HONOURED = {
     *(
         (name, "nextn_predict_layers")
         for name in (
+            "bailingmoe3",
             "qwen35",
             "qwen35-vl",
             "qwen35moe",

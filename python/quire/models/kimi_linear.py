@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .._native import graph
 from ..checkpoints.mapping import (
     DECODER_TENSORS,
@@ -23,17 +25,18 @@ from ..nn import (
     Keys,
     LatentAttention,
     LatentSizes,
+    RopeSpec,
     Step,
     Tensor,
     Weight,
     Weights,
 )
-from .base import MAX_HEAD_DIM, MAX_LAYERS, Block, Decoder, DenseConfig, Mixer, dense_then_experts
+from .base import MAX_HEAD_DIM, MAX_LAYERS, Block, Decoder, DenseConfig, Layer, Mixer, dense_then_experts
 from .deepseek2 import FIXED, LATENT_KEYS, LATENT_TENSORS, UNUSED, all_heads, latent_eps
 from .qwen35 import unit
 
 ARCHES = ("kimi-linear",)
-READS = ("expert_gating_func", "expert_weights_scale")
+READS: tuple[str, ...] = ("expert_gating_func", "expert_weights_scale")
 
 
 class DeltaAttention:
@@ -46,23 +49,32 @@ class DeltaAttention:
         self.convs = [
             _squeezed(weights, f"ssm_conv1d_{one}.weight", (inner, kernel), (inner, 1, kernel)) for one in "qkv"
         ]
-        self.f_a, self.f_b = weights.linear("ssm_f_a", config.dim, size), weights.linear("ssm_f_b", size, inner)
-        self.g_a, self.g_b = weights.linear("ssm_g_a", config.dim, size), weights.linear("ssm_g_b", size, inner)
+        self.f = self.product_of_two("ssm_f", config.dim, weights)
+        self.g = self.product_of_two("ssm_g", config.dim, weights)
         self.beta = weights.linear("ssm_beta", config.dim, config.n_head)
         self.dt_bias = weights.tensor("ssm_dt.bias", (inner,), vector=True)
         self.a = _squeezed(weights, "ssm_a", (config.n_head, 1), (config.n_head, 1))
         self.norm, self.o = weights.norm("ssm_norm", size, config.eps), weights.linear("attn_output", inner, config.dim)
+
+    def product_of_two(self, name: str, dim: int, weights: Weights) -> Layer:
+        a = weights.linear(f"{name}_a", dim, self.size)
+        b = weights.linear(f"{name}_b", self.size, self.n_head * self.size)
+        return lambda x: b(a(x))
+
+    def decay(self, x: Tensor) -> Tensor:
+        """Return the logarithm of the decays ``[tokens, n_head, size]``."""
+        rate = graph.softplus(graph.add_weight(self.f(x), self.dt_bias)).heads(self.n_head)
+        return graph.multiply_weight(rate, self.a)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (
             graph.conv_state(linear(x), conv, None, layer=self.layer, state=i, silu=True).heads(self.n_head)
             for i, (linear, conv) in enumerate(zip(self.qkv, self.convs, strict=True))
         )
-        decay = graph.softplus(graph.add_weight(self.f_b(self.f_a(x)), self.dt_bias)).heads(self.n_head)
-        g, beta = graph.multiply_weight(decay, self.a), graph.sigmoid(self.beta(x))
+        g, beta = self.decay(x), graph.sigmoid(self.beta(x))
         q, k = unit(q, self.size) * self.size**-0.5, unit(k, self.size)
         y = self.norm(graph.gated_delta(q, k, v, g, beta, layer=self.layer, state=3)).merge_heads()
-        return self.o(y * graph.sigmoid(self.g_b(self.g_a(x))))
+        return self.o(y * graph.sigmoid(self.g(x)))
 
 
 def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple[int, ...]) -> Weight:
@@ -75,10 +87,15 @@ def _squeezed(weights: Weights, name: str, shape: tuple[int, int], stored: tuple
 class KimiLinear(Decoder):
     """Layers without heads of k and v use the delta rule."""
 
+    delta: type[DeltaAttention] = DeltaAttention
+    latent: type[LatentAttention] = LatentAttention
+    reads: tuple[str, ...] = READS
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         n_layer = keys.integer("block_count", low=1, high=MAX_LAYERS)
+        n_layer -= self.n_left_out(keys, weights, n_layer)
         self.has_attention = [n > 0 for n in keys.integers("attention.head_count_kv", n_layer, high=1)]
-        config = DenseConfig.read(keys, n_vocab, n_kv_head=1)
+        config = replace(DenseConfig.read(keys, n_vocab, n_kv_head=1), n_layer=n_layer)
         head_dim, v_dim = (
             keys.integer(f"attention.{one}_length_mla", low=1, high=MAX_HEAD_DIM) for one in ("key", "value")
         )
@@ -86,24 +103,32 @@ class KimiLinear(Decoder):
         self.kernel = keys.integer("ssm.conv_kernel", low=2, high=32)
         self.size = keys.integer("kda.head_dim", low=1, high=256)
         if config.head_dim != sizes.rank + sizes.n_rot:
-            raise LoadError(f"[kimi-linear] key_length is {config.head_dim}: expected {sizes.rank + sizes.n_rot}")
-        keys.without_effect("rope.freq_base")
-        experts = ExpertConfig.read(keys, n_layer, gating="sigmoid", grouped=True, reads=READS)
+            raise LoadError(f"[{config.arch}] key_length is {config.head_dim}: expected {sizes.rank + sizes.n_rot}")
+        rotation, sharper = self.rotation(keys, sizes.n_rot)
+        experts = ExpertConfig.read(keys, n_layer, gating="sigmoid", grouped=True, reads=self.reads)
         n_dense_layers = keys.integer("leading_dense_block_count", 0)
         n_shared = keys.integer("expert_shared_count", high=64)
 
         def mixer(i: int, block: Weights) -> Mixer:
             if self.has_attention[i]:
-                return LatentAttention(
-                    block, config.dim, sizes, i, eps=config.eps, rotation=None, scale=sizes.head_dim**-0.5
-                )
-            return DeltaAttention(config, block, i, size=self.size, kernel=self.kernel)
+                scale = sharper * sizes.head_dim**-0.5
+                return self.latent(block, config.dim, sizes, i, eps=config.eps, rotation=rotation, scale=scale)
+            return self.delta(config, block, i, size=self.size, kernel=self.kernel)
 
         mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense_layers)
         blocks = [
             Block(config, block, mixer(i, block), mlp(i, block)) for i, block in enumerate(weights.blocks(n_layer))
         ]
         super().__init__(config, weights, blocks)
+
+    def n_left_out(self, keys: Keys, weights: Weights, n_layer: int) -> int:
+        """Return how many of the file's last layers predict later tokens."""
+        return 0
+
+    def rotation(self, keys: Keys, n_rot: int) -> tuple[RopeSpec | None, float]:
+        """Return the rotation of the attention layers, and the factor of their scores beside ``head_dim ** -0.5``."""
+        keys.without_effect("rope.freq_base")
+        return None, 1.0
 
     def cache(self) -> list[CacheSpec]:
         inner = self.config.n_head * self.size

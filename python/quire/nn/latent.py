@@ -132,7 +132,11 @@ class LatentAttention:
         k = graph.concat(latent.heads(1), k_rot, 0)
         picked = None if self.picker is None else self.picker(x, latent_q, step)
         y = step.attend_latent(self.layer, q, k, scale=self.scale, picked=picked)
-        return self.o(graph.head_linear(y, self.v_b).merge_heads())
+        return self.o(self.gated(graph.head_linear(y, self.v_b), x))
+
+    def gated(self, y: Tensor, x: Tensor) -> Tensor:
+        """Merge the heads' outputs y; x is the layer's input, from which gated models compute factors."""
+        return y.merge_heads()
 
 
 def _latent_eps(keys: Keys) -> float:
