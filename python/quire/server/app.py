@@ -11,7 +11,19 @@ from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
 from .listener.request_context import Route
-from .routes import anthropic, classes, embeddings, model_admin, models, native_routes, openapi, page, ranking, tools
+from .routes import (
+    anthropic,
+    classes,
+    embeddings,
+    model_admin,
+    models,
+    native_routes,
+    openapi,
+    page,
+    ranking,
+    streams,
+    tools,
+)
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
 from .routes.llama_cpp import state as llama_cpp_state
@@ -56,6 +68,8 @@ ROUTES = (
     Route("GET", "/docs", openapi.docs, "The routes in a readable page"),
     Route("GET", "/", page.page, "The chat page"),
     Route("GET", "/page/{file}", page.page_file, "A script, style or picture of the chat page"),
+    Route("POST", "/v1/streams/resume", streams.resume, "Read a stream again", streams.StreamBody, opens=False),
+    Route("POST", "/v1/streams/cancel", streams.cancel, "Cancel a stream", streams.StreamBody, opens=False),
     Route("GET", "/v1/tools", tools.list_tools, "List the tools of the server's MCP servers"),
     Route("POST", "/v1/tools/call", tools.call_tool, "Run a tool", tools.CallBody, opens=False),
     Route("GET", "/metrics", native_routes.metrics, "Metrics for Prometheus"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import QuireError
 from ..body_types import TimedBody
 from ..failures import ApiError, Dialect, of_quire
-from .bodies import Received, content_length, decode_object, nothing_received, read_body, to_wire
+from .bodies import Received, content_length, decode_object, header, nothing_received, read_body, to_wire
 from .forms import MAX_FORM_BYTES, form_tokens, read_form
 from .pings import Pings
 from .replies import Events, Reply
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
     from ..service.admission import Ticket
     from ..service.service import Service
+    from ..service.stream_buffers import StreamBuffer
 
 __all__ = ["Endpoint"]
 
 
 class Endpoint:
-    """A route as an ASGI application.  A request whose client disconnects is cancelled."""
+    """A route as an ASGI application.
+
+    A request whose client disconnects is cancelled; one with an ``X-Quire-Stream-Id`` goes on for a while.
+    """
 
     def __init__(self, route: Route, service: Service, routes: Sequence[Route]) -> None:
         self._route = route
@@ -58,12 +62,18 @@ class Endpoint:
             form, received.n_bytes = await read_form(scope, receive, self._service.settings, ticket)
         else:
             received = await read_body(scope, receive, self._service.settings, ticket)
-        sender = _Sender(scope, send, self._service)
+        assert state.caller is not None
+        buffer = self._service.stream_buffers.open(state.caller, header(scope, b"x-quire-stream-id"))
+        sender = _Sender(scope, send, self._service, buffer)
         job = asyncio.ensure_future(self._run(scope, received, sender, form))
         gone = asyncio.ensure_future(_disconnected(receive))
         sender.job = job
+        if buffer is not None:
+            buffer.follow(job)
         try:
             await asyncio.wait({job, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if buffer is not None:
+                await buffer.outlive(job)
         finally:
             gone.cancel()
             if not job.done():
@@ -125,10 +135,11 @@ def _ignored(names: list[str]) -> list[tuple[bytes, bytes]]:
 class _Sender:
     """Writes a reply, and cancels the request if the client does not read it."""
 
-    def __init__(self, scope: Scope, send: Send, service: Service) -> None:
+    def __init__(self, scope: Scope, send: Send, service: Service, buffer: StreamBuffer | None = None) -> None:
         self._state = request_state_of(scope)
         self._send = send
         self._service = service
+        self._buffer = buffer
         self._timeout_s = service.settings.send_timeout_s
         self._n_sends = 0
         self._sending = False
@@ -161,14 +172,14 @@ class _Sender:
         try:
             async for piece in events.pieces:
                 if piece:
-                    await self._piece(piece)
+                    await self._content(piece)
                     if pings is not None:
                         pings.carried()
         except (ApiError, QuireError) as error:
             failure = error if isinstance(error, ApiError) else of_quire(error)
             self._state.code = failure.code
             self._service.metrics.error(failure.code)
-            await self._piece(events.failed(failure))
+            await self._content(events.failed(failure))
 
     def _pings(self, events: Events) -> Pings | None:
         own = self._state.ping_s
@@ -179,6 +190,11 @@ class _Sender:
         self._state.status = status
         message: Message = {"type": "http.response.start", "status": status, "headers": headers}
         await self._send(message)
+
+    async def _content(self, piece: bytes) -> None:
+        if self._buffer is not None:
+            self._buffer.add(piece)
+        await self._piece(piece)
 
     async def _piece(self, piece: bytes) -> None:
         self._sending = True

@@ -1,9 +1,11 @@
 // Answers in progress.  They go on while another conversation is shown, and are stored as they grow.
 
-import { chatChunks } from "./api.js";
+import { cancelStream, chatChunks, chunksAgain } from "./api.js";
+import { newId } from "./conversation.js";
 import { saveNode } from "./store.js";
 
-const SAVE_MS = 400;
+const SAVE_MS = 250;
+const RETRY_MS = [500, 2000, 5000]; // pauses before a lost stream is read again
 const MOST_TOKENS = 20_000; // with probabilities; a longer answer keeps only its text
 
 /** Runs answers.  `changed(conversation, node)` is called as they grow, `ended` when they end in whatever way. */
@@ -23,10 +25,16 @@ export class Answers {
   }
 
   stop(chatId) {
-    for (const one of this.of(chatId)) one.abort.abort();
+    for (const { node, abort } of this.of(chatId)) {
+      abort.abort();
+      if (node.stream) cancelStream(node.stream).catch(() => {});
+    }
   }
 
-  /** Fill a node from a request until it ends or is stopped.  Never throws: a failure becomes the node's state. */
+  /**
+   * Fill a node from a request until it ends or is stopped; without `makeBody`, from the stream that the server kept.
+   * Never throws: a failure becomes the node's state.
+   */
   async run(conversation, node, makeBody) {
     const abort = new AbortController();
     this.running.set(node.id, { conversation, node, abort });
@@ -43,11 +51,10 @@ export class Answers {
     };
     await held(node, async () => {
       try {
-        grown();
-        const body = await makeBody();
-        node.model = body.model;
-        await stream(node, body, abort.signal, grown);
+        if (makeBody) await begin(node, makeBody, abort.signal, grown);
+        else await readAgain(node, abort.signal, grown);
         delete node.state;
+        delete node.stream;
       } catch (error) {
         describe(node, error, abort.signal.aborted);
       }
@@ -63,21 +70,62 @@ function held(node, work) {
   return navigator.locks ? navigator.locks.request(`quire-${node.id}`, work) : work();
 }
 
-/** Mark answers as interrupted that were in progress in a page that is gone.  Returns them. */
-export async function markInterrupted(nodes, answers) {
+/** Find answers that were in progress in a page that is gone: nobody writes them any more. */
+export async function findInterrupted(nodes, answers) {
   const locks = navigator.locks ? new Set((await navigator.locks.query()).held.map((lock) => lock.name)) : null;
   const dead = (node) => locks ? !locks.has(`quire-${node.id}`) : Date.now() - (node.beat ?? 0) > 4000;
-  const found = nodes.filter((node) => node.state === "running" && !answers.isRunning(node) && dead(node));
-  for (const node of found) node.state = "interrupted";
-  return found;
+  return nodes.filter((node) => node.state === "running" && !answers.isRunning(node) && dead(node));
 }
 
-async function stream(node, body, signal, changed) {
+async function begin(node, makeBody, signal, grown) {
+  node.base = { content: node.content, reasoning: node.reasoning, tokens: node.tokens?.length };
+  node.stream = newId();
+  grown();
+  const body = await makeBody();
+  node.model = body.model;
+  let begun = false;
+  try {
+    const chunks = chatChunks({ ...body, stream: true, stream_options: { include_usage: true } }, node.stream, signal);
+    await fill(node, chunks, () => { begun = true; grown(); });
+  } catch (error) {
+    if (!begun || !(error instanceof TypeError) || signal.aborted) throw error;
+    await recover(node, error, signal, grown);
+  }
+}
+
+/** Read a stream again whose connection was lost, after some pauses. */
+async function recover(node, lost, signal, grown) {
+  for (const ms of RETRY_MS) {
+    await new Promise((resolve) => setTimeout(resolve, ms));
+    if (signal.aborted) return;
+    try {
+      return await readAgain(node, signal, grown);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error.status === 404 ? lost : error;
+    }
+  }
+  throw lost;
+}
+
+/** Fill a node from its stream's beginning; what it had before the stream stays. */
+async function readAgain(node, signal, grown) {
+  const { content, reasoning, tokens } = node.base ?? { content: "" };
+  const chunks = chunksAgain(node.stream, signal);
+  const { value: head } = await chunks.next(); // throws if the server has it no more; then the node stays as it is
+  Object.assign(node, { content, reasoning, tokens: tokens ? node.tokens.slice(0, tokens) : undefined, tool_calls: undefined });
+  async function* all() {
+    if (head) yield head;
+    yield* chunks;
+  }
+  await fill(node, all(), grown);
+}
+
+async function fill(node, chunks, changed) {
   const asked = performance.now();
   let first = null;
   let n_chunks = 0;
   node.stats = {};
-  for await (const chunk of chatChunks({ ...body, stream: true, stream_options: { include_usage: true } }, signal)) {
+  for await (const chunk of chunks) {
     const choice = chunk.choices[0];
     if (take(node, choice?.delta ?? {})) {
       first ??= performance.now();
@@ -126,8 +174,12 @@ function takeTokens(node, content) {
 
 /** Turn an error into the node's state and words that say what can be done. */
 function describe(node, error, stopped) {
-  node.state = stopped ? "stopped" : "failed";
-  if (stopped) return;
+  node.state = stopped || error.code === "stream_cancelled" ? "stopped" : "failed";
+  if (node.state === "stopped") return;
+  if (error.code === "stream_not_found" || error.code === "stream_not_kept") {
+    node.state = "interrupted";
+    return;
+  }
   const lost = error instanceof TypeError;
   const known = {
     context_length_exceeded: "This conversation no longer fits into the model's context. Drop the oldest messages, or start a new chat.",

@@ -20,8 +20,8 @@ async function refused(response) {
 }
 
 /** Return the response to a GET, or to a POST if there is a body.  Throws an ApiError for any other status than 200. */
-async function ask(path, body, signal) {
-  const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal };
+async function ask(path, body, signal, headers = {}) {
+  const post = { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body), signal };
   const response = await fetch(path, body === undefined ? { signal } : post);
   if (!response.ok) throw await refused(response);
   return response;
@@ -29,9 +29,22 @@ async function ask(path, body, signal) {
 
 export const json = async (path, body) => (await ask(path, body)).json();
 
-/** The chunks of a streamed chat completion.  Errors in the stream are thrown. */
-export async function* chatChunks(body, signal) {
-  const response = await ask("v1/chat/completions", body, signal);
+/** The chunks of a streamed chat completion.  The server keeps it under an id for a client that comes back. */
+export async function* chatChunks(body, id, signal) {
+  const response = await ask("v1/chat/completions", body, signal, { "x-quire-stream-id": id });
+  yield { choices: [] }; // the server has begun
+  yield* chunksOf(response);
+}
+
+/** The chunks of a stream that the server keeps, from the first one. */
+export async function* chunksAgain(id, signal) {
+  yield* chunksOf(await ask("v1/streams/resume", { id }, signal));
+}
+
+export const cancelStream = (id) => json("v1/streams/cancel", { id });
+
+/** Errors in the stream are thrown. */
+async function* chunksOf(response) {
   for await (const data of eventsOf(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);

@@ -1,6 +1,6 @@
 // Connects the parts of the page: the conversation, the stored ones, settings, models and the server's status.
 
-import { Answers, markInterrupted } from "./answers.js";
+import { Answers, findInterrupted } from "./answers.js";
 import { chooseComparison } from "./compare.js";
 import { Composer } from "./composer.js";
 import { Conversation, newId } from "./conversation.js";
@@ -163,14 +163,21 @@ async function open(id) {
   const kept = running ? undefined : await chat(id);
   if (!running && !kept) return startNew();
   show(running?.conversation ?? new Conversation(kept));
-  if (kept) await markGone();
+  if (kept) await pickUp();
 }
 
-/** Mark answers of the shown conversation that nobody writes any more. */
-async function markGone() {
-  const gone = await markInterrupted([...conversation.nodes.values()], answers);
-  gone.forEach((node) => turns.draw(node));
-  if (gone.length) keep();
+/** Go on with answers of the shown conversation that nobody reads any more: the server keeps them for a minute. */
+async function pickUp() {
+  const of = conversation;
+  for (const node of await findInterrupted([...of.nodes.values()], answers)) {
+    if (node.stream) answers.run(of, node);
+    else {
+      node.state = "interrupted";
+      keep();
+    }
+    turns.draw(node);
+  }
+  showState();
 }
 
 function show(next) {

@@ -30,6 +30,7 @@ from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
+from .stream_buffers import StreamBuffers
 from .traces import Traces
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Service:
         self.recent = Recent()
         self.admission = Admission(settings)
         self.responses = ResponseStore()
+        self.stream_buffers = StreamBuffers()
         self.draining = False
         # Returns the file of a model that this server was started with or that is in its folder; None for other names.
         self.own_files: Callable[[str], Path | None] = lambda name: None
