@@ -26,9 +26,10 @@ Pooling pooling(const std::string &name) {
     if (name == "mean") return Pooling::mean;
     if (name == "cls") return Pooling::cls;
     if (name == "last") return Pooling::last;
+    if (name == "max") return Pooling::max;
     if (name == "taps") return Pooling::taps;
-    throw RequestError("request",
-                       cat("unknown embedding '", name.substr(0, 40), "': expected none, mean, cls, last or taps"));
+    throw RequestError(
+        "request", cat("unknown embedding '", name.substr(0, 40), "': expected none, mean, cls, last, max or taps"));
 }
 
 using Rows = py::array_t<float, py::array::c_style | py::array::forcecast>;

@@ -120,7 +120,7 @@ def test_bad_arguments_are_rejected(llm: LLM) -> None:
 
 def test_requests_that_the_decoder_refuses() -> None:
     with pytest.raises(RequestError, match="unknown embedding"):
-        Request([1], embedding="max")  # type: ignore[arg-type]
+        Request([1], embedding="sum")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"embedding .*prompt_logits"):
         Request([1], embedding="last", prompt_logits=True)
     vocab = VocabInfo(64, [], [b""] * 64)

@@ -11,6 +11,7 @@ import pytest
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import RequestError, UnsupportedError
+from quire.files.safetensors import SafetensorsFile
 from tiny_checkpoints import config_of, tokenizer_json, weight_of, write_checkpoint, write_reranker, write_safetensors
 from word_pieces import write_word_pieces
 
@@ -48,8 +49,10 @@ def write_random(folder: Path, name: str, kind: str, changes: dict[str, object])
     config = transformers.AutoConfig.for_model(**fields)
     made = getattr(transformers, kind)(config)
     made.save_pretrained(folder)
-    weights = {key: weight_of(name, key, tuple(value.shape)) for key, value in made.state_dict().items()}
-    write_safetensors(folder / "model.safetensors", {key: weights[key] for key, _ in made.named_parameters()})
+    saved = SafetensorsFile(folder / "model.safetensors")
+    write_safetensors(
+        folder / "model.safetensors", {key: weight_of(name, key, tuple(saved.shape(key))) for key in saved}
+    )
     (folder / "config.json").write_text(json.dumps(fields))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
     return getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

@@ -1,6 +1,7 @@
 #include "engine/decoding/active_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -151,6 +152,13 @@ void ActiveRequest::add_hidden(int64_t first, const ItemRows &rows) {
     }
     if (request.pooling == Pooling::cls) {
         if (first == 0) hidden_sum.assign(rows.hidden.begin(), rows.hidden.begin() + static_cast<ptrdiff_t>(size));
+        n_hidden_rows = 1;
+        return;
+    }
+    if (request.pooling == Pooling::max) {
+        if (hidden_sum.empty()) hidden_sum.assign(size, -std::numeric_limits<double>::infinity());
+        for (size_t i = 0; i < rows.hidden.size(); ++i)
+            hidden_sum[i % size] = std::max(hidden_sum[i % size], static_cast<double>(rows.hidden[i]));
         n_hidden_rows = 1;
         return;
     }

@@ -23,9 +23,9 @@ enum class Task {
     prompt_logits, // no sampling: every row of the prompt's logits is an answer
     embedding,     // no sampling: the answer is made of the prompt's hidden states
 };
-// The hidden states of an embedding: those of each token, their mean, the first token's (BERT's [CLS]), or the
-// last's. Taps: for each token those after all tapped layers, side by side.
-enum class Pooling { none, mean, cls, last, taps };
+// The hidden states of an embedding: those of each token, their mean, the first token's (BERT's [CLS]), the last's, or
+// the largest number of all tokens in each dimension.  Taps: for each token those after all tapped layers, side by side.
+enum class Pooling { none, mean, cls, last, max, taps };
 // The code that looks at a row of logits before a token is drawn from it.
 enum class LogitsProcessor { none, outside };
 

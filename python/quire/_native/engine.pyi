@@ -135,7 +135,7 @@ class Request:
         prompt_logits: bool = False,
         grammar: bool = False,
         visible_tokens: Mapping[int, bytes] = {},
-        embedding: Literal["none", "mean", "cls", "last", "taps"] | None = None,
+        embedding: Literal["none", "mean", "cls", "last", "max", "taps"] | None = None,
         announced: bool = False,
         snapshot_positions: Sequence[int] = [],
         second_text: int | None = None,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import copy_context
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
 
 from ..params.request_fields import read_keywords
 from ..params.signatures import show_keywords
@@ -17,7 +17,7 @@ from .engine import Failure, Pooling
 from .forks import forbid_in_children
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
-from .requests.texts import Pair, TextOptions, Truncate
+from .requests.texts import Pair, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
 from .running import Call, Running, Stream
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from ..tools.loop import Approve
     from ..tools.toolbox import ToolSource
     from .llm_base import LLMBase
+    from .loading.retrieval import Output
     from .requests.chat import ChatDelta, ChatResult
+    from .requests.encoded import SparseVector
     from .requests.entities import Aggregation, Entity
     from .requests.tool_turn import RunResult, ToolTurn
 
@@ -237,6 +239,86 @@ class AsyncLLM(LLMCore):
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         return await self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text))
 
+    @overload
+    async def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        output: Literal["dense"] = "dense",
+        kind: TextKind | None = None,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> npt.NDArray[np.float32]: ...
+
+    @overload
+    async def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        output: Literal["sparse"],
+        kind: TextKind | None = None,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> list[SparseVector]: ...
+
+    @overload
+    async def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        output: Literal["multi"],
+        kind: TextKind | None = None,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> list[npt.NDArray[np.float32]]: ...
+
+    async def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        output: Output = "dense",
+        kind: TextKind | None = None,
+        normalize: bool = True,
+        prompt_name: str | None = None,
+        truncate: Truncate = False,
+        salt: bytes = b"",
+        priority: int = 0,
+        key: str = "",
+    ) -> npt.NDArray[np.float32] | list[SparseVector] | list[npt.NDArray[np.float32]]:
+        """Return vectors for retrieval, of a kind in ``outputs``.
+
+        Args:
+            output: ``"dense"`` is the result of ``embed``.  ``"sparse"`` weighs tokens of the vocabulary (SPLADE,
+                BGE-M3).  ``"multi"`` has a vector for each token of a text (ColBERT, BGE-M3).
+            kind: ``"query"`` or ``"document"``, which ColBERT marks and cuts differently; for dense vectors, the
+                prompt of that name if the model has one.
+            normalize: Scale each vector to length 1, except sparse ones.
+            prompt_name: As for ``embed``.
+            truncate: As for ``embed``; ColBERT's texts are always cut to their length.
+
+        Returns:
+            A float32 array ``[n_prompts, n]``; a ``SparseVector`` for each prompt; or an array ``[n_tokens, n]`` for
+            each prompt.
+
+        Raises:
+            UnsupportedError: The model does not make such vectors.
+        """
+        options = RequestOptions(salt=salt, priority=priority, key=key)
+        text = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind)
+        return await self._run(lambda: self._encoded(prompts, output, normalize, options, text))
+
     async def embed_tokens(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -354,14 +436,15 @@ class AsyncLLM(LLMCore):
         """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents.
 
         A score is that of the first class, or of yes against no for a reranker that answers with these.  Larger is
-        better; ``1 / (1 + exp(-score))`` is a probability.
+        better; ``1 / (1 + exp(-score))`` is a probability.  A model with a vector for each token sums the query
+        tokens' largest products (MaxSim) instead.
 
         Args:
             instruction: What makes a document relevant, for rerankers whose template has a place for it.
             truncate: As for ``classify``.
 
         Raises:
-            UnsupportedError: The model has no classifier.
+            UnsupportedError: The model has neither a classifier nor a vector for each token.
         """
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._ranking(query, documents, instruction, options, text))

@@ -6,12 +6,14 @@ The two differ only in how they wait, so each verb is implemented once, here, as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import RequestError
 from ..params.chat_options import CHAT_OPTIONS, ChatOptions
 from ..params.request_fields import read_keywords
 from .llm_base import LLMBase
+from .requests.encoded import SparseVector, max_sim
 from .requests.prompts import RequestOptions, prompt_list
 from .requests.results import Delta, GenerationResult, collector_of
 from .requests.texts import text_list
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
     from ..params.sampling import SamplingParams
     from ..tools.tool_use import ToolUse
     from .engine import EngineRequest, Pooling
+    from .loading.retrieval import Output
     from .requests.chat import ChatDelta, ChatResult
     from .requests.entities import Aggregation, Entity
     from .requests.prompts import Prompt
-    from .requests.texts import Pair, TextOptions
+    from .requests.texts import Pair, TextKind, TextOptions
     from .requests.tool_turn import ToolTurn
     from .requests.transcripts import Sound, TranscribeOptions, Transcript
 
@@ -141,6 +144,32 @@ class LLMCore(LLMBase):
 
         return _vector_call(requests, result)
 
+    def _encoded(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        output: Output,
+        normalize: bool,
+        options: RequestOptions,
+        text: TextOptions,
+    ) -> Call[npt.NDArray[np.float32] | list[SparseVector] | list[npt.NDArray[np.float32]]]:
+        if output == "dense":
+            name = text.kind if text.kind in self.prompts and text.prompt_name is None else text.prompt_name
+            return self._embeddings(prompts, None, normalize, options, replace(text, prompt_name=name))  # type: ignore[return-value]
+        maker = self._vectors
+        requests = [maker.request(prompt, output, options, text) for prompt in prompt_list(prompts)]
+
+        def result(vectors: Sequence[Vectors]) -> list[SparseVector] | list[npt.NDArray[np.float32]]:
+            found = [
+                (request.token_ids, item.vector)
+                for request, item in zip(requests, vectors, strict=True)
+                if item.vector is not None
+            ]
+            if output == "sparse":
+                return [maker.sparse(ids, hidden) for ids, hidden in found]
+            return [maker.multi(ids, hidden, text.kind, normalize) for ids, hidden in found]
+
+        return _vector_call(requests, result)
+
     def _token_vectors(
         self, prompts: Prompt | Sequence[Prompt], options: RequestOptions, text: TextOptions
     ) -> Call[list[npt.NDArray[np.float32]]]:
@@ -201,8 +230,34 @@ class LLMCore(LLMBase):
         options: RequestOptions,
         text: TextOptions,
     ) -> Call[npt.NDArray[np.float32]]:
+        if not self.scores_classes and "multi" in self.outputs and instruction is None:
+            return self._late_ranking(query, documents, options, text)
         requests = [self._score_request((query, document), options, text, instruction) for document in documents]
         return _vector_call(requests, lambda vectors: self._relevance(stacked(vectors, "rerank")))
+
+    def _late_ranking(
+        self, query: str, documents: Sequence[str], options: RequestOptions, text: TextOptions
+    ) -> Call[npt.NDArray[np.float32]]:
+        """Score documents by the vectors of their tokens."""
+        import numpy as np
+
+        if not documents:
+            raise RequestError("[rerank] no prompts: give one or more")
+        kinds: list[TextKind] = ["query"]
+        kinds += ["document"] * len(documents)
+        texts, maker = zip([query, *documents], kinds, strict=True), self._vectors
+        requests = [maker.request(one, "multi", options, replace(text, kind=kind)) for one, kind in texts]
+
+        def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
+            asked = zip(requests, vectors, kinds, strict=True)
+            first, *others = [
+                maker.multi(request.token_ids, found.vector, kind)
+                for request, found, kind in asked
+                if found.vector is not None
+            ]
+            return np.array([max_sim(first, other) for other in others], np.float32)
+
+        return _vector_call(requests, result)
 
 
 def _vector_call(requests: Sequence[EngineRequest], result: Callable[[Sequence[Vectors]], T]) -> Call[T]:

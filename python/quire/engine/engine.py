@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Deliver", "Engine", "EngineRequest", "Failure", "Pooling", "native_params"]
 
-Pooling: TypeAlias = Literal["none", "mean", "cls", "last", "taps"]
-"""The hidden states of an embedding: of each token, their mean, of the first or the last token, or those of taps."""
+Pooling: TypeAlias = Literal["none", "mean", "cls", "last", "max", "taps"]
+"""The hidden states of an embedding: of each token, their mean, of the first or last token, their largest, or taps."""
 
 # A small model makes several tokens in a millisecond; waking a thread for each would slow it down.
 _GATHER_S = 0.001

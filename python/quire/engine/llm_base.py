@@ -16,6 +16,7 @@ from .forks import forbid_in_children
 from .loading.loader import open_model
 from .loading.model_names import model_path, named_model
 from .loading.ranking import is_judged, relevance
+from .requests.encoded import VectorMaker
 from .requests.prompts import Prompt, Prompts, RequestOptions
 from .requests.texts import Pair, TextOptions, Texts, is_pair
 from .requests.transcripts import ChatTranscription
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .._native.engine import DecoderStats
     from ..media.audio import Samples
     from ..tokenizer import Tokenizer
+    from .loading.retrieval import Output
     from .requests.entities import Aggregation, Tagger
     from .requests.transcripts import TranscribeOptions, Transcription
 
@@ -109,6 +111,7 @@ class LLMBase:
             n_ctx=self.n_ctx,
         )
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
+        self._vectors = VectorMaker(opened.retrieval, self._prompts, self._texts)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)
         # Also at the end of the program, and when nobody holds the model any more.
         self._close_engine = weakref.finalize(self, Engine.close, self._engine)
@@ -157,6 +160,8 @@ class LLMBase:
         if self._output.is_encoder and (self._output.scores_classes or self._output.scores_tokens):
             verb = "tag" if self._output.scores_tokens else "classify"
             raise UnsupportedError(f"[embed] the model gives scores of classes, no vectors: use {verb}")
+        if pooling != "none":
+            self._vectors.retrieval.check("dense")
         chosen = pooling or self._pooling
         assert chosen is not None
         return self._prompts.embedding_request(self._texts.embedded(prompt, text), chosen, options)
@@ -166,6 +171,11 @@ class LLMBase:
         if "audio" not in self.media:
             raise UnsupportedError("[transcribe] the model does not hear: it has no encoder of sounds")
         return ChatTranscription(self._prompts, samples, speech, options)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The kinds of vectors that ``encode`` returns."""
+        return self._vectors.retrieval.outputs
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -5,11 +5,15 @@ Attention is bidirectional; the output is a vector for each token, or class scor
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, rows, tensor, u32
 from ..nn import MLP, Keys, Weights
 from .encoding import (
+    BERT_MASKED,
     ENCODER_KEYS,
     HEAD_KEYS,
+    ROBERTA_MASKED,
     TOKEN_HEAD,
     TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
@@ -19,6 +23,7 @@ from .encoding import (
     Encoder,
     EncoderConfig,
     below,
+    masked_head,
 )
 
 ARCHES = ("bert",)
@@ -87,6 +92,7 @@ def _of(
             "summary_*",
         ),
         ignored=TRAINING_HEADS,
+        masked={} if head else BERT_MASKED if prefix == "bert." else ROBERTA_MASKED,
         base=prefix,
     )
 
@@ -115,6 +121,9 @@ _DISTIL_TENSORS: dict[str, str | Source] = {
 }
 
 
+_DISTIL_MASKED = masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias")
+
+
 def _distil(head: dict[str, str | Source], keys: dict[str, Key]) -> Checkpoint:
     return Checkpoint(
         "bert",
@@ -124,6 +133,7 @@ def _distil(head: dict[str, str | Source], keys: dict[str, Key]) -> Checkpoint:
         rope=None,
         unused=("sinusoidal_pos_embds", "tie_weights_", "tie_word_embeddings"),  # sinusoids are stored as weights too
         ignored=("vocab_*",),
+        masked={} if head else _DISTIL_MASKED,
         base="distilbert.",
     )
 
@@ -149,6 +159,8 @@ _ELECTRA_HEAD_KEYS: dict[str, Key] = {
     **_ELECTRA_KEYS,
     "classifier.activation": computed("string", lambda config: "gelu"),
 }
+_BERT = _of("bert.", _TENSORS, {})
+_COLBERT = replace(_BERT, tensors={**_BERT.tensors, "dense_2": "linear"})
 HF = {
     "DistilBertModel": _distil({}, {}),
     "DistilBertForMaskedLM": _distil({}, {}),
@@ -157,6 +169,7 @@ HF = {
     "BertModel": _of("bert.", _TENSORS, {}),
     "BertForMaskedLM": _of("bert.", _TENSORS, {}),
     "BertForSequenceClassification": _of("bert.", _TENSORS, _BERT_HEAD),
+    "HF_ColBERT": _COLBERT,
     "BertForTokenClassification": _of("bert.", _TENSORS, TOKEN_HEAD),
     "RobertaModel": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),
     "RobertaForMaskedLM": _of("roberta.", _ROBERTA_TENSORS, {}, _ROBERTA_KEYS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import LoadError, UnsupportedError
-from ..nn import Keys, LayerNorm, Tensor, Weights, activate, tanh
+from ..nn import Embedding, Keys, LayerNorm, Tensor, Weights, activate, add_weight, tanh
 from .base import RANK, Layer
 
 ONE_TOKEN = (2, 3)  # values of pooling_type: the first token, the last token
@@ -123,6 +123,20 @@ class DenseHeads:
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class MaskedHead:
+    """The logits of a masked token in place of each row, from which sparse vectors are made (SPLADE)."""
+
+    def __init__(self, weights: Weights, dim: int, eps: float, embedding: Embedding) -> None:
+        n_vocab = weights.n_rows("mlm.output.bias")
+        self.dense, self.norm = weights.linear("mlm", dim, dim, bias=None), weights.layer_norm("mlm.norm", dim, eps)
+        is_tied = not weights.has("mlm.output.weight")
+        self.out = embedding.as_head() if is_tied else weights.linear("mlm.output", dim, n_vocab)
+        self.bias = weights.tensor("mlm.output.bias", (n_vocab,), vector=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return add_weight(self.out(self.norm(activate(self.dense(x), "gelu"))), self.bias)
 
 
 def head_of(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from .._native.graph import concat
 from ..checkpoints.mapping import Checkpoint, Fields, Key, Source, computed, f32, u32
 from ..checkpoints.mapping.rope import kind_of, rope_of, theta_of
 from ..errors import LoadError, UnsupportedError
@@ -24,7 +25,7 @@ from ..nn import (
     select_rows,
 )
 from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, PROBLEM_TYPES, RANK, Config, DenseConfig, Layer, Mixer, Vectors
-from .encoder_heads import CLS, NO_CLASSES, Classes, head_of
+from .encoder_heads import CLS, NO_CLASSES, Classes, MaskedHead, head_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class EncoderConfig(Config):
     eps: float
     n_token_types: int  # 2 if tokens of a pair's second text have a type of their own
     classes: Classes
+    predicts_masked: bool  # the output is the logits of a masked token, for sparse vectors
+    hides_expansion: bool  # no token attends to those of type 1, the mask tokens of ColBERT's queries
 
     @classmethod
     def read_file(cls, keys: Keys, weights: Weights, n_vocab: int, pooling: int = CLS) -> EncoderConfig:
@@ -59,6 +62,8 @@ class EncoderConfig(Config):
             eps=eps,
             n_token_types=n_types,
             classes=Classes.read(keys, weights, pooling),
+            predicts_masked=weights.has("mlm.output.bias"),
+            hides_expansion=keys.flag("attention.hidden_expansion", False),
         )
 
     @property
@@ -67,7 +72,7 @@ class EncoderConfig(Config):
 
     @property
     def widest(self) -> int:
-        return max(self.ffn_dim, self.dim)
+        return max(self.ffn_dim, self.dim, self.n_vocab // 2 if self.predicts_masked else 0)
 
     @property
     def is_encoder(self) -> bool:
@@ -113,6 +118,28 @@ def projections(weights: Weights, dim: int) -> list[Linear]:
     return [weights.linear(f"attn_{one}", dim, dim, bias=None) for one in "qkv"]
 
 
+class Hiding:
+    """Hides tokens of type 1 from all others, by a dimension of q and k whose product is very negative for them.
+
+    Other added dimensions are 0; kernels want heads of a multiple of ``WIDTH``.
+    """
+
+    WIDTH = 16
+
+    def __init__(self, weights: Weights, config: EncoderConfig) -> None:
+        import numpy as np
+
+        self.n_head = config.n_head
+        queries, keys = np.zeros((2, 2, self.n_head, self.WIDTH), np.float32)
+        queries[:, :, 0], keys[1, :, 0] = 100.0, -100.0 * config.head_dim**0.5  # -10000 after scaling
+        self.queries = weights.computed("hiding_q", queries.reshape(2, -1))
+        self.keys = weights.computed("hiding_k", keys.reshape(2, -1))
+
+    def __call__(self, q: Tensor, k: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        more_q, more_k = (embed(step.token_types, table).heads(self.n_head) for table in (self.queries, self.keys))
+        return concat(q, more_q, 0), concat(k, more_k, 0)
+
+
 class Attention:
     """Bidirectional attention, to all rows or within ``window``.
 
@@ -131,6 +158,7 @@ class Attention:
         self.rotation, self.window, self.bias = rotation, window, bias
         self.q, self.k, self.v = projections(weights, config.dim)
         self.o = weights.linear("attn_output", config.dim, config.dim, bias=None)
+        self.hiding = Hiding(weights, config) if config.hides_expansion else None
 
     def placed(self, x: Tensor, step: Step) -> Tensor:
         """Apply RoPE to heads."""
@@ -139,6 +167,8 @@ class Attention:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         q, k, v = (linear(x).heads(self.n_head) for linear in (self.q, self.k, self.v))
         q, k = self.placed(q, step), self.placed(k, step)
+        if self.hiding is not None:
+            q, k = self.hiding(q, k, step)
         return self.o(step.attend_both_ways(q, k, v, scale=self.scale, window=self.window, bias=self.bias))
 
 
@@ -163,6 +193,7 @@ class Embeddings:
         self.tokens = weights.embedding("token_embd", config.n_vocab, dim)
         self.positions = weights.tensor("position_embd.weight", (config.n_ctx_train, dim)) if has_positions else None
         self.types, self.tells_texts_apart = token_types(weights, config, dim), config.tells_texts_apart
+        self.hides_expansion = config.hides_expansion
         self.norm = weights.layer_norm("token_embd_norm", dim, config.eps)
         self.projection = weights.linear("embd_proj", dim, config.dim, bias=None) if is_narrow else None
 
@@ -170,10 +201,10 @@ class Embeddings:
         x = self.tokens(step.tokens)
         if self.positions is not None:
             x = x + embed(step.positions, self.positions)
-        if self.types is not None and self.tells_texts_apart:
+        if self.types is not None and self.tells_texts_apart and not self.hides_expansion:
             x = x + embed(step.token_types, self.types)
         elif self.types is not None:  # a single type for all tokens
-            x = add_weight(x.heads(1), self.types).merge_heads()
+            x = add_weight(x.heads(1), self.types.part(0, 1)).merge_heads()
         x = self.norm(x)
         return x if self.projection is None else self.projection(x)
 
@@ -192,7 +223,11 @@ class Encoder:
         self, config: EncoderConfig, keys: Keys, weights: Weights, embeddings: Embeddings, blocks: Sequence[Mixer]
     ) -> None:
         self.config, self.embeddings, self.blocks = config, embeddings, blocks
-        self.head = head_of(keys, weights, config.dim, config.classes, eps=config.eps)
+        self.head: Layer = (
+            MaskedHead(weights, config.dim, config.eps, embeddings.tokens)
+            if config.predicts_masked
+            else head_of(keys, weights, config.dim, config.classes, eps=config.eps)
+        )
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -248,6 +283,20 @@ TOKEN_HEAD_KEYS: dict[str, Key] = {
     "classifier.output_labels": computed("string[]", labels),
 }
 TOKEN_HEAD: dict[str, str | Source] = {"cls.output": "classifier"}
+
+
+def masked_head(dense: str, norm: str, output: str, bias: str) -> dict[str, str | Source]:
+    """Return the tensors of a head that predicts masked tokens, whose matrix may be the embedding's."""
+    return {"mlm": dense, "mlm.norm": norm, "mlm.output.weight": f"{output}.weight", "mlm.output.bias": bias}
+
+
+BERT_MASKED = masked_head(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder",
+    "cls.predictions.bias",
+)
+ROBERTA_MASKED = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias")
 
 
 def scoring(causal: Checkpoint) -> Checkpoint:

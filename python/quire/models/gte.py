@@ -11,6 +11,7 @@ from ..nn import GatedMLP, Keys, Weights, rope_spec
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
+    ROBERTA_MASKED,
     TOKEN_HEAD,
     TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
@@ -128,12 +129,13 @@ def _of(
             "pad_token_id",
         ),
         ignored=(*TRAINING_HEADS, "*rotary_emb.*"),
+        masked={} if head else ROBERTA_MASKED | {"mlm.norm": "lm_head.norm"},
         base=prefix,
     )
 
 
 HF = {
-    "NewModel": _of(),
+    "NewModel": _of({"sparse_head": "classifier"}),
     "NewForMaskedLM": _of(),
     "NewForSequenceClassification": _of(_HEAD, HEAD_KEYS),
     "NewForTokenClassification": _of(TOKEN_HEAD, TOKEN_HEAD_KEYS),

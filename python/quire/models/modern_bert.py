@@ -19,8 +19,8 @@ from ..nn import (
     rope_spec,
     select_rows,
 )
-from .base import Vectors
-from .encoder_heads import CLS, MEAN, head_of
+from .base import Layer, Vectors
+from .encoder_heads import CLS, MEAN, MaskedHead, head_of
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
@@ -29,6 +29,7 @@ from .encoding import (
     Attention,
     EncoderConfig,
     below,
+    masked_head,
 )
 
 ARCHES = ("modern-bert",)
@@ -82,7 +83,11 @@ class ModernBert:
             for i, block in enumerate(weights.blocks(config.n_layer))
         ]
         self.output_norm = weights.layer_norm("output_norm", config.dim, config.eps)
-        self.head = head_of(keys, weights, config.dim, config.classes, activation="gelu", eps=config.eps)
+        self.head: Layer = (
+            MaskedHead(weights, config.dim, config.eps, self.tokens)
+            if config.predicts_masked
+            else head_of(keys, weights, config.dim, config.classes, activation="gelu", eps=config.eps)
+        )
 
     def cache(self) -> list[CacheSpec]:
         return [CacheSpec()] * self.config.n_layer
@@ -151,6 +156,9 @@ _HEAD: dict[str, str | Source] = {"cls": "head.dense", "cls.norm": "head.norm", 
 _TEXT_KEYS: dict[str, Key] = {**HEAD_KEYS, "classifier.pooling_type": computed("u32", _pooling)}
 
 
+_MASKED = masked_head("head.dense", "head.norm", "decoder", "decoder.bias")
+
+
 def _of(head: dict[str, str | Source], keys: dict[str, Key] | None = None) -> Checkpoint:
     return Checkpoint(
         "modern-bert",
@@ -176,6 +184,7 @@ def _of(head: dict[str, str | Source], keys: dict[str, Key] | None = None) -> Ch
             "repad_logits_with_grad",
         ),
         ignored=(*TRAINING_HEADS, "head.*", "decoder.*"),
+        masked=_MASKED if not head else {},
     )
 
 

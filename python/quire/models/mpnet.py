@@ -7,6 +7,7 @@ from ..nn import MLP, Keys, Weights
 from .encoding import (
     ENCODER_KEYS,
     HEAD_KEYS,
+    ROBERTA_MASKED,
     TOKEN_HEAD,
     TOKEN_HEAD_KEYS,
     TRAINING_HEADS,
@@ -78,6 +79,7 @@ def _of(head: dict[str, str | Source], keys: dict[str, Key]) -> Checkpoint:
         rope=None,
         unused=("tie_word_embeddings", "pad_token_id"),
         ignored=TRAINING_HEADS,
+        masked={} if head else ROBERTA_MASKED,
         base="mpnet.",
     )
 

@@ -75,6 +75,8 @@ class _Conversion:
         with possible("the numbers of config.json"):
             self.entries = list(self.mapping.entries(self.config))
         self.sentences = read_sentences(source, self.whole)
+        if self.sentences.is_masked:
+            self.mapping = self.mapping.with_masked_head(name)
         known = {key for key, _, _ in self.entries}
         self.entries += [entry for entry in self.sentences.keys if entry[0] not in known]
         self.is_reranker = is_reranker(source, self.whole)
@@ -86,6 +88,8 @@ class _Conversion:
         self.numbers = list(self._numbers())
         with possible("the numbers of config.json"):
             targets = self.mapping.targets(self.config, self.entries, self.checkpoint)
+        if self.sentences.is_masked and not any(target.name == "mlm.output.bias" for target in targets):
+            raise LoadError("[convert] sparse vectors need a head for masked tokens, which the checkpoint lacks")
         targets = self._without_copies(self._with_head(targets))
         targets += self.sentences.targets
         if self.is_reranker:

@@ -15,6 +15,7 @@ from ..._native.quant import dequantize
 from ...errors import LoadError, UnsupportedError
 from ...files.safetensors import SafetensorsFile
 from ..mapping import Entry, Fields, Target, read_json
+from .vectors import hides_expansion, linear_heads, multi_entries, splade_entries, unread_heads
 
 if TYPE_CHECKING:
     from ..mapping import Array
@@ -25,7 +26,7 @@ __all__ = ["Sentences", "read_sentences"]
 _MODES = {"mean": 1, "mean_tokens": 1, "cls": 2, "cls_token": 2, "lasttoken": 3}
 _MEAN = 1
 # Modules that do not change a vector's direction.  Embeddings are normalized on request.
-_WITHOUT_EFFECT = ("Transformer", "Normalize", "Dropout")
+_WITHOUT_EFFECT = ("Transformer", "MLMTransformer", "Normalize", "Dropout")
 # Torch's activation classes, with their names in Quire's GGUF key.
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh"}
 # Activations that a cross-encoder's score may go through.
@@ -40,6 +41,7 @@ class Sentences:
     keys: list[Entry] = field(default_factory=list)  # without the architecture's prefix
     own: list[Entry] = field(default_factory=list)  # with full names
     targets: list[Target] = field(default_factory=list)  # matrices that embeddings are multiplied by
+    is_masked: bool = False  # vectors are made of the head that predicts masked tokens
 
 
 def read_sentences(folder: Path, whole: Fields) -> Sentences:
@@ -56,14 +58,24 @@ def read_sentences(folder: Path, whole: Fields) -> Sentences:
         elif kind == "Dense":
             _add_dense(found, place, path, f"dense_{n_dense + 2}", mode)
             n_dense += 1
+        elif kind == "SpladePooling":
+            found.own += splade_entries(path, Fields(f"{path}/config.json", read_json(place / "config.json")))
+            found.is_masked = True
         elif kind not in _WITHOUT_EFFECT:
             raise UnsupportedError(
-                f"[convert] unknown module '{kind}' in modules.json: expected Transformer, Pooling, Dense, Dropout or"
-                " Normalize"
+                f"[convert] unknown module '{kind}' in modules.json: expected Transformer, Pooling, Dense, Dropout,"
+                " Normalize, MLMTransformer or SpladePooling"
             )
-        elif kind == "Transformer" and path not in ("", "."):
-            raise UnsupportedError(f"[convert] the path of Transformer in modules.json is '{path}': expected ''")
+        elif kind in ("Transformer", "MLMTransformer") and path not in ("", "."):
+            raise UnsupportedError(f"[convert] the path of {kind} in modules.json is '{path}': expected ''")
     found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
+    if (mode is None and n_dense) or (folder / "artifact.metadata").is_file():
+        found.own += multi_entries(folder)
+        if hides_expansion(found.own):
+            found.keys.append(("attention.hidden_expansion", "bool", True))
+    found.targets += linear_heads(folder, whole)
+    if unread := unread_heads(folder):
+        found.own.append(("quire.embedding.unread", "string[]", unread))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from ...errors import LoadError, UnsupportedError
@@ -91,6 +91,8 @@ class Checkpoint:
     ignored: tuple[str, ...] = ()  # patterns of tensors that are known and not used
     section: str = ""  # the field that contains the text model's configuration in a larger one
     predicting: PredictingLayers | None = None  # layers that predict later tokens
+    # The head that predicts masked tokens, which is used only for sparse vectors (``with_masked_head``).
+    masked: Mapping[str, str | Source] = field(default_factory=dict)
     has_empty_layers: bool = False  # layers may have no tensors
     is_head: bool = False  # a head, which proposes tokens for another model and has no vocabulary of its own
     base: str = "model."  # the prefix that checkpoints without the output matrix omit
@@ -108,6 +110,12 @@ class Checkpoint:
     def chosen(self, whole: Fields) -> Checkpoint:
         """Return itself; a subclass may choose another mapping by the text model."""
         return self
+
+    def with_masked_head(self, name: str) -> Checkpoint:
+        """Return the mapping with the head that predicts masked tokens.  UnsupportedError if it has none."""
+        if not self.masked:
+            raise UnsupportedError(f"[convert] unsupported sparse vectors of {name}: it has no head for masked tokens")
+        return replace(self, tensors={**self.tensors, **self.masked})
 
     def arch_of(self, config: Fields) -> str:
         """Return ``general.architecture``; a subclass may choose among several."""

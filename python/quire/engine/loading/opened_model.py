@@ -16,6 +16,7 @@ from .kernel_choice import packed_cache_of
 from .memory import memory_at_hand
 from .model_needs import kinds_of, needs_of
 from .model_output import ModelOutput, output_of, pooling_of
+from .retrieval import Retrieval, retrieval_of
 from .sampling_advice import advised_sampling
 from .shown_name import shown_name
 from .sizes import Sizes, choose_sizes
@@ -61,6 +62,7 @@ class OpenedModel:
     isa: str | None  # for Quire's own kernels; None if the model runs on ggml's
     output: ModelOutput
     advice: TextAdvice
+    retrieval: Retrieval
     device: str  # resolved from the options
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
     has_state: bool
@@ -122,6 +124,7 @@ class ModelParts:
             isa=None if self.kernel_set is None else self.kernel_set.isa,
             output=output_of(reader, model.config, self.tokenizer),
             advice=text_advice(reader.metadata),
+            retrieval=retrieval_of(reader, model.config, self.tokenizer),
             device=config.device,
             cache_kinds=kinds_of(cache),
             has_state=cache.state_bytes > 0,

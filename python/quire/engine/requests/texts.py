@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from ..loading.text_advice import TextAdvice
     from .prompts import Prompt, Prompts
 
-__all__ = ["Pair", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
+__all__ = ["Pair", "TextKind", "TextOptions", "Texts", "Truncate", "is_pair", "text_list"]
 
 Pair: TypeAlias = tuple[str, str]
 Truncate: TypeAlias = bool | int
+TextKind: TypeAlias = Literal["query", "document"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,14 @@ class TextOptions:
         prompt_name: The prompt of the model that goes before an embedded text; None: the default, if any.
         input_type: The same by other programs' names (``search_query``, ``passage``), which may have no prompt.
         side: The side that is cut.  The tokens that the vocabulary puts around a text stay.
+        kind: How ColBERT reads the text.
     """
 
     truncate: Truncate = False
     prompt_name: str | None = None
     input_type: str | None = None
     side: Literal["left", "right"] = "right"
+    kind: TextKind | None = None
 
 
 def is_pair(prompt: Prompt | Pair) -> TypeGuard[Pair]:

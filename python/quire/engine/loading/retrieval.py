@@ -1,0 +1,138 @@
+"""Read which vectors a model makes besides embeddings: sparse ones, and one for each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ...errors import LoadError, UnsupportedError
+from ...tokenizer.word_pieces import SPACE
+from .pooled_head import Hidden, hidden_of
+
+if TYPE_CHECKING:
+    from ...files.gguf import GGUFReader, Metadata
+    from ...models.base import Config
+    from ...tokenizer import Tokenizer
+
+__all__ = ["MultiRules", "Output", "Retrieval", "retrieval_of"]
+
+Output: TypeAlias = Literal["dense", "sparse", "multi"]
+_PREFIX = "quire.multi."
+
+
+@dataclass(frozen=True)
+class MultiRules:
+    """How ColBERT reads texts.
+
+    Attributes:
+        marks: Tokens after the first one, by kind of text.
+        lengths: Most tokens of a text, by kind.
+        expansion: Queries are filled up with mask tokens, which other tokens attend to or not; None: they are not.
+        mask: The mask token.
+        skipped: Tokens of documents whose vectors are left out.
+    """
+
+    marks: dict[str, int]
+    lengths: dict[str, int]
+    expansion: Literal["attended", "apart"] | None
+    mask: int
+    skipped: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The kinds of vectors that a model makes.
+
+    Attributes:
+        sparse: BGE-M3's head, which weighs each token of the text; None: there is none.
+        vocabulary: The activation of vectors over the vocabulary (SPLADE); None: the model does not make them.
+        multi: BGE-M3's head for vectors of tokens; None: there is none.
+        rules: How ColBERT reads texts; None: the model is another.
+        unread: Files with heads that were not read.
+    """
+
+    sparse: Hidden | None = None
+    vocabulary: str | None = None
+    multi: Hidden | None = None
+    rules: MultiRules | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The kinds of vectors, the usual one first."""
+        found: list[Output] = []
+        if self.vocabulary is None and self.rules is None:
+            found.append("dense")
+        if self.sparse is not None or self.vocabulary is not None:
+            found.append("sparse")
+        if self.multi is not None or self.rules is not None:
+            found.append("multi")
+        return tuple(found)
+
+    def check(self, output: str) -> None:
+        """Raise UnsupportedError if the model does not make such vectors."""
+        if output in self.outputs:
+            return
+        expected = ", ".join(self.outputs)
+        why = "".join(
+            f"; {name} is a pickle, which can run code: save its tensors as {name.removesuffix('.pt')}.safetensors"
+            for name in self.unread
+        )
+        raise UnsupportedError(f"[encode] the model gives no {output} vectors: expected {expected}{why}")
+
+
+def retrieval_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None) -> Retrieval:
+    """Read the kinds of vectors that a model makes.  LoadError if its keys contradict each other."""
+    metadata, dim = reader.metadata, config.dim
+    heads = {
+        name: hidden_of(reader, name, dim, activation=activation)
+        for name, activation in (("sparse_head", "relu"), ("multi_head", "identity"))
+        if f"{name}.weight" in reader
+    }
+    vocabulary = metadata.text("quire.sparse.activation", "") or None
+    if vocabulary not in (None, "relu", "log1p_relu"):
+        raise LoadError(f"[loader] unknown quire.sparse.activation '{vocabulary:.40}': expected relu or log1p_relu")
+    if vocabulary is not None and "mlm.output.bias" not in reader:
+        raise LoadError("[loader] quire.sparse.activation needs a head for masked tokens, which the file lacks")
+    return Retrieval(
+        sparse=heads.get("sparse_head"),
+        vocabulary=vocabulary or ("relu" if "mlm.output.bias" in reader else None),
+        multi=heads.get("multi_head"),
+        rules=_rules_of(metadata, tokenizer) if metadata.flag("quire.multi", False) else None,
+        unread=tuple(_texts(metadata, "quire.embedding.unread")),
+    )
+
+
+def _texts(metadata: Metadata, key: str) -> list[str]:
+    return [one.decode(errors="replace") for one in metadata.strings(key)] if key in metadata else []
+
+
+def _rules_of(metadata: Metadata, tokenizer: Tokenizer | None) -> MultiRules:
+    if tokenizer is None:
+        raise LoadError("[loader] quire.multi needs a vocabulary, which the file lacks")
+    kinds = ("query", "document")
+    expansion = metadata.text(_PREFIX + "expansion", "")
+    if expansion not in ("", "attended", "apart"):
+        raise LoadError(f"[loader] unknown {_PREFIX}expansion '{expansion:.40}': expected attended or apart")
+    skipped = [tokenizer.encode(word, add_special=False) for word in _texts(metadata, _PREFIX + "skipped")]
+    mask = tokenizer.vocabulary.special_ids.get("mask")
+    if expansion and mask is None:
+        raise LoadError(f"[loader] {_PREFIX}expansion needs a mask token, which the vocabulary lacks")
+    return MultiRules(
+        marks={kind: _mark(metadata.text(f"{_PREFIX}{kind}_mark", ""), tokenizer) for kind in kinds},
+        lengths={kind: metadata.integer(f"{_PREFIX}{kind}_tokens", 512, low=4) for kind in kinds},
+        expansion=None if not expansion else "attended" if expansion == "attended" else "apart",
+        mask=mask or 0,
+        skipped=frozenset(ids[0] for ids in skipped if len(ids) == 1),
+    )
+
+
+def _mark(text: str, tokenizer: Tokenizer) -> int:
+    """Return the id of a mark such as ``[Q]``, which may end with a space."""
+    for written in (text, text.strip(), SPACE + text.strip()):
+        if (found := tokenizer.token_id(written)) is not None:
+            return found
+        ids = tokenizer.encode(written, add_special=False, parse_special=True)
+        if len(ids) == 1:
+            return ids[0]
+    raise LoadError(f"[loader] the vocabulary has no single token for the mark '{text:.40}'")
