@@ -38,7 +38,7 @@ def test_answers_equal_those_of_the_engine(opened: Llama, llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"lora_base": "x"}, "lora_base"), ({"rope_freq_base": 1e6}, "rope_freq_base"), ({"vocab_only": True}, "vocab_only"),
+        ({"lora_base": "x"}, "lora_base"), ({"rope_scaling_type": 7}, "rope_scaling_type"), ({"vocab_only": True}, "vocab_only"),
         ({"type_k": 10}, "type_k"), ({"type_k": 1, "type_v": 20}, "type_v"),
     ],
 )  # fmt: skip

@@ -51,7 +51,7 @@ def test_unsupported_sampling_params_are_rejected(opened: vllm.LLM, wrong: dict[
 
 def test_unsupported_options_are_rejected(opened: vllm.LLM) -> None:
     for options, text in (
-        ({"enable_lora": True}, "enable_lora"), ({"hf_overrides": {"a": 1}}, "hf_overrides"),
+        ({"enable_lora": True}, "enable_lora"), ({"rope_scaling": {"a": 1}}, "rope_scaling"),
         ({"quantization": "awq"}, "quantization"), ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=rf"\[vllm\.LLM\] {text}"):

@@ -52,8 +52,13 @@ _DEVICES = _section(
     "GPUs and other devices",
     "gpu_layers device n_cpu_moe n_cpu_ffn override_tensor fit fit_target fit_ctx split_mode tensor_split main_gpu",
 )
+_KEYS = _section(
+    "Other values than the model's file",
+    "override_kv hf_overrides rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor"
+    " yarn_attn_factor yarn_beta_slow yarn_beta_fast",
+)
 _SPECULATION = _section("Speculative decoding", "draft speculation draft_max draft_min")
-_ENGINE = (_MODEL, _MACHINE, _DEVICES, _SPECULATION)
+_ENGINE = (_MODEL, _MACHINE, _DEVICES, _KEYS, _SPECULATION)
 
 SECTIONS: Mapping[str, tuple[Section, ...]] = {
     "run": (

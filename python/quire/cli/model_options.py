@@ -15,7 +15,16 @@ from ..errors import RequestError
 from ..hub.locate import preset_of, repository_of
 from ..hub.registry import Preset
 from ..params.engine_options import EngineConfig, EngineOption, engine_options
-from ..params.engine_rules import Adapters, Overrides, Shares, read_adapters, read_overrides, read_shares
+from ..params.engine_rules import (
+    Adapters,
+    KeyValues,
+    Overrides,
+    Shares,
+    read_adapters,
+    read_key_values,
+    read_overrides,
+    read_shares,
+)
 from ..params.rules import Bool, Choice, Float, Int
 from .model_argument import model_option
 
@@ -157,6 +166,14 @@ def _overrides(ctx: click.Context, param: click.Parameter, values: Sequence[str]
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _key_values(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> object:
+    """Parse keys with their values; None if there are none."""
+    try:
+        return read_key_values(values) or None
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 def _shares(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Parse shares of devices."""
     try:
@@ -186,6 +203,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
             return adapters_option
         case Overrides():
             return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
+        case KeyValues():
+            return click.option(*flags, multiple=True, callback=_key_values, metavar=option.metavar, help=option.help)
         case Shares():
             return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
         case Choice():

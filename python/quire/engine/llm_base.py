@@ -6,11 +6,21 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import RequestError, UnsupportedError
 from ..params.call_names import names_its_call
-from ..params.engine_options import FitMode, Kernels, KvDType, LoadMode, Policy, Speculation, SplitMode, config_of
+from ..params.engine_options import (
+    FitMode,
+    Kernels,
+    KvDType,
+    LoadMode,
+    Policy,
+    RopeScaling,
+    Speculation,
+    SplitMode,
+    config_of,
+)
 from .engine import Engine, EngineRequest, Pooling
 from .forks import forbid_in_children
 from .loading.loader import open_model
@@ -77,6 +87,17 @@ class LLMBase:
         speculation: Speculation | None = None,
         draft_max: int = 16,
         draft_min: int = 0,
+        override_kv: Mapping[str, bool | int | float | str] | Sequence[str] = (),
+        hf_overrides: str | Mapping[str, Any] | None = None,
+        rope_scaling: RopeScaling | None = None,
+        rope_scale: float | None = None,
+        rope_freq_base: float | None = None,
+        rope_freq_scale: float | None = None,
+        yarn_orig_ctx: int | None = None,
+        yarn_ext_factor: float | None = None,
+        yarn_attn_factor: float | None = None,
+        yarn_beta_slow: float | None = None,
+        yarn_beta_fast: float | None = None,
         taps: Sequence[int] = (),
         adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     ) -> None:

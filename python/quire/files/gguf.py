@@ -66,6 +66,11 @@ class Metadata(Mapping[str, object]):
     def __init__(self, reader: KeyReader) -> None:
         self._reader = reader
 
+    @property
+    def reader(self) -> KeyReader:
+        """The reader of the keys."""
+        return self._reader
+
     def __getitem__(self, key: str) -> object:
         return self._reader.value(key)
 

@@ -6,7 +6,16 @@ from typing import Any
 
 from ..errors import RequestError
 from ..params.engine_options import EngineConfig, engine_options
-from ..params.engine_rules import Adapters, Overrides, Shares, read_adapters, read_overrides, read_shares
+from ..params.engine_rules import (
+    Adapters,
+    KeyValues,
+    Overrides,
+    Shares,
+    read_adapters,
+    read_key_values,
+    read_overrides,
+    read_shares,
+)
 from .registry import Preset
 
 __all__ = ["options_of_preset"]
@@ -29,6 +38,8 @@ def options_of_preset(preset: Preset) -> dict[str, Any]:
             found[name] = read_adapters(texts)
         elif isinstance(rule, Overrides):
             found[name] = read_overrides(texts)
+        elif isinstance(rule, KeyValues):
+            found[name] = read_key_values(texts)
         else:
             found[name] = read_shares(texts[0]) if isinstance(rule, Shares) else value
     EngineConfig(**found)

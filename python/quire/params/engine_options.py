@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import RequestError
 from .call_names import name_call
-from .engine_rules import Adapters, Layers, Overrides, PathText, Shares
+from .engine_rules import Adapters, JsonObject, KeyValues, Layers, Overrides, PathText, Shares
 from .parameter import Declaration, Speculation, declared
 from .rules import Bool, Choice, Float, Int, Text
 
@@ -27,6 +27,7 @@ __all__ = [
     "KvDType",
     "LoadMode",
     "Policy",
+    "RopeScaling",
     "Speculation",
     "SplitMode",
     "cache_dtype_of",
@@ -45,6 +46,7 @@ Kernels = Literal["auto", "stock", "cpu"]
 LoadMode = Literal["mmap", "copy", "lock"]
 Policy = Literal["fifo", "shortest-first", "priority", "dynamic"]
 FitMode = Literal["on", "off"]
+RopeScaling = Literal["none", "linear", "yarn"]
 SplitMode = Literal["auto", "layer", "none"]
 KV_DTYPES = ("auto", *get_args(CacheDType))
 
@@ -224,6 +226,50 @@ class EngineConfig:
         rule=Int(0, 64), flags="--draft-min", metavar="N",
         doc="Least number of proposed tokens to compute, even at a loss of speed",
     ))
+    override_kv: tuple[tuple[str, bool | int | float | str], ...] = declared((), EngineOption(
+        rule=KeyValues(), flags="--override-kv", metavar="KEY=TYPE:VALUE", aliases="kv_overrides",
+        doc="Use another value for a key of the model's file, TYPE being int, float, bool or str; may be repeated",
+    ))
+    hf_overrides: str | None = declared(None, EngineOption(
+        rule=JsonObject(), flags="--hf-overrides", metavar="JSON", none="as it is",
+        doc="Fields of config.json that replace those of a checkpoint folder",
+    ))
+    rope_scaling: RopeScaling | None = declared(None, EngineOption(
+        rule=Choice(get_args(RopeScaling), optional=True), flags="--rope-scaling", none="the model's",
+        doc="How positions are stretched", aliases="rope_scaling_type",
+    ))
+    rope_scale: float | None = declared(None, EngineOption(
+        rule=Float(1e-6, 1e6, optional=True), flags="--rope-scale", metavar="N", none="the model's",
+        doc="Factor that the context is stretched by",
+    ))
+    rope_freq_base: float | None = declared(None, EngineOption(
+        rule=Float(0.0, 1e30, optional=True), flags="--rope-freq-base", metavar="N", none="the model's",
+        doc="Base of RoPE's frequencies; 0: the model's", aliases="rope_theta rope_frequency_base",
+    ))
+    rope_freq_scale: float | None = declared(None, EngineOption(
+        rule=Float(0.0, 1e6, optional=True), flags="--rope-freq-scale", metavar="N", none="the model's",
+        doc="Factor of RoPE's frequencies, 1 / --rope-scale; 0: the model's",
+    ))
+    yarn_orig_ctx: int | None = declared(None, EngineOption(
+        rule=Int(0, 2**24, optional=True), flags="--yarn-orig-ctx", metavar="N", none="the model's",
+        doc="YaRN: context that the model was trained with; 0: the model's",
+    ))
+    yarn_ext_factor: float | None = declared(None, EngineOption(
+        rule=Float(-1.0, 1.0, optional=True), flags="--yarn-ext-factor", metavar="N", none="1",
+        doc="YaRN: share of extrapolation; only 1, or -1 for the model's, is supported",
+    ))
+    yarn_attn_factor: float | None = declared(None, EngineOption(
+        rule=Float(-1.0, 1e6, optional=True), flags="--yarn-attn-factor", metavar="N",
+        none="1 + 0.1 ln of the scale", doc="YaRN: factor of queries and keys; -1: the model's",
+    ))
+    yarn_beta_slow: float | None = declared(None, EngineOption(
+        rule=Float(-1.0, 1e6, optional=True), flags="--yarn-beta-slow", metavar="N", none="the model's",
+        doc="YaRN: turns within the trained context below which frequencies are stretched; -1: the model's",
+    ))
+    yarn_beta_fast: float | None = declared(None, EngineOption(
+        rule=Float(-1.0, 1e6, optional=True), flags="--yarn-beta-fast", metavar="N", none="the model's",
+        doc="YaRN: turns within the trained context above which frequencies are kept; -1: the model's",
+    ))
     taps: tuple[int, ...] = declared((), EngineOption(
         rule=Layers(), doc="Layers, numbered from 0, whose hidden states LLM.hidden_states can return",
     ))
@@ -248,6 +294,8 @@ class EngineConfig:
             raise RequestError(f"[engine] main_gpu {self.main_gpu} cannot be combined with a split across devices")
         if self.draft_min > self.draft_max:
             raise RequestError(f"[engine] draft_min {self.draft_min} is more than draft_max {self.draft_max}")
+        if self.rope_scale is not None and self.rope_freq_scale is not None:
+            raise RequestError("[engine] rope_scale and rope_freq_scale mean the same: give one of them")
         if self.adapters and self.packed_cache is not None:
             raise RequestError("[engine] packed_cache cannot be combined with adapters")
         if self.draft is None and self.speculation in ("draft", "eagle"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -12,7 +13,19 @@ from ..errors import RequestError
 from ..files.expressions import Expression
 from .rules import Rule, refusal
 
-__all__ = ["Adapters", "Layers", "Overrides", "PathText", "Shares", "read_adapters", "read_overrides", "read_shares"]
+__all__ = [
+    "Adapters",
+    "JsonObject",
+    "KeyValues",
+    "Layers",
+    "Overrides",
+    "PathText",
+    "Shares",
+    "read_adapters",
+    "read_key_values",
+    "read_overrides",
+    "read_shares",
+]
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,51 @@ class Overrides(_Tuple):
         return value
 
 
+@dataclass(frozen=True)
+class KeyValues(_Tuple):
+    """Pairs of a key and a boolean, number or text."""
+
+    def _checked_items(self, label: str, value: tuple[object, ...]) -> object:
+        for each in value:
+            key, one = each if isinstance(each, tuple) and len(each) == 2 else (None, None)
+            is_value = isinstance(one, bool | int | str) or (isinstance(one, float) and isfinite(one))
+            if not isinstance(key, str) or not key or not is_value:
+                raise RequestError(f"{label} has {each!r:.80}: expected pairs (key, boolean, number or text)")
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take a mapping, and texts as on the command line."""
+        if isinstance(value, Mapping):
+            return tuple(value.items())
+        items = super().lenient((value,) if isinstance(value, str) else value)
+        if isinstance(items, tuple) and items and all(isinstance(each, str) for each in items):
+            return read_key_values(items)
+        return items
+
+
+@dataclass(frozen=True)
+class JsonObject(Rule):
+    """An object of JSON, as its text."""
+
+    optional: bool = field(default=True, kw_only=True)
+
+    def _checked(self, label: str, value: object) -> object:
+        try:
+            found = json.loads(value) if isinstance(value, str) else None
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise refusal(label, value, "is no JSON object")
+        return value
+
+    def lenient(self, value: object) -> object:
+        """Take a mapping."""
+        try:
+            return json.dumps(dict(value)) if isinstance(value, Mapping) else value
+        except (TypeError, ValueError):
+            return value
+
+
 def _is_scale(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
@@ -150,4 +208,28 @@ def read_overrides(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
             raise refusal(label, each, "is invalid: expected PATTERN=DEVICE")
         found.append((pattern, device))
     Overrides().check(label, tuple(found))
+    return tuple(found)
+
+
+def read_key_values(values: Iterable[str]) -> tuple[tuple[str, bool | int | float | str], ...]:
+    """Parse ``KEY=TYPE:VALUE`` with a type of llama.cpp's: int, float, bool or str.  RequestError for others."""
+    label = "[engine] override_kv"
+    found: list[tuple[str, bool | int | float | str]] = []
+    for each in values:
+        key, equals, rest = each.partition("=")
+        kind, colon, text = rest.partition(":")
+        try:
+            value: bool | int | float | str
+            if kind == "bool":
+                value = {"true": True, "false": False}[text]
+            elif kind == "str":
+                value = text
+            else:
+                value = {"int": int, "float": float}[kind](text)
+        except (KeyError, ValueError):
+            raise refusal(label, each, "is invalid: expected KEY=int|float|bool|str:VALUE") from None
+        if not equals or not colon:
+            raise refusal(label, each, "is invalid: expected KEY=int|float|bool|str:VALUE")
+        found.append((key, value))
+    KeyValues().check(label, tuple(found))
     return tuple(found)

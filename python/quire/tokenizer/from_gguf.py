@@ -25,10 +25,19 @@ from quire.tokenizer.vocabulary import (
     Vocabulary,
 )
 
-__all__ = ["read_gguf", "vocabulary_of_metadata"]
+__all__ = ["read_gguf", "read_metadata", "vocabulary_of_metadata"]
 
 MODEL, PRE = "tokenizer.ggml.model", "tokenizer.ggml.pre"
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
+# Keys that change how a file's vocabulary is read, and that a file may lack.
+READ_KEYS = frozenset(
+    {
+        PRE, "tokenizer.chat_template", SPACE_PREFIX, *SPECIAL_KEYS.values(),
+        *(f"tokenizer.ggml.add_{name}" for name in ("bos_token", "eos_token", "sep_token", "space_prefix")),
+        "tokenizer.ggml.remove_extra_whitespaces", "tokenizer.ggml.normalizer.lowercase",
+        "tokenizer.ggml.normalizer.strip_accents",
+    }
+)  # fmt: skip
 # Keys outside tokenizer.* that the options of added tokens depend on.
 MODEL_KEYS = ("general.name", "general.architecture")
 
@@ -66,7 +75,11 @@ OVER_CHARACTERS = {name for name, known in BY_NAME.items() if known.alphabet is 
 
 def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
     """Read the vocabulary of a GGUF file.  Raises LoadError and UnsupportedError."""
-    stored = open_model_file(path).metadata
+    return read_metadata(open_model_file(path).metadata)
+
+
+def read_metadata(stored: Metadata) -> Vocabulary:
+    """Read the vocabulary of a file's keys.  Raises LoadError and UnsupportedError."""
     packed = [key for key in _packed_keys(stored) if key in stored and stored.type_of(key) == "string[]"]
     keys = [key for key in stored if key.startswith("tokenizer.") and key not in packed]
     keys += [key for key in MODEL_KEYS if key in stored]

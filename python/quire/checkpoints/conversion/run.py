@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -58,12 +59,24 @@ def possible(what: str) -> Iterator[None]:
         raise LoadError(f"[convert] {what} do not fit together: {error}") from None
 
 
+def merged(config: Mapping[str, object], changed: Mapping[str, object]) -> dict[str, object]:
+    """Return config.json with other fields: as in vLLM, those of inner configurations are replaced one by one."""
+    found = dict(config)
+    for name, value in changed.items():
+        inner = config.get(name) if name.endswith("_config") else None
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        found[name] = merged(inner, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
 class _Conversion:
     """The conversion of one checkpoint."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, overrides: str | None = None) -> None:
         self.source = source
-        self.values = with_old_quantization(flattened(read_json(source / "config.json")), source)
+        stored = read_json(source / "config.json")
+        changed: dict[str, object] = {} if overrides is None else json.loads(overrides)
+        self.values = with_old_quantization(flattened(merged(stored, changed)), source)
         head = head_class(self.values)
         name, self._may_lack_head = class_of(self.values) if head is None else (head, False)
         # Heads are not transformers' models, so that no table tells which fields have no effect.
@@ -95,6 +108,8 @@ class _Conversion:
         if self.is_reranker:
             targets.append(reranker_head(source, partial(self._head_rows, targets)))
         self.ignored = self.mapping.refuse_unread(self.whole)
+        if unknown := sorted({*changed} & {*self.ignored}):
+            raise UnsupportedError(f"[convert] unknown field '{unknown[0]:.80}' of config.json in hf_overrides")
         packer = Packer(self.checkpoint, self.config)
         packed = {target.name: packer.packed(target) for target in targets}
         self.packed = {name: found for name, found in packed.items() if found is not None}
@@ -315,8 +330,9 @@ class CheckpointReader(MadeReader):
     data and is removed at the end of ``with``.  Raises what ``convert`` raises.
     """
 
-    def __init__(self, folder: Path, scratch: Path, dtype: str) -> None:
-        self._todo = _Conversion(folder)
+    def __init__(self, folder: Path, scratch: Path, dtype: str, overrides: str | None = None) -> None:
+        """``overrides``: an object of JSON with other fields of config.json."""
+        self._todo = _Conversion(folder, overrides)
         self._targets = {target.name: target for target in self._todo.targets}
         writer = GGUFWriter(scratch / f"{folder.resolve().name}.gguf", self._todo.arch)
         try:

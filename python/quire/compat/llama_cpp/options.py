@@ -27,18 +27,21 @@ _IGNORED: Mapping[str, object] = {
 }  # fmt: skip
 # Arguments that would change what the model computes.
 _REFUSED: Mapping[str, object] = {
-    "vocab_only": False, "kv_overrides": None, "rope_scaling_type": -1, "pooling_type": -1, "rope_freq_base": 0.0,
-    "rope_freq_scale": 0.0, "yarn_ext_factor": -1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0,
-    "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0, "lora_base": None, "chat_handler": None,
-    "tokenizer": None,
+    "vocab_only": False, "pooling_type": -1, "lora_base": None, "chat_handler": None, "tokenizer": None,
 }  # fmt: skip
+# Arguments that replace keys of the file, with the values that do not.
+_ROPE: Mapping[str, object] = {
+    "rope_freq_base": 0.0, "rope_freq_scale": 0.0, "yarn_ext_factor": -1.0, "yarn_attn_factor": 1.0,
+    "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0,
+}  # fmt: skip
+_SCALINGS = {0: "none", 1: "linear", 2: "yarn"}
 
 
 def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of ``quire.LLM``.  UnsupportedError or TypeError names one that has no counterpart."""
     known = {"n_gpu_layers", "n_ctx", "n_batch", "n_threads", "use_mlock", "type_k", "type_v", "seed"}
-    known |= {"lora_path", "lora_scale", "split_mode", "main_gpu", "tensor_split"}
-    refuse_unknown("Llama", given, {*known, *_IGNORED, *_REFUSED})
+    known |= {"lora_path", "lora_scale", "split_mode", "main_gpu", "tensor_split", "kv_overrides", "rope_scaling_type"}
+    refuse_unknown("Llama", given, {*known, *_IGNORED, *_REFUSED, *_ROPE})
     refuse_set(_PLACE, given, _REFUSED)
     note_ignored(_PLACE, given, _IGNORED)
     options: dict[str, Any] = {"n_ctx": given.get("n_ctx", 512) or None}  # 0: what the model was trained on
@@ -50,6 +53,13 @@ def engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
         options["load"] = "lock"
     if given.get("lora_path") is not None:
         options["adapters"] = ((os.fspath(given["lora_path"]), given.get("lora_scale", 1.0)),)
+    if given.get("kv_overrides"):
+        options["override_kv"] = given["kv_overrides"]
+    options |= {name: given[name] for name, usual in _ROPE.items() if given.get(name, usual) != usual}
+    if (scaling := given.get("rope_scaling_type", -1)) != -1:
+        if scaling not in _SCALINGS:
+            raise UnsupportedError(f"[{_PLACE}] rope_scaling_type {scaling} is unsupported: expected -1, 0, 1 or 2")
+        options["rope_scaling"] = _SCALINGS[scaling]
     kinds = {name: given[name] for name in ("type_k", "type_v") if given.get(name) is not None}
     for name, kind in kinds.items():
         if kind not in _KV_DTYPES:

@@ -49,7 +49,7 @@ _IGNORED: Mapping[str, object] = {
 }  # fmt: skip
 # Arguments that would change what the model computes.
 _REFUSED: Mapping[str, object] = {
-    "enable_lora": False, "hf_overrides": None, "rope_scaling": None, "rope_theta": None, "speculative_config": None,
+    "enable_lora": False, "rope_scaling": None, "speculative_config": None,
     "override_pooler_config": None, "pooler_config": None, "allowed_local_media_path": "", "mm_processor_kwargs": None,
 }  # fmt: skip
 # Values of ``task``, ``runner`` and ``convert`` that ask a decoder for vectors.
@@ -66,7 +66,7 @@ class LLM:
     """
 
     def __init__(self, model: str | os.PathLike[str], tokenizer: str | None = None, **options: Any) -> None:
-        known = {"max_model_len", "max_num_seqs", "kv_cache_dtype", "quantization"}
+        known = {"max_model_len", "max_num_seqs", "kv_cache_dtype", "quantization", "hf_overrides", "rope_theta"}
         refuse_unknown("LLM", options, {*known, *_IGNORED, *_REFUSED})
         refuse_set(_PLACE, options, _REFUSED)
         note_ignored(_PLACE, {**options, "tokenizer": tokenizer}, {**_IGNORED, "tokenizer": None})
@@ -83,6 +83,8 @@ class LLM:
             n_ctx=options.get("max_model_len"),
             max_sequences=options.get("max_num_seqs"),
             kv_dtype=_KV_DTYPES[kv_dtype],  # type: ignore[arg-type]
+            hf_overrides=options.get("hf_overrides") or None,
+            rope_freq_base=options.get("rope_theta"),
         )
         asked = (options.get("task"), options.get("runner"), options.get("convert"))
         self._gives_vectors = self._llm.is_encoder or not _FOR_VECTORS.isdisjoint(asked)

@@ -14,10 +14,12 @@ from ...files.ollama import has_inner_encoder, open_model_file
 from ...models import load_model
 from ...params.engine_options import CacheDType, EngineConfig
 from ...tokenizer import Tokenizer
+from ...tokenizer.from_gguf import read_metadata
 from .device_choice import device_at_hand, devices_of
 from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
+from .key_overrides import apply_overrides
 from .media import MediaSource, media_source, opened_media
 from .model_names import named_model
 from .model_needs import needs_of
@@ -105,7 +107,7 @@ def _open_folder(folder: Path, config: EngineConfig, how: _How) -> OpenedModel:
 
     with (
         tempfile.TemporaryDirectory(prefix="quire-") as scratch,
-        CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder)) as reader,
+        CheckpointReader(folder, Path(scratch), checkpoint_dtype(folder), config.hf_overrides) as reader,
     ):
         if config.quantize is not None:
             return _open_quantized(reader, config, how)
@@ -130,6 +132,8 @@ def _open_quantized(source: GGUFReader, config: EngineConfig, how: _How) -> Open
 
 
 def _open_file(path: Path, config: EngineConfig, how: _How) -> OpenedModel:
+    if config.hf_overrides is not None:
+        raise UnsupportedError("[engine] hf_overrides needs a checkpoint folder: use override_kv for a GGUF file")
     # Weights in the packed cache are copied from there; mapping the file avoids reading them twice.
     mapped = config.packed_cache is not None and config.load == "copy"
     available = memory_of_all(config, devices_of(config))
@@ -158,11 +162,12 @@ def open_reader(
     if config.device == "default":  # callers that opened the file themselves
         config = replace(config, device=device_at_hand(config, is_for_cpu=sums_inputs or repack is not None))
     devices = devices_of(config)
+    apply_overrides(reader, config)
     # Converted tensors must not fill the host's memory on their way to a device, so the fit uses the shapes alone.
     is_shape = reader.is_made and devices[0].kind != "cpu"
-    model, adapter_bytes = _adapted(GGUFReader(reader.path) if is_shape else reader, config)
+    model, adapter_bytes = _adapted(_shape(reader) if is_shape else reader, config)
     config = _within_positions(config, model, reader, path)
-    tokenizer = Tokenizer.from_gguf(path) if "tokenizer.ggml.model" in reader.metadata else None
+    tokenizer = Tokenizer(read_metadata(reader.metadata)) if "tokenizer.ggml.model" in reader.metadata else None
     if tokenizer is not None and tokenizer.chat_template is None and model.config.decoder_start is not None:
         tokenizer = Tokenizer(replace(tokenizer.vocabulary, chat_templates={"default": _SOURCE_TEMPLATE}))
     _check_calls_are_known(tokenizer)
@@ -191,6 +196,13 @@ def open_reader(
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
             media=encoders,
         ).start()  # fmt: skip
+
+
+def _shape(reader: GGUFReader) -> GGUFReader:
+    """Return the file of a reader that makes its tensors, with zeros in their place."""
+    found = GGUFReader(reader.path)
+    found.metadata = reader.metadata
+    return found
 
 
 def _within_positions(config: EngineConfig, model: LoadedModel, reader: GGUFReader, path: Path) -> EngineConfig:

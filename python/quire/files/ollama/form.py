@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..._native.core import DType, Tensor
 from ...errors import LoadError
+from ..changed_keys import ChangedKeys
 from ..gguf import GGUFReader, Metadata
-from .view import ChangedKeys, ChangedTensors, TranslatedReader
+from .view import ChangedTensors, TranslatedReader
 
 if TYPE_CHECKING:
     from .view import Array
