@@ -5,46 +5,17 @@ Oracle: the statuses that the documentation promises, and a server that writes d
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
 import pytest
 from fake_engine import FakeEngine
 from quire.errors import RequestError
 from quire.params.tool_options import ToolOptions
-from quire.server.app import build_app
 from quire.server.service.library import Library
 from quire.server.service.service import Service
 from quire.server.settings import Settings
-from quire.tools import Tool, ToolResult
-from quire.tools.mcp_server import MCPServer
-
-HOME = "http://localhost:8080"
-Send = Callable[..., Awaitable[httpx.Response]]
-
-
-def served(script: Callable[[Send, list[Any]], Awaitable[None]], **options: Any) -> None:
-    """Run a script of requests against one server with two tools, whose calls are recorded."""
-    calls: list[Any] = []
-
-    async def echo(arguments: dict[str, Any]) -> ToolResult:
-        calls.append(arguments)
-        return ToolResult(str(arguments.get("text", "")))
-
-    async def run() -> None:
-        service = Service(Settings(access_log=False, **options), Library.of("fake", FakeEngine))
-        box = service.toolbox
-        box.servers.append(MCPServer("s", "unused"))
-        for name, approval in (("s__ask", "ask"), ("s__free", "always"), ("s__no", "never")):
-            box._add(Tool(name=name, own_name=name[3:], parameters={}, call=echo, server="s", approval=approval))
-        transport = httpx.ASGITransport(build_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url=HOME) as client:
-            await script(client.request, calls)
-
-    asyncio.run(run())
+from served_tools import HOME, Send, served
 
 
 async def _session(send: Send) -> dict[str, str]:

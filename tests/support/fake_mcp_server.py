@@ -1,11 +1,15 @@
-"""An MCP server without the mcp package, over standard input and output: it starts in a tenth of the time."""
+"""An MCP server without the mcp package, which starts in a tenth of the time: over standard input and output, or HTTP."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOSTILE = (
@@ -81,6 +85,59 @@ def main() -> None:
             reply["result"] = result
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers POST requests; ``/moved`` leads to another origin."""
+
+    seen: list[dict[str, str]]
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["content-length"]))
+        self.seen.append({name.lower(): value for name, value in self.headers.items()})
+        if self.path == "/moved":
+            self._send(307, b"", location=f"http://localhost:{self.server.server_address[1]}/mcp")
+            return
+        request = json.loads(content)
+        if "id" not in request:
+            self._send(202, b"")
+            return
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request["id"]}
+        try:
+            if request.get("params", {}).get("name") == "crash":
+                reply["error"] = {"code": -32001, "message": "Session not found"}
+            else:
+                reply["result"] = _answer(request)
+        except LookupError:
+            reply["error"] = {"code": -32601, "message": "method not found"}
+        self._send(200, json.dumps(reply).encode())
+
+    def do_GET(self) -> None:
+        self._send(405, b"")
+
+    def _send(self, status: int, content: bytes, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def http_server() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Run the server over HTTP until the block ends; yield its address and the headers of its requests."""
+    seen: list[dict[str, str]] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"seen": seen}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_mcp_server import http_server
 from quire.errors import LoadError, RequestError
 from quire.params.tool_options import ToolOptions
 from quire.tools import MCPServer
@@ -133,6 +134,25 @@ def test_calls_of_a_server_over_standard_input(tmp_path: Path, monkeypatch: pyte
 
     asyncio.run(run())
     assert "notifications/cancelled" in log.read_text()  # the slow call was cancelled
+
+
+def test_a_server_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mcp")
+    with http_server() as (address, seen):
+        with MCPServer("web", url=f"{address}/mcp", headers={"Authorization": "Bearer x"}) as server:
+            call = {tool.own_name: tool.call for tool in server.tools}
+            assert asyncio.run(call["echo"]({"text": "hi"})).text == "hi"
+            assert asyncio.run(call["crash"]({"text": ""})).text == "error: Session not found"
+            assert asyncio.run(call["echo"]({"text": "again"})).text == "again"
+            assert len(server._starts) == 2
+            assert {headers.get("authorization") for headers in seen} == {"Bearer x"}
+            monkeypatch.setattr("quire.tools.mcp_connection._MOST_JSON_BYTES", 100_000)
+            assert asyncio.run(Toolbox([server]).call("web__big", {"text": ""})).is_error
+        n_seen = len(seen)
+        with pytest.raises(LoadError):
+            MCPServer("web", url=f"{address}/moved", headers={"Authorization": "Bearer x"}).open()
+        # The redirect led to another origin, which did not see the header.
+        assert all(headers["host"].startswith("127.0.0.1") for headers in seen[n_seen:])
 
 
 def test_a_server_that_keeps_ending_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ _STARTS_WINDOW_S = 600.0
 _MOST_NAME = 64
 _MOST_DESCRIPTION = 8192
 _MOST_AT_ONCE = 16
+# Codes with which servers over HTTP answer requests of a session that they do not know any more.
+_LOST_SESSION = (-32000, -32001, -32600)
 _log = logging.getLogger("quire.tools")
 _open: weakref.WeakSet[MCPServer] = weakref.WeakSet()
 
@@ -234,6 +236,8 @@ class MCPServer:
             except MCPError as error:
                 if connection.ended.is_set():
                     return ToolResult("the server of this tool ended during the call", is_error=True)
+                if self.config.url is not None and error.code in _LOST_SESSION:
+                    await connection.close()  # so that the next call connects again
                 return ToolResult(f"error: {error.message}", is_error=True)
 
 

@@ -34,11 +34,11 @@ class Toolbox:
         self._opened: list[MCPServer] = []
         for source in sources:
             if isinstance(source, Tool):
-                self._add(source)
+                self.add(source)
             elif not isinstance(source, MCPServer):
                 from .functions import tool_of_function
 
-                self._add(tool_of_function(source))
+                self.add(tool_of_function(source))
         for server in self.servers:
             if server.is_open:
                 self._add_tools(server)
@@ -99,11 +99,12 @@ class Toolbox:
     def _add_tools(self, server: MCPServer) -> None:
         for tool in server.tools:
             try:
-                self._add(tool)
+                self.add(tool)
             except RequestError as error:  # a foreign name must not keep the other tools from being used
                 _log.warning("%s", error)
 
-    def _add(self, tool: Tool) -> None:
+    def add(self, tool: Tool) -> None:
+        """Add a tool, unless its policy hides it.  RequestError if another one has its name."""
         if tool.approval == "never":
             return
         if tool.name in self.tools:

@@ -22,6 +22,7 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
+from .approvals import Approvals
 from .catalog import Catalog
 from .downloads import Downloads, fetched
 from .library import Library
@@ -80,6 +81,7 @@ class Service:
         self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
         mcp = settings.tools.mcp
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
+        self.approvals = Approvals()
         self._session_key = secrets.token_bytes(32)
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from ...failures import ApiError, brief
 from ..text_parts import Shown, content_of, image_part, is_media
 from .tool_names import ToolNames
+
+if TYPE_CHECKING:
+    from .mcp_turn import McpHistory
 
 __all__ = ["LeftOut", "messages_of", "tool_of"]
 
@@ -50,16 +53,38 @@ def tool_of(tool: dict[str, Any], place: str) -> dict[str, Any] | None:
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 
-def messages_of(given: str | list[dict[str, Any]], names: ToolNames, left_out: LeftOut) -> list[dict[str, Any]]:
-    """Convert an input to messages.  Items without content for a model are left out; ApiError 400 for invalid ones."""
+def messages_of(
+    given: str | list[dict[str, Any]], names: ToolNames, left_out: LeftOut, history: McpHistory | None = None
+) -> list[dict[str, Any]]:
+    """Convert an input to messages.  Items without content for a model are left out; ApiError 400 for invalid ones.
+
+    ``history`` receives what is about tools of MCP servers, if the request has any.
+    """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(given):
         if "namespace" in item:
             item = {**item, "name": names.shown(item["namespace"], item.get("name"))}  # noqa: PLW2901
-        _add(messages, item, f"input[{i}]", left_out)
+        if history is None or not _add_mcp(messages, item, f"input[{i}]", history):
+            _add(messages, item, f"input[{i}]", left_out)
     return messages
+
+
+def _add_mcp(messages: list[dict[str, Any]], item: dict[str, Any], place: str, history: McpHistory) -> bool:
+    """Add an item about tools of MCP servers; return whether it is one."""
+    kind = item.get("type")
+    if kind == "mcp_list_tools":
+        history.listed.add(str(item.get("server_label")))
+    elif kind in ("mcp_call", "mcp_approval_request"):
+        shown = history.mcp.shown(item.get("server_label"), item.get("name"))
+        _add_call(messages, {**item, "name": shown}, "mcp_call")
+    elif kind == "mcp_approval_response":
+        messages.append({"role": "tool", "content": ""})
+        history.answers.append((messages[-1], item, place))
+    else:
+        return False
+    return True
 
 
 def _add(messages: list[dict[str, Any]], item: dict[str, Any], place: str, left_out: LeftOut) -> None:

@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from ...failures import ApiError, Dialect, error_body
 from ...listener import sse
 from ...worker.protocol import Delta
-from ..answers import Message, ResponseStream, new_id
+from ..answers import Message, ResponseStream, Usage, new_id
 from ..fields import shown_tier
 from ..sampling_fields import sampling_of
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
+from .mcp_turn import Planned
+from .output_items import call_item, message_item, reasoning_item, text_part
 from .tool_names import ToolNames
 
 if TYPE_CHECKING:
+    from ...worker.engine_client import EngineClient
+    from ...worker.protocol import Chat
+    from .mcp_turn import McpTurn
     from .responses_fields import ResponsesBody
 
-__all__ = ["ResponseShape"]
+__all__ = ["Asked", "ResponseShape"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: the engine's work, the messages without instructions, and the number of their values.
+
+    ``turn``: the server runs tools for it.
+    """
+
+    engine: EngineClient
+    work: Chat
+    messages: list[dict[str, Any]]
+    n_values: int
+    turn: McpTurn | None = None
 
 
 class ResponseShape:
-    """One answer, as an object or as events."""
+    """One response, as an object or as events: an answer, or several with calls of tools that the server runs."""
 
-    def __init__(
-        self, body: ResponsesBody, answer: ResponseStream, messages: list[dict[str, Any]], model: str, n_values: int
-    ) -> None:
+    def __init__(self, body: ResponsesBody, answer: ResponseStream, asked: Asked, model: str) -> None:
         self._body = body
         self._names = ToolNames(body.tools)
-        self._n_values = n_values
+        self._asked = asked
+        self._turn = asked.turn
         self._answer = answer
-        self._messages = messages
+        self._added: list[dict[str, Any]] = []
+        self._earlier = Usage()
         self._id = f"resp_{new_id()}"
         self._model = model
         self._created = int(time.time())
         self._number = 0
         self._n_reasoning = self._n_before_text = 0
         self._n_new, self._first_s = 0, 0.0
+        self._n_reasoning_earlier = 0
         self._items: list[dict[str, Any]] = []
+        self._status = "completed"
         self.message = Message()
 
     def _response(self, status: str) -> dict[str, Any]:
@@ -72,12 +95,13 @@ class ResponseShape:
         }
 
     def _usage(self) -> dict[str, Any]:
-        usage = self._answer.usage
+        usage = replace(self._answer.usage)
+        usage.add(self._earlier)
         return {
             "input_tokens": usage.n_prompt,
             "input_tokens_details": {"cached_tokens": usage.n_cached},
             "output_tokens": usage.n_generated,
-            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
+            "output_tokens_details": {"reasoning_tokens": self._n_reasoning_earlier + self._n_reasoning},
             "total_tokens": usage.n_prompt + usage.n_generated,
         }
 
@@ -90,15 +114,66 @@ class ResponseShape:
         elif not any(message.content):
             self._n_before_text += len(delta.token_ids)
 
-    def complete(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, Any]:
+        """Read the answer to its end, run the tools that it calls, and return the complete response."""
+        if self._turn is not None:
+            self._items += self._turn.items
+        while True:
+            async for delta in self._answer.deltas():
+                self.take(delta)
+            planned = self._planned()
+            if thoughts := "".join(self.message.reasoning):
+                self._items.append(reasoning_item(thoughts))
+            if (text := "".join(self.message.content)) or not planned:
+                self._items.append(message_item(f"msg_{new_id()}", text))
+            results = await self._run(planned)
+            self._items += [each.item for each in planned]
+            if not await self._goes_on(planned, results):
+                return self._complete()
+
+    def _planned(self) -> list[Planned]:
+        """Decide what happens to the calls of the answer."""
+        calls = list(self.message.calls.values())
+        if self._turn is None:
+            return [Planned(made, call_item(made, self._names)) for made in calls]
+        return self._turn.planned(calls, self._names, is_whole=self._answer.ends[0].reason != "length")
+
+    async def _run(self, planned: list[Planned]) -> list[dict[str, Any]]:
+        return [] if self._turn is None or not planned else await self._turn.run(planned)
+
+    async def _goes_on(self, planned: list[Planned], results: list[dict[str, Any]]) -> bool:
+        """End a round; return whether another one has begun.
+
+        It has if the server ran all calls, and tokens are left.
+        """
+        self._added += [self._as_message(), *results]
+        if self._answer.ends[0].reason == "length":
+            self._status = "incomplete"
+        if self._turn is None or not planned or any(each.tool is None for each in planned):
+            return False
+        spent = replace(self._answer.usage)
+        spent.add(self._earlier)
+        most = self._body.max_output_tokens
+        n_left = None if most is None else most - spent.n_generated
+        if n_left is not None and n_left < 1:
+            self._status = "incomplete"
+            return False
+        asked = structs.replace(self._asked.work, messages=[*self._asked.work.messages, *self._added])
+        answer = await self._turn.answer(self._asked.engine, asked, n_left)
+        self._earlier, self._answer = spent, answer
+        self._n_reasoning_earlier += self._n_reasoning
+        self._n_reasoning = self._n_before_text = self._n_new = 0
+        self._first_s = 0.0
+        self.message = Message()
+        return True
+
+    def _complete(self) -> dict[str, Any]:
         """Return the complete response, and store it unless the request forbids it."""
-        if not self._items:
-            self._items = self._items_of()
-        response = self._response("incomplete" if self._answer.ends[0].reason == "length" else "completed")
+        response = self._response(self._status)
         if self._body.store:
             context = self._answer.context
-            messages = [*self._messages, self._as_message()]
-            context.service.responses.add(context.caller, self._id, response, messages, self._n_values)
+            messages = [*self._asked.messages, *self._added]
+            context.service.responses.add(context.caller, self._id, response, messages, self._asked.n_values)
         return response
 
     def _as_message(self) -> dict[str, Any]:
@@ -106,14 +181,6 @@ class ResponseShape:
         if self.message.calls:
             message["tool_calls"] = list(self.message.calls.values())
         return message
-
-    def _items_of(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = []
-        if thoughts := "".join(self.message.reasoning):
-            items.append(_reasoning_item(thoughts))
-        if (text := "".join(self.message.content)) or not self.message.calls:
-            items.append(_message_item(f"msg_{new_id()}", text))
-        return items + [_call_item(made, self._names) for made in self.message.calls.values()]
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._number = self._number, self._number + 1
@@ -130,6 +197,26 @@ class ResponseShape:
         yield self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
+        if self._turn is not None and self._turn.items:
+            events = [event for item in self._turn.items for event in self._item_events(item)]
+            yield b"".join(events)
+        while True:
+            async for piece in self._answer_pieces():
+                yield piece
+            planned = self._planned()
+            yield b"".join(event for i, each in enumerate(planned) for event in self._begun(each, len(self._items) + i))
+            results = await self._run(planned)
+            index = len(self._items)
+            self._items += [each.item for each in planned]
+            yield b"".join(event for i, each in enumerate(planned) for event in self._ended(each.item, index + i))
+            if not await self._goes_on(planned, results):
+                break
+        timings = timings_of(self._answer.ends[0])
+        response = self._complete()
+        yield self._event(f"response.{response['status']}", response=response, timings=timings)
+
+    async def _answer_pieces(self) -> AsyncIterator[bytes]:
+        """Yield the events of the reasoning and the text of one answer."""
         thoughts, text = _ReasoningItem(self), _TextItem(self)
         async for batch in self._answer.batches():
             pieces = []
@@ -149,12 +236,7 @@ class ResponseShape:
         pieces = [*thoughts.end(), *text.end()]
         if not text.began and not self.message.calls:
             pieces += [*text.more("", {}), *text.end()]
-        for made in self.message.calls.values():
-            pieces += self._call_events(made)
         yield b"".join(pieces)
-        response = self.complete()
-        timings = timings_of(self._answer.ends[0])
-        yield self._event(f"response.{response['status']}", response=response, timings=timings)
 
     def _progress(self, n_read: int) -> bytes:
         """Report how much of the prompt has been processed, in llama.cpp's format."""
@@ -173,18 +255,39 @@ class ResponseShape:
         answer = self._answer
         return {"timings": timings_so_far(answer.stream, answer.usage.n_prompt, self._n_new, self._first_s)}
 
-    def _call_events(self, made: dict[str, Any]) -> list[bytes]:
-        item = _call_item(made, self._names)
-        at = {"item_id": item["id"], "output_index": len(self._items)}
+    def _item_events(self, item: dict[str, Any]) -> list[bytes]:
+        """Return all events of an item that is complete."""
+        index = len(self._items)
         self._items.append(item)
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        arguments = "response.function_call_arguments"
-        return [
-            self._event("response.output_item.added", output_index=at["output_index"], item=begun),
-            self._event(f"{arguments}.delta", **at, delta=item["arguments"]),
-            self._event(f"{arguments}.done", **at, name=item["name"], arguments=item["arguments"]),
-            self._event("response.output_item.done", output_index=at["output_index"], item=item),
-        ]
+        return [*self._begun(Planned({}, item), index), *self._ended(item, index)]
+
+    def _begun(self, planned: Planned, index: int) -> list[bytes]:
+        """Return the events of an item up to its arguments."""
+        item = planned.item
+        kind, at = item["type"], {"item_id": item["id"], "output_index": index}
+        shown = {**item, "arguments": ""} if kind == "function_call" else item
+        if kind in ("function_call", "mcp_call"):
+            shown = {**shown, "status": "in_progress", "arguments": ""}
+        if kind == "mcp_call":
+            shown |= {"output": None, "error": None}
+        events = [self._event("response.output_item.added", output_index=index, item=shown)]
+        if kind in ("mcp_call", "mcp_list_tools"):
+            events.append(self._event(f"response.{kind}.in_progress", **at))
+        if kind in ("function_call", "mcp_call"):
+            name = {"name": item["name"]} if kind == "function_call" else {}
+            events += [
+                self._event(f"response.{kind}_arguments.delta", **at, delta=item["arguments"]),
+                self._event(f"response.{kind}_arguments.done", **at, **name, arguments=item["arguments"]),
+            ]
+        return events
+
+    def _ended(self, item: dict[str, Any], index: int) -> list[bytes]:
+        """Return the events of an item's end."""
+        events = []
+        if item["type"] in ("mcp_call", "mcp_list_tools"):
+            outcome = "failed" if item["error"] is not None else "completed"
+            events.append(self._event(f"response.{item['type']}.{outcome}", item_id=item["id"], output_index=index))
+        return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
 
 class _ReasoningItem:
@@ -192,7 +295,7 @@ class _ReasoningItem:
 
     def __init__(self, shape: ResponseShape) -> None:
         self._shape = shape
-        self._item = _reasoning_item("")
+        self._item = reasoning_item("")
         self._text: list[str] = []
         self._index: int | None = None
 
@@ -244,9 +347,9 @@ class _TextItem:
         if not self.began:
             self.began = True
             self._index = len(shape._items)
-            begun = {**_message_item(self._id, ""), "content": [], "status": "in_progress"}
+            begun = {**message_item(self._id, ""), "content": [], "status": "in_progress"}
             pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
-            pieces.append(shape._event("response.content_part.added", **self._at(), part=_part("")))
+            pieces.append(shape._event("response.content_part.added", **self._at(), part=text_part("")))
         self._text.append(text)
         if text:
             pieces.append(shape._event("response.output_text.delta", **self._at(), delta=text, logprobs=[], **further))
@@ -257,46 +360,13 @@ class _TextItem:
         if not self.began:
             return []
         shape, text = self._shape, "".join(self._text)
-        item = _message_item(self._id, text)
+        item = message_item(self._id, text)
         shape._items.append(item)
         return [
             shape._event("response.output_text.done", **self._at(), text=text, logprobs=[]),
-            shape._event("response.content_part.done", **self._at(), part=_part(text)),
+            shape._event("response.content_part.done", **self._at(), part=text_part(text)),
             shape._event("response.output_item.done", output_index=self._index, item=item),
         ]
 
     def _at(self) -> dict[str, Any]:
         return {"item_id": self._id, "output_index": self._index, "content_index": 0}
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _message_item(id_: str, text: str) -> dict[str, Any]:
-    return {"id": id_, "type": "message", "role": "assistant", "status": "completed", "content": [_part(text)]}
-
-
-def _reasoning_item(text: str) -> dict[str, Any]:
-    content = [{"type": "reasoning_text", "text": text}]
-    return {"id": f"rs_{new_id()}", "type": "reasoning", "summary": [], "content": content}
-
-
-def _is_whole(arguments: str) -> bool:
-    """Return True if arguments were not cut off by ``max_output_tokens``."""
-    try:
-        json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _call_item(made: dict[str, Any], names: ToolNames) -> dict[str, Any]:
-    return {
-        "id": f"fc_{new_id()}",
-        "type": "function_call",
-        "status": "completed" if _is_whole(made["function"]["arguments"]) else "incomplete",
-        "call_id": made["id"],
-        **names.fields(made["function"]["name"]),
-        "arguments": made["function"]["arguments"],
-    }

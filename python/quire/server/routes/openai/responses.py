@@ -22,10 +22,13 @@ from ..fields import hints_of, priority_of
 from ..known_fields import check_blocks, check_fields, leave_out
 from ..sampling_fields import sampling_of
 from ..text_parts import without_billing_line
+from ..tools import refuse_pages
 from ..truncation import DROP_ADVICE
 from .chat_fields import counted, options_of
+from .mcp_tools import McpTools
+from .mcp_turn import McpHistory, McpTurn
 from .response_items import messages_of, tool_of
-from .response_shape import ResponseShape
+from .response_shape import Asked, ResponseShape
 from .responses_fields import ResponsesBody
 from .tool_names import ToolNames, functions_in
 
@@ -33,9 +36,10 @@ __all__ = ["count", "create", "delete", "show"]
 
 
 def _work(
-    body: ResponsesBody, engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]]
+    engine: EngineClient, context: RequestContext[ResponsesBody], messages: list[dict[str, Any]], mcp: McpTools
 ) -> Chat:
     """Return the engine's work for the request."""
+    body = context.body
     given = sampling_of(body)
     most = engine.info.advised.get("max_tokens") if body.max_output_tokens is None else body.max_output_tokens
     form = body.wanted_form(None if body.text is None else body.text.form())
@@ -43,7 +47,7 @@ def _work(
     values: dict[str, Any] = {**chat_defaults(engine.info.advised, given), **given, **more}
     params = SamplingParams(**values)
     effort = None if body.reasoning is None else body.reasoning.effort
-    tools, choice = _tools(body, context)
+    tools, choice = _tools(body, context, mcp)
     told: dict[str, Any] = {}
     if effort is not None:
         name, value = ("enable_thinking", False) if effort == "none" else ("reasoning_effort", effort)
@@ -62,19 +66,32 @@ def _work(
     )
 
 
-def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], Any]:
-    """Return the functions among the tools, and the tool choice, in the format of ``/v1/chat/completions``."""
-    tools, names = [], ToolNames(body.tools)
+def _tools(
+    body: ResponsesBody, context: RequestContext[ResponsesBody], mcp: McpTools
+) -> tuple[list[dict[str, Any]], Any]:
+    """Return the functions among the tools, and the tool choice, in the format of ``/v1/chat/completions``.
+
+    Tools of MCP servers are functions, too.
+    """
+    tools: list[dict[str, Any]] = []
+    names = ToolNames(body.tools)
     for place, space, tool in functions_in(body.tools):
-        if (made := tool_of(tool, place)) is None:
+        if mcp and tool.get("type") == "mcp":
+            tools += [dict(each.definition) for each in mcp.of(tool["server_label"])]
+        elif (made := tool_of(tool, place)) is None:
             leave_out(context, place)
         else:
             made["function"]["name"] = names.shown(space, tool["name"])
+            if made["function"]["name"] in mcp.tools:
+                text = f"{place}.name is that of an MCP server's tool"
+                raise ApiError(400, "invalid_value", text, f"{place}.name")
             tools.append(made)
     choice: Any = body.tool_choice
     if not isinstance(choice, dict):
         return tools, choice
     kind = choice.get("type")
+    if mcp and kind == "mcp":
+        return tools, _only(mcp, choice, "required")
     if kind == "allowed_tools":
         listed = choice.get("tools")
         named = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
@@ -91,6 +108,18 @@ def _tools(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> tuple
         raise ApiError(400, "unsupported", text, "tool_choice")
     leave_out(context, "tool_choice")
     return tools, None
+
+
+def _only(mcp: McpTools, named: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Return the choice of one MCP server's tools, or of one of them.  ApiError 400 if there is none."""
+    found = [
+        {"type": "function", "function": {"name": tool.name}}
+        for tool in mcp.of(str(named.get("server_label")))
+        if named.get("name") in (None, tool.own_name)
+    ]
+    if not found:
+        raise ApiError(400, "invalid_value", "tool_choice names no tool of an MCP server in tools", "tool_choice")
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": found}}
 
 
 def _instructed(instructions: str | None, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,8 +155,11 @@ def _check(body: ResponsesBody, context: RequestContext[ResponsesBody]) -> None:
             check_fields(tool, ("type", "name", "description", "parameters", "strict"), place, context)
 
 
-async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages of an input after those of the response it continues, and the number of their values."""
+async def _read(context: RequestContext[ResponsesBody], history: McpHistory | None) -> tuple[list[dict[str, Any]], int]:
+    """Return the messages of an input after those of the response it continues, and the number of their values.
+
+    ``history`` receives what they say about tools of MCP servers.
+    """
     body = context.body
     earlier: list[dict[str, Any]] = []
     n_values = context.received.n_values
@@ -137,9 +169,12 @@ async def _read(context: RequestContext[ResponsesBody]) -> tuple[list[dict[str, 
         if kept.n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or n_values > MOST_VALUES:
             text = "the conversation of previous_response_id exceeds the size limit of a request"
             raise ApiError(400, "invalid_value", text, "previous_response_id")
+        if history is not None:
+            history.listed |= {str(tool.get("server_label")) for tool in kept.response["tools"]}
     await context.prepared(_check, body, context)
     given = body.input if isinstance(body.input, str) else _with_kept(context, body.input)
-    messages = earlier + await context.prepared(messages_of, given, ToolNames(body.tools), partial(leave_out, context))
+    left_out = partial(leave_out, context)
+    messages = earlier + await context.prepared(messages_of, given, ToolNames(body.tools), left_out, history)
     return messages, n_values
 
 
@@ -165,26 +200,42 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     """Answer an input, which may continue an earlier response."""
     body = context.body
     engine = context.engine(body.model)
-    messages, n_values = await _read(context)
-    work = await context.prepared(_work, body, engine, context, messages)
+    history = _mcp(context)
+    messages, n_values = await _read(context, history if history.mcp else None)
+    turn = None
+    if history.mcp:
+        turn = McpTurn(context, history)
+        messages = await turn.begin(messages)
+    work = await context.prepared(_work, engine, context, messages, history.mcp)
     work = structs.replace(work, messages=await context.with_images(work.messages))
     if body.truncation == "auto":
         work.options["max_prompt_tokens"] = most_prompt_tokens(engine.info.n_ctx, body.max_output_tokens)
     answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
     await answer.start()
-    shape = ResponseShape(body, answer, messages, body.model or context.model, n_values)
+    shape = ResponseShape(body, answer, Asked(engine, work, messages, n_values, turn), body.model or context.model)
     if body.stream:
         return Events(shape.pieces(), shape.failed, ping=sse.PING)
-    async for delta in answer.deltas():
-        shape.take(delta)
-    return Reply.json(shape.complete())
+    return Reply.json(await shape.whole())
+
+
+def _mcp(context: RequestContext[ResponsesBody]) -> McpHistory:
+    """Return the tools of MCP servers that the request may use.  ApiError 403 for a page of another origin."""
+    mcp = McpTools(context.body.tools, context.service.toolbox)
+    if mcp:
+        refuse_pages(context)
+    elif context.body.max_tool_calls is not None:
+        context.ignore("max_tool_calls")
+    for place in mcp.ignored:
+        context.ignore(place)
+    return McpHistory(mcp)
 
 
 async def count(context: RequestContext[ResponsesBody]) -> Reply:
     """Count the prompt tokens of an input."""
     engine = context.engine(context.body.model)
-    messages, _ = await _read(context)
-    work = await context.prepared(_work, context.body, engine, context, messages)
+    history = _mcp(context)
+    messages, _ = await _read(context, history if history.mcp else None)
+    work = await context.prepared(_work, engine, context, messages, history.mcp)
     values = {"messages": await context.with_images(work.messages), "options": work.options}
     return Reply.json(await counted(context, engine, values))
 

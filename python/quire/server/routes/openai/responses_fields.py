@@ -50,6 +50,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     tools: Tools = []
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
+    max_tool_calls: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     reasoning: Reasoning | None = None
     text: TextFields | None = None
     truncation: Truncation = "disabled"
@@ -67,7 +68,6 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         **ConstrainedBody.hints,
         "prompt_cache_retention": ("in_memory", "in-memory"),
         "client_metadata": (),
-        "max_tool_calls": (),
         # Additional output that is not supported.
         "include": ([],),
         "stream_options": ({}, {"include_obfuscation": False}),
