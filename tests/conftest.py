@@ -49,8 +49,6 @@ MARKS_OF_ROOMS = {
     "repo_checks": ("python_only",),
 }
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
-ROOMS_OF_MANY = ("cli", "kernels", "server", "tokenizer")
-FILES_OF_MANY = ("test_recurrent.py", "test_sampling.py")
 MANY = 8
 
 
@@ -64,7 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     n_cases = Counter(test_of(item) for item in items)
     for item in items:
         # By name, so that half of each kind remains.
-        if in_room_of_many(item) and n_cases[test_of(item)] >= MANY and zlib.crc32(item.name.encode()) % 2:
+        if n_cases[test_of(item)] < MANY or item.get_closest_marker("whole"):
+            continue
+        if zlib.crc32(item.name.encode()) % 2:
             item.add_marker("spare")
 
 
@@ -81,11 +81,6 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 def test_of(item: pytest.Item) -> str:
     """Return the name of the test whose case this is."""
     return item.nodeid.partition("[")[0]
-
-
-def in_room_of_many(item: pytest.Item) -> bool:
-    """Return whether the many cases of a test here run nearly the same code."""
-    return item.path.parent.name in ROOMS_OF_MANY or item.path.name in FILES_OF_MANY
 
 
 @pytest.fixture(scope="session")

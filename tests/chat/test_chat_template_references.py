@@ -40,6 +40,7 @@ def render(template: ChatTemplate, case: Mapping[str, Any]) -> str:
     return template.render(**values)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("control_tokens", [(), CONTROL_TOKENS], ids=["plain", "marked"])
 @pytest.mark.parametrize("name", sorted(STORED))
 def test_equal_to_transformers(

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
-N_LAYER, HIDDEN, FFN, N_VOCAB = 8, 1024, 8192, 1024
+N_LAYER, HIDDEN, FFN, N_VOCAB = 4, 1024, 8192, 1024
 CHILD = """
 import sys
 from quire.params.engine_options import EngineConfig

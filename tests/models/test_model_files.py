@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import quire.models
 import quire.nn
-from quire.models import architectures
+from quire.models import architectures, registry
 from test_models import tolerance_of
 from tiny_checkpoints import CONFIGS
 
@@ -99,3 +99,11 @@ def test_the_readme_counts_the_architectures() -> None:
         pytest.skip("the tests run without the repository")
     counts = {int(n) for n in re.findall(r"(\d+) architectures", readme.read_text(encoding="utf-8"))}
     assert counts == {len(architectures())}
+
+
+@pytest.mark.parametrize("variable", ["ARCHES", "HF", "HEADS", "HF_HEADS"])
+def test_a_name_is_declared_by_one_file(variable: str) -> None:
+    declared = [(name, path.stem) for path in sorted(MODELS.glob("*.py")) for name in registry._names(path, variable)]
+    assert len({name for name, _ in declared}) == len(declared) > 0
+    assert all(registry._declaring(variable, name) == file for name, file in declared)
+    assert registry._declaring(variable, "llam") is None

@@ -129,6 +129,7 @@ def tolerance_of(name: str, kernels: str) -> float:
 NAMES = [name if i % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(CONFIGS)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kernels", ["auto", "stock"])
 @pytest.mark.parametrize("name", NAMES)
 def test_random_models_equal_transformers(tiny: Callable[[str], Path], name: str, kernels: str) -> None:
@@ -216,6 +217,7 @@ def check_prompts(runner: Runner, stored: dict[str, npt.NDArray[np.generic]], pr
             close(runner.logits(ids)[-1], stored[f"{prefix}.logits.{i}"])  # type: ignore[arg-type]
 
 
+@pytest.mark.whole
 @pytest.mark.slow  # random models run the same native code
 @pytest.mark.parametrize("name", ["tiny-chat", "tiny-draft"])
 def test_trained_models_equal_transformers(shared: Path, tmp_path: Path, name: str) -> None:
@@ -263,9 +265,9 @@ def test_hostile_metadata_is_rejected_or_loads(tiny: Callable[[str], Path], tmp_
     arch = reader.metadata.text("general.architecture")
     keys = [key for key in reader.metadata if key.startswith(f"{arch}.")]
     refused = 0
-    part = crc32(name.encode())  # a quarter of the values; other architectures test the others
+    part = crc32(name.encode())  # an eighth of the values; other architectures test the others
     for i, changed in enumerate(keys):
-        for hostile in HOSTILE_VALUES[(i + part) % 4 :: 4]:
+        for hostile in HOSTILE_VALUES[(i + part) % 8 :: 8]:
             with GGUFWriter(tmp_path / "x.gguf", arch) as writer:
                 for key in keys:
                     value, kind = hostile if key == changed else (reader.metadata[key], reader.metadata.type_of(key))
@@ -279,7 +281,7 @@ def test_hostile_metadata_is_rejected_or_loads(tiny: Callable[[str], Path], tmp_
                 load_model(GGUFReader(tmp_path / "x.gguf"))
             except (LoadError, UnsupportedError, ValueError):
                 refused += 1
-    assert refused > len(keys)
+    assert refused > len(keys) // 2
 
 
 def rewritten(

@@ -52,6 +52,7 @@ AUDIO: dict[str, Any] = {
 OTHER: dict[str, dict[str, object]] = {
     "AudioFlamingo3ForConditionalGeneration": {"audio_config": {"model_type": "audioflamingo3_encoder", **AUDIO}},
     "MusicFlamingoForConditionalGeneration": {"audio_config": {"model_type": "audioflamingo3_encoder", **AUDIO}},
+    "VoxtralForConditionalGeneration": {"audio_config": {"model_type": "voxtral_encoder", **AUDIO}},
     "GlmAsrForConditionalGeneration": {"audio_config": {"model_type": "glmasr_encoder", **AUDIO}},
     "Qwen3ASRForConditionalGeneration": {
         "audio_config": {"model_type": "qwen3_asr_encoder", "output_dim": 64, "downsample_hidden_size": 8, **AUDIO}

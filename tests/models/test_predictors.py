@@ -100,6 +100,7 @@ def close(found: Array, expected: Any) -> None:
     assert np.abs(found - wanted).max() <= 1e-3 * np.abs(wanted).max()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kernels", ["cpu", "stock"])
 @pytest.mark.parametrize("name", KINDS)
 def test_predictions_equal_the_equations(tiny: Callable[[str], Path], tmp_path: Path, name: str, kernels: str) -> None:

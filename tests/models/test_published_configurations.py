@@ -39,6 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", MODELS)
 def test_a_published_configuration_opens(tmp_path: Path, folders: dict[str, Path], name: str) -> None:
     row = MODELS[name]
@@ -63,6 +64,7 @@ def test_a_published_configuration_has_keys_at_its_own_sizes(name: str) -> None:
     assert keys["block_count"] in {text.value(name) for name in LAYERS}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_a_published_quantization_opens(tmp_path: Path, name: str) -> None:
     row = QUANTIZED[name]

@@ -29,9 +29,16 @@ _HERE = Path(__file__).parent
 
 
 @cache
+def _source(module: Path) -> str:
+    return module.read_text(encoding="utf-8")
+
+
+@cache
 def _names(module: Path, variable: str) -> list[str]:
     """Return the strings of a module's tuple, or the keys of its dictionary."""
-    for statement in ast.parse(module.read_text(encoding="utf-8")).body:
+    if variable not in _source(module):
+        return []
+    for statement in ast.parse(_source(module)).body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name) or target.id != variable:
             continue
@@ -45,6 +52,13 @@ def _names(module: Path, variable: str) -> list[str]:
 def _index(variable: str) -> Mapping[str, str]:
     """Map each name to the module that declares it."""
     return {name: path.stem for path in sorted(_HERE.glob("*.py")) for name in _names(path, variable)}
+
+
+@cache
+def _declaring(variable: str, name: str) -> str | None:
+    """Return the module that declares a name; parses only files with the name in them, for a quick start."""
+    files = (path for path in sorted(_HERE.glob("*.py")) if f'"{name}"' in _source(path))
+    return next((path.stem for path in files if name in _names(path, variable)), None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ def supported() -> list[Architecture]:
 
 def _description(module: str) -> str:
     """Return the first line of a model file, which names the models that use it."""
-    text = ast.get_docstring(ast.parse((_HERE / f"{module}.py").read_text(encoding="utf-8")))
+    text = ast.get_docstring(ast.parse(_source(_HERE / f"{module}.py")))
     return (text or "").split("\n", 1)[0].rstrip(".")
 
 
@@ -81,7 +95,7 @@ def model_file(arch: str) -> str | None:
     likely = _HERE / f"{arch.replace('-', '_')}.py"
     if arch.replace("-", "_").isidentifier() and likely.is_file() and arch in _names(likely, "ARCHES"):
         return likely.stem
-    return _index("ARCHES").get(arch)
+    return _declaring("ARCHES", arch)
 
 
 def checkpoint_classes() -> list[str]:
@@ -95,15 +109,12 @@ def checkpoint_of(name: str) -> Checkpoint:
     Raises:
         UnsupportedError: The class is unknown; the message lists those that are known.
     """
-    heads = _index("HF_HEADS")
-    variable = "HF_HEADS" if name in heads else "HF"
-    index = _index(variable)
-    if name not in index:
-        raise UnsupportedError(
-            f"[convert] unsupported architecture '{name}': expected one of {', '.join(sorted(index))}"
-        )
-    module = import_module(f".{index[name]}", __package__)
-    return cast("Mapping[str, Checkpoint]", vars(module)[variable])[name]
+    for variable in ("HF_HEADS", "HF"):
+        if file := _declaring(variable, name):
+            module = import_module(f".{file}", __package__)
+            return cast("Mapping[str, Checkpoint]", vars(module)[variable])[name]
+    expected = ", ".join(checkpoint_classes())
+    raise UnsupportedError(f"[convert] unsupported architecture '{name}': expected one of {expected}")
 
 
 def checkpoints_of(arch: str) -> list[Checkpoint]:
@@ -178,7 +189,7 @@ def n_vocab_of(reader: GGUFReader) -> int:
 
 def is_head_name(arch: str) -> bool:
     """Return whether files with this ``general.architecture`` hold a head, which proposes tokens for another model."""
-    return arch in _index("HEADS")
+    return _declaring("HEADS", arch) is not None
 
 
 def is_head(metadata: Metadata) -> bool:
@@ -196,7 +207,7 @@ def load_head(reader: GGUFReader, model: LoadedModel) -> LoadedHead:
     config = model.config
     if not isinstance(model.model, Decoder) or config.decoder_start is not None or config.is_encoder:
         raise UnsupportedError(f"[draft] heads are unsupported for architecture {config.arch}")
-    module = import_module(f".{_index('HEADS')[reader.metadata.text('general.architecture')]}", __package__)
+    module = import_module(f".{_declaring('HEADS', reader.metadata.text('general.architecture'))}", __package__)
     return cast("Callable[[GGUFReader, Decoder], LoadedHead]", vars(module)["load_head"])(reader, model.model)
 
 

@@ -239,11 +239,11 @@ class EngineConfig:
         doc="How positions are stretched", aliases="rope_scaling_type",
     ))
     rope_scale: float | None = declared(None, EngineOption(
-        rule=Float(1e-6, 1e6, optional=True), flags="--rope-scale", metavar="N", none="the model's",
+        rule=Float(0.0, 1e6, open_below=True, optional=True), flags="--rope-scale", metavar="N", none="the model's",
         doc="Factor that the context is stretched by",
     ))
     rope_freq_base: float | None = declared(None, EngineOption(
-        rule=Float(0.0, 1e30, optional=True), flags="--rope-freq-base", metavar="N", none="the model's",
+        rule=Float(0.0, 1e15, optional=True), flags="--rope-freq-base", metavar="N", none="the model's",
         doc="Base of RoPE's frequencies; 0: the model's", aliases="rope_theta rope_frequency_base",
     ))
     rope_freq_scale: float | None = declared(None, EngineOption(
