@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ...failures import ApiError, Dialect, error_body
-from ...listener import sse
 from ...worker.protocol import Delta
 from ..answers import Message, ResponseStream, Usage, new_id
 from ..fields import shown_tier
 from ..sampling_fields import sampling_of
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .mcp_turn import Planned
-from .output_items import call_item, message_item, reasoning_item, text_part
+from .output_events import Output, ReasoningItem, TextItem
+from .output_items import call_item, message_item, reasoning_item
 from .tool_names import ToolNames
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ class ResponseShape:
         self._id = f"resp_{new_id()}"
         self._model = model
         self._created = int(time.time())
-        self._number = 0
         self._n_reasoning = self._n_before_text = 0
         self._n_new, self._first_s = 0, 0.0
         self._n_reasoning_earlier = 0
-        self._items: list[dict[str, Any]] = []
+        self._out = Output()
         self._status = "completed"
         self.message = Message()
 
@@ -79,7 +78,7 @@ class ResponseShape:
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata,
             "model": self._model,
-            "output": self._items,
+            "output": self._out.items,
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
@@ -117,17 +116,17 @@ class ResponseShape:
     async def whole(self) -> dict[str, Any]:
         """Read the answer to its end, run the tools that it calls, and return the complete response."""
         if self._turn is not None:
-            self._items += self._turn.items
+            self._out.items += self._turn.items
         while True:
             async for delta in self._answer.deltas():
                 self.take(delta)
             planned = self._planned()
             if thoughts := "".join(self.message.reasoning):
-                self._items.append(reasoning_item(thoughts))
+                self._out.items.append(reasoning_item(thoughts))
             if (text := "".join(self.message.content)) or not planned:
-                self._items.append(message_item(f"msg_{new_id()}", text))
+                self._out.items.append(message_item(f"msg_{new_id()}", text))
             results = await self._run(planned)
-            self._items += [each.item for each in planned]
+            self._out.items += [each.item for each in planned]
             if not await self._goes_on(planned, results):
                 return self._complete()
 
@@ -182,42 +181,38 @@ class ResponseShape:
             message["tool_calls"] = list(self.message.calls.values())
         return message
 
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        number, self._number = self._number, self._number + 1
-        return sse.named_event(kind, {"type": kind, "sequence_number": number, **fields})
-
     def failed(self, error: ApiError) -> bytes:
         """Return the last event of an answer that breaks off."""
         shown = error_body(error, Dialect.OPENAI)["error"]
-        return self._event("error", code=shown["code"], message=shown["message"], param=shown["param"])
+        return self._out.event("error", code=shown["code"], message=shown["message"], param=shown["param"])
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the answer as events."""
         response = self._response("in_progress")
-        yield self._event("response.created", response=response) + self._event(
+        yield self._out.event("response.created", response=response) + self._out.event(
             "response.in_progress", response=response
         )
         if self._turn is not None and self._turn.items:
-            events = [event for item in self._turn.items for event in self._item_events(item)]
+            events = [event for item in self._turn.items for event in self._out.item_events(item)]
             yield b"".join(events)
         while True:
             async for piece in self._answer_pieces():
                 yield piece
             planned = self._planned()
-            yield b"".join(event for i, each in enumerate(planned) for event in self._begun(each, len(self._items) + i))
+            out, index = self._out, len(self._out.items)
+            yield b"".join(event for i, each in enumerate(planned) for event in out.begun(each.item, index + i))
             results = await self._run(planned)
-            index = len(self._items)
-            self._items += [each.item for each in planned]
-            yield b"".join(event for i, each in enumerate(planned) for event in self._ended(each.item, index + i))
+            out.items += [each.item for each in planned]
+            yield b"".join(event for i, each in enumerate(planned) for event in out.ended(each.item, index + i))
             if not await self._goes_on(planned, results):
                 break
         timings = timings_of(self._answer.ends[0])
         response = self._complete()
-        yield self._event(f"response.{response['status']}", response=response, timings=timings)
+        yield self._out.event(f"response.{response['status']}", response=response, timings=timings)
 
     async def _answer_pieces(self) -> AsyncIterator[bytes]:
         """Yield the events of the reasoning and the text of one answer."""
-        thoughts, text = _ReasoningItem(self), _TextItem(self)
+        thoughts, text = ReasoningItem(self._out), TextItem(self._out)
         async for batch in self._answer.batches():
             pieces = []
             for event in batch:
@@ -244,7 +239,7 @@ class ResponseShape:
         more: dict[str, Any] = {"prompt_progress": progress_of(stream, self._answer.usage.n_prompt, n_read)}
         if self._body.timings_per_token:
             more["timings"] = reading_so_far(stream, n_read)
-        return self._event("response.in_progress", response=self._response("in_progress"), **more)
+        return self._out.event("response.in_progress", response=self._response("in_progress"), **more)
 
     def _timings(self, delta: Delta) -> dict[str, Any]:
         """Return the times of the answer so far, if the request wants them in every event."""
@@ -254,119 +249,3 @@ class ResponseShape:
             return {}
         answer = self._answer
         return {"timings": timings_so_far(answer.stream, answer.usage.n_prompt, self._n_new, self._first_s)}
-
-    def _item_events(self, item: dict[str, Any]) -> list[bytes]:
-        """Return all events of an item that is complete."""
-        index = len(self._items)
-        self._items.append(item)
-        return [*self._begun(Planned({}, item), index), *self._ended(item, index)]
-
-    def _begun(self, planned: Planned, index: int) -> list[bytes]:
-        """Return the events of an item up to its arguments."""
-        item = planned.item
-        kind, at = item["type"], {"item_id": item["id"], "output_index": index}
-        shown = {**item, "arguments": ""} if kind == "function_call" else item
-        if kind in ("function_call", "mcp_call"):
-            shown = {**shown, "status": "in_progress", "arguments": ""}
-        if kind == "mcp_call":
-            shown |= {"output": None, "error": None}
-        events = [self._event("response.output_item.added", output_index=index, item=shown)]
-        if kind in ("mcp_call", "mcp_list_tools"):
-            events.append(self._event(f"response.{kind}.in_progress", **at))
-        if kind in ("function_call", "mcp_call"):
-            name = {"name": item["name"]} if kind == "function_call" else {}
-            events += [
-                self._event(f"response.{kind}_arguments.delta", **at, delta=item["arguments"]),
-                self._event(f"response.{kind}_arguments.done", **at, **name, arguments=item["arguments"]),
-            ]
-        return events
-
-    def _ended(self, item: dict[str, Any], index: int) -> list[bytes]:
-        """Return the events of an item's end."""
-        events = []
-        if item["type"] in ("mcp_call", "mcp_list_tools"):
-            outcome = "failed" if item["error"] is not None else "completed"
-            events.append(self._event(f"response.{item['type']}.{outcome}", item_id=item["id"], output_index=index))
-        return [*events, self._event("response.output_item.done", output_index=index, item=item)]
-
-
-class _ReasoningItem:
-    """The events of the reasoning item."""
-
-    def __init__(self, shape: ResponseShape) -> None:
-        self._shape = shape
-        self._item = reasoning_item("")
-        self._text: list[str] = []
-        self._index: int | None = None
-
-    def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
-        """Add reasoning, with ``further`` fields.
-
-        The first call starts the item; once it has ended, nothing is added.
-        """
-        shape, pieces = self._shape, []
-        if self._index is None:
-            if self._text:
-                return []
-            self._index = len(shape._items)
-            begun = {**self._item, "content": [], "status": "in_progress"}
-            pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
-        self._text.append(text)
-        at = {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
-        pieces.append(shape._event("response.reasoning_text.delta", **at, delta=text, **further))
-        return pieces
-
-    def end(self) -> list[bytes]:
-        """End the item if it is open."""
-        if self._index is None:
-            return []
-        shape, index, text = self._shape, self._index, "".join(self._text)
-        self._index = None
-        self._item["content"] = [{"type": "reasoning_text", "text": text}]
-        shape._items.append(self._item)
-        at = {"item_id": self._item["id"], "output_index": index, "content_index": 0}
-        return [
-            shape._event("response.reasoning_text.done", **at, text=text),
-            shape._event("response.output_item.done", output_index=index, item=self._item),
-        ]
-
-
-class _TextItem:
-    """The events of the text item."""
-
-    def __init__(self, shape: ResponseShape) -> None:
-        self._shape = shape
-        self._id = f"msg_{new_id()}"
-        self._text: list[str] = []
-        self._index = 0
-        self.began = False
-
-    def more(self, text: str, further: dict[str, Any]) -> list[bytes]:
-        """Add text, with ``further`` fields; the first call starts the item."""
-        shape, pieces = self._shape, []
-        if not self.began:
-            self.began = True
-            self._index = len(shape._items)
-            begun = {**message_item(self._id, ""), "content": [], "status": "in_progress"}
-            pieces.append(shape._event("response.output_item.added", output_index=self._index, item=begun))
-            pieces.append(shape._event("response.content_part.added", **self._at(), part=text_part("")))
-        self._text.append(text)
-        if text:
-            pieces.append(shape._event("response.output_text.delta", **self._at(), delta=text, logprobs=[], **further))
-        return pieces
-
-    def end(self) -> list[bytes]:
-        """End the item if it was started."""
-        if not self.began:
-            return []
-        shape, text = self._shape, "".join(self._text)
-        item = message_item(self._id, text)
-        shape._items.append(item)
-        return [
-            shape._event("response.output_text.done", **self._at(), text=text, logprobs=[]),
-            shape._event("response.content_part.done", **self._at(), part=text_part(text)),
-            shape._event("response.output_item.done", output_index=self._index, item=item),
-        ]
-
-    def _at(self) -> dict[str, Any]:
-        return {"item_id": self._id, "output_index": self._index, "content_index": 0}
