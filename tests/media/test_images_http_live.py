@@ -95,6 +95,25 @@ def test_every_dialect_answers_as_python(client: httpx.Client, folder: Path) -> 
         assert text_of(path, response.json()) == expected.choices[0].message.content, path
 
 
+def test_videos(client: httpx.Client) -> None:
+    def used_by(part: dict[str, Any]) -> int:
+        parts = [part, {"type": "text", "text": "what?"}]
+        body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 1, "temperature": 0}
+        response = client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        return int(response.json()["usage"]["prompt_tokens"])
+
+    stream = io.BytesIO()
+    images.fromarray(picture(64, 96)).save(stream, "JPEG")
+    frame = base64.b64encode(stream.getvalue()).decode()
+    whole = used_by({"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frame},{frame},{frame}"}})
+    # Two pairs of frames of six tokens, each with a time of 13 bytes and two marks.
+    assert whole - used_by({"type": "text", "text": ""}) == 2 * (6 + 13 + 2)
+    refused = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+    body = {"messages": [{"role": "user", "content": [refused]}]}
+    assert client.post("/v1/chat/completions", json=body).status_code == 400
+
+
 def test_command_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(base64.b64decode(png()))
     options = ["--mmproj", "auto", "--kv-dtype", "f32", "-c", "1024", "-t", "1", "--temp", "0", "-n", "8", "--json"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from image_processor_cases import picture
 from quire import LLM, SamplingParams
@@ -87,6 +88,18 @@ def test_raw_prompts(llm: LLM, prompt: dict[str, Any]) -> None:
     assert several[1].token_ids == expected.token_ids
 
 
+def test_raw_prompts_with_videos(llm: LLM) -> None:
+    frames = [ONE, ONE // 2, ONE // 3]
+    parts = [{"type": "video", "video": frames}, {"type": "text", "text": "what?"}]
+    expected = llm.chat([{"role": "user", "content": parts}], GREEDY)
+    shown = "<|vision_start|><|video_pad|><|vision_end|>"
+    for prompt, videos in ((shown, {"videos": [frames]}), (shown, {"multi_modal_data": {"video": np.stack(frames)}}),
+                           ("<__media__>", {"video": [images.fromarray(frame) for frame in frames]})):  # fmt: skip
+        (result,) = llm.generate({"prompt": f"{BEGIN}{prompt}{END}", **videos}, GREEDY)
+        assert result.prompt_token_ids == expected.prompt_token_ids
+        assert result.token_ids == expected.token_ids
+
+
 def test_one_image_and_none(llm: LLM) -> None:
     expected = chat(llm, ONE)
     for data in ({"image": ONE}, {"images": ONE}, {"multi_modal_data": {"image": ONE, "audio": None}}):
@@ -105,7 +118,7 @@ def test_one_image_and_none(llm: LLM) -> None:
         {"prompt": f"<__media__>{SHOWN}", "images": [ONE]},
         {"prompt": f"{SHOWN}{SHOWN}", "images": [ONE]},
         {"prompt": "<__media__>", "images": ["a.png"]},
-        {"prompt": "<__media__>", "videos": [ONE]},
+        {"prompt": "<__media__>", "videos": ["a.mp4"]},
         {"prompt": "<__media__>", "multimodal_data": ["*"]},
         {"prompt": "<__media__>", "audios": [(ONE[0, :, 0].astype("float32"), 16000)]},
     ],
@@ -174,10 +187,10 @@ def test_ollamas_generate(client: httpx.Client, llm: LLM) -> None:
 
 
 def test_what_servers_say_about_the_model(client: httpx.Client) -> None:
-    assert client.get("/props").json()["modalities"] == {"vision": True, "audio": False, "video": False}
+    assert client.get("/props").json()["modalities"] == {"vision": True, "audio": False, "video": True}
     (model,) = client.get("/v1/models").json()["data"]
     assert model["capabilities"] == ["completion", "multimodal"]
-    assert model["architecture"]["input_modalities"] == ["text", "image"]
+    assert model["architecture"]["input_modalities"] == ["text", "image", "video"]
     assert "vision" in client.post("/api/show", json={"model": model["id"]}).json()["capabilities"]
     assert "vision" in client.get("/api/tags").json()["models"][0]["capabilities"]
 

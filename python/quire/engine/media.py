@@ -21,6 +21,7 @@ from .._native.graph import Executor
 from ..errors import CapacityError, RequestError, ShapeError
 from ..media import View
 from ..media.pixels import Floats
+from ..media.video import Video, decode_video
 from ..models.media import Kind, MediaModel, trace_stage
 
 if TYPE_CHECKING:
@@ -135,14 +136,15 @@ class MediaEncoder:
 
 @dataclass(frozen=True)
 class MediaRows:
-    """An encoded image or sound.
+    """An encoded image, sound or video.
 
     Attributes:
-        kind: Which of the two.
+        kind: Which of them.
         rows: float32 [tokens, n_out].
         markup: What stands for it in a prompt; see ``MediaModel.markup``.
         grid: Rows and columns of tokens that RoPE's sections rotate by; None: consecutive positions.
         digest: Hash, 32 bytes, of the content and the processor's settings.
+        steps, around: See ``Item``.
     """
 
     kind: Kind
@@ -150,6 +152,8 @@ class MediaRows:
     markup: Sequence[str | int]
     grid: tuple[int, int] | None
     digest: bytes
+    steps: Sequence[int] = (0,)
+    around: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,15 @@ class MediaInput:
             encoders: The encoders by what they encode.
             token_of: Returns the id of a placeholder token.
         """
-        self.encoders = encoders
+        self.encoders = dict(encoders)
+        if "image" in encoders and encoders["image"].model.video_pad:
+            self.encoders["video"] = encoders["image"]
         # Most of them wait for one that encodes.
         self.threads = ThreadPoolExecutor(32, thread_name_prefix="quire-media")
-        self._pads = {kind: (encoder.model.pad, token_of(encoder.model.pad)) for kind, encoder in encoders.items()}
+        pads = {kind: encoder.model.pad for kind, encoder in encoders.items()}
+        if "video" in self.encoders:
+            pads["video"] = encoders["image"].model.video_pad
+        self._pads = {kind: (pad, token_of(pad)) for kind, pad in pads.items()}
         self._encoding = threading.Lock()
         self._lock = threading.Lock()  # guards the rest; never held for long
         self._cache: OrderedDict[bytes, MediaRows] = OrderedDict()
@@ -195,14 +204,18 @@ class MediaInput:
     @property
     def template_texts(self) -> Mapping[Kind, str]:
         """``MediaModel.template_text`` by the kind of items."""
-        return {kind: text for kind, encoder in self.encoders.items() if (text := encoder.model.template_text)}
+        return {
+            kind: text
+            for kind, encoder in self.encoders.items()
+            if kind != "video" and (text := encoder.model.template_text)
+        }
 
-    def read(self, kind: Kind, data: npt.NDArray[Any], room: int | None = None) -> MediaRows:
-        """Encode an item, or take it from the cache: an image uint8 [height, width, 3] or a sound float32 [samples].
+    def read(self, kind: Kind, data: npt.NDArray[Any] | Video | bytes, room: int | None = None) -> MediaRows:
+        """Encode an item, or take it from the cache.
 
         Args:
-            kind: Which of the two.
-            data: The item.
+            kind: Which of them.
+            data: An image uint8 [height, width, 3], a sound float32 [samples], a video or the bytes of its file.
             room: Tokens that are left for it in the context; None: any number.
 
         Raises:
@@ -213,25 +226,33 @@ class MediaInput:
         if encoder is None:
             raise RequestError(f"the model has no encoder for {kind} input")
         model = encoder.model
-        layout = model.layout(data)
-        n_patches = max(rows * cols for rows, cols in layout.views)
-        if n_patches > encoder.max_patches:
-            shape = "x".join(str(n) for n in data.shape[:2])
+        if isinstance(data, bytes):
+            data = decode_video(data, model.frames_of)
+        if isinstance(data, Video):
+            item, content, layout = model.video(data), data.frames, None
+            told = f"{kind} {model.processor!r} {data.times} {data.rate} {data.duration} {content.shape}".encode()
+        else:
+            item, content, layout = model.item(data), data, model.layout(data)
+            told = f"{kind} {model.processor!r} {data.dtype} {data.shape}".encode()
+        if item.n_patches > encoder.max_patches:
+            shape = "x".join(str(n) for n in content.shape[:2])
             raise CapacityError(
-                f"[media] the {kind} of {shape} has {n_patches} patches: at most {encoder.max_patches} fit"
+                f"[media] the {kind} of {shape} has {item.n_patches} patches: at most {encoder.max_patches} fit"
             )
-        if room is not None and (n_tokens := sum(layout.n_tokens)) > room:
-            raise CapacityError(f"[media] the {kind} takes {n_tokens} tokens: {max(room, 0)} are left of the context")
-        told = f"{kind} {model.processor!r} {data.dtype} {data.shape}".encode()
-        digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(data).tobytes(), digest_size=32).digest()
+        if room is not None and item.n_tokens > room:
+            raise CapacityError(
+                f"[media] the {kind} takes {item.n_tokens} tokens: {max(room, 0)} are left of the context"
+            )
+        digest = hashlib.blake2b(told + b"\0" + np.ascontiguousarray(content).tobytes(), digest_size=32).digest()
         if (found := self._cached(digest)) is not None:
             return found
         with self._encoding:
             if (found := self._cached(digest)) is not None:  # somebody else asked for it, too
                 return found
-            views = [encoder.encode(view) for view in model.views(data)]
-            rows = encoder.model.assembled(views, layout)  # encoding the first item opens the model with its weights
-            found = MediaRows(kind, self._padded(rows), model.markup(layout), model.token_grid(layout), digest)
+            views = [encoder.encode(view) for view in item.views()]
+            # Encoding the first item opens the model with its weights.
+            rows = np.concatenate(views) if layout is None else encoder.model.assembled(views, layout)
+            found = MediaRows(kind, self._padded(rows), item.markup, item.grid, digest, item.steps, item.around)
             self._keep(found)
         return found
 
@@ -259,6 +280,8 @@ class MediaInput:
     def surroundings(self, item: MediaRows) -> tuple[str, str]:
         """Return the texts that a prompt has before and after the rows of an item; empty for none."""
         first, last = item.markup[0], item.markup[-1]
+        if item.around is not None:
+            return item.around
         return first if isinstance(first, str) else "", last if isinstance(last, str) else ""
 
     def written(self, item: MediaRows) -> str:
@@ -271,8 +294,9 @@ class MediaInput:
         Raises:
             RequestError: The number of placeholders differs from the number of runs.
         """
-        for kind, (_, pad) in self._pads.items():
-            n_runs = sum(isinstance(part, int) for item in items if item.kind == kind for part in item.markup)
+        for kind, (_, pad) in self._pads.items():  # a pad may be that of two kinds
+            found = [item for item in items if self._pads[item.kind][1] == pad]
+            n_runs = sum(isinstance(part, int) for item in found for part in item.markup)
             if (n_pads := ids.count(pad)) != n_runs:
                 raise RequestError(f"[chat] the prompt has {n_pads} places for {n_runs} parts of {kind} input")
         made = _Expansion(ids)
@@ -305,7 +329,7 @@ class _Expansion:
                 self._add_text([pad] * n_rows)
             else:
                 self._made += [pad] * n_rows
-                self._add_grid(*item.grid)
+                self._add_grid(*item.grid, item.steps)
             at += n_rows
         self._ends.append(len(self._made))
 
@@ -320,8 +344,9 @@ class _Expansion:
         self._places.append(np.tile(np.arange(self._next_place, end, dtype=np.int32), (3, 1)))
         self._next_place = end
 
-    def _add_grid(self, n_rows: int, n_cols: int) -> None:
-        rows, cols = np.mgrid[0:n_rows, 0:n_cols].astype(np.int32).reshape(2, -1)
-        self._places.append(np.stack([np.zeros_like(rows), rows, cols]) + np.int32(self._next_place))
+    def _add_grid(self, n_rows: int, n_cols: int, steps: Sequence[int]) -> None:
+        times, rows, cols = np.mgrid[0 : len(steps), 0:n_rows, 0:n_cols].astype(np.int32).reshape(3, -1)
+        times = np.asarray(steps, np.int32)[times]
+        self._places.append(np.stack([times, rows, cols]) + np.int32(self._next_place))
         self._next_place += max(n_rows, n_cols)
         self._has_grids = True

@@ -25,6 +25,7 @@ Messages: TypeAlias = "Sequence[Mapping[str, Any]]"
 _KINDS = {
     "image": "image", "image_url": "image", "input_image": "image",
     "audio": "audio", "audio_url": "audio", "input_audio": "audio",
+    "video": "video", "video_url": "video", "input_video": "video",
 }  # fmt: skip
 _SCHEMES = ("http:", "https:", "file:")
 
@@ -142,7 +143,8 @@ def with_contents(messages: Messages, files: Mapping[str, bytes]) -> list[dict[s
         if url is None or url not in files:
             return part
         kind = _KINDS[part["type"]]
-        return {"type": kind, kind: files[url]}
+        rate = {"fps": part["fps"]} if kind == "video" and "fps" in part else {}
+        return {"type": kind, kind: files[url], **rate}
 
     made = []
     for message in messages:

@@ -40,12 +40,13 @@ class _Conversion:
         names = [str(name) for name in whole.items("architectures")]
         self.mapping = mapping = media_checkpoint_of(names[0] if names else "", whole)
         self.config = whole.inner(mapping.config).filled(mapping.defaults)
-        settings = _processor_settings(folder)
+        settings, videos = _processor_settings(folder), _video_settings(folder)
         mapping.check_settings(settings)
         self.keys: list[tuple[str, str, object]] = [
             *((name, key.kind, key.read(self.config)) for name, key in mapping.keys.items()),
             *((name, key.kind, key.read(whole)) for name, key in mapping.whole_keys.items()),
             *((name, key.kind, key.read(settings)) for name, key in mapping.settings.items()),
+            *((name, key.kind, key.read(videos)) for name, key in mapping.video_settings.items()),
             *image_keys(settings, limits_pixels=mapping.limits_pixels),
         ]
         self.checkpoint = StoredCheckpoint(folder, None)
@@ -129,6 +130,11 @@ def _processor_settings(folder: Path) -> Fields:
             settings = Fields(name, read_json(folder / name))
             return settings.inner("image_processor") if settings.has("image_processor") else settings
     return Fields("preprocessor_config.json", {})
+
+
+def _video_settings(folder: Path) -> Fields:
+    name = "video_preprocessor_config.json"
+    return Fields(name, read_json(folder / name) if (folder / name).is_file() else {})
 
 
 def _token_id(folder: Path, text: str) -> int:

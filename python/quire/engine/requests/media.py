@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ...chat.messages import MediaMark
 from ...errors import RequestError, ShapeError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...chat.template import Rendering
     from ...media.audio import Samples
     from ...media.decode import Rgb
+    from ...media.video import Video
     from ...models.media import Kind
     from ..media import MediaRows
 
@@ -32,11 +33,16 @@ Segments: TypeAlias = "Sequence[tuple[str, bool]]"
 _KINDS: Mapping[str, Kind] = {
     "image": "image", "image_url": "image", "input_image": "image",
     "audio": "audio", "audio_url": "audio", "input_audio": "audio",
+    "video": "video", "video_url": "video", "input_video": "video",
 }  # fmt: skip
 _HOLDERS: Mapping[Kind, tuple[str, ...]] = {
     "image": ("image", "image_url", "url", "path", "data", "source"),
     "audio": ("audio", "input_audio", "audio_url", "url", "path", "data"),
+    "video": ("video", "video_url", "input_video", "url", "path", "data"),
 }
+
+
+VIDEO_BYTES = 256 << 20
 
 
 @dataclass
@@ -114,7 +120,7 @@ def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def without_media(
-    messages: Messages, items: MediaItems, read: Callable[[Kind, npt.NDArray[Any]], MediaRows]
+    messages: Messages, items: MediaItems, read: Callable[[Kind, npt.NDArray[Any] | Video | bytes], MediaRows]
 ) -> Messages:
     """Return the messages with a mark in place of each image or sound, and its rows in ``items``.
 
@@ -156,8 +162,19 @@ def _with_texts(message: Mapping[str, object]) -> Mapping[str, object]:
     return {**message, "content": parts}
 
 
-def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]:
-    """Return a part's pixels or samples.  A path is read: it comes from the program, as servers pass data URLs only."""
+@overload
+def data_of(kind: Literal["image", "audio"], part: Mapping[str, Any], place: str) -> npt.NDArray[Any]: ...
+
+
+@overload
+def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any] | Video | bytes: ...
+
+
+def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any] | Video | bytes:
+    """Return a part's pixels, samples or frames, or the bytes of a video file.
+
+    A path is read: it comes from the program, as servers pass data URLs only.
+    """
     held = next((part[name] for name in _HOLDERS[kind] if part.get(name) is not None), None)
     if isinstance(held, Mapping) and "array" not in held:  # {"url": ...} or {"type": "base64", "data": ...}
         held = held.get("url", held.get("data"))
@@ -166,6 +183,8 @@ def data_of(kind: Kind, part: Mapping[str, Any], place: str) -> npt.NDArray[Any]
             held = Path(held).read_bytes()
         if held is None:
             raise RequestError(f"no {kind}: give it as '{kind}', or as '{kind}_url' with a data: URL")
+        if kind == "video":
+            return _video_of(held, part.get("fps"))
         return _image_of(held) if kind == "image" else _samples_of(held)
     except OSError as error:
         raise RequestError(f"[chat] {place}: cannot read the {kind}: {error.strerror}") from None
@@ -181,6 +200,29 @@ def _image_of(held: Any) -> Rgb:
             raise RequestError("the image is not a data: URL (in Python, give a file as a pathlib.Path)")
         held = decode_data_url(held)
     return decode_image(bytes(held)) if isinstance(held, (bytes, bytearray, memoryview)) else to_rgb(held)
+
+
+def _video_of(held: Any, rate: Any) -> Video | bytes:
+    from ...media import decode_data_url
+    from ...media.video import FRAME_RATE, MAX_FRAMES, Video, decode_jpegs, video_of
+
+    rate = FRAME_RATE if rate is None else rate
+    if isinstance(held, str):
+        if held[:5].lower() != "data:":
+            raise RequestError("the video is not a data: URL (in Python, give a file as a pathlib.Path)")
+        if held[:16].lower() == "data:video/jpeg;":
+            return decode_jpegs(held, rate)
+        held = decode_data_url(held, max_bytes=VIDEO_BYTES, what="video")
+    if isinstance(held, Video):
+        return held
+    if isinstance(held, (bytes, bytearray, memoryview)):
+        return bytes(held)
+    if not isinstance(held, (list, tuple)) and getattr(held, "ndim", 0) != 4:
+        raise ShapeError(f"unsupported video of type {type(held).__name__}: expected frames, a path or bytes")
+    if len(held) > MAX_FRAMES:
+        raise RequestError(f"the video has {len(held)} frames: at most {MAX_FRAMES} are accepted")
+    files = [Path(frame).read_bytes() if isinstance(frame, os.PathLike) else frame for frame in held]
+    return video_of([_image_of(frame) for frame in files], rate)
 
 
 def _samples_of(held: Any) -> Samples:

@@ -19,7 +19,9 @@ __all__ = ["MARK", "encoded_prompt", "is_media_prompt"]
 MARK = "<__media__>"
 """Llama.cpp's mark for an image or a sound in a raw prompt."""
 
-_KEYS: Mapping[str, Kind] = {"images": "image", "image": "image", "audios": "audio", "audio": "audio"}
+_KEYS: Mapping[str, Kind] = {
+    "images": "image", "image": "image", "audios": "audio", "audio": "audio", "videos": "video", "video": "video",
+}  # fmt: skip
 _TEXTS = ("prompt", "prompt_string")
 
 
@@ -70,13 +72,21 @@ def _items_of(prompt: Mapping[str, Any]) -> list[tuple[Kind, Any, str]]:
         elif name == "multimodal_data":
             found += [(*_kind_and_bytes(each, f"{name}[{i}]"), f"{name}[{i}]") for i, each in enumerate(value)]
         elif name in _KEYS:
-            several = value if isinstance(value, list) else [value]
+            several = value if isinstance(value, list) and not _is_frames(_KEYS[name], value) else [value]
             found += [(_KEYS[name], each, f"{name}[{i}]") for i, each in enumerate(several)]
         else:
             raise RequestError(
-                f"[prompt] unknown key {name!r:.40} of a prompt: expected prompt, images, audios or multi_modal_data"
+                f"[prompt] unknown key {name!r:.40} of a prompt: expected prompt, images, audios, videos or "
+                "multi_modal_data"
             )
     return found
+
+
+def _is_frames(kind: Kind, items: list[Any]) -> bool:
+    """Return whether a list holds the frames of one video, and not several videos."""
+    # PIL images have a size of two numbers.
+    n_axes = [item.ndim if hasattr(item, "ndim") else len(getattr(item, "size", ())) for item in items]
+    return kind == "video" and bool(items) and all(n in (2, 3) for n in n_axes)
 
 
 def _kind_and_bytes(item: object, place: str) -> tuple[Kind, bytes]:

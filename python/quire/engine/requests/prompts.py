@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ...chat import ChatTemplate, Messages
     from ...grammar import Grammar, GrammarSource
+    from ...media.video import Video
     from ...models.media import Kind
     from ...params.chat_options import ChatOptions
     from ...tokenizer import Tokenizer
@@ -273,7 +274,7 @@ class Prompts:
         if most is not None and chat.max_prompt_tokens is not None:
             most *= _MOST_DROPPED  # the oldest messages may be dropped with their images
 
-        def read(kind: Kind, data: npt.NDArray[Any]) -> MediaRows:
+        def read(kind: Kind, data: npt.NDArray[Any] | Video | bytes) -> MediaRows:
             room = None if most is None else most - sum(len(item.rows) for item in items.rows)
             return media.read(kind, data, room)
 

@@ -10,7 +10,7 @@ from ..pixels import CLIP_MEAN, CLIP_STD, Floats, patches_of
 from ..settings import Settings
 from .one_view import OneView
 
-__all__ = ["QwenVl", "open_qwen_vl", "smart_resize"]
+__all__ = ["QwenVl", "open_qwen_vl", "smart_resize", "video_resize"]
 
 MAX_ASPECT_RATIO = 200
 
@@ -27,6 +27,25 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: float, max_pi
         rows, cols = max(1, math.floor(height / shrink / factor)), max(1, math.floor(width / shrink / factor))
     elif rows * cols * factor * factor < min_pixels:
         enlarge = math.sqrt(min_pixels / (height * width))
+        rows, cols = math.ceil(height * enlarge / factor), math.ceil(width * enlarge / factor)
+    return rows * factor, cols * factor
+
+
+def video_resize(
+    n_frames: int, height: int, width: int, factor: int, *, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """Return the size of each of some frames, as ``smart_resize``, within limits on the pixels of all of them."""
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        raise RequestError(
+            f"the video has {width}x{height} pixels: one side is over {MAX_ASPECT_RATIO} times the other"
+        )
+    rows, cols = round(height / factor), round(width / factor)
+    pixels = round(n_frames / 2) * 2 * rows * cols * factor**2
+    if pixels > max_pixels:
+        shrink = math.sqrt(n_frames * height * width / max_pixels)
+        rows, cols = max(1, math.floor(height / shrink / factor)), max(1, math.floor(width / shrink / factor))
+    elif pixels < min_pixels:
+        enlarge = math.sqrt(min_pixels / (n_frames * height * width))
         rows, cols = math.ceil(height * enlarge / factor), math.ceil(width * enlarge / factor)
     return rows * factor, cols * factor
 

@@ -9,7 +9,7 @@ convolution into a row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar, Literal, Protocol
@@ -25,12 +25,13 @@ from ...files.gguf import GGUFReader
 from ...media import ImageProcessor, Layout, View
 from ...media.audio import FeatureExtractor
 from ...media.pixels import Floats
+from ...media.video import Video
 from ...nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
 from .checkpoint import MediaCheckpoint
 
-__all__ = ["Kind", "MediaModel", "RunStage", "Stage", "load_media", "media_checkpoint_of", "trace_stage"]
+__all__ = ["Item", "Kind", "MediaModel", "RunStage", "Stage", "load_media", "media_checkpoint_of", "trace_stage"]
 
-Kind = Literal["image", "audio"]
+Kind = Literal["image", "audio", "video"]
 # The section of each kind's keys, and its tensors.
 SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
     "image": ("vision", ("v.*", "mm.*")),
@@ -79,6 +80,29 @@ class Stage:
     rows_per_sequence: int = 0
 
 
+@dataclass(frozen=True)
+class Item:
+    """An image, a sound or a video as an encoder reads it, known without its pixels.
+
+    Attributes:
+        views: Returns the views, in the order of the prompt.
+        n_patches: Patches of the largest view.
+        n_tokens: Rows in the prompt.
+        markup: What stands for the item in a prompt: texts, and numbers of consecutive rows.
+        grid: Rows and columns of tokens that RoPE's sections rotate by; None: consecutive positions.
+        steps: Positions in time of the grids of each number of rows in ``markup``, relative to the first.
+        around: Texts that a raw prompt may have around the item's placeholder; None: the first and last of ``markup``.
+    """
+
+    views: Callable[[], Iterable[View]]
+    n_patches: int
+    n_tokens: int
+    markup: Sequence[str | int]
+    grid: tuple[int, int] | None
+    steps: Sequence[int] = (0,)
+    around: tuple[str, str] | None = None
+
+
 class RunStage(Protocol):
     """Runs a stage."""
 
@@ -108,6 +132,7 @@ class MediaModel(ABC):
         patch_dim: Numbers of a patch, as the processor orders them.
         n_out: Numbers of an output row: the language model's width, times 1 + its layers that images are added to.
         pad: Text of the placeholder token; the prompt has one per output row.
+        video_pad: Placeholder of a video's rows; empty: the model reads no videos.
         template_text: The text of chat templates that ``markup`` replaces; empty: templates are given a mark as text,
             because they write parts of ``markup`` themselves.
         stages: The stages by name.
@@ -115,6 +140,7 @@ class MediaModel(ABC):
 
     kind: ClassVar[Kind] = "image"
     pad: str
+    video_pad: ClassVar[str] = ""
     template_text: ClassVar[str] = ""
     processor: ImageProcessor | FeatureExtractor
     patch_dim: int
@@ -141,6 +167,21 @@ class MediaModel(ABC):
         None: an image's tokens take consecutive positions, as text does.
         """
         return None
+
+    def item(self, data: npt.NDArray[np.generic]) -> Item:
+        """Return an image or a sound as the encoder reads it."""
+        layout = self.layout(data)
+        n_patches = max(rows * cols for rows, cols in layout.views)
+        markup, grid = self.markup(layout), self.token_grid(layout)
+        return Item(lambda: self.views(data), n_patches, sum(layout.n_tokens), markup, grid)
+
+    def frames_of(self, n_frames: int, rate: float) -> Sequence[int]:
+        """Return the frames to read of a video file with ``n_frames``, ``rate`` a second."""
+        raise NotImplementedError
+
+    def video(self, video: Video) -> Item:
+        """Return a video as the encoder reads it; its views' rows follow each other."""
+        raise NotImplementedError
 
     def assembled(self, rows: Sequence[Floats], layout: Layout) -> Floats:
         """Return the item's rows, of the rows of its views."""

@@ -42,6 +42,7 @@ class MediaCheckpoint:
         unused: Patterns of tensors below ``roots`` that transformers does not use either, perhaps by config.json.
         f16: Patterns of tensors that are always f16, the only type that convolutions of llama.cpp read.
         settings: Keys below ``clip.`` by name, read from preprocessor_config.json.
+        video_settings: The same of video_preprocessor_config.json.
         limits_pixels: Whether ``size`` limits the pixels of an image.
         fixed: Fields of preprocessor_config.json that no key holds, and their only supported value.
         model_type: The encoder's, if other encoders belong to checkpoints of the same class.
@@ -58,6 +59,7 @@ class MediaCheckpoint:
     unused: tuple[str, ...] | Callable[[Fields], tuple[str, ...]] = ()
     f16: tuple[str, ...] = ()
     settings: Mapping[str, Key] = field(default_factory=dict)
+    video_settings: Mapping[str, Key] = field(default_factory=dict)
     limits_pixels: bool = True
     fixed: Mapping[str, object] = field(default_factory=dict)
     model_type: str = ""

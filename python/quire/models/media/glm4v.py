@@ -47,6 +47,7 @@ class Glm4V(QwenVl):
     pad = "<|image|>"
     around = ("<|begin_of_image|>", "<|end_of_image|>")
     FIXED_EPS = False
+    video_pad = ""
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
         super().__init__(keys, weights)

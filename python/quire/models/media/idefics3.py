@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
 
 import numpy as np
@@ -11,17 +12,22 @@ from ...checkpoints.mapping import Fields, Source, computed, f32, u32
 from ...errors import LoadError
 from ...media import Layout, View
 from ...media.pixels import Floats
+from ...media.processors.idefics3 import Idefics3 as Processor
+from ...media.video import Video, in_words
 from ...nn import Keys, Step, Tensor, Weights
-from .base import MediaModel, RunStage, Stage
+from .base import Item, MediaModel, RunStage, Stage
 from .checkpoint import MediaCheckpoint, activation_key, edge_of, image_processor, layer_tensors, text_width
 from .grids import merged_rows
 from .vit import VisionTransformer
 
 AROUND = "<fake_token_around_image>"
+# Frames a second that are read of video files, and how many at most; of long files, seconds left out at both ends.
+VIDEO_RATE, VIDEO_FRAMES, SKIPPED = 1, 64, 1
 
 
 class Idefics3(MediaModel):
     pad = "<image>"
+    video_pad = "<image>"
     template_text = "<image>"
 
     def __init__(self, keys: Keys, weights: Weights) -> None:
@@ -42,6 +48,8 @@ class Idefics3(MediaModel):
             "do_image_splitting": n_tiles != 1,
         }
         self.processor = image_processor(keys, "Idefics3ImageProcessor", vision.patch_size, self.merge, settings)
+        assert isinstance(self.processor, Processor)
+        self.frames = self.processor
         self.patch_dim = vision.patch_dim
         self.projection = weights.linear("mm.model.fc", vision.dim * self.merge**2, self.n_out)
         self.stages = {
@@ -57,6 +65,31 @@ class Idefics3(MediaModel):
                 parts += [f"{AROUND}<row_{row + 1}_col_{col + 1}>", next(n_tokens)]
             parts.append("\n")
         return [*parts, "\n" if parts else "", f"{AROUND}<global-img>", next(n_tokens), AROUND]
+
+    def frames_of(self, n_frames: int, rate: float) -> Sequence[int]:
+        seconds = n_frames / rate
+        n, first, last = max(min(round(VIDEO_RATE * seconds), VIDEO_FRAMES), 1), 0, n_frames - 1
+        if seconds - 2 * SKIPPED > VIDEO_FRAMES * VIDEO_RATE:
+            first, last = int(SKIPPED * rate), min(int(n_frames - SKIPPED * rate), last)
+        found: list[int] = np.unique(np.linspace(first, last, n, dtype=int)).tolist()
+        return found
+
+    def video(self, video: Video) -> Item:
+        frame = replace(self.frames, longest_edge=self.frames.tile, splits=False)
+        n = frame.layout(*video.frames.shape[1:3]).n_tokens[0]
+        minutes, seconds = divmod(int(video.times[-1] if video.duration is None else video.duration), 60)
+        length = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        markup: list[str | int] = [
+            f"You are provided the following series of {in_words(len(video.times))} frames from a {length} "
+            "[H:MM:SS] video.\n"
+        ]
+        for time in video.times:
+            minutes, seconds = divmod(int(time), 60)
+            markup[-1] = f"{markup[-1]}\nFrame from {minutes:02d}:{seconds:02d}:{AROUND}<global-img>"
+            markup += [n, AROUND]
+        markup[-1] = f"{AROUND}\n\n"
+        views = (frame.process(picture).views[0] for picture in video.frames)
+        return Item(lambda: views, self.side**2, n * len(video.times), markup, None)
 
     def rows(self, view: View, run: RunStage) -> Floats:
         # A smaller grid of patches spreads over the table, at the nearest place before each patch.

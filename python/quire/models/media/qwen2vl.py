@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..._native.graph import quick_gelu
-from ...checkpoints.mapping import Array, Change, Fields, Source, computed, tensor, u32
+from ...checkpoints.mapping import Array, Change, Fields, Source, computed, f32, tensor, u32
 from ...errors import LoadError, UnsupportedError
 from ...media import View
 from ...media.pixels import Floats
+from ...media.video import Video
 from ...nn import Keys, Step, Tensor, Weights
 from .base import RunStage, Stage
 from .checkpoint import MediaCheckpoint
 from .grids import merged_places, window_order
-from .qwen_vl import EPS, FRAME_TENSORS, SIZE_KEYS, QwenVl
+from .qwen_vl import EPS, FRAME_TENSORS, FRAMES, SIZE_KEYS, VIDEO_KEYS, QwenVl
 from .vit import Block, Projector, ffn_width
 
 if TYPE_CHECKING:
@@ -106,7 +107,14 @@ class Qwen25Vl(Qwen2Vl):
 
     IS_RMS = True
 
+    def video_steps(self, video: Video, n_pairs: int) -> Sequence[int]:
+        interval = np.float32(self.tokens_per_second * FRAMES / video.rate)
+        found: list[int] = (np.arange(n_pairs) * interval).astype(np.int64).tolist()
+        return found
+
     def read_windows(self, keys: Keys) -> tuple[int, int]:
+        # A key of Quire's own; published models have 2.
+        self.tokens_per_second = keys.number("vision.tokens_per_second", 2.0)
         period = keys.integer("vision.n_wa_pattern", high=1 << 16)
         side = keys.integer("vision.window_size", WINDOW, low=1, high=1 << 16) // (self.patch_size * self.merge)
         if period and not side:
@@ -182,6 +190,7 @@ HF = {
             "vision.projection_dim": u32("hidden_size"),
         },
         _tensors,
+        video_settings=VIDEO_KEYS,
     ),
     "Qwen2_5_VLForConditionalGeneration": MediaCheckpoint(
         "qwen2.5vl_merger",
@@ -195,7 +204,9 @@ HF = {
             "vision.projection_dim": u32("out_hidden_size"),
             "vision.n_wa_pattern": computed("u32", _period),
             "vision.window_size": u32("window_size", default=WINDOW),
+            "vision.tokens_per_second": f32("tokens_per_second", default=4.0),
         },
         _tensors,
+        video_settings=VIDEO_KEYS,
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +11,13 @@ from ..._native.graph import concat, slice
 from ...checkpoints.mapping import Fields, Source, computed, u32
 from ...media import View
 from ...media.pixels import Floats
+from ...media.processors.qwen_vl import video_resize
+from ...media.video import FRAME_RATE, MAX_FRAMES, Video
 from ...nn import Keys, Step, Tensor, Weights
 from .base import RunStage, Stage
 from .checkpoint import MediaCheckpoint
 from .grids import bilinear_rows, merged_places
-from .qwen_vl import EPS, FRAME_TENSORS, SIZE_KEYS, QwenVl
+from .qwen_vl import EPS, FRAME_TENSORS, FRAMES, MIN_FRAMES, SIZE_KEYS, VIDEO_KEYS, QwenVl
 from .vit import Block, Projector, embedded
 
 
@@ -31,6 +33,8 @@ class DeepMerger:
 
 
 class Qwen3Vl(QwenVl):
+    VIDEO_LIMITS = (4096, 25165824)  # as in published checkpoints
+
     def __init__(self, keys: Keys, weights: Weights) -> None:
         super().__init__(keys, weights)
         keys.only("use_gelu", True)
@@ -57,6 +61,30 @@ class Qwen3Vl(QwenVl):
             "encoder": Stage(self.encode, n_layer=self.n_layer),
             "projector": Stage(self.project, patches_per_row=self.merge**2),
         }
+
+    def frames_of(self, n_frames: int, rate: float) -> Sequence[int]:
+        n = min(max(int(n_frames / rate * FRAME_RATE), MIN_FRAMES), MAX_FRAMES, n_frames)
+        found: list[int] = np.linspace(0, n_frames - 1, n).round().astype(int).tolist()
+        return found
+
+    def frame_size(self, n_frames: int, height: int, width: int) -> tuple[int, int]:
+        unit, frames = self.patch_size * self.merge, max(n_frames, FRAMES)
+        if min(height, width) < unit:
+            scale = max(unit / height, unit / width)
+            height, width = int(height * scale), int(width * scale)
+        least, most = self.video_limits
+        return video_resize(frames, height, width, unit, min_pixels=least, max_pixels=most)
+
+    def video_markup(self, video: Video, n_pairs: int, n_tokens: int) -> Sequence[str | int]:
+        times = [*video.times, *video.times[-1:] * (len(video.times) % FRAMES)]
+        markup: list[str | int] = [""]
+        for first, last in zip(times[::FRAMES], times[FRAMES - 1 :: FRAMES], strict=True):
+            markup[-1] = f"{markup[-1]}<{(first + last) / 2:.1f} seconds>{self.around[0]}"
+            markup += [n_tokens, self.around[1]]
+        return markup
+
+    def video_steps(self, video: Video, n_pairs: int) -> Sequence[int]:
+        return (0,)  # each pair has a place of its own in the text
 
     def rows(self, view: View, run: RunStage) -> Floats:
         rows, cols = merged_places(view.n_rows, view.n_cols, self.merge)
@@ -131,6 +159,7 @@ _QWEN = MediaCheckpoint(
         "vision.is_deepstack_layers": computed("bool[]", _tapped),
     },
     _tensors,
+    video_settings=VIDEO_KEYS,
 )
 HF = {
     "Qwen3VLForConditionalGeneration": _QWEN,

@@ -27,6 +27,8 @@ __all__ = [
     "slots",
 ]
 
+_MODALITIES = (("vision", "image"), ("audio", "audio"), ("video", "video"))
+
 
 async def apply_template(context: RequestContext[ChatBody]) -> Reply:
     """Render a conversation as a prompt."""
@@ -58,7 +60,7 @@ async def props(context: RequestContext[None]) -> Reply:
             "total_slots": info.max_sequences,
             "model_alias": service.model,
             "model_path": service.model,
-            "modalities": {"vision": "image" in info.media, "audio": "audio" in info.media, "video": False},
+            "modalities": {name: kind in info.media for name, kind in _MODALITIES},
             "media_marker": service.media_marker,
             "endpoint_slots": True,
             "endpoint_props": False,
