@@ -175,7 +175,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMAND_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Use a model", ("run", "chat", "serve", "embed", "rerank", "tokenize", "detokenize")),
+    ("Use a model", ("run", "chat", "serve", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
     ("Models on this machine", ("pull", "list", "show", "info", "cp", "create", "rm")),
     ("A running server", ("ps", "stop", "top")),
     ("Convert and measure", ("convert", "quantize", "imatrix", "perplexity", "bench", "devices")),
