@@ -140,6 +140,7 @@ async function fill(node, chunks, changed) {
       tokens_per_second: n_tokens > 1 && seconds > 0 ? (n_tokens - 1) / seconds : null,
       finish: choice?.finish_reason ?? node.stats.finish,
     });
+    if (chunk.timings?.predicted_per_second) node.stats.tokens_per_second = chunk.timings.predicted_per_second;
     if (chunk.usage) {
       node.stats.context = chunk.usage.total_tokens;
       node.stats.prompt = chunk.usage.prompt_tokens;

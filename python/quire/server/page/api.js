@@ -83,6 +83,9 @@ export async function models() {
   }));
 }
 
+/** The tools that the server runs, and the session that their calls belong to. */
+export const listTools = () => json("v1/tools");
+export const callTool = async (call, session, signal) => (await ask("v1/tools/call", call, signal, { "x-quire-session": session ?? "" })).json();
 export const loadModel = (model) => json("v1/models/load", { model });
 export const unloadModel = (model) => json("v1/models/unload", { model });
 export const status = () => json("v1/status");

@@ -1,19 +1,20 @@
 // Connects the parts of the page: the conversation, the stored ones, settings, models and the server's status.
 
 import { Answers, findInterrupted } from "./answers.js";
-import { chooseComparison } from "./compare.js";
+import { buildBar } from "./bar.js";
 import { Composer } from "./composer.js";
 import { Conversation, newId } from "./conversation.js";
-import { askText, menu, toast } from "./dialogs.js";
-import { $, announce, button, count, download, el, iconButton } from "./dom.js";
+import { toast } from "./dialogs.js";
+import { $, announce, button, count, el, iconButton } from "./dom.js";
 import { Models } from "./models.js";
 import { choosePrompt } from "./prompts.js";
-import { requestFields, Settings, themeChoice } from "./settings.js";
-import { markdownOf } from "./share.js";
+import { keysSection, requestFields, Settings, themeChoice } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Status } from "./status.js";
-import { chat, exportOf, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
-import { scriptUrl } from "./trusted.js";
+import { chat, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
+import { keepPage } from "./trusted.js";
+import { ToolLoop } from "./tool_loop.js";
+import { Toolbox, toolChoices } from "./tools.js";
 import { Turns } from "./turns.js";
 import { welcome } from "./welcome.js";
 
@@ -30,9 +31,22 @@ const answers = new Answers({
       turns.draw(node);
       showState();
     } else if (node.state !== "stopped") toast(`“${of.title}” ${node.error ? "failed" : "is answered"}`, { bad: Boolean(node.error) });
+    toolLoop.proceed(of, node);
     announce(node.error ? "The answer failed" : `The answer: ${node.content.slice(0, 500)}`);
     keep(of);
     refresh();
+  },
+});
+const toolbox = new Toolbox();
+const toolLoop = new ToolLoop(toolbox, {
+  changed(of, node) {
+    keep(of, true);
+    if (of !== conversation) return;
+    turns.draw(node);
+    showState();
+  },
+  goOn(of, result, isLast) {
+    write(of, of.add("assistant", "", result.id), isLast ? { tool_choice: "none" } : {});
   },
 });
 const turns = new Turns({
@@ -51,17 +65,22 @@ const turns = new Turns({
     edited.attachments = node.attachments;
     respond(edited);
   },
+  callState: (node, call) => toolLoop.stateOf(conversation, node, call),
+  decide(node, call, word) {
+    if (word === "always") setSettings({ ...conversation.settings, tools: { ...conversation.settings.tools, [call.function.name]: "always" } });
+    toolLoop.decide(conversation, node, call, word !== "no");
+  },
   regenerate: (node) => respond(conversation.nodes.get(node.parent)),
   again(node) {
     Object.assign(node, { content: "", reasoning: undefined, tokens: undefined, tool_calls: undefined });
-    write(node, {});
+    write(conversation, node, {});
   },
   shorten(node) {
     settings.show({ ...conversation.settings, truncation: "auto" });
     setSettings(settings.values());
     this.again(node);
   },
-  resume: (node) => write(node, { continue_final_message: true, add_generation_prompt: false }),
+  resume: (node) => write(conversation, node, { continue_final_message: true, add_generation_prompt: false }),
 });
 const models = new Models((byUser) => {
   composer.modelChanged();
@@ -71,6 +90,7 @@ const models = new Models((byUser) => {
 });
 const composer = new Composer({
   async send(text, attachments) {
+    toolLoop.dismiss(conversation);
     const node = conversation.add("user", text);
     node.attachments = attachments.map(({ blob: _, ...one }) => one);
     const stored = attachments.filter((one) => one.blob).map((one) => saveFile({ id: one.id, chat: conversation.id, blob: one.blob }));
@@ -78,7 +98,10 @@ const composer = new Composer({
     await Promise.all(stored);
     respond(node);
   },
-  stop: () => answers.stop(conversation.id),
+  stop() {
+    answers.stop(conversation.id);
+    toolLoop.stop(conversation.id);
+  },
   editLast: () => [...document.querySelectorAll(".turn.user [aria-label=Edit]")].at(-1)?.click(),
   async usePrompt() {
     const text = await choosePrompt($("text").value);
@@ -95,6 +118,7 @@ const sidebar = new Sidebar({
   },
 });
 const settings = new Settings(setSettings, [
+  el("section", { id: "tools-section", hidden: true }, el("h3", {}, "Tools for this chat"), el("div", { id: "tools" })),
   el("section", {}, el("h3", {}, "Appearance"), themeChoice()),
   el("section", {}, el("h3", {}, "Conversations in this browser"), el("div", { class: "row" },
     button("Export all", () => sidebar.exportAll(), { sign: "download", id: "export" }),
@@ -104,13 +128,12 @@ const settings = new Settings(setSettings, [
       if (target.files[0]) sidebar.import(target.files[0]);
       target.value = "";
     } }))),
-  el("section", {}, el("h3", {}, "Keys"), el("dl", { class: "keys" }, [["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop"], ["↑", "edit the last question"],
-    ["/", "prompt library"], ["Ctrl+K", "search"], ["Ctrl+Shift+O", "new chat"]].map(([key, text]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text))))),
+  keysSection(),
 ]);
 
 function setSettings(values) {
-  const { compare, model } = conversation.settings;
-  conversation.settings = { compare, model, ...values };
+  const { compare, model, tools } = conversation.settings;
+  conversation.settings = { compare, model, tools, ...values };
   if (conversation.nodes.size) keep();
   else saveSetting("new-settings", conversation.settings);
   showState();
@@ -120,25 +143,25 @@ function setSettings(values) {
 function respond(question) {
   const { compare } = conversation.settings;
   const node = conversation.add("assistant", "", question.id);
-  if (!compare) return write(node, {});
+  if (!compare) return write(conversation, node, {});
   const other = conversation.add("assistant", "", question.id);
   node.group = other.group = newId();
   node.label = "This chat's settings";
   other.label = compare.label;
   conversation.showUpTo(node);
-  write(other, compare.fields, compare.model);
-  return write(node, {});
+  write(conversation, other, compare.fields, compare.model);
+  return write(conversation, node, {});
 }
 
-async function write(node, fields, model = models.chosen) {
-  const of = conversation;
+async function write(of, node, fields, model = models.nameOf(of.settings.model)) {
   const resumes = Boolean(fields.continue_final_message);
   const done = answers.run(of, node, async () => {
-    const given = { ...requestFields(of.settings), ...fields };
+    const tools = node.group ? [] : toolbox.offered(of.settings).map((tool) => tool.definition);
+    const given = { ...requestFields(of.settings), ...(tools.length ? { tools } : {}), ...fields };
     return { model, ...given, messages: await of.messages(of.settings.system, resumes ? node.id : node.parent) };
   });
   announce("The answer is in progress");
-  draw();
+  if (of === conversation) draw();
   keep(of, true);
   await done;
 }
@@ -198,7 +221,7 @@ function startNew() {
 
 /** Show what depends on the conversation and on the server. */
 function showState() {
-  const running = answers.of(conversation.id).length > 0;
+  const running = answers.of(conversation.id).length > 0 || toolLoop.isRunning(conversation.id);
   composer.busy = running;
   $("title").textContent = conversation.title || "New chat";
   document.title = conversation.title ? `${conversation.title} – Quire` : "Quire";
@@ -212,14 +235,26 @@ function showState() {
   $("compare-line").hidden = !compare;
   if (compare) $("compare-line").replaceChildren(`Each question is also answered with ${compare.label}`, iconButton("x", "Stop comparing", () => setSettings({ ...conversation.settings, compare: undefined })));
   $("compare-button").setAttribute("aria-pressed", String(Boolean(compare)));
+  showTools();
   $("offline").hidden = reachable;
   $("offline").textContent = "The server is not responding. Your conversations are stored in this browser; you can read and write on, and send when it is back.";
+}
+
+function showTools() {
+  const offered = toolbox.offered(conversation.settings).length;
+  $("tools-section").hidden = $("tools-button").hidden = !toolbox.tools.length;
+  $("tools-button").title = `${offered} of ${toolbox.tools.length} tools offered to the model`;
+  $("tools-button").setAttribute("aria-label", $("tools-button").title);
+  if (!$("tools").contains(document.activeElement)) {
+    $("tools").replaceChildren(...toolChoices(toolbox, conversation.settings, (tools) => setSettings({ ...conversation.settings, tools })));
+  }
 }
 
 async function refresh() {
   try {
     await models.refresh();
     await serverStatus.ask();
+    if (!reachable) await toolbox.refresh(); // the server may have been started again
     reachable = true;
   } catch {
     reachable = false;
@@ -227,34 +262,14 @@ async function refresh() {
   showState();
 }
 
-function buildBar() {
-  const drawer = iconButton("settings-2", "Settings", () => settings.toggle(), { id: "settings-button", "aria-controls": "settings", "aria-expanded": "false" });
-  const statusButton = iconButton("activity", "Status", () => serverStatus.show(), { id: "status-button", "aria-controls": "status-view", "aria-expanded": "false" });
-  const compare = iconButton("columns-2", "Compare two settings", async () => {
-    const chosen = await chooseComparison(models);
-    if (chosen) setSettings({ ...conversation.settings, compare: chosen });
-  }, { id: "compare-button", "aria-pressed": "false" });
-  const name = () => conversation.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40) || "chat";
-  const share = iconButton("share-2", "Save or print", () => menu(share, [
-    ["file-text", "Save as Markdown", async () => download(`${name()}.md`, markdownOf(await chat(conversation.id)), "text/markdown")],
-    ["download", "Save as file", async () => download(`${name()}.json`, await exportOf([conversation.id]))],
-    ["printer", "Print", () => print()],
-  ]), { id: "share-button", "aria-haspopup": "menu", hidden: true });
-  $("bar-start").append(iconButton("panel-left", "Conversations", () => sidebar.toggle(), { id: "menu", "aria-controls": "sidebar", "aria-expanded": "false" }));
-  $("bar-end").append(compare, share, statusButton, drawer);
-  $("title").addEventListener("dblclick", async () => {
-    const title = await askText("Rename", { label: "Title", value: conversation.title });
-    if (!title) return;
-    conversation.title = title;
-    keep();
-    showState();
-  });
-  $("sidebar-actions").append(button("New chat", startNew, { sign: "square-pen", id: "new", title: "Ctrl+Shift+O" }));
-}
-
 /** Restore the last open conversation and set up the page. */
 async function start() {
-  buildBar();
+  buildBar({ settings, serverStatus, models, sidebar, startNew, current: () => conversation, change: setSettings, async rename(title) {
+    conversation.title = title;
+    await keep();
+    showState();
+  } });
+  const listed = toolbox.refresh();
   document.addEventListener("keydown", (event) => {
     const command = event.ctrlKey || event.metaKey;
     if (command && event.shiftKey && event.key.toLowerCase() === "o") startNew();
@@ -274,12 +289,12 @@ async function start() {
   const last = setting("chat", "");
   if (last) await open(last).catch(() => startNew());
   else show(conversation);
-  await refresh();
+  await Promise.all([listed, refresh()]);
+  if (toolbox.tools.length) draw();
   setInterval(() => document.visibilityState === "visible" && $("status-view").hidden && refresh(), 10_000);
   addEventListener("online", refresh);
   navigator.storage?.persist?.().catch(() => {});
-  const worker = await navigator.serviceWorker?.register(scriptUrl("page/offline.js"), { scope: "./" }).then(() => navigator.serviceWorker.ready, () => null);
-  worker?.active?.postMessage([location.href, ...performance.getEntriesByType("resource").map((one) => one.name)]);
+  await keepPage();
 }
 
 start();

@@ -24,8 +24,10 @@ export function aboutOf(one) {
   return one.n_tokens == null ? bytes(new Blob([one.text]).size) : plural(one.n_tokens, "token");
 }
 
-function picture(one) {
-  const made = el("img", { alt: "", loading: "lazy", width: one.width, height: one.height });
+/** Show an image, if need be smaller than it is. */
+function picture(one, most = Infinity) {
+  const scale = Math.min(1, most / one.width, (0.75 * most) / one.height);
+  const made = el("img", { alt: "", loading: "lazy", width: Math.round(one.width * scale), height: Math.round(one.height * scale) });
   urlOf(one).then((url) => (made.src = url));
   return made;
 }
@@ -43,7 +45,7 @@ export function attachmentsView(attachments = []) {
 
 function imageView(one) {
   const open = () => dialog(one.name, [picture(one), el("p", { class: "soft" }, one.about ?? "")], [], { wide: true });
-  return el("button", { type: "button", class: "thumbnail", "aria-label": `Show ${one.name}`, title: one.name, onclick: open }, picture(one));
+  return el("button", { type: "button", class: "thumbnail", "aria-label": `Show ${one.name}`, title: one.name, onclick: open }, picture(one, 320));
 }
 
 function audioView(one) {

@@ -38,6 +38,11 @@ export class Models {
     return this.model?.reads ?? ["text"];
   }
 
+  /** A model's name if the server has it, else that of the chosen one. */
+  nameOf(name) {
+    return this.known.some((model) => model.id === name) ? name : this.chosen;
+  }
+
   /** Choose a model, if the server has it. */
   choose(name) {
     if (name && this.known.some((model) => model.id === name)) this.select.value = name;

@@ -17,7 +17,7 @@ const TEXTS = ["system", "stop", "schema"];
 export const presets = () => ({ ...BUILT_IN, ...setting("presets", {}) });
 
 /** Return the fields of a request for settings.  Throws an Error for an invalid setting. */
-export function requestFields({ system: _, stop, schema, probabilities, compare: _c, model: _m, ...made }) {
+export function requestFields({ system: _, stop, schema, probabilities, compare: _c, model: _m, tools: _t, ...made }) {
   if (stop) made.stop = stop.split(",").map((text) => text.trim().replaceAll("\\n", "\n")).filter(Boolean);
   if (probabilities) Object.assign(made, { logprobs: true, top_logprobs: 5 });
   if (schema) {
@@ -133,3 +133,7 @@ export function themeChoice() {
   show(setting("theme", "auto"));
   return el("div", { class: "segments", role: "group", "aria-label": "Theme" }, buttons);
 }
+
+/** The keys that the page knows. */
+export const keysSection = () => el("section", {}, el("h3", {}, "Keys"), el("dl", { class: "keys" }, [["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop"], ["↑", "edit the last question"],
+    ["/", "prompt library"], ["Ctrl+K", "search"], ["Ctrl+Shift+O", "new chat"]].map(([key, text]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)))));

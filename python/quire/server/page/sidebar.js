@@ -3,7 +3,7 @@
 import { confirmed, menu, toast } from "./dialogs.js";
 import { $, download, el, iconButton } from "./dom.js";
 import { matches } from "./conversation.js";
-import { markdownOf } from "./share.js";
+import { shareEntries } from "./share.js";
 import { allNodes, chat, chats, exportOf, filesOf, importChats, removeChat, saveChat, saveFile } from "./store.js";
 
 const DAY = 86_400_000;
@@ -66,8 +66,7 @@ export class Sidebar {
     const more = iconButton("ellipsis", `More about ${title}`, () => menu(more, [
       ["pencil", "Rename", () => this.#rename(kept, entry)],
       [kept.pinned ? "pin-off" : "pin", kept.pinned ? "Unpin" : "Pin", () => this.#change(kept, { pinned: !kept.pinned })],
-      ["copy", "Save as Markdown", async () => download(`${fileName(title)}.md`, markdownOf(await chat(kept.id)), "text/markdown")],
-      ["download", "Save as file", async () => download(`${fileName(title)}.json`, await exportOf([kept.id]))],
+      ...shareEntries(kept.id, title),
       ["trash-2", "Remove", () => this.#remove(kept)],
     ]), { "aria-haspopup": "menu" });
     const entry = el("li", { class: current ? "current" : null }, choose, more);
@@ -135,8 +134,6 @@ export class Sidebar {
     this.refresh();
   }
 }
-
-const fileName = (title) => title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 40) || "chat";
 
 function grouped(values, key) {
   const made = new Map();

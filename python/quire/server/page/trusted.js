@@ -9,3 +9,11 @@ const policy = globalThis.trustedTypes?.createPolicy("quire", {
 
 /** Return the URL of a script in the form in which workers accept it. */
 export const scriptUrl = (url) => policy?.createScriptURL(url) ?? url;
+
+/** Start the service worker, and let it keep what was loaded before it. */
+export async function keepPage() {
+  const registered = await navigator.serviceWorker?.register(scriptUrl("page/offline.js"), { scope: "./" }).catch(() => null);
+  if (!registered) return;
+  const { active } = await navigator.serviceWorker.ready;
+  active.postMessage([location.href, ...performance.getEntriesByType("resource").map((one) => one.name)]);
+}

@@ -14,7 +14,7 @@ const STATES = {
 };
 
 /** Shows a conversation.  `actions`: edit(node, text), regenerate(node), again(node), resume(node), shorten(node), show(node),
- * choose(node). */
+ * choose(node), callState(node, call), decide(node, call, word). */
 export class Turns {
   constructor(actions) {
     this.actions = actions;
@@ -33,7 +33,7 @@ export class Turns {
   /** Render the whole conversation again. */
   render(conversation, answers) {
     Object.assign(this, { conversation, answers, views: new Map() });
-    const turns = conversation.path().map((node) => this.#place(node));
+    const turns = conversation.path().filter((node) => node.role !== "tool").map((node) => this.#place(node));
     this.element.replaceChildren(...turns);
     $("welcome").hidden = turns.length > 0;
     document.body.classList.toggle("empty", !turns.length);
@@ -64,7 +64,8 @@ export class Turns {
       view.thoughtTitle.textContent = node.content || !running ? "Thoughts" : "Thinking…";
     }
     view.markdown.update(node.content);
-    view.calls.replaceChildren(...(node.tool_calls ?? []).map(callView));
+    view.calls.replaceChildren(...(node.tool_calls ?? []).filter(Boolean).map((call) =>
+      callView(call, running ? {} : this.actions.callState(node, call), { decide: (one, word) => this.actions.decide(node, one, word) })));
     view.stats.replaceChildren(...statsOf(node));
     view.probabilities.hidden = !node.tokens;
     this.#showEnd(node, view, running);
