@@ -53,7 +53,7 @@ MODEL = BailingMoe2
 # --- checkpoint ---
 
 
-def _shared_experts(config: Fields) -> None:
+def shared_experts(config: Fields) -> None:
     """Require shared experts of the same width as the routed ones."""
     own = config.integer("moe_intermediate_size")
     if (size := config.integer("moe_shared_expert_intermediate_size", own)) != own:
@@ -108,7 +108,7 @@ _TEXT = Checkpoint(
         "moe_router_enable_expert_bias": (True,),
         "using_split_qkv_in_self_attention": (False,),
     },
-    checks=(no_windows, _shared_experts),
+    checks=(no_windows, shared_experts),
     unused=("router_dtype", "num_nextn_predict_layers", "mtp_loss_scaling_factor"),
     ignored=("model.layers.20.*", "model.layers.32.*"),  # layers that predict later tokens
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from .._native import graph
 from ..checkpoints.mapping import (
@@ -24,9 +25,10 @@ from ..checkpoints.mapping import (
     tensor,
     u32,
 )
-from ..errors import LoadError
+from ..errors import LoadError, UnsupportedError
 from ..nn import ROUTING, Keys, LatentAttention, RopeSpec, Tensor, Weights, latent_rope
 from . import deepseek2, kimi_linear
+from .bailingmoe2 import shared_experts
 from .base import Layer, layers_left_out
 from .deepseek2 import LATENT_KEYS, LATENT_TENSORS, latent_eps, q_rank
 
@@ -92,6 +94,14 @@ def _full_layers(config: Fields) -> list[int]:
     return [int((i + 1) % period == 0) for i in range(n)]
 
 
+def _rope(config: Fields) -> Iterator[Entry]:
+    """Yield the RoPE keys; ``partial_rotary_factor`` is redundant beside ``qk_rope_head_dim``."""
+    part = config.integer("qk_rope_head_dim", 64) / config.integer("head_dim", 128)
+    if (found := config.number("partial_rotary_factor", part)) != part:
+        raise UnsupportedError(f"[convert] 'partial_rotary_factor' is {found}, but 'qk_rope_head_dim' gives {part}")
+    yield from deepseek2.rope(config)
+
+
 def _rate(x: Array, config: Fields) -> Array:
     import numpy as np
 
@@ -120,51 +130,87 @@ class _Ling(Checkpoint):
         ]
 
 
+_HYBRID = _Ling(
+    "bailingmoe3",
+    {
+        **LATENT_KEYS,
+        "context_length": u32("max_position_embeddings", "model_max_length", default=262144),
+        "attention.head_count_kv": computed("u32[]", _full_layers),
+        "attention.q_lora_rank": q_rank(0),
+        "attention.latent_norm_rms_epsilon": latent_eps(1e-6),
+        "ssm.conv_kernel": u32("short_conv_kernel_size", default=4),
+        "kda.head_dim": u32("head_dim", default=128),
+        "kda.safe_gate": flag("kda_safe_gate", default=True),
+        "kda.gate_lower_bound": f32("kda_lower_bound", default=-5.0),
+        "expert_count": u32("num_experts", "num_local_experts", default=512),
+        "expert_used_count": u32("num_experts_per_tok", "num_experts_per_token", default=8),
+        "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
+        "expert_shared_count": u32("num_shared_experts", "n_shared_experts", default=1),
+        "expert_group_count": u32("n_group", "num_expert_group", default=8, low=1),
+        "expert_group_used_count": u32("topk_group", default=4, low=1),
+        "expert_gating_func": computed("u32", lambda config: 2),
+        "expert_weights_norm": flag("norm_topk_prob", default=True),
+        "expert_weights_scale": factor("routed_scaling_factor", default=2.5),
+        "leading_dense_block_count": computed(
+            "u32", lambda config: n_dense(config, config.integer("first_k_dense_replace", 2))
+        ),
+    },
+    {
+        **{name: _renamed(source) for name, source in {**LATENT_TENSORS, **DECODER_TENSORS}.items()},
+        **EXPERT_TENSORS,
+        **SHARED_EXPERT_TENSORS,
+        "token_embd": "model.word_embeddings",
+        "blk.{i}.attn_output": f"{_ATTENTION}.dense",
+        "blk.{i}.attn_gate": f"{_ATTENTION}.g_proj",
+        **{f"blk.{{i}}.ssm_conv1d_{one}": f"{_ATTENTION}.{one}_conv1d" for one in "qkv"},
+        "blk.{i}.ssm_f_a": f"{_ATTENTION}.f_proj",
+        "blk.{i}.ssm_g_a": f"{_ATTENTION}.g_proj",
+        "blk.{i}.ssm_beta": f"{_ATTENTION}.b_proj",
+        "blk.{i}.ssm_dt.bias": f"{_ATTENTION}.dt_bias",
+        "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=_rate),
+        "blk.{i}.ssm_norm": f"{_ATTENTION}.o_norm",
+        "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.expert_bias",
+    },
+    fixed={**deepseek2.FIXED, "kda_safe_gate": (True,)},
+    checks=(deepseek2.all_heads,),
+    rope=deepseek2.rope,
+    unused=(*deepseek2.UNUSED, "mtp_*", "pretraining_tp"),
+    ignored=("model.layers.24.*", "model.layers.42.*"),  # layers that predict later tokens
+)
 HF = {
-    "BailingHybridForCausalLM": _Ling(
-        "bailingmoe3",
-        {
-            **LATENT_KEYS,
-            "context_length": u32("max_position_embeddings", "model_max_length", default=262144),
-            "attention.head_count_kv": computed("u32[]", _full_layers),
-            "attention.q_lora_rank": q_rank(0),
-            "attention.latent_norm_rms_epsilon": latent_eps(1e-6),
-            "ssm.conv_kernel": u32("short_conv_kernel_size", default=4),
-            "kda.head_dim": u32("head_dim", default=128),
-            "kda.safe_gate": flag("kda_safe_gate", default=True),
-            "kda.gate_lower_bound": f32("kda_lower_bound", default=-5.0),
-            "expert_count": u32("num_experts", "num_local_experts", default=512),
-            "expert_used_count": u32("num_experts_per_tok", "num_experts_per_token", default=8),
-            "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
-            "expert_shared_count": u32("num_shared_experts", "n_shared_experts", default=1),
-            "expert_group_count": u32("n_group", "num_expert_group", default=8, low=1),
-            "expert_group_used_count": u32("topk_group", default=4, low=1),
-            "expert_gating_func": computed("u32", lambda config: 2),
-            "expert_weights_norm": flag("norm_topk_prob", default=True),
-            "expert_weights_scale": factor("routed_scaling_factor", default=2.5),
-            "leading_dense_block_count": computed(
-                "u32", lambda config: n_dense(config, config.integer("first_k_dense_replace", 2))
-            ),
+    "BailingHybridForCausalLM": _HYBRID,
+    # The class of published checkpoints
+    "BailingMoeV3ForCausalLM": replace(
+        _HYBRID,
+        fixed={
+            **_HYBRID.fixed,
+            "no_kda_lora": (True,),
+            "linear_attention": ("kda", None),
+            "gated_attention_proj_granularity_type": ("head_wise",),
+            "moe_router_enable_expert_bias": (True,),
+            "score_function": ("sigmoid",),
+            "use_bias": (False, None),
+            "use_qkv_bias": (False, None),
+            "use_qk_norm": (True, None),
+            "rope_interleave": (True, None),
+            "expert_swiglu_limit_list": (None,),
+            "share_expert_swiglu_limit_list": (None,),
         },
-        {
-            **{name: _renamed(source) for name, source in {**LATENT_TENSORS, **DECODER_TENSORS}.items()},
-            **EXPERT_TENSORS,
-            **SHARED_EXPERT_TENSORS,
-            "token_embd": "model.word_embeddings",
-            "blk.{i}.attn_output": f"{_ATTENTION}.dense",
-            "blk.{i}.attn_gate": f"{_ATTENTION}.g_proj",
-            **{f"blk.{{i}}.ssm_conv1d_{one}": f"{_ATTENTION}.{one}_conv1d" for one in "qkv"},
-            "blk.{i}.ssm_f_a": f"{_ATTENTION}.f_proj",
-            "blk.{i}.ssm_g_a": f"{_ATTENTION}.g_proj",
-            "blk.{i}.ssm_beta": f"{_ATTENTION}.b_proj",
-            "blk.{i}.ssm_dt.bias": f"{_ATTENTION}.dt_bias",
-            "blk.{i}.ssm_a": tensor(f"{_ATTENTION}.A_log", change=_rate),
-            "blk.{i}.ssm_norm": f"{_ATTENTION}.o_norm",
-            "blk.{i}.exp_probs_b.bias": "model.layers.{i}.mlp.gate.expert_bias",
-        },
-        fixed={**deepseek2.FIXED, "kda_safe_gate": (True,)},
-        checks=(deepseek2.all_heads,),
-        rope=deepseek2.rope,
-        unused=(*deepseek2.UNUSED, "mtp_loss_scaling_factor", "pretraining_tp"),
-    )
+        checks=(*_HYBRID.checks, shared_experts),
+        unused=(
+            *_HYBRID.unused,
+            "max_window_layers",
+            "pregate_*",
+            "group_norm_size",
+            "linear_silu",
+            "output_router_logits",
+            "num_kv_heads_for_linear_attn",
+            "router_dtype",
+            "rotary_dim",
+            "*_dropout",
+            "use_rmsnorm",
+            "linear_*",
+        ),
+        rope=_rope,
+    ),
 }
