@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RunResult,
         open_decoder,
     )
+    from .engine.requests.vectors import quantize_embeddings
     from .files.gguf import GGUFReader, GGUFWriter
     from .hardware import devices
     from .params.sampling import SamplingParams
@@ -80,6 +81,7 @@ _WHERE = {
     "devices": "hardware",
     "open_decoder": "engine",
     "quantize": "quantization.arrays",
+    "quantize_embeddings": "engine.requests.vectors",
 }
 
 __all__ = [
@@ -121,6 +123,7 @@ __all__ = [
     "devices",
     "open_decoder",
     "quantize",
+    "quantize_embeddings",
 ]
 
 

@@ -130,7 +130,7 @@ def test_a_text_that_is_too_long_is_rejected(client: httpx.Client) -> None:
     [
         ("/v1/embeddings", {"input": [1, [1]]}, "input"), ("/v1/embeddings", {"input": {}}, "input"),
         ("/v1/embeddings", {"input": ["x"] * 2049}, "input"), ("/v1/embeddings", {"input": [-1]}, "input"),
-        ("/v1/embeddings", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ("/v1/embeddings", {"input": "x", "encoding_format": "int4"}, "encoding_format"),
         ("/v1/embeddings", {"input": "x", "dimension": 5}, "dimension"), ("/v1/embeddings", {}, "input"),
         ("/embedding", {}, "content"), ("/embedding", {"content": "x", "input": "x"}, "content"),
         ("/embedding", {"content": "x", "embd_normalize": -2}, "embd_normalize"),

@@ -18,7 +18,7 @@ from .requests.prompts import RequestOptions, prompt_list
 from .requests.results import Delta, GenerationResult, collector_of
 from .requests.texts import text_list
 from .requests.transcripts import StepCollector, samples_of
-from .requests.vectors import LogitRows, Vectors, normalized, stacked
+from .requests.vectors import LogitRows, Vectors, cut, normalized, stacked
 from .running import Call, Stream
 
 if TYPE_CHECKING:
@@ -133,13 +133,15 @@ class LLMCore(LLMBase):
         normalize: bool,
         options: RequestOptions,
         text: TextOptions,
+        *,
+        dimensions: int | None = None,
     ) -> Call[npt.NDArray[np.float32]]:
         if pooling == "none":
             raise RequestError("[embed] pooling 'none' gives no single vector: use embed_tokens, or mean, cls or last")
         requests = [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
 
         def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
-            found = stacked(vectors, "embed")
+            found = cut(stacked(vectors, "embed"), dimensions)
             return normalized(found) if normalize else found
 
         return _vector_call(requests, result)

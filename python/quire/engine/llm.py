@@ -207,6 +207,7 @@ class LLM(LLMCore):
         *,
         pooling: Pooling | None = None,
         normalize: bool = True,
+        dimensions: int | None = None,
         prompt_name: str | None = None,
         truncate: Truncate = False,
         salt: bytes = b"",
@@ -220,19 +221,20 @@ class LLM(LLMCore):
                 the logits of all), or None for the model's own; if its file names none, an encoder uses the mean and a
                 decoder the last.
             normalize: Scale each vector to length 1.
+            dimensions: Keep only the first ones, for models trained with Matryoshka loss (Kusupati et al. 2022).
             prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:
                 the default prompt, if the model has one.
             truncate: True cuts a prompt to the context, a number to that many tokens.  False: too long is an error.
 
         Returns:
-            float32 array of shape ``[n_prompts, n_hidden]``.
+            float32 array of shape ``[n_prompts, n_hidden]``.  ``quire.quantize_embeddings`` stores it in fewer bits.
 
         Raises:
             UnsupportedError: The model does not expose hidden states.
         """
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
-        return self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text))
+        return self._run(lambda: self._embeddings(prompts, pooling, normalize, options, text, dimensions=dimensions))
 
     @overload
     def encode(

@@ -23,6 +23,7 @@ from .routes import (
     ranking,
     streams,
     tools,
+    vectors,
 )
 from .routes.llama_cpp import completions as llama_cpp
 from .routes.llama_cpp import fields as llama_cpp_fields
@@ -144,6 +145,11 @@ ROUTES = (
     Route("POST", "/predict", classes.predict, "Classify texts", classes.PredictBody),
     Route("POST", "/embed", embeddings.tei_embed, "Embed texts", embeddings.TeiBody),
     Route("POST", "/embed_all", embeddings.tei_embed_all, "Embed every token", embeddings.TeiBody),
+    Route("POST", "/embed_sparse", vectors.embed_sparse, "Embed texts as sparse vectors", vectors.SparseBody),
+    Route("POST", "/similarity", vectors.similarity, "Compare sentences", vectors.SimilarityBody),
+    Route("POST", "/pooling", vectors.pool, "Compute what a pooling model makes", vectors.PoolingBody),
+    Route("POST", "/tag", vectors.tag, "Find named entities", vectors.TagBody),
+    Route("POST", "/v2/embed", vectors.cohere_embed, "Embed texts", vectors.CohereBody),
     Route("POST", "/v1/embeddings", embeddings.embed, "Embed texts", embeddings.EmbeddingsBody),
     Route("POST", "/embedding", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),
     Route("POST", "/embeddings", embeddings.llama_embed, "Embed texts", embeddings.LlamaBody, _LLAMA),

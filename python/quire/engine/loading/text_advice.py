@@ -14,6 +14,7 @@ __all__ = ["TextAdvice", "text_advice"]
 # Other programs' names for the two kinds of texts.
 _QUERIES = ("query", "search_query", "retrieval.query")
 _DOCUMENTS = ("document", "passage", "corpus", "search_document", "retrieval.passage")
+_NEUTRAL = ("classification", "clustering", "image")  # Cohere's other kinds
 _PREFIX = "quire.embedding."
 _ACTIVATION = "quire.score.activation"
 
@@ -53,7 +54,9 @@ class TextAdvice:
             if input_type in names:
                 found = next((name for name in names if name in self.prompts), self.default_prompt)
                 return "" if found is None else self.prompts[found]
-        known = ", ".join([*_QUERIES, *_DOCUMENTS, *self.prompts])
+        if input_type in _NEUTRAL:
+            return "" if self.default_prompt is None else self.prompts[self.default_prompt]
+        known = ", ".join([*_QUERIES, *_DOCUMENTS, *_NEUTRAL, *self.prompts])
         raise RequestError(f"[input_type] input_type {input_type!r:.80} is unknown: expected {known}")
 
 

@@ -25,8 +25,25 @@ from .ollama.fields import KeepAlive, keep_alive_s, name_of
 from .texts import MAX_TEXTS, CutBody, PromptedBody, asked_together
 
 __all__ = [
-    "EmbeddingsBody", "LlamaBody", "OllamaBody", "OllamaOldBody", "TeiBody", "embed", "llama_embed", "ollama_embed",
-    "ollama_embed_one", "tei_embed", "tei_embed_all",
+    "Dimensions",
+    "EmbeddingsBody",
+    "InputPart",
+    "Inputs",
+    "LlamaBody",
+    "OllamaBody",
+    "OllamaOldBody",
+    "TeiBody",
+    "Vectors",
+    "Wanted",
+    "embed",
+    "embedded",
+    "floats_of",
+    "llama_embed",
+    "ollama_embed",
+    "ollama_embed_one",
+    "prompts_of",
+    "tei_embed",
+    "tei_embed_all",
 ]  # fmt: skip
 
 MAX_INPUTS = MAX_TEXTS
@@ -52,6 +69,7 @@ class InputObject(msgspec.Struct, forbid_unknown_fields=True):
 
 Mixture: TypeAlias = Annotated[list[Text | Id], Meta(max_length=1 << 22)]
 Inputs: TypeAlias = Text | InputObject | Annotated[list[Text | Id | Mixture | InputObject], Meta(max_length=1 << 22)]
+Precision: TypeAlias = Literal["int8", "uint8", "binary", "ubinary"]
 Dimensions: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
@@ -59,13 +77,17 @@ class EmbeddingsBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
     """A request in OpenAI's format: a text, token ids, or a list of either.
 
     ``pooling`` overrides the pooling named in the model file.  If ``normalize`` is false, vectors keep their length.
+    ``output_dtype`` is Mistral's and Voyage's: integers or packed signs in place of numbers, as JSON or in base64.
+    ``output_dimension`` is their name of ``dimensions``.
     """
 
     input: Inputs
     example: ClassVar[dict[str, object]] = {"input": ["Once upon a time", "The end"]}
     model: Name | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | Precision = "float"
+    output_dtype: Literal["float"] | Precision | None = None
     dimensions: Dimensions | None = None
+    output_dimension: Dimensions | None = None
     pooling: Literal["mean", "cls", "last"] | None = None
     normalize: bool = True
     user: Annotated[str, Meta(max_length=512)] | None = None
@@ -115,12 +137,34 @@ class TeiBody(PromptedBody, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class _Vectors:
-    """The vectors of prompts as little-endian float32, and the number of tokens in all prompts."""
+class Vectors:
+    """The vectors of prompts as little-endian float32, and the number of tokens in all prompts.
 
-    encoded: list[bytes]
+    ``answers``: see ``protocol.Embed``.
+    """
+
+    answers: list[dict[str, Any]]
     n_tokens: int
     n_rows: list[int]  # vectors of each prompt; one per token without pooling
+
+    @property
+    def encoded(self) -> list[bytes]:
+        """The vectors of each prompt."""
+        return [answer["vector"] for answer in self.answers]
+
+    def texts(self) -> list[str]:
+        """Encode each vector in base64."""
+        return [b64encode(encoded).decode() for encoded in self.encoded]
+
+    def shown(self, kind: str, *, encoded: bool = False) -> list[Any]:
+        """Return vectors as JSON numbers of a kind, or with ``encoded`` as text in base64."""
+        if kind == "float":
+            return self.texts() if encoded else self.floats()
+        parts: list[bytes] = [answer[kind] for answer in self.answers]
+        if encoded:
+            return [b64encode(part).decode() for part in parts]
+        code = "b" if kind in ("int8", "binary") else "B"
+        return [sse.raw(array(code, part).tolist()) for part in parts]
 
     def rows(self) -> list[msgspec.Raw]:
         """Encode the vectors of every token of each prompt as JSON numbers."""
@@ -128,27 +172,28 @@ class _Vectors:
         for encoded, n in zip(self.encoded, self.n_rows, strict=True):
             size = len(encoded) // n
             # Encode row by row: a single call would hold the GIL for seconds and block every other stream.
-            rows = [sse.encode(_floats(encoded[i * size : (i + 1) * size])) for i in range(n)]
+            rows = [sse.encode(floats_of(encoded[i * size : (i + 1) * size])) for i in range(n)]
             made.append(msgspec.Raw(b"[" + b",".join(rows) + b"]"))
         return made
 
     def floats_in_list(self) -> list[msgspec.Raw]:
         """Encode each vector as JSON numbers, in a list of its own."""
-        return [sse.raw([_floats(encoded)]) for encoded in self.encoded]
+        return [sse.raw([floats_of(encoded)]) for encoded in self.encoded]
 
     def floats(self) -> list[msgspec.Raw]:
         """Encode each vector as JSON numbers."""
-        return [sse.raw(_floats(encoded)) for encoded in self.encoded]
+        return [sse.raw(floats_of(encoded)) for encoded in self.encoded]
 
 
-def _floats(encoded: bytes) -> list[float]:
+def floats_of(encoded: bytes) -> list[float]:
+    """Return little-endian float32 numbers as a list."""
     row = array("f", encoded)
     if sys.byteorder == "big":
         row.byteswap()
     return row.tolist()
 
 
-def _prompts(given: Any, field: str) -> list[Mixed]:
+def prompts_of(given: Any, field: str) -> list[Mixed]:
     """Split the field into inputs.
 
     A list that contains token ids is a single input, whose other parts are texts.  Any other list has one input per
@@ -193,25 +238,30 @@ async def _ids_of(context: RequestContext[Any], engine: EngineClient, given: Mix
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """How to compute vectors; see ``protocol.Embed``."""
 
     norm: int | None
     n_dimensions: int | None = None
     rules: TextRules = _AS_THEY_ARE
     pooling: Literal["none", "mean", "cls", "last"] | None = None
+    output: Literal["dense", "sparse", "multi", "classes", "tokens", "auto"] = "dense"
+    precisions: tuple[Precision, ...] = ()
 
 
-async def _embedded(
-    context: RequestContext[Any], engine: EngineClient, prompts: Sequence[Mixed], wanted: _Wanted
-) -> _Vectors:
+async def embedded(
+    context: RequestContext[Any], engine: EngineClient, prompts: Sequence[Mixed], wanted: Wanted
+) -> Vectors:
+    """Compute the vectors of prompts."""
     hints = hints_of(context.caller)
     read = [await _ids_of(context, engine, prompt) for prompt in prompts]
-    works = [Embed(0, prompt, wanted.n_dimensions, wanted.norm, hints, wanted.rules, wanted.pooling) for prompt in read]
+    asked = Embed(0, "", wanted.n_dimensions, wanted.norm, hints, wanted.rules, wanted.pooling, wanted.output)
+    asked = msgspec.structs.replace(asked, precisions=wanted.precisions)
+    works = [msgspec.structs.replace(asked, prompt=prompt) for prompt in read]
     answers = await asked_together(context, engine, works)
     n_tokens = sum(answer["n_tokens"] for answer in answers)
     n_rows = [answer.get("n_rows", 1) for answer in answers]
-    return _Vectors([answer["vector"] for answer in answers], n_tokens, n_rows)
+    return Vectors(answers, n_tokens, n_rows)
 
 
 def _is_unpooled(context: RequestContext[Any]) -> bool:
@@ -232,18 +282,19 @@ async def embed(context: RequestContext[EmbeddingsBody]) -> Reply:
     if body.pooling is None:
         _check_pooled(context)
     try:
-        prompts = await context.prepared(_prompts, body.input, "input")
-        wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules(), body.pooling)
-        made = await _embedded(context, context.engine(body.model), prompts, wanted)
+        prompts = await context.prepared(prompts_of, body.input, "input")
+        dtype = body.output_dtype or (body.encoding_format if body.encoding_format != "base64" else "float")
+        precisions = () if dtype == "float" else (dtype,)
+        n_dimensions = body.dimensions if body.dimensions is not None else body.output_dimension
+        norm = 2 if body.normalize else None
+        wanted = Wanted(norm, n_dimensions, body.rules(), body.pooling, precisions=precisions)
+        made = await embedded(context, context.engine(body.model), prompts, wanted)
     except ApiError as error:
         if error.param == "prompt":  # the engine's name for the field
             error.param = "input"
         raise
-    shown: list[Any]
-    if body.encoding_format == "base64":
-        shown = [b64encode(encoded).decode() for encoded in made.encoded]
-    else:
-        shown = await context.offload(made.floats)
+    is_text = body.encoding_format == "base64"
+    shown = await context.offload(lambda: made.shown(dtype, encoded=is_text))
     data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)]
     usage = {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens}
     return Reply.json({"object": "list", "data": data, "model": body.model or context.model, "usage": usage})
@@ -258,8 +309,8 @@ async def llama_embed(context: RequestContext[LlamaBody]) -> Reply:
         raise ApiError(400, "invalid_value", "give either content or input", "content")
     # Vectors of single tokens are not normalized, as in llama.cpp.
     norm = None if body.embd_normalize < 0 or _is_unpooled(context) else body.embd_normalize
-    prompts = await context.prepared(_prompts, given, field)
-    made = await _embedded(context, context.engine(body.model), prompts, _Wanted(norm, None, body.rules()))
+    prompts = await context.prepared(prompts_of, given, field)
+    made = await embedded(context, context.engine(body.model), prompts, Wanted(norm, None, body.rules()))
     rows = await context.offload(made.rows if _is_unpooled(context) else made.floats_in_list)
     return Reply.json([{"index": i, "embedding": vectors} for i, vectors in enumerate(rows)])
 
@@ -270,8 +321,8 @@ async def ollama_embed(context: RequestContext[OllamaBody]) -> Reply:
     _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
     engine = context.engine(name_of(body.model))
-    prompts = _prompts(body.input, "input") if body.input else []
-    made = await _embedded(context, engine, prompts, _Wanted(2, body.dimensions, TextRules(body.truncate)))
+    prompts = prompts_of(body.input, "input") if body.input else []
+    made = await embedded(context, engine, prompts, Wanted(2, body.dimensions, TextRules(body.truncate)))
     return Reply.json(
         {
             "model": body.model,
@@ -288,8 +339,8 @@ async def ollama_embed_one(context: RequestContext[OllamaOldBody]) -> Reply:
     body = context.body
     _check_pooled(context)
     context.keep(keep_alive_s(body.keep_alive))
-    wanted = _Wanted(None, None, TextRules(body.truncate))
-    made = await _embedded(context, context.engine(name_of(body.model)), [body.prompt], wanted)
+    wanted = Wanted(None, None, TextRules(body.truncate))
+    made = await embedded(context, context.engine(name_of(body.model)), [body.prompt], wanted)
     return Reply.json({"embedding": (await context.offload(made.floats))[0]})
 
 
@@ -297,14 +348,14 @@ async def tei_embed(context: RequestContext[TeiBody]) -> Reply:
     """Compute vectors in TEI's format."""
     body = context.body
     _check_pooled(context)
-    wanted = _Wanted(2 if body.normalize else None, body.dimensions, body.rules())
-    made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
+    wanted = Wanted(2 if body.normalize else None, body.dimensions, body.rules())
+    made = await embedded(context, context.engine(body.model), prompts_of(body.inputs, "inputs"), wanted)
     return Reply.json(await context.offload(made.floats))
 
 
 async def tei_embed_all(context: RequestContext[TeiBody]) -> Reply:
     """Compute the vector of every token without normalizing it, in TEI's format."""
     body = context.body
-    wanted = _Wanted(None, body.dimensions, body.rules(), "none")
-    made = await _embedded(context, context.engine(body.model), _prompts(body.inputs, "inputs"), wanted)
+    wanted = Wanted(None, body.dimensions, body.rules(), "none")
+    made = await embedded(context, context.engine(body.model), prompts_of(body.inputs, "inputs"), wanted)
     return Reply.json(await context.offload(made.rows))

@@ -71,7 +71,11 @@ async def rank(context: RequestContext[RankBody]) -> Reply:
     scores = [answer["relevance"] for answer in answers]
     best = sorted(range(len(texts)), key=lambda i: -scores[i])
     if body.texts is not None:
-        return Reply.json([_of_tei(body, i, scores[i], texts[i]) for i in best[: body.top_n]])
+        # Products of vectors (MaxSim) are not mapped to 0..1.
+        raw = body.raw_scores or answers[0].get("is_product", False)
+        return Reply.json(
+            [_of_tei(body, i, scores[i] if raw else sigmoid(scores[i]), texts[i]) for i in best[: body.top_n]]
+        )
     results: list[dict[str, Any]] = []
     for i in best[: body.top_n]:
         # Like llama.cpp: a classifier's own score, or the probability of "yes".
@@ -113,8 +117,7 @@ def _text_of(document: dict[str, Any], index: int, context: RequestContext[RankB
 
 
 def _of_tei(body: RankBody, index: int, score: float, text: str) -> dict[str, Any]:
-    shown = score if body.raw_scores else sigmoid(score)
-    return {"index": index, "score": shown, **({"text": text} if body.return_text else {})}
+    return {"index": index, "score": score, **({"text": text} if body.return_text else {})}
 
 
 async def score(context: RequestContext[ScoreBody]) -> Reply:

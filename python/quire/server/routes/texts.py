@@ -11,7 +11,7 @@ from ..body_types import Body
 from ..failures import ApiError
 from ..listener.request_context import RequestContext
 from ..worker.engine_client import EngineClient
-from ..worker.protocol import Embed, Score, TextRules
+from ..worker.protocol import Embed, Score, Tag, TextRules
 from .truncation import explain_length
 
 __all__ = ["MAX_TEXTS", "CutBody", "PromptedBody", "asked_together"]
@@ -60,7 +60,7 @@ class PromptedBody(CutBody, kw_only=True, forbid_unknown_fields=True):
 
 
 async def asked_together(
-    context: RequestContext[Any], engine: EngineClient, works: Sequence[Embed | Score]
+    context: RequestContext[Any], engine: EngineClient, works: Sequence[Embed | Score | Tag]
 ) -> list[dict[str, Any]]:
     """Return the answers in order, and count their tokens."""
     answers: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from . import protocol as wire
 if TYPE_CHECKING:
     from ..._native.engine import Event
 
-__all__ = ["Embedding", "Scoring", "shaped"]
+__all__ = ["Array", "Scoring", "shaped"]
 
 
 End: TypeAlias = Callable[[int, Sequence[wire.FromEngine]], None]
@@ -64,21 +64,8 @@ class _OneAnswer(ABC):
         self._end(self._id, [wire.Answer(self._id, {**values, **counts})])
 
 
-class Embedding(_OneAnswer):
-    """The answer to a request for an embedding."""
-
-    def __init__(self, asked: wire.Embed, n_tokens: int, end: End) -> None:
-        super().__init__(asked.id, n_tokens, end)
-        self._asked = asked
-
-    def values(self, vector: Array) -> dict[str, object]:
-        asked = self._asked
-        made = shaped(vector, asked.n_dimensions, asked.norm).astype("<f4")
-        return {"vector": made.tobytes(), **({"n_rows": len(made)} if made.ndim == 2 else {})}
-
-
 class Scoring(_OneAnswer):
-    """The answer to a request for class scores; ``values_of`` computes it from a vector."""
+    """The answer to a request for vectors or scores; ``values_of`` computes it from a vector."""
 
     def __init__(self, id_: int, n_tokens: int, end: End, values_of: Callable[[Array], dict[str, object]]) -> None:
         super().__init__(id_, n_tokens, end)

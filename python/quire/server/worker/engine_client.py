@@ -28,6 +28,7 @@ from .protocol import (
     ModelInfo,
     Score,
     Started,
+    Tag,
     Work,
 )
 
@@ -239,7 +240,7 @@ class Streams(ABC):
         """Create a stream for new work; return it with the work and its id."""
         self._last_id += 1
         made = msgspec.structs.replace(work, id=self._last_id)
-        params = {} if isinstance(work, Ask | Embed | Score) else work.params
+        params = {} if isinstance(work, Ask | Embed | Score | Tag) else work.params
         made_stream = Stream(self, self._last_id, int(params.get("n", 1)), params.get("max_tokens"))
         stream = self._streams[self._last_id] = made_stream
         self._work[self._last_id] = made

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from ...engine.requests.prompts import RequestOptions
 from ...engine.requests.results import collector_of
 from ...engine.requests.texts import TextOptions
 from ...engine.requests.truncation import cut_ids
-from ...errors import BusyError, InternalError, QuireError
+from ...errors import BusyError, InternalError, QuireError, RequestError
 from ...params.chat_options import ChatOptions
 from ...system import process_memory
 from ..fair_pool import FairPool
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ...engine.requests.chat import ChatRequest
     from ...engine.requests.prompts import Prompt
     from ...grammar import Grammar, GrammarSource
+    from .embedding import Array
+    from .vectors import LateScores, Values
 
 __all__ = ["Emit", "ModelWorker"]
 
@@ -153,7 +155,9 @@ class ModelWorker(LLMBase):
             self._cancel(message.id)
         elif isinstance(message, wire.Pause):
             self._pause(message)
-        elif isinstance(message, wire.Generate | wire.Chat | wire.Transcribe | wire.Embed | wire.Score | wire.Ask):
+        elif isinstance(
+            message, wire.Generate | wire.Chat | wire.Transcribe | wire.Embed | wire.Score | wire.Tag | wire.Ask
+        ):
             with self._lock:
                 self._running[message.id] = _Running()
             hints = message.hints
@@ -207,7 +211,7 @@ class ModelWorker(LLMBase):
                 if message.encoded:
                     value = msgspec.json.encode(value)
                 self._end(message.id, [wire.Answer(message.id, value)])
-            elif isinstance(message, wire.Embed | wire.Score):
+            elif isinstance(message, wire.Embed | wire.Score | wire.Tag):
                 self._embed(message, running)
             elif isinstance(message, wire.Transcribe):
                 self._transcribe(message, running)
@@ -315,24 +319,93 @@ class ModelWorker(LLMBase):
         if cancelled:
             self._engine.cancel(native_id)
 
-    def _embed(self, message: wire.Embed | wire.Score, running: _Running) -> None:
-        from .embedding import Embedding, Scoring
+    def _embed(self, message: wire.Embed | wire.Score | wire.Tag, running: _Running) -> None:
+        from .embedding import Scoring
 
         hints, rules = message.hints, message.rules
         options = RequestOptions(salt=hints.salt, priority=hints.priority, key=hints.key)
         text = TextOptions(
-            truncate=rules.truncate, side=rules.side, prompt_name=rules.prompt_name, input_type=rules.input_type
+            truncate=rules.truncate,
+            side=rules.side,
+            prompt_name=rules.prompt_name,
+            input_type=rules.input_type,
+            kind=rules.kind,
         )
-        answer: Embedding | Scoring
+        if isinstance(message, wire.Score) and message.second is not None and self._ranks_late:
+            self._score_late(message, running, options, text)
+            return
+        request, values = self._vector_request(message, options, text)
+        answer = Scoring(message.id, len(request.token_ids), self._end, values)
+        self._know(running, self._engine.submit(request, answer.deliver))
+
+    @property
+    def _ranks_late(self) -> bool:
+        return not self.scores_classes and "multi" in self.outputs
+
+    def _vector_request(
+        self, message: wire.Embed | wire.Score | wire.Tag, options: RequestOptions, text: TextOptions
+    ) -> tuple[EngineRequest, Callable[[Array], Values]]:
+        """Return a request, and a function that makes its answer's values of the hidden states."""
+        from . import vectors as made
+
         if isinstance(message, wire.Score):
             given = message.text
             pair = (given, message.second) if isinstance(given, str) and message.second is not None else given
-            request = self._score_request(pair, options, text, message.instruction)
-            answer = Scoring(message.id, len(request.token_ids), self._end, self._class_values)
-        else:
-            request = self._embedding_request(message.prompt, self._defaults.pooling(message.pooling), options, text)
-            answer = Embedding(message, len(request.token_ids), self._end)
-        self._know(running, self._engine.submit(request, answer.deliver))
+            return self._score_request(pair, options, text, message.instruction), self._class_values
+        if isinstance(message, wire.Tag):
+            request, tagger = self._tag_request(message.text, options, text), self._tagger(message.aggregation)
+            tags = partial(tagger.entities, message.text, request.token_ids, ignored=message.ignored)
+            return request, lambda scores: {"entities": tags(scores)}
+        output, pooling = message.output, self._defaults.pooling(message.pooling)
+        if output == "auto":
+            output = "classes" if self.scores_tokens or self.scores_classes else self.outputs[0]
+        if output == "tokens":
+            output = "multi" if "multi" in self.outputs else "dense"
+            pooling = "none" if output == "dense" else None
+        if output == "dense":
+            request = self._embedding_request(message.prompt, pooling, options, text)
+            return request, partial(made.encoded_values, asked=message)
+        if output == "classes":
+            return self._classes_request(message, options, text)
+        request = self._vectors.request(message.prompt, output, options, text)
+        make = made.sparse_values if output == "sparse" else partial(made.multi_values, kind=text.kind, asked=message)
+        return request, partial(make, self._vectors, request.token_ids)
+
+    def _classes_request(
+        self, message: wire.Embed, options: RequestOptions, text: TextOptions
+    ) -> tuple[EngineRequest, Callable[[Array], Values]]:
+        """Return a request for the probabilities of a text, or of each of its tokens."""
+        from .vectors import token_values
+
+        if self.scores_tokens:
+            request = self._tag_request(message.prompt, options, text)
+            return request, lambda scores: token_values(self._output.shown(scores))
+        request = self._score_request(message.prompt, options, text)
+        return request, lambda vector: token_values(self._classes(vector[None], raw_scores=False))
+
+    @cached_property
+    def _late(self) -> LateScores:
+        from .vectors import LateScores
+
+        return LateScores(self._vectors, self._engine.submit)
+
+    def _score_late(self, message: wire.Score, running: _Running, options: RequestOptions, text: TextOptions) -> None:
+        """Score a document with the query's vectors, which may have to be computed first."""
+        from .embedding import Scoring
+
+        if message.instruction is not None or not isinstance(message.text, str):
+            raise RequestError("[rerank] vectors of tokens are made of texts, without an instruction: leave it out")
+        request = self._late.request(message.second or "", options, text)
+
+        def go_on(query: Array | Exception) -> None:
+            with self._failing(message.id):
+                if isinstance(query, Exception):
+                    raise query
+                values = partial(self._late.values, query, request.token_ids)
+                answer = Scoring(message.id, len(request.token_ids), self._end, values)
+                self._know(running, self._engine.submit(request, answer.deliver))
+
+        self._late.with_query(message.text, options, text, go_on)
 
     def _transcribe(self, message: wire.Transcribe, running: _Running) -> None:
         from ...engine.requests.transcripts import TranscribeOptions, samples_of

@@ -29,6 +29,7 @@ __all__ = [
     "Score",
     "Segment",
     "Started",
+    "Tag",
     "TextRules",
     "ToEngine",
     "Transcribe",
@@ -126,6 +127,7 @@ class TextRules(msgspec.Struct, frozen=True, array_like=True):
     side: Literal["left", "right"] = "right"
     prompt_name: str | None = None
     input_type: str | None = None
+    kind: Literal["query", "document"] | None = None
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
@@ -136,6 +138,12 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
 
     ``n_dimensions``: keep only the first ones (None: all).  ``norm``: divide by the p-norm, 0 by the largest absolute
     value, None not at all.  ``pooling``: as in ``LLM.embed``; ``none`` returns ``n_rows`` vectors.
+
+    ``output``: as in ``LLM.encode``; ``sparse`` returns ``indices`` (little-endian int32) and ``values`` (float32) in
+    place of ``vector``, and ``multi`` returns ``n_rows`` vectors.  ``classes``: the probabilities of a classifier, of
+    each token if it scores these.  ``tokens``: ``multi``, or if the model makes none, each token's hidden state.
+    ``auto``: what the model makes.  ``precisions``: return the vector in these too, by
+    name; see ``quantize_embeddings``.
     """
 
     id: int
@@ -145,6 +153,19 @@ class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
     hints: SchedulingHints = SchedulingHints()
     rules: TextRules = TextRules()
     pooling: Literal["none", "mean", "cls", "last"] | None = None
+    output: Literal["dense", "sparse", "multi", "classes", "tokens", "auto"] = "dense"
+    precisions: tuple[Literal["int8", "uint8", "binary", "ubinary"], ...] = ()
+
+
+class Tag(msgspec.Struct, frozen=True, array_like=True, tag="tag"):
+    """Find the entities of a text; ``Answer`` has ``entities`` as ``LLM.tag`` returns them."""
+
+    id: int
+    text: str
+    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
+    ignored: tuple[str, ...] = ("O",)
+    hints: SchedulingHints = SchedulingHints()
+    rules: TextRules = TextRules()
 
 
 class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
@@ -192,8 +213,8 @@ class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
     paused: bool = True
 
 
-Work: TypeAlias = Generate | Chat | Transcribe | Embed | Score | Ask
-ToEngine: TypeAlias = Open | Generate | Chat | Transcribe | Embed | Score | Ask | Cancel | Pause
+Work: TypeAlias = Generate | Chat | Transcribe | Embed | Score | Tag | Ask
+ToEngine: TypeAlias = Open | Generate | Chat | Transcribe | Embed | Score | Tag | Ask | Cancel | Pause
 
 
 # From the engine
