@@ -37,6 +37,15 @@ def test_layout_is_known_without_pixels() -> None:
             assert len(layout.n_tokens) == len(layout.views)
 
 
+def test_images_above_the_encoders_limit_are_shrunk() -> None:
+    # Recorded from transformers' smart_resize, with the pixels of 16384 patches as its limit.
+    for name, size, view in (
+        ("qwen3-vl", (6000, 4000), (156, 104)), ("qwen3-vl", (900, 30000), (22, 738)), ("glm4v", (6000, 4000), (156, 104)),
+    ):  # fmt: skip
+        assert ours(name).limited(16384).layout(*size).views == (view,)
+        assert ours(name).limited(16384).layout(97, 211) == ours(name).layout(97, 211)
+
+
 def test_tokens_of_known_models() -> None:
     # Qwen3-VL: 32x32 pixels a token; SmolVLM: 64 a tile of 512; Gemma 3: 256 an image.
     assert ours("qwen3-vl").layout(1024, 768).n_tokens == (1024 * 768 // 1024,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .decode import Rgb
 from .pixels import Floats
 
-__all__ = ["ImageProcessor", "Layout", "ProcessedImage", "View"]
+__all__ = ["MAX_PATCHES", "ImageProcessor", "Layout", "ProcessedImage", "View"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class ProcessedImage:
     layout: Layout
 
 
+MAX_PATCHES = 16384  # the largest view that encoders make room for
+
+
 class ImageProcessor(ABC):
     """Turns pixels into patches, by the rules of a model family and the settings of a checkpoint."""
 
@@ -61,6 +64,10 @@ class ImageProcessor(ABC):
         Raises:
             RequestError: The model does not accept images of this shape.
         """
+
+    def limited(self, n_patches: int) -> ImageProcessor:
+        """Return a processor that shrinks larger images to ``n_patches`` at most, if the family shrinks images so."""
+        return self
 
     @abstractmethod
     def process(self, image: Rgb) -> ProcessedImage:

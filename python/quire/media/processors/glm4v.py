@@ -16,6 +16,10 @@ __all__ = ["Glm4V", "open_glm4v"]
 class Glm4V(QwenVl):
     """A side that is shorter than a token is enlarged first."""
 
+    @property
+    def counted_frames(self) -> int:
+        return self.temporal_patch_size
+
     def size(self, height: int, width: int) -> tuple[int, int]:
         unit, frames = self.patch_size * self.merge, self.temporal_patch_size
         if min(height, width) < unit:

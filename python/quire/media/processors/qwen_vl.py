@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import LoadError, RequestError
 from ..pixels import CLIP_MEAN, CLIP_STD, Floats, patches_of
@@ -58,8 +58,17 @@ class QwenVl(OneView):
     min_pixels: int
     max_pixels: int
 
+    @property
+    def counted_frames(self) -> int:
+        """Frames whose pixels the limits count."""
+        return 1
+
     def patches(self, pixels: Floats) -> Floats:
         return patches_of(pixels, self.patch_size, merge=self.merge, repeat=self.temporal_patch_size)
+
+    def limited(self, n_patches: int) -> QwenVl:
+        most = min(self.max_pixels, n_patches * self.patch_size**2 * self.counted_frames)
+        return replace(self, min_pixels=min(self.min_pixels, most), max_pixels=most)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         return smart_resize(height, width, self.patch_size * self.merge, self.min_pixels, self.max_pixels)

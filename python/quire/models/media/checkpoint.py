@@ -12,6 +12,7 @@ from ...checkpoints.mapping import Fields, Key, Source, computed
 from ...checkpoints.mapping.changes import Array, Change
 from ...errors import UnsupportedError
 from ...media import ImageProcessor, open_processor
+from ...media.image_processor import MAX_PATCHES
 from ...nn import Keys
 
 __all__ = [
@@ -100,7 +101,7 @@ def image_processor(
     for key, (limit, _) in _LIMITS.items():
         if keys.has(f"vision.{key}"):
             config[limit] = keys.integer(f"vision.{key}", low=1)
-    return open_processor(config, patch_size=patch_size, merge=merge)
+    return open_processor(config, patch_size=patch_size, merge=merge).limited(MAX_PATCHES)
 
 
 def image_keys(settings: Fields, *, limits_pixels: bool = True) -> list[tuple[str, str, object]]:

@@ -10,6 +10,7 @@ import numpy as np
 from ..._native.graph import concat, slice
 from ...checkpoints.mapping import Fields, Source, computed, u32
 from ...media import View
+from ...media.image_processor import MAX_PATCHES
 from ...media.pixels import Floats
 from ...media.processors.qwen_vl import video_resize
 from ...media.video import FRAME_RATE, MAX_FRAMES, Video
@@ -73,6 +74,7 @@ class Qwen3Vl(QwenVl):
             scale = max(unit / height, unit / width)
             height, width = int(height * scale), int(width * scale)
         least, most = self.video_limits
+        most = min(most, frames * MAX_PATCHES * self.patch_size**2)
         return video_resize(frames, height, width, unit, min_pixels=least, max_pixels=most)
 
     def video_markup(self, video: Video, n_pairs: int, n_tokens: int) -> Sequence[str | int]:
