@@ -169,10 +169,10 @@ def test_pooling_of_sentence_transformers(tmp_path: Path, pooling: dict[str, obj
 
 def test_other_modules_and_poolings_are_rejected(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "bert")
-    for kind, match in (("Router", "'Router'"), ("Pooling", "max_tokens")):
+    for kind, match in (("Router", "'Router'"), ("Pooling", "weightedmean")):
         (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_Pooling", "type": f"a.{kind}"}]))
         (tmp_path / "1_Pooling").mkdir(exist_ok=True)
-        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_weightedmean_tokens": True}))
         with pytest.raises(UnsupportedError, match=match):
             convert(tmp_path, tmp_path / "x.gguf", "f32")
 

@@ -20,6 +20,7 @@ from tiny_checkpoints import REFERENCES, write_checkpoint, write_reranker, write
 Array = npt.NDArray[np.float32]
 PROMPTS = {"query": "search: ", "document": ""}
 MEAN = {"word_embedding_dimension": 64, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+MAX = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False, "pooling_mode_cls_token": False}
 FIRST = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "include_prompt": True}
 
 
@@ -86,9 +87,27 @@ def test_a_dense_layer_with_an_activation(tmp_path: Path) -> None:
     write_module(tmp_path, "2_Dense", dense(vectors.shape[1], 56, "Tanh", bias=True), weight=weight, bias=bias)
     with LLM(tmp_path, threads=2) as model:
         assert near(model.embed(ids, normalize=False)[0], np.tanh(weight @ vectors[0] + bias))
-    write_module(tmp_path, "1_Pooling", MEAN)
-    with pytest.raises(UnsupportedError, match="Tanh in '"):
-        LLM(tmp_path)
+
+
+def test_dense_layers_after_pooling(tmp_path: Path) -> None:
+    """Layers that do not commute with pooling, and more than two; and pooling by the maximum."""
+    ids, vectors = reference("bert")
+    one, bias, other, last = random(56, 80), random(56), random(40, 56), random(24, 40)
+    folder = tmp_path / "hf"
+    write_checkpoint(folder, "bert")
+    write_modules(folder, "Pooling", "Dense", "Dense", "Dense", "Normalize")
+    write_module(folder, "2_Dense", dense(80, 56, "Tanh", bias=True), weight=one, bias=bias)
+    write_module(folder, "3_Dense", dense(56, 40, "ReLU"), weight=other)
+    write_module(folder, "4_Dense", dense(40, 24), weight=last)
+    for pooling, pooled in ((MEAN, vectors.mean(axis=0)), (MAX, vectors.max(axis=0)), (FIRST, vectors[0])):
+        write_module(folder, "1_Pooling", pooling)
+        expected = last @ np.maximum(other @ np.tanh(one @ pooled + bias), 0)
+        convert(folder, tmp_path / "x.gguf", "f32")
+        with LLM(tmp_path / "x.gguf", threads=2) as model:
+            assert near(model.embed(ids, normalize=False)[0], expected)
+    with served(tmp_path, [str(tmp_path / "x.gguf")]) as server, server.client() as client:
+        (found,) = client.post("/v1/embeddings", json={"input": ids, "normalize": False}).json()["data"]
+        assert near(np.array(found["embedding"], np.float32), expected)
 
 
 def test_the_last_token_of_a_decoder(tmp_path: Path) -> None:
@@ -254,7 +273,7 @@ def test_an_unknown_activation_of_scores_is_rejected(
     ("modules", "files", "match"),
     [
         (["Pooling", "Router"], {}, "'Router'"),
-        (["Pooling", "Dense"], {"2_Dense/config.json": {**dense(64, 8), "activation_function": "torch.nn.ReLU"}}, "ReLU"),
+        (["Pooling", "Dense"], {"2_Dense/config.json": {**dense(64, 8), "activation_function": "torch.nn.ELU"}}, "ELU"),
         (["Pooling", "Dense"], {"2_Dense/config.json": dense(64, 8)}, "has no model.safetensors"),
         (["Pooling"], {"1_Pooling/config.json": {**MEAN, "include_prompt": False}}, "include_prompt"),
         (["Pooling"], {"1_Pooling/config.json": {**MEAN, "other": True}}, "'other'"),

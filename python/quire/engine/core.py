@@ -141,7 +141,7 @@ class LLMCore(LLMBase):
         requests = [self._embedding_request(prompt, pooling, options, text) for prompt in prompt_list(prompts)]
 
         def result(vectors: Sequence[Vectors]) -> npt.NDArray[np.float32]:
-            found = cut(stacked(vectors, "embed"), dimensions)
+            found = cut(self._vectors.retrieval.finished(stacked(vectors, "embed")), dimensions)
             return normalized(found) if normalize else found
 
         return _vector_call(requests, result)

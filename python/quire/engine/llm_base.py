@@ -176,8 +176,8 @@ class LLMBase:
         """Return a request to embed.  RequestError for an unknown pooling; UnsupportedError if there is none."""
         if pooling is None and self._pooling is None:
             raise UnsupportedError("[embed] pooling of the model's file is unknown: give mean, cls or last")
-        if pooling not in ("none", "mean", "cls", "last", None):
-            raise RequestError(f"[embed] pooling {pooling!r:.40} is unknown: give mean, cls or last")
+        if pooling not in ("none", "mean", "cls", "last", "max", None):
+            raise RequestError(f"[embed] pooling {pooling!r:.40} is unknown: give mean, max, cls or last")
         if self._output.is_encoder and (self._output.scores_classes or self._output.scores_tokens):
             verb = "tag" if self._output.scores_tokens else "classify"
             raise UnsupportedError(f"[embed] the model gives scores of classes, no vectors: use {verb}")

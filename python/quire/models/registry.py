@@ -256,7 +256,7 @@ def model_of(metadata: Metadata, weights: Weights, n_vocab: int) -> LoadedModel:
     model = _maker(metadata)(keys, weights, n_vocab)
     if not model.config.is_encoder:
         weights.ignore("cls.output.*", "class scores are computed from hidden states, outside the model")
-    for pattern in ("sparse_head.*", "multi_head.*"):
+    for pattern in ("sparse_head.*", "multi_head.*", "pooled_*"):
         weights.ignore(pattern, "vectors of other kinds are computed from hidden states, outside the model")
     for pattern in INNER_ENCODER:
         weights.ignore(pattern, "it belongs to an encoder that Ollama keeps in the file of the text model")

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["Sentences", "read_sentences"]
 
 # Modes of 1_Pooling/config.json, with the values of GGUF's pooling_type.
-_MODES = {"mean": 1, "mean_tokens": 1, "cls": 2, "cls_token": 2, "lasttoken": 3}
-_MEAN = 1
+_MODES = {"mean": 1, "mean_tokens": 1, "cls": 2, "cls_token": 2, "lasttoken": 3, "max": 0, "max_tokens": 0}
+_MEAN, _MAX = 1, 0  # GGUF has no number for the maximum
 # Modules that do not change a vector's direction.  Embeddings are normalized on request.
 _WITHOUT_EFFECT = ("Transformer", "MLMTransformer", "Normalize", "Dropout")
 # Torch's activation classes, with their names in Quire's GGUF key.
-_ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh"}
+_ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid"}
+_IN_MODEL = ("Identity", "Tanh")  # those that dense layers of the model may have
 # Activations that a cross-encoder's score may go through.
 _SCORE_ACTIVATIONS = {"Identity": "identity", "Sigmoid": "sigmoid"}
 _LENGTHS = "sentence_*_config.json"  # the Transformer module's: bert, roberta and others
@@ -41,6 +42,7 @@ class Sentences:
     keys: list[Entry] = field(default_factory=list)  # without the architecture's prefix
     own: list[Entry] = field(default_factory=list)  # with full names
     targets: list[Target] = field(default_factory=list)  # matrices that embeddings are multiplied by
+    after_pooling: list[str] = field(default_factory=list)  # activations of layers that follow pooling
     is_masked: bool = False  # vectors are made of the head that predicts masked tokens
 
 
@@ -54,9 +56,12 @@ def read_sentences(folder: Path, whole: Fields) -> Sentences:
         place = folder / path
         if kind == "Pooling":
             mode = _pooling(Fields(f"{path}/config.json", read_json(place / "config.json")))
-            found.keys.append(("pooling_type", "u32", mode))
+            if mode == _MAX:
+                found.own.append(("quire.embedding.pooling", "string", "max"))
+            else:
+                found.keys.append(("pooling_type", "u32", mode))
         elif kind == "Dense":
-            _add_dense(found, place, path, f"dense_{n_dense + 2}", mode)
+            _add_dense(found, place, path, n_dense, mode)
             n_dense += 1
         elif kind == "SpladePooling":
             found.own += splade_entries(path, Fields(f"{path}/config.json", read_json(place / "config.json")))
@@ -68,6 +73,8 @@ def read_sentences(folder: Path, whole: Fields) -> Sentences:
             )
         elif kind in ("Transformer", "MLMTransformer") and path not in ("", "."):
             raise UnsupportedError(f"[convert] the path of {kind} in modules.json is '{path}': expected ''")
+    if found.after_pooling:
+        found.own.append(("quire.embedding.after_pooling", "string[]", found.after_pooling))
     found.own += [*_lengths(folder), *_prompts(folder), *_activation(folder, whole)]
     if (mode is None and n_dense) or (folder / "artifact.metadata").is_file():
         found.own += multi_entries(folder)
@@ -106,26 +113,26 @@ def _pooling(config: Fields) -> int:
     if config.has("pooling_mode"):
         wanted = [config.text("pooling_mode", "")]
     if len(wanted) != 1 or wanted[0] not in _MODES:
-        raise UnsupportedError(f"[convert] unknown pooling {wanted}: expected mean, cls or lasttoken")
+        raise UnsupportedError(f"[convert] unknown pooling {wanted}: expected mean, max, cls or lasttoken")
     if not config.flag("include_prompt", True):
         raise UnsupportedError("[convert] 'include_prompt' of the pooling is false: expected true")
     config.refuse_unread(("word_embedding_dimension", "embedding_dimension"))
     return _MODES[wanted[0]]
 
 
-def _add_dense(found: Sentences, place: Path, path: str, name: str, mode: int | None) -> None:
-    """Add a Dense module.  One with an activation is only supported after pooling that takes a single token."""
+def _add_dense(found: Sentences, place: Path, path: str, i: int, mode: int | None) -> None:
+    """Add the i-th Dense module: to the model if pooling may follow it, as llama.cpp does, else after pooling.
+
+    That is so for the first two without an activation after a mean, or with tanh after a single token's vector.
+    """
     config = Fields(f"{path}/config.json", read_json(place / "config.json"))
     kind = config.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if kind not in _ACTIVATIONS:
-        words = " or ".join(_ACTIVATIONS)
+        words = ", ".join(_ACTIVATIONS)
         raise UnsupportedError(f"[convert] 'activation_function' of '{path}' is '{kind}': expected {words}")
-    if kind != "Identity" and mode in (None, _MEAN):
-        raise UnsupportedError(
-            f"[convert] unsupported {kind} in '{path}' after mean pooling: expected cls or lasttoken pooling"
-        )
-    if name not in ("dense_2", "dense_3"):
-        raise UnsupportedError("[convert] modules.json has more than two Dense modules: expected at most 2")
+    is_linear = kind == "Identity" and mode != _MAX
+    in_model = i < 2 and not found.after_pooling and (is_linear or (kind in _IN_MODEL and mode in (2, 3)))
+    name = f"dense_{i + 2}" if in_model else f"pooled_{len(found.after_pooling)}"
     n_in, n_out = config.integer("in_features", low=1), config.integer("out_features", low=1)
     if not (place / "model.safetensors").is_file():
         raise LoadError(f"[convert] '{place}' has no model.safetensors")
@@ -138,6 +145,9 @@ def _add_dense(found: Sentences, place: Path, path: str, name: str, mode: int | 
     for tensor in wanted:
         values: Array = dequantize(tensors.tensor(tensor))
         found.targets.append(Target(tensor.replace("linear", name), (), made=values))
+    if not in_model:
+        found.after_pooling.append(_ACTIVATIONS[kind])
+        return
     found.keys += [(f"{name}_feat_in", "u32", n_in), (f"{name}_feat_out", "u32", n_out)]
     if kind != "Identity":
         found.keys.append((f"{name}_activation", "string", _ACTIVATIONS[kind]))

@@ -93,6 +93,10 @@ def has_mean_head(reader: GGUFReader, config: Config) -> bool:
 
 def pooling_of(metadata: Metadata, config: Config) -> Pooling | None:
     """Return the file's pooling, or None if unknown.  Default: the last token for decoders, the mean for encoders."""
+    if (own := metadata.text("quire.embedding.pooling", "")) not in ("", "max"):
+        raise LoadError(f"[loader] unknown quire.embedding.pooling '{own:.40}': expected max")
+    if own == "max":
+        return "max"
     kind = metadata.integer(f"{config.arch}.pooling_type", 0)
     if kind == RANK and not config.is_encoder:
         return "last"

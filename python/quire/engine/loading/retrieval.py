@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ...files.gguf import GGUFReader, Metadata
     from ...models.base import Config
     from ...tokenizer import Tokenizer
+    from .pooled_head import Array
 
 __all__ = ["MultiRules", "Output", "Retrieval", "retrieval_of"]
 
@@ -49,6 +51,7 @@ class Retrieval:
         multi: BGE-M3's head for vectors of tokens; None: there is none.
         rules: How ColBERT reads texts; None: the model is another.
         unread: Files with heads that were not read.
+        after_pooling: sentence-transformers' dense layers that the model cannot contain.
     """
 
     sparse: Hidden | None = None
@@ -56,6 +59,13 @@ class Retrieval:
     multi: Hidden | None = None
     rules: MultiRules | None = None
     unread: tuple[str, ...] = ()
+    after_pooling: tuple[Hidden, ...] = ()
+
+    def finished(self, vectors: Array) -> Array:
+        """Return pooled vectors ``[n, n_hidden]`` after the layers that follow pooling."""
+        for layer in self.after_pooling:
+            vectors = layer(vectors)
+        return vectors
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -100,7 +110,15 @@ def retrieval_of(reader: GGUFReader, config: Config, tokenizer: Tokenizer | None
         multi=heads.get("multi_head"),
         rules=_rules_of(metadata, tokenizer) if metadata.flag("quire.multi", False) else None,
         unread=tuple(_texts(metadata, "quire.embedding.unread")),
+        after_pooling=tuple(_layers_after_pooling(reader)),
     )
+
+
+def _layers_after_pooling(reader: GGUFReader) -> Iterator[Hidden]:
+    for i, activation in enumerate(_texts(reader.metadata, "quire.embedding.after_pooling")):
+        name = f"pooled_{i}"
+        n_in = reader.tensor_info(f"{name}.weight").shape[-1]
+        yield hidden_of(reader, name, n_in, activation=activation)
 
 
 def _texts(metadata: Metadata, key: str) -> list[str]:

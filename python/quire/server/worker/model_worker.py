@@ -364,7 +364,10 @@ class ModelWorker(LLMBase):
             pooling = "none" if output == "dense" else None
         if output == "dense":
             request = self._embedding_request(message.prompt, pooling, options, text)
-            return request, partial(made.encoded_values, asked=message)
+            finished = self._vectors.retrieval.finished
+            if request.embedding == "none":
+                return request, partial(made.encoded_values, asked=message)
+            return request, lambda vector: made.encoded_values(finished(vector[None])[0], message)
         if output == "classes":
             return self._classes_request(message, options, text)
         request = self._vectors.request(message.prompt, output, options, text)
