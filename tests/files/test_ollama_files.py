@@ -15,7 +15,7 @@ from quire._native.core import find_device
 from quire.checkpoints.conversion import convert
 from quire.checkpoints.conversion.projector import convert_projector
 from quire.engine.media import MediaEncoder
-from quire.files.gguf import GGUFWriter
+from quire.files.gguf import GGUFReader, GGUFWriter
 from quire.files.ollama import open_encoder_file, open_model_file
 from quire.models.media import load_media
 from tiny_checkpoints import REFERENCES, write_checkpoint
@@ -82,3 +82,11 @@ def test_parts_of_different_types_are_joined_as_floats(tmp_path: Path) -> None:
     assert np.array_equal(reader.tensor("blk.0.ffn_up.weight").numpy(), np.concatenate([rows, rows + 100]))
     assert reader.metadata.integer("glm4.rope.dimension_count") == 4
     assert "glmocr.attention.key_length" not in reader.metadata
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen3next"])
+def test_files_of_llama_cpp_keep_their_tensors(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / name, name)
+    convert(tmp_path / name, tmp_path / "m.gguf", "f32")
+    stored, found = GGUFReader(tmp_path / "m.gguf"), open_model_file(tmp_path / "m.gguf")
+    assert {info.name for info in found.tensors} == {info.name for info in stored.tensors}

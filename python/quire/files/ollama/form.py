@@ -102,7 +102,8 @@ class Form:
         block, module, suffix = match[1] or "", match[2], match[3] or ""
         if module + suffix in self.tensors:
             return block + self.tensors[module + suffix]
-        return block + self.tensors.get(module, module) + suffix
+        to = self.tensors.get(module, module)
+        return block + to if suffix and to.endswith(suffix) else block + to + suffix  # llama.cpp's name already
 
 
 def rows_of(begin: int, end: int, step: int = 1) -> Callable[[Sequence[Tensor]], list[Array]]:
