@@ -17,7 +17,7 @@ from ..checkpoints.mapping import (
 )
 from ..errors import LoadError, UnsupportedError
 from ..nn import CacheSpec, GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, rope, rope_spec, soft_cap
-from .base import Decoder, DenseConfig, SandwichBlock
+from .base import Block, Decoder, DenseConfig, SandwichBlock
 from .base import local_layers as locals_of
 from .gemma3 import GELU_TANH, NORMS, one_added
 
@@ -50,6 +50,8 @@ class Attention:
 class Gemma2(Decoder):
     """Files store norm weights with the 1 added that checkpoints omit."""
 
+    block: type[Block] | type[SandwichBlock] = SandwichBlock
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         window = keys.integer("attention.sliding_window", 4096)
@@ -58,11 +60,11 @@ class Gemma2(Decoder):
         self.cap = keys.number("final_logit_softcapping", 30.0)
         if cap < 0 or self.cap < 0:
             raise LoadError(
-                f"[gemma2] negative soft cap: attn_logit_softcapping {cap}, final_logit_softcapping {self.cap}"
+                f"[{keys.arch}] negative soft cap: attn_logit_softcapping {cap}, final_logit_softcapping {self.cap}"
             )
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="half")
         blocks = [
-            SandwichBlock(
+            self.block(
                 config,
                 block,
                 Attention(config, block, i, rotation, cap),
