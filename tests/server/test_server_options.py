@@ -35,6 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         str(packaged_model()), "-c", "256", "--seed", "3", "--temp", "1", "--chat-template", TEMPLATE,
         "--chat-template-kwargs", '{"shout": true, "lacking": 1}', "--reasoning-budget", "4", "--tags", "small,fast",
         "--pooling", "none", "--no-jinja", "--context-shift", "--slot-save-path", str(folder), "--spec-type", "none",
+        "--trust-request-chat-template",
     ]  # fmt: skip
     with served(folder, options) as server, httpx.Client(base_url=server.url, timeout=60) as opened:
         yield opened
@@ -54,6 +55,22 @@ def test_default_seed_and_template(client: httpx.Client, llm: LLM) -> None:
     own = client.post("/completion", json={"prompt": "Once", "n_predict": 8}).json()
     (with_seed,) = llm.generate("Once", max_tokens=8, seed=3, temperature=1, top_k=40, top_p=0.95, min_p=0.05)
     assert own["content"] == with_seed.text != other["content"]
+
+
+def test_a_template_of_a_request(client: httpx.Client, llm: LLM) -> None:
+    template = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
+    body = {"messages": ASK, "max_tokens": 8, "seed": 3, "temperature": 1, "chat_template": template}
+    answer = client.post("/v1/chat/completions", json=body).json()
+    expected = llm.chat(ASK, max_tokens=8, seed=3, temperature=1, chat_template=template)
+    ids = llm.tokenizer.encode("WHO ARE YOU?", add_special=False)
+    assert expected.prompt_token_ids == ids
+    assert answer["choices"][0]["message"]["content"] == expected.text
+    assert client.post("/apply-template", json={"messages": ASK, "chat_template": template}).json() == {
+        "prompt": "WHO ARE YOU?"
+    }
+    for bad in ("{% for %}", "{{ [1] * 1000000000 }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}"):
+        assert client.post("/v1/chat/completions", json={**body, "chat_template": bad}).status_code == 400
+    assert llm.chat(ASK, max_tokens=1).prompt_token_ids == llm.tokenizer.encode("Who are you?", add_special=False)
 
 
 def test_the_options_are_shown(client: httpx.Client) -> None:

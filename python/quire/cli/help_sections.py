@@ -79,7 +79,8 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Configuration", "config env_file"),
         _section(
             "Access",
-            "api_keys insecure allowed_hosts cors_origins allowed_media_domains allowed_local_media_path allow_changes"
+            "api_keys insecure allowed_hosts cors_origins allowed_media_domains allowed_local_media_path"
+            " trust_request_chat_template allow_changes"
             " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes",
         ),
         _section("Models", "memory_budget_bytes keep_s tags"),

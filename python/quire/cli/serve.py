@@ -112,6 +112,11 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     metavar="DIR",
     help="Read images and sounds that requests name by a file: URL below DIR [none].",
 )
+@click.option(
+    "--trust-request-chat-template",
+    is_flag=True,
+    help="Let requests bring their own chat_template, which runs in a sandbox with limits.",
+)
 @tool_options
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for the model; may be repeated.")
 @click.option(

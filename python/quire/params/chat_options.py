@@ -73,6 +73,9 @@ class ChatOptions:
     template_values: Mapping[str, object] | None = declared(None, ChatOption(
         rule=_Values(optional=True), doc="More variables for the template",
     ))
+    chat_template: str | None = declared(None, ChatOption(
+        rule=Text(optional=True), doc="Jinja source of a chat template in place of the model's",
+    ))
     continue_final_message: bool = declared(False, ChatOption(
         rule=Bool(), doc="Continue the last message, which is the assistant's",
     ))
@@ -125,6 +128,7 @@ class RunFields(RequestFields, total=False):
     reasoning_format: str
     reasoning_budget: int | None
     template_values: Mapping[str, object] | None
+    chat_template: str | None
     continue_final_message: bool
     max_prompt_tokens: int | None
     # END ChatOptions

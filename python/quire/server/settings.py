@@ -73,6 +73,7 @@ class Settings:
             in model files.
         system: System message of chats that begin without one.
         chat_template: Template to use instead of the models' own.
+        trust_request_chat_template: Requests may bring templates of their own.
         defaults: Other defaults for requests (``worker.protocol.Open``).
 
     Limits of requests:
@@ -109,6 +110,7 @@ class Settings:
     system: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
+    trust_request_chat_template: bool = False
     tags: tuple[str, ...] = ()
     allowed_media_domains: tuple[str, ...] = ()
     allowed_local_media_path: str | None = None

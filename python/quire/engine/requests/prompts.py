@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...errors import RequestError, UnsupportedError
+from ...errors import LoadError, RequestError, UnsupportedError
 from ...params.request_fields import RequestKeywords
 from ...params.sampling import SamplingParams
 from ..engine import EngineRequest, Pooling
@@ -35,6 +35,7 @@ __all__ = ["Prompt", "Prompts", "RequestOptions", "is_id", "prompt_list"]
 _LOG = logging.getLogger("quire")
 
 # A conversation that is cut to fit may have images and sounds of so many contexts.
+_KEPT_TEMPLATES = 4  # templates of requests that stay compiled
 _MOST_DROPPED = 8
 
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any]"
@@ -121,6 +122,7 @@ class Prompts:
         self._n_vocab = n_vocab
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
+        self._kept_templates: dict[str, ChatTemplate] = {}  # templates of requests, the latest last
         self._forms = AnswerForms(lambda: token_vocabulary(self.tokenizer, n_vocab))
 
     @property
@@ -225,7 +227,7 @@ class Prompts:
         from .chat import ChatRequest, call_marks, format_of, rendered, visible_tokens, with_reasoning_budget
         from .thinking import template_values, without_thinking
 
-        template = self._chat_template()
+        template = self._chat_template() if chat.chat_template is None else self._given_template(chat.chat_template)
         form = format_of(template, chat)
         messages, items = self._without_media(self._with_system(messages), chat)
         media: PromptMedia | None = None
@@ -317,12 +319,29 @@ class Prompts:
 
     def use_template(self, source: str) -> None:
         """Use a chat template in place of the model's.  LoadError if it is invalid."""
-        from ...chat import ChatTemplate
-
-        tokenizer = self.tokenizer
-        made = ChatTemplate(source, tokenizer.special_texts, tokenizer.control_tokens)
+        made = self._template_of(source)
         with self._template_lock:
             self._template = made
+
+    def _template_of(self, source: str) -> ChatTemplate:
+        from ...chat import ChatTemplate
+
+        return ChatTemplate(source, self.tokenizer.special_texts, self.tokenizer.control_tokens)
+
+    def _given_template(self, source: str) -> ChatTemplate:
+        """Return a request's own template; the last few are kept.  RequestError if it is invalid."""
+        with self._template_lock:
+            made: ChatTemplate | None = self._kept_templates.pop(source, None)
+        if made is None:
+            try:
+                made = self._template_of(source)
+            except LoadError as error:
+                raise RequestError(str(error)) from None
+        with self._template_lock:
+            self._kept_templates[source] = made
+            while len(self._kept_templates) > _KEPT_TEMPLATES:
+                self._kept_templates.pop(next(iter(self._kept_templates)))
+        return made
 
     def _chat_template(self) -> ChatTemplate:
         from ...chat import ChatTemplate

@@ -89,6 +89,7 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     think: bool | Literal["low", "medium", "high", "xhigh", "max"] | None = None
     thinking: ThinkingSwitch | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] = {}
+    chat_template: Annotated[str, Meta(max_length=1 << 17)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     truncation: Truncation = "disabled"
@@ -109,7 +110,6 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         "functions": ([],),
         "function_call": ("none",),
         "documents": ([],),
-        "chat_template": (),
         "echo": (False,),
         "include_reasoning": (True,),
         "best_of": (1,),
@@ -164,6 +164,11 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     def options(self, context: RequestContext[ChatBody]) -> dict[str, Any]:
         """Return fields of ``ChatOptions``."""
         options = options_of(self.tools, self.tool_choice, context, self._template_values(context))
+        if self.chat_template is not None:
+            if not context.service.settings.trust_request_chat_template:
+                text = "chat_template of requests is turned off (quire serve --trust-request-chat-template)"
+                raise ApiError(400, "unsupported_parameter", text, "chat_template")
+            options["chat_template"] = self.chat_template
         if not self.parallel_tool_calls:
             options["parallel_tool_calls"] = False
         if not self.parse_tool_calls:
