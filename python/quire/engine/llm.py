@@ -133,6 +133,7 @@ class LLM(LLMCore):
             reasoning_format: The same for reasoning.
             reasoning_budget: End reasoning after this many tokens.  Each token then waits for Python.
             template_values: More variables for the template.
+            chat_template: Jinja source of a template in place of the model's.
             continue_final_message: Continue the last message, which is the assistant's.
             max_prompt_tokens: Drop the oldest turns of a longer prompt.  System messages and the last turn stay.
 
