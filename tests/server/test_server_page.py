@@ -97,6 +97,16 @@ def png(width: int, height: int) -> bytes:
 
 
 PNG = png(3, 2)
+PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>endobj
+4 0 obj<</Length 41>>stream
+BT /F1 18 Tf 20 100 Td (Yours truly) Tj ET
+endstream endobj
+5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>endobj
+trailer<</Root 1 0 R>>
+"""
 
 
 class Page:
@@ -151,7 +161,13 @@ def browser() -> Iterator[Any]:
         pytest.skip("Chromium is absent")
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-background-networking",
+                "--use-fake-device-for-media-stream",
+                "--use-fake-ui-for-media-stream",
+            ],
         )
         yield opened
         opened.close()
@@ -597,6 +613,7 @@ def test_attached_files_are_sent(page: Page, expect: Any, tmp_path: Path) -> Non
     (tmp_path / "notes.txt").write_text("some ``` notes")
     (tmp_path / "picture.png").write_bytes(PNG)
     (tmp_path / "sound.wav").write_bytes(wave(0.5))
+    (tmp_path / "end.pdf").write_bytes(PDF)
     (tmp_path / "data.bin").write_bytes(b"\0\xff")
     with zipfile.ZipFile(tmp_path / "letter.docx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", "<w:p><w:t>Dear &amp; near</w:t></w:p><w:p><w:t>Sir</w:t></w:p>")
@@ -606,9 +623,10 @@ def test_attached_files_are_sent(page: Page, expect: Any, tmp_path: Path) -> Non
     expect(tab.locator(".examples")).to_contain_text("Ask about a picture")
     bodies = page.answers_with(events({"content": "read"}), events({"content": "again"}))
     tab.set_input_files(
-        "#file", [tmp_path / name for name in ("notes.txt", "picture.png", "sound.wav", "data.bin", "letter.docx")]
+        "#file",
+        [tmp_path / name for name in ("notes.txt", "picture.png", "sound.wav", "data.bin", "letter.docx", "end.pdf")],
     )
-    expect(tab.locator(".chip")).to_have_count(4)
+    expect(tab.locator(".chip")).to_have_count(5)
     expect(tab.locator(".chip").first).to_contain_text("tokens")
     expect(tab.locator(".toast.bad")).to_contain_text("data.bin is not a text")
     page.picture("attached")
@@ -621,17 +639,35 @@ def test_attached_files_are_sent(page: Page, expect: Any, tmp_path: Path) -> Non
         assert abs(int.from_bytes(heard.readframes(4001)[-2:], "little", signed=True) - 0x1000) < 50
     assert (
         text["text"]
-        == "notes.txt:\n````\nsome ``` notes\n````\n\nletter.docx:\n```\nDear & near\nSir\n```\n\nWhat is in it?"
+        == "notes.txt:\n````\nsome ``` notes\n````\n\nletter.docx:\n```\nDear & near\nSir\n```\n\nend.pdf:\n```\nYours truly\n```\n\nWhat is in it?"
     )
     # They are shown, also after a reload, and sent again with the next question.
     tab.reload()
-    expect(tab.locator(".file summary b")).to_have_text(["notes.txt", "letter.docx"])
+    expect(tab.locator(".file summary b")).to_have_text(["notes.txt", "letter.docx", "end.pdf"])
     expect(tab.locator(".sound audio")).to_have_attribute("src", re.compile("^blob:"))
     tab.wait_for_function("() => document.querySelector('.thumbnail img').naturalWidth === 3")
     page.ask("And now?")
     expect(tab.locator(".turn.assistant .body").nth(1)).to_have_text("again")
     assert bodies[1]["messages"][0] == bodies[0]["messages"][0]
     page.picture("images")
+
+
+def test_sound_is_recorded(page: Page, expect: Any) -> None:
+    """Chromium's stand-in for a microphone beeps."""
+    reads(page.tab, "audio")
+    bodies = page.answers_with(events({"content": "a beep"}))
+    page.tab.get_by_role("button", name="Record sound").click()
+    expect(page.tab.locator("#use")).to_contain_text("Recording")
+    page.tab.wait_for_timeout(1500)
+    page.tab.get_by_role("button", name="Stop recording").click()
+    expect(page.tab.locator(".chip")).to_contain_text("Recording")
+    page.tab.click("#send")
+    expect(page.tab.locator(".turn.assistant .body")).to_have_text("a beep")
+    (part,) = bodies[0]["messages"][0]["content"]
+    with wavelib.open(io.BytesIO(base64.b64decode(part["input_audio"]["data"]))) as heard:
+        assert (heard.getframerate(), heard.getnchannels()) == (16000, 1)
+        assert heard.getnframes() > 8000
+        assert any(heard.readframes(heard.getnframes()))
 
 
 def test_dropped_pictures_are_made_smaller(page: Page, expect: Any) -> None:
@@ -943,3 +979,17 @@ def test_the_page_is_made_of_small_files_of_its_own() -> None:
             r"""(?:src|href|url|import|from)\W{1,3}https?://""", text
         ), entry.name
     assert libraries == set()
+
+
+def test_the_page_names_the_modules_that_it_needs_at_once() -> None:
+    """So that the browser need not read one to find the next."""
+    folder = files("quire.server").joinpath("page")
+    needed = ["main.js"]
+    for name in needed:
+        if name != "parameters.js":
+            found = re.findall(
+                r'^import [^;]*? from "\./([\w.]+)";', folder.joinpath(name).read_text("utf-8"), re.MULTILINE
+            )
+            needed += dict.fromkeys(one for one in found if one not in needed)
+    index = folder.joinpath("index.html").read_text("utf-8")
+    assert sorted(re.findall('modulepreload" href="page/([^"]*)"', index)) == sorted(needed[1:])

@@ -1,8 +1,7 @@
 // Answers in progress.  They go on while another conversation is shown, and are stored as they grow.
 
 import { cancelStream, chatChunks, chunksAgain } from "./api.js";
-import { newId } from "./conversation.js";
-import { saveNode } from "./store.js";
+import { newId, saveNode } from "./store.js";
 
 const SAVE_MS = 250;
 const RETRY_MS = [500, 2000, 5000]; // pauses before a lost stream is read again

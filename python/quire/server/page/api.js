@@ -77,7 +77,7 @@ export async function models() {
   return known.data.map((model) => ({
     id: model.id,
     meta: model.meta ?? {},
-    reads: model.architecture?.input_modalities ?? ["text"],
+    reads: model.architecture?.input_modalities, // known once the model is loaded
     state: stateOf.get(model.id)?.state ?? "ready",
     file_bytes: stateOf.get(model.id)?.file_bytes ?? model.meta?.size,
   }));

@@ -1,7 +1,7 @@
 // Files that go with a question: images, sound and text.  Large pictures are made smaller, recordings become WAV.
 
 import { bytes, duration } from "./dom.js";
-import { newId } from "./conversation.js";
+import { newId } from "./store.js";
 
 const LARGEST_TEXT = 1024 * 1024;
 const LARGEST_MEDIA = 5_500_000; // in base64 within the server's 8 MiB for a request

@@ -157,7 +157,7 @@ export class Composer {
     } else if (event.key === "ArrowUp" && !this.text.value) this.actions.editLast();
     else if (event.key === "/" && !this.text.value) {
       event.preventDefault();
-      this.actions.usePrompt();
+      this.actions.usePrompt("/"); // which stays if no prompt is chosen
     }
   }
 

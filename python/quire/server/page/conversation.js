@@ -1,8 +1,6 @@
 // A conversation is a tree of messages: editing a question or regenerating an answer adds a branch.
 
-import { dataUrl, file } from "./store.js";
-
-export const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+import { dataUrl, file, newId } from "./store.js";
 
 export class Conversation {
   /** Create an empty conversation, or restore a stored one. */

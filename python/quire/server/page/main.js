@@ -3,7 +3,7 @@
 import { Answers, findInterrupted } from "./answers.js";
 import { buildBar } from "./bar.js";
 import { Composer } from "./composer.js";
-import { Conversation, newId } from "./conversation.js";
+import { Conversation } from "./conversation.js";
 import { toast } from "./dialogs.js";
 import { $, announce, button, count, el, iconButton } from "./dom.js";
 import { Models } from "./models.js";
@@ -11,7 +11,7 @@ import { choosePrompt } from "./prompts.js";
 import { keysSection, requestFields, Settings, themeChoice } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Status } from "./status.js";
-import { chat, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
+import { chat, newId, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
 import { keepPage } from "./trusted.js";
 import { ToolLoop } from "./tool_loop.js";
 import { Toolbox, toolChoices } from "./tools.js";
@@ -103,9 +103,9 @@ const composer = new Composer({
     toolLoop.stop(conversation.id);
   },
   editLast: () => [...document.querySelectorAll(".turn.user [aria-label=Edit]")].at(-1)?.click(),
-  async usePrompt() {
+  async usePrompt(typed) {
     const text = await choosePrompt($("text").value);
-    if (text !== undefined) composer.put(text);
+    if (text !== undefined || typed) composer.put(text ?? typed);
   },
 }, models);
 const serverStatus = new Status(models);

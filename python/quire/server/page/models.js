@@ -5,7 +5,8 @@ import { toast } from "./dialogs.js";
 import { $, announce, bytes, count } from "./dom.js";
 import { saveSetting, setting } from "./store.js";
 
-const STATES = { closed: "not loaded", opening: "loading…", lost: "restarting…", failed: "cannot be loaded" };
+/** Words for the states of models. */
+export const STATES = { closed: "not loaded", stopped: "not loaded", loading: "loading…", restarting: "restarting…", failed: "cannot be loaded" };
 
 export class Models {
   /** `changed()` is called if another model is chosen or its state changes. */
@@ -33,9 +34,9 @@ export class Models {
     return this.model?.meta.n_ctx;
   }
 
-  /** The kinds of input that the chosen model reads: `text`, `image`, `audio`. */
+  /** The kinds of input that the chosen model reads; all, as long as it is not loaded and nobody knows. */
   get reads() {
-    return this.model?.reads ?? ["text"];
+    return this.model?.reads ?? ["text", "image", "audio"];
   }
 
   /** A model's name if the server has it, else that of the chosen one. */
@@ -83,7 +84,7 @@ export class Models {
 }
 
 /** Say in plain words what a model can do: `[icon, text]` each. */
-export function abilities({ meta, reads, file_bytes }) {
+export function abilities({ meta, reads = [], file_bytes }) {
   const made = [];
   if (meta.n_ctx) {
     const pages = Math.round((meta.n_ctx * 0.75) / 500);

@@ -1,7 +1,8 @@
 // The server's status: figures, plots and models.  Samples are kept for a day, so plots survive a reload.
 
 import { metrics, status } from "./api.js";
-import { $, bytes, count, duration, el, icon, iconButton, button, plural } from "./dom.js";
+import { $, button, bytes, count, duration, el, icon, iconButton, plural } from "./dom.js";
+import { STATES } from "./models.js";
 import { Plot } from "./plot.js";
 import { samplesSince, saveSample, saveSetting, setting } from "./store.js";
 
@@ -103,10 +104,12 @@ export class Status {
     this.tiles.replaceChildren(...TIMES.map(([name, title, about]) => {
       const found = histograms.get(`quire_${name}`);
       const p = (q) => duration(quantile(found, q));
-      return el("div", {}, el("dt", {}, title), el("dd", {}, el("b", {}, p(0.5)), " typically"),
-        el("dd", {}, found?.at(-1)[1] ? `99 % within ${p(0.99)}` : "no requests yet"), el("dd", { class: "soft" }, about));
+      return el("div", {}, el("dt", {}, title), ...(found?.at(-1)[1] ? [el("dd", {}, el("b", {}, p(0.5)), " typically"),
+        el("dd", {}, `99 % within ${p(0.99)}`)] : [el("dd", {}, "no requests yet")]), el("dd", { class: "soft" }, about));
     }));
-    this.cards.replaceChildren(...now.models.map((model) => this.#card(model)));
+    const open = new Set(now.models.map((model) => model.id));
+    const closed = this.models.known.filter((model) => !open.has(model.id)).map(({ id, file_bytes, state }) => ({ id, file_bytes, state }));
+    this.cards.replaceChildren(...[...now.models, ...closed].map((model) => this.#card(model)));
     this.#plots();
   }
 
@@ -116,7 +119,8 @@ export class Status {
     const ready = model.state === "ready";
     const rows = [
       ["Context", model.n_ctx && plural(model.n_ctx, "token")],
-      ["Answering", `${requests(queue.running ?? 0)}${queue.waiting ? `, ${count(queue.waiting)} waiting` : ""}`],
+      ["Size", model.file_bytes && bytes(model.file_bytes)],
+      ["Answering", model.queue && `${requests(queue.running ?? 0)}${queue.waiting ? `, ${count(queue.waiting)} waiting` : ""}`],
       ["Written so far", totals.generated_tokens != null && plural(totals.generated_tokens, "token")],
       ["Read from the cache", read ? `${Math.round((100 * totals.cached_tokens) / read)} % of prompts` : null],
       ["Memory", memory && bytes(memory.resident_bytes)],
@@ -124,7 +128,7 @@ export class Status {
     const full = cache ? cache.used / cache.blocks : 0;
     const toggles = this.models.known.length > 1 && button(ready ? "Unload" : "Load", () => this.models.toggle(model.id), { sign: "power" });
     return el("article", { class: "card" },
-      el("header", {}, icon("cpu"), el("b", {}, model.name || model.id), el("span", { class: ready ? "state good" : "state" }, model.state), toggles),
+      el("header", {}, icon("cpu"), el("b", {}, model.name || model.id), el("span", { class: ready ? "state good" : "state" }, STATES[model.state] ?? model.state), toggles),
       el("p", { class: "soft" }, [model.architecture, model.name !== model.id && model.id].filter(Boolean).join(" · ")),
       el("dl", {}, rows.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
       cache ? el("label", { class: "wide" }, el("span", {}, `Cache: ${Math.round(100 * full)} % in use by answers in progress`),

@@ -2,7 +2,10 @@
 // Messages are records of their own, so an answer in progress is saved without rewriting its conversation.
 
 const VERSION = 2;
-const here = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+/** Return an id that nobody guesses; pages without TLS have no `randomUUID`. */
+export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+const here = newId();
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("quire") : null;
 let opened;
 

@@ -1,6 +1,6 @@
 // Runs the calls of an answer as far as they are allowed, and lets the model go on with their results.
 
-import { newId } from "./conversation.js";
+import { newId } from "./store.js";
 
 const MOST_ROUNDS = 8;
 const DENIED = { content: "the user did not allow this call", is_error: true };

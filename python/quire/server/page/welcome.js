@@ -14,8 +14,8 @@ const EXAMPLES = [
 export function welcome(models, { put, attach }) {
   const { model } = models;
   const examples = EXAMPLES.map(([sign, title, text]) => [sign, title, text.trim().split("\n")[0], () => put(text)]);
-  if (models.reads.includes("audio")) examples.unshift(["audio-lines", "Ask about a recording", "Attach a sound file and ask what is said.", attach]);
-  if (models.reads.includes("image")) examples.unshift(["image", "Ask about a picture", "Attach a photo and ask what it shows.", attach]);
+  if (model?.reads?.includes("audio")) examples.unshift(["audio-lines", "Ask about a recording", "Attach a sound file and ask what is said.", attach]);
+  if (model?.reads?.includes("image")) examples.unshift(["image", "Ask about a picture", "Attach a photo and ask what it shows.", attach]);
   $("welcome").replaceChildren(
     el("h2", {}, "What can I help with?"),
     model ? el("ul", { class: "abilities", "aria-label": `About ${model.id}` }, el("li", {}, icon("cpu"), el("b", {}, model.meta.name || model.id)),
