@@ -118,6 +118,10 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Recipes", "recipe calibration parse_special chunks types layers_together rounds curve"),
         _section("File", "keep_split overrides"),
     ),
+    "batch": (
+        _common("path system n_ctx max_sequences gpu_layers threads"), _section("Order", "policy step_s"),
+        _CHAT, _SAMPLING, *_ENGINE,
+    ),
     "transcribe": (
         _common("path language translate form output n_ctx threads gpu_layers"),
         _section("Speech", "prompt"), *_ENGINE,
@@ -155,6 +159,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "info": ("quire info model.gguf", "quire info model.gguf --fit"),
     "tokenize": ('quire tokenize model.gguf "Hello there"',),
     "detokenize": ("quire detokenize model.gguf 9707 1052", "quire tokenize --ids Hello | quire detokenize"),
+    "batch": ("quire batch model.gguf requests.jsonl answers.jsonl",),
     "transcribe": (
         "quire transcribe model.gguf speech.mp3",
         "quire transcribe model.gguf talk.flac --format srt -o talk.srt",
@@ -176,7 +181,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMAND_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Use a model", ("run", "chat", "serve", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
+    ("Use a model", ("run", "chat", "serve", "batch", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
     ("Models on this machine", ("pull", "list", "show", "info", "cp", "create", "rm")),
     ("A running server", ("ps", "stop", "top")),
     ("Convert and measure", ("convert", "quantize", "imatrix", "perplexity", "bench", "devices")),

@@ -27,6 +27,7 @@ COMMANDS = {
     "run": "Answer one prompt; at a terminal without a prompt, chat.",
     "chat": "Chat with a model.",
     "serve": "Serve a model over HTTP with the APIs of OpenAI, Anthropic and Ollama, and a chat page.",
+    "batch": "Answer the requests of a file in the format of OpenAI's batches.",
     "transcribe": "Write down what is said in recordings.",
     "embed": "Turn texts into vectors.",
     "rerank": "Rank documents by how well they answer a query.",
@@ -56,14 +57,13 @@ COMMANDS = {
 # Other programs' commands that Quire calls differently, and advice for those that it does not have.
 _ALIASES = {
     "ls": "list", "server": "serve", "download": "pull", "embedding": "embed", "embeddings": "embed", "remove": "rm",
-    "copy": "cp", "benchmark": "bench",
+    "copy": "cp", "benchmark": "bench", "run-batch": "batch",
 }  # fmt: skip
 _ADVICE = {
     "version": "quire --version",
     "push": "Quire does not upload models",
     "login": "for gated models, set HF_TOKEN or use quire pull --hf-token",
     "complete": "use quire run --raw",
-    "run-batch": "use LLM.generate in Python for many prompts",
     "collect-env": "use quire devices",
     "cli": "use quire run for one prompt, quire chat for a conversation",
 }

@@ -10,6 +10,7 @@ from starlette.routing import Router
 from .failures import ApiError, Dialect
 from .listener.access import AccessMiddleware
 from .listener.endpoint import Endpoint
+from .listener.internal import InternalRequests
 from .listener.request_context import Route
 from .routes import (
     anthropic,
@@ -180,7 +181,9 @@ ROUTES = (
 def build_app(service: Service) -> ASGIApp:
     """Build the application; the caller starts and stops the service."""
     routes = [HttpRoute(row.path, Endpoint(row, service, ROUTES), methods=[row.method]) for row in ROUTES]
-    return AccessMiddleware(Router(routes, redirect_slashes=False, default=_not_found), service)
+    app = AccessMiddleware(Router(routes, redirect_slashes=False, default=_not_found), service)
+    service.post = InternalRequests(app)
+    return app
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

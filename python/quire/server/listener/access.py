@@ -95,6 +95,16 @@ class AccessMiddleware:
     async def _admit(
         self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
+        if not state.is_background and await self._is_answered(scope, state, headers, send):
+            return
+        if self._service.draining and scope["method"] == "POST":
+            raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
+        await self._app(scope, receive, send)
+
+    async def _is_answered(
+        self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], send: Send
+    ) -> bool:
+        """Check where a request comes from and who sends it; return True if it was a browser's question about that."""
         self._check_host(headers)
         if (origin := headers.get(b"origin")) is not None:
             self._check_origin(origin, headers.get(b"host", b""), scope["method"], state)
@@ -103,11 +113,9 @@ class AccessMiddleware:
                 is_private = headers.get(b"access-control-request-private-network") == b"true"
                 state.headers += preflight_headers(wanted, private_network=is_private)
                 await _send_reply(Reply(b"", 204), state, send)
-                return
+                return True
         state.caller = self._caller(scope["path"], headers, state)
-        if self._service.draining and scope["method"] == "POST":
-            raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
-        await self._app(scope, receive, send)
+        return False
 
     async def _refuse(self, error: ApiError, state: RequestState, send: Send, begun: bool) -> None:
         self._service.metrics.error(error.code)

@@ -115,8 +115,9 @@ class RequestContext(Generic[T]):
 
     def submit(self, engine: EngineClient, work: Work) -> Stream:
         """Submit work, which ends with this request at the latest."""
-        priority = self.service.admission.priority(self.caller, work.hints.priority)
-        if priority < work.hints.priority and work.hints.priority != 0:
+        wanted = min(BACKGROUND_PRIORITY, work.hints.priority) if self.state.is_background else work.hints.priority
+        priority = self.service.admission.priority(self.caller, wanted)
+        if priority < wanted and wanted != 0:
             self.ignore("priority")
         hints = msgspec.structs.replace(
             work.hints, key=self.caller.name, n_bytes=self.received.n_bytes, priority=priority
@@ -156,6 +157,9 @@ class RequestContext(Generic[T]):
         """Submit a question and return its answer."""
         return await self.submit(engine, work).answer()
 
+
+BACKGROUND_PRIORITY = -100
+"""Of requests that the server sends to itself: the lowest."""
 
 Handler = Callable[[RequestContext[Any]], Awaitable[Reply | Events]]
 

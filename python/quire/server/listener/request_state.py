@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..service.admission import Ticket
 
-__all__ = ["RequestState", "request_state_of"]
+__all__ = ["RequestState", "request_state_of", "set_request_state"]
 
 _KEY = "quire.request_state"
 
@@ -33,6 +33,7 @@ class RequestState:
         usage: Tokens and times, for the log.
         route, model: What answered, if a route did.
         abort: Closes the connection at once.
+        is_background: Run it after the requests of clients.
         ping_s: Silence after which the stream sends a ping, if the request sets it; 0 or less: never.
     """
 
@@ -49,6 +50,12 @@ class RequestState:
     model: str | None = None
     abort: Callable[[], None] | None = None
     ping_s: float | None = None
+    is_background: bool = False
+
+
+def set_request_state(scope: Scope, caller: Caller) -> None:
+    """Make a scope that of a request of the server itself, for a caller whose key was checked before."""
+    scope[_KEY] = RequestState(caller=caller, is_background=True)
 
 
 def request_state_of(scope: Scope) -> RequestState:

@@ -22,7 +22,11 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
+<<<<<<< HEAD
 from .approvals import Approvals
+=======
+from .batch_runner import Answer, Post
+>>>>>>> 7402c4a2 (Answer files of requests: quire batch)
 from .catalog import Catalog
 from .downloads import Downloads, fetched
 from .library import Library
@@ -50,6 +54,10 @@ __all__ = ["Service", "model_name", "open_service"]
 # Memory that the listener uses in addition to its size at start: requests and stored responses.
 _OWN_LATER_BYTES = 8 << 20
 _FETCHING_THREADS = 8
+
+
+async def _no_application(path: str, body: bytes, caller: Caller) -> Answer:
+    raise AssertionError("build_app has not run")
 
 
 class Service:
@@ -81,7 +89,11 @@ class Service:
         self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
         mcp = settings.tools.mcp
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
+<<<<<<< HEAD
         self.approvals = Approvals()
+=======
+        self.post: Post = _no_application
+>>>>>>> 7402c4a2 (Answer files of requests: quire batch)
         self._session_key = secrets.token_bytes(32)
 
     @property

@@ -1,0 +1,62 @@
+"""Answer the lines of a batch, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from .batch_lines import BatchLine, answer_line
+from .caller import Caller
+
+__all__ = ["Answer", "Post", "answer_lines"]
+
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request that the server sent to itself."""
+
+    status: int
+    content: bytes
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+
+
+Post = Callable[[str, bytes, Caller], Awaitable[Answer]]
+"""Answers a request: its path, body and caller."""
+
+
+async def answer_lines(
+    lines: Iterable[BatchLine], post: Post, caller: Caller, n_at_once: int
+) -> AsyncIterator[tuple[BatchLine, int, bytes]]:
+    """Yield each request with its answer's status and line, as answers are finished.
+
+    Requests that the server has no room for (429) wait; those that it does not accept because it stops (503) are left
+    out.  Closing the iterator cancels what runs.
+    """
+    waiting = iter(lines)
+    running: set[asyncio.Task[tuple[BatchLine, Answer]]] = set()
+    try:
+        while True:
+            while len(running) < n_at_once and (line := next(waiting, None)) is not None:
+                running.add(asyncio.create_task(_answered(line, post, caller)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                line, answer = task.result()
+                if answer.status == 503:
+                    continue
+                request_id = answer.headers.get(b"x-request-id", b"").decode()
+                yield line, answer.status, answer_line(line.custom_id, answer.status, request_id, answer.content)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _answered(line: BatchLine, post: Post, caller: Caller) -> tuple[BatchLine, Answer]:
+    while (answer := await post(line.path, line.body, caller)).status == 429:
+        await asyncio.sleep(_RETRY_S)
+    return line, answer
