@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import Any
 
 import openai
@@ -201,6 +202,27 @@ def refusals() -> None:
     checks.raises("model", openai.NotFoundError, lambda: create(messages=CAPITAL, model="gpt-none"))
 
 
+def batches() -> None:
+    asked = [{"model": MODEL, "messages": CAPITAL, "temperature": 0}, {"model": MODEL, "messages": []}]
+    lines = [
+        json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body})
+        for i, body in enumerate(asked)
+    ]
+    file = client.files.create(file=("requests.jsonl", "\n".join(lines).encode()), purpose="batch")
+    checks.equal("name", file.filename, "requests.jsonl")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    for _ in range(300):
+        batch = client.batches.retrieve(batch.id)
+        if batch.status == "completed":
+            break
+        time.sleep(0.1)
+    checks.equal("counts", (batch.request_counts.completed, batch.request_counts.failed), (1, 1))  # type: ignore[union-attr]
+    answer = json.loads(client.files.content(str(batch.output_file_id)).text)
+    checks.equal("batch", answer["response"]["body"]["choices"][0]["message"]["content"], ANSWER)
+    checks.true("listed", batch.id in [each.id for each in client.batches.list()])
+    checks.true("deleted", client.files.delete(file.id).deleted)
+
+
 async def at_once() -> None:
     asking = AsyncOpenAI(base_url=f"{sys.argv[1]}/v1", api_key="unused", max_retries=0)
     call: Any = asking.chat.completions.create
@@ -211,7 +233,7 @@ async def at_once() -> None:
 
 checks.true("models", MODEL in [model.id for model in client.models.list()])
 checks.equal("model", client.models.retrieve(MODEL).id, MODEL)
-for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, refusals):
+for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, batches, refusals):
     part()
 asyncio.run(at_once())
 finish(checks, f"openai {openai.__version__}", 100)

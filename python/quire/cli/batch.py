@@ -20,9 +20,7 @@ from .sampling_options import sampling_defaults
 from .text import note, one_line
 
 if TYPE_CHECKING:
-    from ..server.service.batch_lines import BatchLine
     from ..server.service.service import Service
-    from .progress import Advance
 
 __all__ = ["command"]
 
@@ -35,9 +33,7 @@ _MORE_AT_ONCE = 32  # these wait, so that a finished request is followed by anot
 @model_options(server=True)
 @sampling_defaults
 @chat_options
-def command(
-    *, words: tuple[str, ...], model: ModelOptions, chat: ChatSettings, sampling: dict[str, Any]
-) -> None:
+def command(*, words: tuple[str, ...], model: ModelOptions, chat: ChatSettings, sampling: dict[str, Any]) -> None:
     """Answer the requests in IN, a file in the format of OpenAI's batches, and write a line for each to OUT.
 
     Each line of IN has custom_id, url (such as /v1/chat/completions) and body.  Answers are added to OUT as they are
@@ -54,7 +50,9 @@ def command(
     with source.open("rb") as file:
         known = {line.custom_id for line in read_lines(file)}
     if foreign := sorted(done - known):
-        raise RequestError(f"[batch] {out} has answers of another batch: custom_id {foreign[0]!r:.80} is not in {source}")
+        raise RequestError(
+            f"[batch] {out} has answers of another batch: custom_id {foreign[0]!r:.80} is not in {source}"
+        )
     if done:
         note(f"{len(done)} of {len(known)} requests are already answered in {one_line(str(out))}")
     n_failed = 0

@@ -83,7 +83,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             " trust_request_chat_template allow_changes"
             " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes",
         ),
-        _section("Models", "memory_budget_bytes keep_s tags"),
+        _section("Models", "memory_budget_bytes keep_s tags state_dir"),
         _section(
             "Queue, time and logs",
             "policy max_priority max_queue max_queue_tokens request_timeout_s first_token_timeout_s queue_timeout_s"

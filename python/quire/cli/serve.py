@@ -126,6 +126,12 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Serve all models in DIR; each is loaded on first use.",
 )
 @click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Accept files and batches (/v1/files, /v1/batches), and keep them in DIR over restarts [none].",
+)
+@click.option(
     "--memory-budget",
     "memory_budget_bytes",
     type=int,

@@ -33,8 +33,8 @@ from .routes.llama_cpp import tokens
 from .routes.ollama import answers as ollama
 from .routes.ollama import fields as ollama_fields
 from .routes.ollama import models as ollama_models
+from .routes.openai import batches, chat_fields, responses, responses_fields, transcriptions
 from .routes.openai import chat as openai_chat
-from .routes.openai import chat_fields, responses, responses_fields, transcriptions
 from .routes.openai import completions as openai_completions
 
 if TYPE_CHECKING:
@@ -91,6 +91,15 @@ ROUTES = (
         transcriptions.TranslationBody,
         is_form=True,
     ),
+    Route("POST", "/v1/files", batches.add_file, "Store a file", batches.FileBody, opens=False, is_form=True),
+    Route("GET", "/v1/files", batches.files, "List files"),
+    Route("GET", "/v1/files/{id}", batches.file, "Describe a file"),
+    Route("GET", "/v1/files/{id}/content", batches.file_content, "Return what is in a file"),
+    Route("DELETE", "/v1/files/{id}", batches.remove_file, "Delete a file"),
+    Route("POST", "/v1/batches", batches.add_batch, "Accept a batch", batches.BatchBody, opens=False),
+    Route("GET", "/v1/batches", batches.batches, "List batches"),
+    Route("GET", "/v1/batches/{id}", batches.batch, "Describe a batch"),
+    Route("POST", "/v1/batches/{id}/cancel", batches.cancel_batch, "Cancel a batch"),
     Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Delete a stored response"),
     *(

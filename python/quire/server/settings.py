@@ -65,6 +65,7 @@ class Settings:
 
     Models:
         models_dir: A folder whose models are loaded on first use.
+        state_dir: A folder for files and batches of callers, which it keeps over restarts (None: neither is accepted).
         memory_budget_bytes: Memory for all models together (None: three quarters of the machine's memory).  It also
             limits a single model (None: what is free).
         keep_s: Idle time after which a model is unloaded, until it is asked for again; negative: never.
@@ -116,6 +117,7 @@ class Settings:
     allowed_local_media_path: str | None = None
     tools: ToolOptions = field(default_factory=ToolOptions)
     models_dir: str | None = None
+    state_dir: str | None = None
     memory_budget_bytes: int | None = None
     keep_s: float = FOREVER
     allow_changes: bool = False

@@ -101,9 +101,7 @@ class AccessMiddleware:
             raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
         await self._app(scope, receive, send)
 
-    async def _is_answered(
-        self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], send: Send
-    ) -> bool:
+    async def _is_answered(self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], send: Send) -> bool:
         """Check where a request comes from and who sends it; return True if it was a browser's question about that."""
         self._check_host(headers)
         if (origin := headers.get(b"origin")) is not None:

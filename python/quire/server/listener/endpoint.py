@@ -108,6 +108,8 @@ class Endpoint:
         if route.body is not None:
             strict = service.settings.refuses_unknown
             if form is not None:
+                if "file_name" not in route.body.__struct_fields__:
+                    form.pop("file_name", None)
                 context.body, ignored = to_wire(form, route.body, strict, is_form=True)
             else:
                 content, depth = received.take(), service.settings.max_depth

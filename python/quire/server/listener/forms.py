@@ -37,6 +37,7 @@ async def read_form(scope: Scope, receive: Receive, settings: Settings, ticket: 
     """Read a form within the limits; return its fields and its size.
 
     A field is a text, the bytes of a file, or, if its name ends with ``[]``, a list of texts under the name without it.
+    ``file_name`` is the name of the file, without a folder.
 
     Raises:
         ApiError: 400, 408, 413, 415 or 429.
@@ -121,6 +122,8 @@ class _FormReader:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b"").decode("latin-1"))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         self._is_file = b"filename" in options or self._name == "file"
+        if name := options.get(b"filename", b"").decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]:
+            self._fields["file_name"] = name[-255:]
         if not self._name:
             raise _malformed("a part has no name")
 

@@ -22,11 +22,9 @@ from ..worker.engine_client import EngineState
 from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
-<<<<<<< HEAD
 from .approvals import Approvals
-=======
 from .batch_runner import Answer, Post
->>>>>>> 7402c4a2 (Answer files of requests: quire batch)
+from .batches import Batches
 from .catalog import Catalog
 from .downloads import Downloads, fetched
 from .library import Library
@@ -89,11 +87,9 @@ class Service:
         self.fetching = FairPool(_FETCHING_THREADS, "quire-fetch")
         mcp = settings.tools.mcp
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
-<<<<<<< HEAD
         self.approvals = Approvals()
-=======
         self.post: Post = _no_application
->>>>>>> 7402c4a2 (Answer files of requests: quire batch)
+        self.batches: Batches | None = None
         self._session_key = secrets.token_bytes(32)
 
     @property
@@ -216,9 +212,15 @@ class Service:
     async def start(self) -> None:
         """Load the models and connect the MCP servers."""
         await asyncio.gather(self.library.start(), self.toolbox.open_async(tolerant=True))
+        if self.settings.state_dir is not None:
+            batches = Batches(Path(self.settings.state_dir), self.post, lambda: self.admission.n_running)
+            await batches.start()
+            self.batches = batches
 
     async def stop(self) -> None:
         """Unload the models, stop tools and downloads, and send the remaining trace spans."""
+        if self.batches is not None:
+            await self.batches.stop()
         await self.toolbox.close_async()
         await self.downloads.stop()
         await self.library.stop()

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -43,7 +44,7 @@ class WorkerSide:
 
     def messages(self) -> Iterator[ToEngine]:
         """Yield incoming messages until the other end is closed."""
-        with self._connection.makefile("rb") as file:
+        with self._connection.makefile("rb") as file, suppress(ConnectionResetError):
             while len(head := file.read(HEAD)) == HEAD:
                 length = body_length(head)
                 body = file.read(length)
