@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from quire.gguf import GGUFReader, GGUFWriter
-from safetensors.numpy import load_file
+from quire.safetensors import SafetensorsFile
 
 Array = npt.NDArray[Any]
 Tensors = dict[str, Array]
@@ -83,7 +83,8 @@ def write_ollama_file(folder: Path, text: Path, out: Path, family: Family) -> Pa
         tensors[block + family.tensors.get(rest, rest)] = reader.tensor(info.name).numpy()
     tensors = family.change(tensors)
     if family.replacements:
-        stored = {name: x for path in sorted(folder.glob("*.safetensors")) for name, x in load_file(path).items()}
+        files = [SafetensorsFile(path) for path in sorted(folder.glob("*.safetensors"))]
+        stored = {name: file.array(name) for file in files for name in file}
         named = {replaced(name, family.replacements): x for name, x in stored.items()}
         tensors |= family.vision({name: x for name, x in named.items() if name.startswith(("v.", "mm."))})
     with GGUFWriter(out, family.arch) as writer:

@@ -40,7 +40,6 @@ class BatchBody(Body, kw_only=True, forbid_unknown_fields=True):
     completion_window: Annotated[str, Meta(max_length=16)] = "24h"
     metadata: dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"output_expires_after": ()}
-    example: ClassVar[dict[str, object]] = {"input_file_id": "file-1", "endpoint": "/v1/chat/completions"}
 
 
 async def add_file(context: RequestContext[FileBody]) -> Reply:
