@@ -58,9 +58,9 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str, kind: str = "dumb") -> Iterator[Terminal]:
+def terminal(*arguments: str, kind: str = "dumb", program: tuple[str, ...] = ("-m", "quire")) -> Iterator[Terminal]:
     keyboard, screen = pty.openpty()
-    command = [sys.executable, "-m", "quire", *arguments]
+    command = [sys.executable, *program, *arguments]
     variables = {**environment(), "TERM": kind}
     process = subprocess.Popen(
         command,
@@ -204,6 +204,21 @@ def test_pasted_and_quoted_lines_are_one_message(tmp_path: Path) -> None:
     messages = json.loads(saved.read_text(encoding="utf-8"))["messages"]
     assert messages[0]["content"] == "Who are you?\nAnd what\ncan you do?"
     assert messages[2]["content"] == "first\nsecond"
+
+
+def test_what_was_typed_before_a_question_does_not_answer_it() -> None:
+    """A "yes" that waits in the terminal is no approval of a call that the user has not seen."""
+    code = (
+        "from quire.cli.terminal_input import Keyboard; from quire.system import input_waits\n"
+        "keyboard = Keyboard([]); print('ready', flush=True); input_waits(30)\n"
+        "print('said', keyboard.word('run it? '), flush=True)"
+    )
+    with terminal(program=("-c", code)) as screen:
+        screen.until("ready")
+        screen.type("yes\n")
+        screen.until("run it? ")
+        screen.type("no\n")
+        screen.until("said no")
 
 
 def test_tab_completes_commands_and_edit_recalls_the_message() -> None:

@@ -24,14 +24,16 @@ def _tool(name: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 TOOLS = [
-    _tool("echo", "Return the text.", annotations={"readOnlyHint": True}),
+    _tool("echo", f"Return the text.  Process {os.getpid()}.", annotations={"readOnlyHint": True}),
     _tool("slow", "Return nothing for an hour."),
     _tool("crash", "End the process."),
     _tool("big", "Return a million characters."),
     _tool("fail", "Report an error."),
     _tool("hostile", "Return a text that attacks the model."),
     _tool("environment", "Return the names of the environment's variables."),
+    _tool("beg", "Ask the client for text of its model, and return what it says to that."),
     _tool("never", "Is never offered."),
+    {**_tool("huge", "Has a huge schema."), "inputSchema": {"type": "object", "title": "x" * 100_000}},
 ]
 
 
@@ -40,6 +42,13 @@ def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         sys.stderr.write("a last word\n")
         sys.stderr.flush()
         os._exit(3)
+    if name == "beg":
+        params = {"messages": [], "maxTokens": 10}
+        request = {"jsonrpc": "2.0", "id": "begging", "method": "sampling/createMessage", "params": params}
+        sys.stdout.write(json.dumps(request) + "\n")
+        sys.stdout.flush()
+        answer = json.loads(sys.stdin.readline())
+        return {"content": [{"type": "text", "text": "refused" if "error" in answer else "granted"}]}
     texts = {
         "echo": arguments.get("text", ""),
         "big": "x" * 1_000_000,

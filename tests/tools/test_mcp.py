@@ -109,7 +109,8 @@ def test_calls_of_a_server_over_standard_input(tmp_path: Path, monkeypatch: pyte
         box = Toolbox([server], ToolOptions(max_result_chars=1000))
         await box.open_async()
         assert "fake__echo" in box.tools
-        assert "fake__never" not in box.tools
+        assert {"fake__never", "fake__huge"}.isdisjoint(box.tools)
+        first = box.definitions
         assert box.tools["fake__echo"].approval == "ask"
         texts = await asyncio.gather(*(box.call("fake__echo", {"text": str(i)}) for i in range(3)))
         assert [result.text for result in texts] == ["0", "1", "2"]
@@ -120,6 +121,7 @@ def test_calls_of_a_server_over_standard_input(tmp_path: Path, monkeypatch: pyte
         assert (failed.is_error, failed.text) == (True, "no such city")
         late = await box.call("fake__slow", {"text": ""})
         assert (late.is_error, "0.2 s" in late.text) == (True, True)
+        assert (await box.call("fake__beg", {"text": ""})).text == "refused"
         variables = (await box.call("fake__environment", {"text": ""})).text.split()
         assert "PATH" in variables
         assert "SECRET_KEY" not in variables
@@ -129,6 +131,7 @@ def test_calls_of_a_server_over_standard_input(tmp_path: Path, monkeypatch: pyte
         assert dead.is_error
         assert "last word" not in dead.text  # standard error is not for the model
         assert (await box.call("fake__echo", {"text": "again"})).text == "again"
+        assert (box.definitions, len(server._starts)) == (first, 2)  # the new process describes its tools differently
         await box.close_async()
         assert (await box.call("fake__echo", {"text": ""})).is_error
 

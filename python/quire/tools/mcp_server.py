@@ -34,6 +34,7 @@ _MOST_STARTS = 4
 _STARTS_WINDOW_S = 600.0
 _MOST_NAME = 64
 _MOST_DESCRIPTION = 8192
+_MOST_SCHEMA_BYTES = 64 << 10
 _MOST_AT_ONCE = 16
 # Codes with which servers over HTTP answer requests of a session that they do not know any more.
 _LOST_SESSION = (-32000, -32001, -32600)
@@ -46,7 +47,7 @@ class MCPServer:
 
     Used in a ``with`` block, or after ``open()``, it stays connected until it is closed; otherwise ``LLM.run`` connects
     for one call.  A server that ends is started again when a call needs it, at most three times in ten minutes.  Its
-    tools are those that it listed first: later changes of their names or descriptions have no effect.  Thread-safe.
+    tools are those that it listed when it was opened: later changes of names or descriptions have no effect.  Thread-safe.
 
     Args:
         name: Goes before the names of its tools: ``NAME__TOOL``.
@@ -154,8 +155,7 @@ class MCPServer:
         except BaseException:
             self._stopped = True
             raise
-        if not self._tools:
-            self._tools = [self._tool(listed) for listed in connection.tools]
+        self._tools = [self._tool(listed) for listed in connection.tools if self._is_small(listed)]
 
     async def _closed(self) -> None:
         self._stopped = True
@@ -189,6 +189,15 @@ class MCPServer:
                 raise
             self.error = None
             return self._connection
+
+    def _is_small(self, listed: ListedTool) -> bool:
+        """Return whether a definition has a sensible size; log it otherwise."""
+        n_bytes = len(json.dumps(listed.input_schema))
+        if n_bytes > _MOST_SCHEMA_BYTES:
+            _log.warning(
+                "[mcp] leaving out tool %.80r of server %r: its schema has %d bytes", listed.name, self.name, n_bytes
+            )
+        return n_bytes <= _MOST_SCHEMA_BYTES
 
     def _tool(self, listed: ListedTool) -> Tool:
         name = tool_name(self.name, listed.name)
