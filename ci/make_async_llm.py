@@ -3,8 +3,8 @@
 
     python ci/make_async_llm.py
 
-Signatures, docstrings and bodies are the same, except that calls are awaited and streams are async generators.  What
-stands outside the marks is written by hand.
+Signatures and bodies are the same, except that calls are awaited and streams are async generators.  Of docstrings, the
+first paragraph is kept.  Code outside the marks is written by hand.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def verbs(source: str) -> str:
 def _awaited(source: str, method: ast.FunctionDef) -> str:
     first = min([method.lineno, *(node.lineno for node in method.decorator_list)])
     text = "".join(line + "\n" for line in source.splitlines()[first - 1 : method.end_lineno])
+    whole = ast.get_docstring(method, clean=False) or ""
+    text = text.replace(f'"""{whole}"""', f'"""{whole.partition(chr(10) * 2)[0]}"""')
     text = re.sub(r"\bLLM\.", "AsyncLLM.", text)
     text, n_streams = re.subn(r"\) -> Generator\[(\w+), None, None\]:", r") -> AsyncGenerator[\1, None]:", text)
     if n_streams:

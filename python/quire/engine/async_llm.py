@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
@@ -75,16 +75,7 @@ class AsyncLLM(LLMCore):
         key: str = "",
         **fields: Unpack[RequestFields],
     ) -> list[GenerationResult]:
-        """Complete one prompt or several in one batch; results are in the order of the prompts.
-
-        Args:
-            prompts: A string is raw text, in which special tokens are added and parsed.  A list or array of ints is
-                token ids, used as they are.  ``{"prompt": text, "images": [...]}`` has ``<__media__>`` in the text, or
-                the model's own placeholder, for each image.
-            params: One for all prompts, or one each.
-
-        If a request fails or the call is interrupted, the others are cancelled.
-        """
+        """Complete one prompt or several in one batch; results are in the order of the prompts."""
         options = RequestOptions(
             salt=salt, priority=priority, key=key, keywords=read_keywords(AsyncLLM.generate, fields)
         )
@@ -123,32 +114,7 @@ class AsyncLLM(LLMCore):
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         **keywords: Unpack[ChatFields],
     ) -> ChatResult | list[ChatResult]:
-        """Answer a conversation, rendered by the model's chat template; or a list of conversations in one batch.
-
-        Args:
-            messages: ``{"role": ..., "content": ...}``.  Their text never becomes control tokens.
-            params: Used as given, with the keywords over it.  None: the sampling that the model's file advises, else
-                temperature 0.8, ``top_k`` 40, ``top_p`` 0.95, ``min_p`` 0.05.
-            tools: Function definitions as in OpenAI's API.
-            tool_choice: ``"auto"`` (calls of tools with ``strict`` follow their schemas), ``"none"``, ``"required"``,
-                or one tool as in OpenAI's API, which must be called.
-            parallel_tool_calls: False allows one call at most.
-            tool_format: A format of docs/tool_calls.md, ``"auto"`` for the template's own, ``"none"`` to leave calls in
-                the text.
-            reasoning_format: The same for reasoning.
-            reasoning_budget: End reasoning after this many tokens.  Each token then waits for Python.
-            template_values: More variables for the template.
-            chat_template: Jinja source of a template in place of the model's.
-            continue_final_message: Continue the last message, which is the assistant's.
-            max_prompt_tokens: Drop the oldest turns of a longer prompt.  System messages and the last turn stay.
-
-        Returns:
-            A result, or a list of them.  Its ``message`` has ``content``, ``reasoning_content`` and ``tool_calls``;
-            ``message.as_dict()`` is a message for the next turn.
-
-        Raises:
-            UnsupportedError: The model has no chat template.
-        """
+        """Answer a conversation, rendered by the model's chat template; or a list of conversations in one batch."""
         options, chat = chat_call(AsyncLLM.chat, keywords)
         return await self._run(lambda: self._chat(messages, params, options, chat))
 
@@ -174,34 +140,10 @@ class AsyncLLM(LLMCore):
         max_result_chars: int = 32_768,
         **keywords: Unpack[RunFields],
     ) -> RunResult:
-        """Answer a conversation, running the tools that the model calls until it has its answer.
-
-        Calls of one answer run at the same time, plain functions on other threads.  A call that fails, for whatever
-        reason, gives the model the error as its result.
-
-        Args:
-            messages: As for ``chat``.
-            params: As for ``chat``.
-            tools: Python functions, plain or async, whose type hints and docstrings become the definitions; and MCP
-                servers (``quire.tools.MCPServer``), which are connected for this call unless they are open.
-            approve: Called with each call of a tool whose policy is ``"ask"``, as MCP servers' is by default; the call
-                runs only if it returns True.  Functions run without asking.
-            max_rounds: Rounds of calls; after these the model must answer.
-            tool_timeout_s: Time limit of a call.  A plain function that takes longer goes on, but is not waited for.
-            max_result_chars: Cut longer results, and say so in them.
-            keywords: Those of ``chat``.
-
-        Returns:
-            The last answer (``text``, ``message``, ``result``), all ``messages``, and the ``calls`` with their results.
-
-        Raises:
-            RequestError: A tool asks for approval, and there is no ``approve``.
-            LoadError: An MCP server cannot be reached.
-            UnsupportedError: A function's parameters cannot be given as JSON, or the package ``mcp`` is missing.
-        """
+        """Answer a conversation, running the tools that the model calls until it has its answer."""
         limits = ToolOptions(max_rounds=max_rounds, timeout_s=tool_timeout_s, max_result_chars=max_result_chars)
         use = ToolUse(tools, approve, limits)
-        return await self._run_turn(tool_turn(AsyncLLM.run, messages, params, use, keywords))
+        return await self._run_turn(tool_turn(AsyncLLM.run, messages, params, use, keywords), self.chat)
 
     async def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
@@ -220,24 +162,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Embed one prompt or several: the hidden states from which the logits are computed.
-
-        Args:
-            pooling: ``"last"`` (the last token), ``"cls"`` (the first), ``"mean"`` (all tokens; a decoder then computes
-                the logits of all), or None for the model's own; if its file names none, an encoder uses the mean and a
-                decoder the last.
-            normalize: Scale each vector to length 1.
-            dimensions: Keep only the first ones, for models trained with Matryoshka loss (Kusupati et al. 2022).
-            prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:
-                the default prompt, if the model has one.
-            truncate: True cuts a prompt to the context, a number to that many tokens.  False: too long is an error.
-
-        Returns:
-            float32 array of shape ``[n_prompts, n_hidden]``.  ``quire.quantize_embeddings`` stores it in fewer bits.
-
-        Raises:
-            UnsupportedError: The model does not expose hidden states.
-        """
+        """Embed one prompt or several: the hidden states from which the logits are computed."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name)
         return await self._run(
@@ -302,24 +227,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32] | list[SparseVector] | list[npt.NDArray[np.float32]]:
-        """Return vectors for retrieval, of a kind in ``outputs``.
-
-        Args:
-            output: ``"dense"`` is the result of ``embed``.  ``"sparse"`` weighs tokens of the vocabulary (SPLADE,
-                BGE-M3).  ``"multi"`` has a vector for each token of a text (ColBERT, BGE-M3).
-            kind: ``"query"`` or ``"document"``, which ColBERT marks and cuts differently; for dense vectors, the
-                prompt of that name if the model has one.
-            normalize: Scale each vector to length 1, except sparse ones.
-            prompt_name: As for ``embed``.
-            truncate: As for ``embed``; ColBERT's texts are always cut to their length.
-
-        Returns:
-            A float32 array ``[n_prompts, n]``; a ``SparseVector`` for each prompt; or an array ``[n_tokens, n]`` for
-            each prompt.
-
-        Raises:
-            UnsupportedError: The model does not make such vectors.
-        """
+        """Return vectors for retrieval, of a kind in ``outputs``."""
         options = RequestOptions(salt=salt, priority=priority, key=key)
         text = TextOptions(truncate=truncate, prompt_name=prompt_name, kind=kind)
         return await self._run(lambda: self._encoded(prompts, output, normalize, options, text))
@@ -342,15 +250,7 @@ class AsyncLLM(LLMCore):
     async def hidden_states(
         self, prompts: Prompt | Sequence[Prompt], *, layers: Sequence[int]
     ) -> list[npt.NDArray[np.float32]]:
-        """Return hidden states after some layers, one float32 ``[n_layers, n_tokens, n]`` for each prompt.
-
-        Args:
-            layers: Numbers from 0, among the ``taps`` that the model was opened with.  As in transformers'
-                ``hidden_states[layer + 1]``, the last norm is not applied.  The prefix cache is not used.
-
-        Raises:
-            RequestError: A layer is not tapped.
-        """
+        """Return hidden states after some layers, one float32 ``[n_layers, n_tokens, n]`` for each prompt."""
         return await self._run(lambda: self._hidden_states(prompts, layers))
 
     async def classify(
@@ -363,19 +263,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Return the probabilities of the classes in ``labels``, float32 ``[n_prompts, n_classes]``.
-
-        The probabilities are the softmax of the scores; their sigmoid if there is a single class or the model's
-        ``problem_type`` allows several classes at once; for a regression, the scores themselves.
-
-        Args:
-            prompts: A tuple of two texts in the list is a pair, such as premise and hypothesis.
-            raw_scores: Return the scores themselves.
-            truncate: As for ``embed``.  The longer text of a pair is cut first.
-
-        Raises:
-            UnsupportedError: The model has no classifier.
-        """
+        """Return the probabilities of the classes in ``labels``, float32 ``[n_prompts, n_classes]``."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._classification(prompts, raw_scores, options, text))
 
@@ -389,11 +277,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> list[npt.NDArray[np.float32]]:
-        """Return the probabilities of every token, one float32 ``[n_tokens, n_classes]`` for each prompt.
-
-        Raises:
-            UnsupportedError: The model does not classify tokens.
-        """
+        """Return the probabilities of every token, one float32 ``[n_tokens, n_classes]`` for each prompt."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._token_classes(prompts, raw_scores, options, text))
 
@@ -408,22 +292,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> list[list[Entity]]:
-        """Find the named entities of one text or several, as transformers' token-classification pipeline does.
-
-        Args:
-            aggregation: ``"none"`` gives each token.  The others join neighbours of one class; of a word whose tokens
-                differ, ``"simple"`` keeps them apart, ``"first"`` and ``"max"`` take the class of its first or surest
-                token, ``"average"`` that of the mean probabilities.
-            ignored: Classes to leave out.
-            truncate: As for ``embed``.
-
-        Returns:
-            For each text a list of dicts: ``entity_group`` (``entity`` of single tokens), ``score``, ``word``, and the
-            characters ``start`` to ``end`` of the text.
-
-        Raises:
-            UnsupportedError: The model does not classify tokens.
-        """
+        """Find the named entities of one text or several, as transformers' token-classification pipeline does."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._tags(prompts, aggregation, ignored, options, text))
 
@@ -438,19 +307,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> npt.NDArray[np.float32]:
-        """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents.
-
-        A score is that of the first class, or of yes against no for a reranker that answers with these.  Larger is
-        better; ``1 / (1 + exp(-score))`` is a probability.  A model with a vector for each token sums the query
-        tokens' largest products (MaxSim) instead.
-
-        Args:
-            instruction: What makes a document relevant, for rerankers whose template has a place for it.
-            truncate: As for ``classify``.
-
-        Raises:
-            UnsupportedError: The model has neither a classifier nor a vector for each token.
-        """
+        """Return how well each document answers the query, float32 ``[n_documents]`` in the order of the documents."""
         options, text = RequestOptions(salt=salt, priority=priority, key=key), TextOptions(truncate=truncate)
         return await self._run(lambda: self._ranking(query, documents, instruction, options, text))
 
@@ -469,19 +326,7 @@ class AsyncLLM(LLMCore):
         priority: int = 0,
         key: str = "",
     ) -> Transcript:
-        """Return what is said in a recording, with a model that hears.
-
-        Args:
-            audio: A ``pathlib.Path``, the bytes of a file, or a pair of samples and their rate.
-            language: A code such as ``"en"``, or an English name; None: the model recognizes it.
-            prompt: Text that the recording continues, or names and words that occur in it.
-            task: ``"translate"`` gives English.
-            timestamps: Divide the transcript into segments with times.
-            temperature, max_tokens, seed: As in ``SamplingParams``; ``max_tokens`` limits each request to the model.
-
-        Raises:
-            UnsupportedError: The model does not hear, or lacks the task or timestamps.
-        """
+        """Return what is said in a recording, with a model that hears."""
         sampling = speech_sampling(temperature, max_tokens, seed)
         speech = TranscribeOptions(
             language=language, prompt=prompt, task=task, timestamps=timestamps, sampling=sampling
@@ -523,13 +368,13 @@ class AsyncLLM(LLMCore):
                 requests = () if call.more is None else await self._prepared(call.more)
         return call.result()
 
-    async def _run_turn(self, turn: ToolTurn) -> RunResult:
+    async def _run_turn(self, turn: ToolTurn, chat: Callable[..., Awaitable[ChatResult]]) -> RunResult:
         """Run a turn with tools; async functions and approval run on the caller's event loop."""
         try:
             await turn.toolbox.open_async()
             turn.loop.check()
             while True:
-                last = await self.chat(turn.loop.messages, turn.params, **turn.keywords, **turn.loop.keywords)
+                last = await chat(turn.loop.messages, turn.params, **turn.keywords, **turn.loop.keywords)
                 calls = turn.loop.take(last.message, last.finish_reason)
                 if not calls:
                     return turn.result(last)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from ..params.request_fields import read_keywords
 from ..params.signatures import show_keywords
 from ..params.tool_options import ToolOptions
 from ..tools.tool_use import ToolUse
-from .core import LLMCore, chat_call, tool_turn
-from .engine import Failure, Pooling
+from .blocking import BlockingCore
+from .core import chat_call, tool_turn
+from .engine import Pooling
 from .requests.prompts import Prompt, RequestOptions
 from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
-from .running import Call, Running, Stream
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Unpack
 
-    from .._native.engine import Event
     from ..chat import Messages
     from ..params.chat_options import ChatFields, RunFields
     from ..params.request_fields import RequestFields
@@ -35,16 +33,12 @@ if TYPE_CHECKING:
     from .requests.chat import ChatDelta, ChatResult
     from .requests.encoded import SparseVector
     from .requests.entities import Aggregation, Entity
-    from .requests.tool_turn import RunResult, ToolTurn
+    from .requests.tool_turn import RunResult
 
 __all__ = ["LLM"]
 
-T = TypeVar("T")
-PieceT = TypeVar("PieceT")
-_Inbox: TypeAlias = "queue.SimpleQueue[Sequence[Event | Failure]]"
 
-
-class LLM(LLMCore):
+class LLM(BlockingCore):
     """A model, ready to answer.  Thread-safe: calls from several threads share one batch.
 
     ``model`` is a name (``"qwen3:0.6b"``, ``"org/name"``, ``"org/name:Q4_K_M"``, one of ``quire list``), a GGUF file, a
@@ -196,7 +190,7 @@ class LLM(LLMCore):
         """
         limits = ToolOptions(max_rounds=max_rounds, timeout_s=tool_timeout_s, max_result_chars=max_result_chars)
         use = ToolUse(tools, approve, limits)
-        return self._run_turn(tool_turn(LLM.run, messages, params, use, keywords))
+        return self._run_turn(tool_turn(LLM.run, messages, params, use, keywords), self.chat)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits of every position, float32 ``[n_tokens, n_vocab]``: row i scores what follows token i."""
@@ -490,45 +484,6 @@ class LLM(LLMCore):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _run(self, prepare: Callable[[], Call[T]]) -> T:
-        """Run the requests of a call until all have ended."""
-        call = prepare()
-        inbox: _Inbox = queue.SimpleQueue()
-        requests = call.requests
-        with Running[object](self._engine, inbox.put) as running:
-            while requests:
-                for request, collector in requests:
-                    running.submit(request, collector)
-                while running:
-                    for _ in running.take(inbox.get()):
-                        pass
-                requests = () if call.more is None else call.more()
-        return call.result()
-
-    def _run_turn(self, turn: ToolTurn) -> RunResult:
-        """Run a turn with tools; calls run on a thread of their own, approval is asked for on this one."""
-        from ..tools import event_thread
-
-        with turn.toolbox:
-            turn.loop.check()
-            while True:
-                last = self.chat(turn.loop.messages, turn.params, **turn.keywords, **turn.loop.keywords)
-                calls = turn.loop.take(last.message, last.finish_reason)
-                if not calls:
-                    return turn.result(last)
-                event_thread.run(turn.loop.run(calls, turn.loop.allowed(calls)))
-
-    def _stream(self, prepare: Callable[[], Stream[PieceT]]) -> Generator[PieceT, None, None]:
-        """Return the pieces of an answer as they come.  The request is prepared at once and submitted when read."""
-        return self._pieces(prepare())
-
-    def _pieces(self, stream: Stream[PieceT]) -> Generator[PieceT, None, None]:
-        inbox: _Inbox = queue.SimpleQueue()
-        with Running[PieceT](self._engine, inbox.put) as running:
-            running.submit(stream.request, stream.collector)
-            while running:
-                yield from running.take(inbox.get())
 
 
 show_keywords(LLM)

@@ -46,8 +46,8 @@ class MCPServer:
     """An MCP server: a command that is started, or an address.
 
     Used in a ``with`` block, or after ``open()``, it stays connected until it is closed; otherwise ``LLM.run`` connects
-    for one call.  A server that ends is started again when a call needs it, at most three times in ten minutes.  Its
-    tools are those that it listed when it was opened: later changes of names or descriptions have no effect.  Thread-safe.
+    for one call.  A server that ends is started again when a call needs it, at most three times in ten minutes.
+    Its tools are those that it listed when it was opened: later changes have no effect.  Thread-safe.
 
     Args:
         name: Goes before the names of its tools: ``NAME__TOOL``.
