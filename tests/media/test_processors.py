@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from image_processor_cases import ours, picture
 from quire.errors import LoadError, RequestError, UnsupportedError
@@ -68,6 +69,20 @@ def test_lfm2_vl_cuts_large_images() -> None:
         ((1100, 1100), (32, 32), 9),
     ):  # fmt: skip
         assert processor.layout(*size).views == (*(((32, 32),) * n_tiles), view)
+
+
+def test_canvases_of_llama4() -> None:
+    processor = open_processor({"image_processor_type": "Llama4ImageProcessor"}, patch_size=14, merge=2)
+    # Recorded from transformers with torchvision.
+    for size, tiles in (
+        ((97, 211), (0, 0)), ((500, 375), (2, 2)), ((768, 1024), (3, 4)), ((1500, 333), (5, 1)), ((40, 1800), (1, 6)),
+        ((2000, 900), (5, 3)),
+    ):  # fmt: skip
+        layout = processor.layout(*size)
+        assert (layout.tile_rows, layout.tile_cols) == tiles
+    # Pixels are computed in BF16: 100 / 255 is 0.39257..., rounded to 0.392578125, then (x - 0.5) / 0.5.
+    (view,) = processor.process(np.full((336, 336, 3), 100, np.uint8)).views
+    assert np.unique(view.patches) == np.float32(-0.21484375)
 
 
 @pytest.mark.parametrize("size", [(1, 10_000), (10_000, 1), (3, 601)])

@@ -21,19 +21,34 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True)
 class Normalization:
-    """The map from a uint8 pixel to the model's input: ``(pixel * scale - mean) / std``, by channel."""
+    """The map from a uint8 pixel to the model's input: ``(pixel * scale - mean) / std``, by channel.
+
+    ``is_bf16``: computed in BF16, as Llama 4 does.
+    """
 
     scale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    is_bf16: bool = False
 
     def __call__(self, image: Rgb) -> Floats:
         """Return float32 of shape [3, height, width] for uint8 [height, width, 3]."""
         # A table of all 256 pixel values.  transformers scales in double precision and normalizes in single precision.
         scaled = (np.arange(256, dtype=np.float64) * self.scale).astype(np.float32)
+        if self.is_bf16:  # every step is rounded
+            scaled = _bf16(np.arange(256, dtype=np.float32) * np.float32(self.scale))
         mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
         table = (scaled[None, :] - mean[:, None]) / std[:, None]
+        if self.is_bf16:
+            table = _bf16(_bf16(scaled[None, :] - _bf16(mean)[:, None]) / _bf16(std)[:, None])
         return np.stack([table[channel][image[:, :, channel]] for channel in range(3)])
+
+
+def _bf16(numbers: Floats) -> Floats:
+    """Round to the nearest numbers of BF16, to even ones if two are equally near."""
+    bits = numbers.astype(np.float32).view(np.uint32)
+    rounded: Floats = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return rounded
 
 
 def resize(image: Rgb, height: int, width: int, resample: int) -> Rgb:

@@ -61,13 +61,13 @@ class Settings:
             raise UnsupportedError(f"{self.subject}: {name} = {value!r:.40} is unsupported: expected {wanted!r}")
 
     def normalization(
-        self, mean: tuple[float, ...], std: tuple[float, ...], *, normalizes: bool = True
+        self, mean: tuple[float, ...], std: tuple[float, ...], *, normalizes: bool = True, is_bf16: bool = False
     ) -> Normalization:
         self.require("do_rescale", True)
         scale = self.number("rescale_factor", 1 / 255)
         if not self.flag("do_normalize", normalizes):
             return Normalization(scale)
-        return Normalization(scale, self._channels("image_mean", mean), self._channels("image_std", std))
+        return Normalization(scale, self._channels("image_mean", mean), self._channels("image_std", std), is_bf16)
 
     def _channels(self, name: str, default: tuple[float, ...]) -> tuple[float, float, float]:
         value = self.config.get(name)

@@ -223,7 +223,7 @@ class Weights:
         return [whole.part(end - n, end) for n, end in zip(n_outs, ends, strict=True)]
 
     def halves(self, name: str, n_in: int, n_out: int, n_head: int) -> Linear:
-        """Take ``name.weight`` without bias, whose rows in each head are stored as ``interleaved`` orders them.
+        """Take ``name.weight``, whose rows in each head are stored as ``interleaved`` orders them, and its bias, if any.
 
         The result has them in halves, as RoPE by sections rotates them.
         """
@@ -234,7 +234,11 @@ class Weights:
         rows = stored.numpy().view("u1").reshape(n_head, n_out // n_head // 2, 2, -1)
         tensor = Tensor.empty(stored.dtype, (n_out, n_in))
         tensor.numpy().view("u1").reshape(n_head, 2, n_out // n_head // 2, -1)[:] = rows.swapaxes(1, 2)
-        return Linear(Weight(full, self._place(tensor)))
+        bias = None
+        if self.has(f"{name}.bias"):
+            pairs = self.numbers(f"{name}.bias", (n_out,)).reshape(n_head, -1, 2)
+            bias = self.computed(f"{name}.bias.halves", pairs.swapaxes(1, 2).reshape(-1).copy())
+        return Linear(Weight(full, self._place(tensor)), bias)
 
     def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:
         """Take the experts' gate and up matrices, each ``[n_expert, ffn_dim, dim]``.

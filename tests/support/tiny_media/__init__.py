@@ -27,6 +27,7 @@ FAMILIES = (
     "lfm2vl",
     "lightonocr",
     "internvl",
+    "llama4",
     "llava",
     "llavanext",
     "paddleocr",

@@ -16,6 +16,7 @@ from .glm4v import open_glm4v
 from .idefics3 import open_idefics3
 from .internvl import open_internvl
 from .lfm2_vl import open_lfm2_vl
+from .llama4 import open_llama4
 from .llava_next import open_llava_next
 from .paddleocr_vl import open_paddleocr_vl
 from .pixtral import open_pixtral
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Opener] = {
     "GotOcr2ImageProcessor": open_internvl,
     "Idefics3ImageProcessor": open_idefics3,
     "Lfm2VlImageProcessor": open_lfm2_vl,
+    "Llama4ImageProcessor": open_llama4,
     "LlavaImageProcessor": open_clip,
     "LlavaNextImageProcessor": open_llava_next,
     "PaddleOCRVLImageProcessor": open_paddleocr_vl,

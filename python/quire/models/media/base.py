@@ -48,6 +48,7 @@ PROJECTORS = {
     "internvl": "internvl",
     "lfm2": "lfm2vl",
     "lightonocr": "pixtral",
+    "llama4": "llama4",
     "mlp": "llava",
     "paddleocr": "paddleocr",
     "pixtral": "pixtral",
