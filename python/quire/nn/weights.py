@@ -223,7 +223,7 @@ class Weights:
         return [whole.part(end - n, end) for n, end in zip(n_outs, ends, strict=True)]
 
     def halves(self, name: str, n_in: int, n_out: int, n_head: int) -> Linear:
-        """Take ``name.weight``, whose rows in each head are stored as ``interleaved`` orders them, and its bias, if any.
+        """Take ``name.weight`` and its bias, if any, whose rows in each head are stored as ``interleaved`` orders them.
 
         The result has them in halves, as RoPE by sections rotates them.
         """
