@@ -349,6 +349,7 @@ ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "PLMForCausalLM": without_gates,
     "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
+    "DeepseekOCRForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),
     "BailingMoeForCausalLM": with_normalized_head,
     "nomic-bert-moe": with_ungated_experts,
     "JinaBertModel": without_positions,

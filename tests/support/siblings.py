@@ -374,6 +374,7 @@ SIBLINGS = {
     "MiniMaxText01ForCausalLM": Sibling("MiniMaxForCausalLM", minimax_config, renamed({})),
     "SmallThinkerForCausalLM": Sibling("SmolLM3ForCausalLM", smallthinker_config, renamed({})),
     "DeepseekForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "DeepseekOCRForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "BailingMoeForCausalLM": Sibling("LlamaForCausalLM", llama_config, bailingmoe),
     "BailingMoeV2ForCausalLM": Sibling("Glm4MoeForCausalLM", bailingmoe2_config, bailingmoe),
     "nomic-bert-moe": Sibling("JinaEmbeddingsV3Model", nomic_moe_config, nomic_moe),

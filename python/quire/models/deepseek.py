@@ -15,6 +15,7 @@ from ..checkpoints.mapping import (
     u32,
 )
 from ..nn import ExpertConfig, Keys, Weights, frequency_factors, rope_spec
+from ..nn.rotary import Layout
 from . import llama
 from .base import Block, Decoder, DenseConfig, dense_then_experts
 
@@ -25,6 +26,7 @@ class DeepSeek(Decoder):
     """Files store q and k interleaved, as for Llama.  The chosen experts' probabilities are not normalized."""
 
     READS: ClassVar[tuple[str, ...]] = ("expert_weights_scale",)
+    LAYOUT: ClassVar[Layout] = "interleaved"
 
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
@@ -33,7 +35,7 @@ class DeepSeek(Decoder):
         n_shared = keys.integer("expert_shared_count", high=64)
         mlp = dense_then_experts(config, experts, n_shared * experts.ffn_dim, n_dense_layers)
         rotation = rope_spec(
-            keys, n_dims=config.n_rot, layout="interleaved", factors=frequency_factors(weights, config.n_rot)
+            keys, n_dims=config.n_rot, layout=self.LAYOUT, factors=frequency_factors(weights, config.n_rot)
         )
         blocks = [
             Block(config, block, llama.Attention(config, block, i, rotation), mlp(i, block))
