@@ -202,6 +202,21 @@ def refusals() -> None:
     checks.raises("model", openai.NotFoundError, lambda: create(messages=CAPITAL, model="gpt-none"))
 
 
+def in_background() -> None:
+    response = client.responses.create(model=MODEL, input=CAPITAL[0]["content"], temperature=0, background=True)
+    checks.equal("status", (response.status, response.background), ("in_progress", True))
+    for _ in range(300):
+        response = client.responses.retrieve(response.id)
+        if response.status != "in_progress":
+            break
+        time.sleep(0.1)
+    checks.equal("background", (response.status, response.output_text), ("completed", ANSWER))
+    next_one = client.responses.create(model=MODEL, input="Again.", previous_response_id=response.id, max_output_tokens=8)
+    checks.true("continued", next_one.usage is not None and next_one.usage.input_tokens > 20)
+    long = client.responses.create(model=MODEL, input="Tell me a story", max_output_tokens=1000, background=True)
+    checks.equal("cancelled", client.responses.cancel(long.id).status, "cancelled")
+
+
 def batches() -> None:
     asked = [{"model": MODEL, "messages": CAPITAL, "temperature": 0}, {"model": MODEL, "messages": []}]
     lines = [
@@ -233,7 +248,7 @@ async def at_once() -> None:
 
 checks.true("models", MODEL in [model.id for model in client.models.list()])
 checks.equal("model", client.models.retrieve(MODEL).id, MODEL)
-for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, batches, refusals):
+for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, in_background, batches, refusals):
     part()
 asyncio.run(at_once())
 finish(checks, f"openai {openai.__version__}", 100)

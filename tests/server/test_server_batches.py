@@ -114,6 +114,46 @@ def test_a_batch_can_be_cancelled_and_keeps_its_answers(clients: list[httpx.Clie
     assert client.post(f"/v1/batches/{id_}/cancel").status_code == 409
 
 
+def test_a_response_in_the_background_is_that_of_a_client_who_waits(clients: list[httpx.Client]) -> None:
+    client, other = clients
+    body = {"input": "What is the capital of France?", "temperature": 0, "max_output_tokens": 20}
+    begun = client.post("/v1/responses", json={**body, "background": True, "metadata": {"a": "b"}}).json()
+    assert (begun["status"], begun["output"], begun["background"]) == ("in_progress", [], True)
+    path = f"/v1/responses/{begun['id']}"
+    assert other.get(path).status_code == 404
+    assert other.post(f"{path}/cancel").status_code == 404
+    while (found := client.get(path).json())["status"] == "in_progress":
+        time.sleep(0.02)
+    waited = client.post("/v1/responses", json=body).json()
+    assert (found["status"], found["metadata"], found["id"]) == ("completed", {"a": "b"}, begun["id"])
+    assert [item["content"] for item in found["output"]] == [item["content"] for item in waited["output"]]
+    usage = client.post(
+        "/v1/responses", json={"input": "Go on.", "previous_response_id": begun["id"], "max_output_tokens": 1}
+    )
+    after = client.post(
+        "/v1/responses", json={"input": "Go on.", "previous_response_id": waited["id"], "max_output_tokens": 1}
+    )
+    assert usage.json()["usage"]["input_tokens"] == after.json()["usage"]["input_tokens"]
+
+
+def test_a_response_in_the_background_can_fail_and_be_cancelled(clients: list[httpx.Client]) -> None:
+    client = clients[0]
+    begun = client.post("/v1/responses", json={"input": "x " * 5000, "background": True}).json()
+    path = f"/v1/responses/{begun['id']}"
+    while (found := client.get(path).json())["status"] == "in_progress":
+        time.sleep(0.02)
+    assert (found["status"], found["error"]["code"]) == ("failed", "context_length_exceeded")
+    assert client.post("/v1/responses", json={"input": "x", "previous_response_id": begun["id"]}).status_code == 400
+    long = {"input": "Tell me a story", "background": True, "ignore_eos": True, "max_output_tokens": 500}
+    begun = client.post("/v1/responses", json=long).json()
+    path = f"/v1/responses/{begun['id']}"
+    assert client.post(f"{path}/cancel").json()["status"] == "cancelled"
+    assert client.get(path).json()["status"] == "cancelled"
+    for more, named in (({"stream": True}, "stream"), ({"store": False}, "store")):
+        refused = client.post("/v1/responses", json={"input": "x", "background": True, **more})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, named)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"[" * 100_000, jsonl([line("a"), line("a")]), b"\xff\xfe"])
 def test_a_file_that_is_no_batch_is_refused(clients: list[httpx.Client], content: bytes) -> None:
     file = upload(clients[0], content)

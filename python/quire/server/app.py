@@ -100,6 +100,7 @@ ROUTES = (
     Route("GET", "/v1/batches", batches.batches, "List batches"),
     Route("GET", "/v1/batches/{id}", batches.batch, "Describe a batch"),
     Route("POST", "/v1/batches/{id}/cancel", batches.cancel_batch, "Cancel a batch"),
+    Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "End a response in the background"),
     Route("GET", "/v1/responses/{id}", responses.show, "Show a stored response"),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "Delete a stored response"),
     *(

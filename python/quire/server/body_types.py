@@ -9,7 +9,7 @@ import msgspec
 __all__ = ["MEDIA", "Body", "Seconds", "TimedBody"]
 
 
-class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of wire types.  Only fields that the server honours are declared.
 
     Subclasses list other fields they know.  ``refused`` are unsupported fields that would change the answer, with the

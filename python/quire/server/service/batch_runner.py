@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .batch_lines import BatchLine, answer_line
 from .caller import Caller
 
-__all__ = ["Answer", "Post", "answer_lines"]
+__all__ = ["Answer", "Post", "answer_lines", "post_when_free"]
 
 _RETRY_S = 0.2
 
@@ -57,6 +57,11 @@ async def answer_lines(
 
 
 async def _answered(line: BatchLine, post: Post, caller: Caller) -> tuple[BatchLine, Answer]:
-    while (answer := await post(line.path, line.body, caller)).status == 429:
+    return line, await post_when_free(post, line.path, line.body, caller)
+
+
+async def post_when_free(post: Post, path: str, body: bytes, caller: Caller) -> Answer:
+    """Answer a request as soon as the server has room for it."""
+    while (answer := await post(path, body, caller)).status == 429:
         await asyncio.sleep(_RETRY_S)
-    return line, answer
+    return answer

@@ -57,6 +57,21 @@ class ResponseStore:
         self._responses.move_to_end((caller.name, id_))
         return found
 
+    def replace(self, caller: Caller, id_: str, response: dict[str, Any]) -> None:
+        """Change a response, unless it was deleted."""
+        kept = self._responses.get((caller.name, id_))
+        if kept is not None:
+            self.remove(caller, id_)
+            self.add(caller, id_, response, kept.messages, kept.n_values)
+
+    def rename(self, caller: Caller, id_: str, new_id: str, response: dict[str, Any]) -> None:
+        """Make a response that of another id, which is dropped instead if it was deleted."""
+        kept = self.get(caller, id_)
+        self.remove(caller, id_)
+        if (caller.name, new_id) in self._responses:
+            self.remove(caller, new_id)
+            self.add(caller, new_id, response, kept.messages, kept.n_values)
+
     def items(self, caller: Caller) -> dict[str, dict[str, Any]]:
         """Return the items of all of the caller's responses by id."""
         answers = [kept.response for (name, _), kept in self._responses.items() if name == caller.name]

@@ -23,6 +23,7 @@ from ..worker.memory_share import LEAST_BYTES
 from ..worker.protocol import ModelInfo
 from .admission import Admission, Ticket
 from .approvals import Approvals
+from .background import BackgroundResponses
 from .batch_runner import Answer, Post
 from .batches import Batches
 from .catalog import Catalog
@@ -90,6 +91,7 @@ class Service:
         self.approvals = Approvals()
         self.post: Post = _no_application
         self.batches: Batches | None = None
+        self.background = BackgroundResponses(lambda: self.post, self.responses)
         self._session_key = secrets.token_bytes(32)
 
     @property
@@ -219,6 +221,7 @@ class Service:
 
     async def stop(self) -> None:
         """Unload the models, stop tools and downloads, and send the remaining trace spans."""
+        await self.background.stop()
         if self.batches is not None:
             await self.batches.stop()
         await self.toolbox.close_async()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .mcp_turn import McpTurn
     from .responses_fields import ResponsesBody
 
-__all__ = ["Asked", "ResponseShape"]
+__all__ = ["Asked", "ResponseShape", "response_object"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,37 @@ class Asked:
     messages: list[dict[str, Any]]
     n_values: int
     turn: McpTurn | None = None
+
+
+def response_object(body: ResponsesBody, model: str, status: str) -> dict[str, Any]:
+    """Return a response without output."""
+    given = sampling_of(body)
+    return {
+        "id": f"resp_{new_id()}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "background": body.background,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+        "store": body.store,
+        "temperature": given.get("temperature"),
+        "text": {"format": (body.text.format if body.text else None) or {"type": "text"}},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools,
+        "top_p": given.get("top_p"),
+        **shown_tier(body.service_tier),
+        "truncation": body.truncation,
+        "usage": None,
+    }
 
 
 class ResponseShape:
@@ -65,31 +96,10 @@ class ResponseShape:
         self.message = Message()
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, given = self._body, sampling_of(self._body)
-        return {
+        return response_object(self._body, self._model, status) | {
             "id": self._id,
-            "object": "response",
             "created_at": self._created,
-            "status": status,
-            "background": False,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata,
-            "model": self._model,
             "output": self._out.items,
-            "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
-            "store": body.store,
-            "temperature": given.get("temperature"),
-            "text": {"format": (body.text.format if body.text else None) or {"type": "text"}},
-            "tool_choice": body.tool_choice or "auto",
-            "tools": body.tools,
-            "top_p": given.get("top_p"),
-            **shown_tier(body.service_tier),
-            "truncation": body.truncation,
             "usage": None if status == "in_progress" else self._usage(),
         }
 

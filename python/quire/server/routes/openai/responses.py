@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import json, structs
 
 from ....params.sampling import SamplingParams
 from ....params.sampling_defaults import chat_defaults, most_prompt_tokens
@@ -28,11 +28,11 @@ from .chat_fields import counted, options_of
 from .mcp_tools import McpTools
 from .mcp_turn import McpHistory, McpTurn
 from .response_items import messages_of, tool_of
-from .response_shape import Asked, ResponseShape
+from .response_shape import Asked, ResponseShape, response_object
 from .responses_fields import ResponsesBody
 from .tool_names import ToolNames, functions_in
 
-__all__ = ["count", "create", "delete", "show"]
+__all__ = ["cancel", "count", "create", "delete", "show"]
 
 
 def _work(
@@ -165,6 +165,9 @@ async def _read(context: RequestContext[ResponsesBody], history: McpHistory | No
     n_values = context.received.n_values
     if body.previous_response_id is not None:
         kept = context.service.responses.get(context.caller, body.previous_response_id, "previous_response_id")
+        if (status := kept.response["status"]) in ("in_progress", "failed", "cancelled"):
+            text = f"the response of previous_response_id has no answer: it is {status}"
+            raise ApiError(400, "invalid_value", text, "previous_response_id")
         earlier, n_values = kept.messages, n_values + kept.n_values
         if kept.n_bytes + context.received.n_bytes > context.service.settings.max_body_bytes or n_values > MOST_VALUES:
             text = "the conversation of previous_response_id exceeds the size limit of a request"
@@ -201,6 +204,8 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     body = context.body
     engine = context.engine(body.model)
     history = _mcp(context)
+    if body.background:
+        return _in_background(context)
     messages, n_values = await _read(context, history if history.mcp else None)
     turn = None
     if history.mcp:
@@ -216,6 +221,23 @@ async def create(context: RequestContext[ResponsesBody]) -> Reply | Events:
     if body.stream:
         return Events(shape.pieces(), shape.failed, ping=sse.PING)
     return Reply.json(await shape.whole())
+
+
+def _in_background(context: RequestContext[ResponsesBody]) -> Reply:
+    """Begin to answer an input, and return the response that will have the answer."""
+    body = context.body
+    if body.stream:
+        raise ApiError(400, "unsupported_parameter", "stream is unsupported with background", "stream")
+    if not body.store:
+        raise ApiError(400, "invalid_value", "background needs store", "store")
+    response = response_object(body, body.model or context.model, "in_progress")
+    context.service.background.start(context.caller, response, json.encode(structs.replace(body, background=False)))
+    return Reply.json(response)
+
+
+async def cancel(context: RequestContext[None]) -> Reply:
+    """End a response in the background."""
+    return Reply.json(context.service.background.cancel(context.caller, context.path("id")))
 
 
 def _mcp(context: RequestContext[ResponsesBody]) -> McpHistory:

@@ -55,6 +55,7 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     text: TextFields | None = None
     truncation: Truncation = "disabled"
     stream: bool = False
+    background: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
     store: bool = True
@@ -73,7 +74,6 @@ class ResponsesBody(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "stream_options": ({}, {"include_obfuscation": False}),
     }
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "background": (False,),
         "conversation": (),
         "prompt": (),
         "top_logprobs": (0,),
