@@ -12,6 +12,7 @@ import pytest
 from quire.checkpoints.conversion import convert
 from quire.engine import LLM
 from quire.errors import LoadError, RequestError, UnsupportedError
+from quire.files.safetensors import SafetensorsFile
 from test_encoder_heads_live import write_random
 from tiny_checkpoints import write_checkpoint, write_safetensors
 from word_pieces import word_piece_json, write_word_pieces
@@ -164,6 +165,49 @@ def test_late_interaction(tmp_path: Path, attends: bool, kernels: str) -> None:
         assert all(map(near, llm.encode(DOCUMENTS, output="multi"), expected))
         scores = np.array([(query @ one.T).max(axis=1).sum() for one in expected], np.float32)
         assert near(llm.rerank(QUERY, DOCUMENTS), scores)
+
+
+def test_checkpoints_of_colberts_own_code(tmp_path: Path) -> None:
+    model, matrix = write_random(tmp_path, "bert", "BertModel", {}), random(32, 80)
+    write_word_pieces(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"mask_token": "[MASK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ids = word_piece_json()["model"]["vocab"]
+    words = [ids[text] for text in ("[CLS]", "fox", "the", "forest", "[SEP]", "[MASK]", "[MASK]", "[MASK]")]
+    with torch.no_grad():
+        seen = torch.tensor([[1] * 5 + [0] * 3])
+        hidden = model(torch.tensor([words]), attention_mask=seen).last_hidden_state[0].numpy() @ matrix.T
+    saved = SafetensorsFile(tmp_path / "model.safetensors")
+    tensors = {f"bert.{name}": saved.tensor(name).numpy().copy() for name in saved}
+    write_safetensors(tmp_path / "model.safetensors", {**tensors, "linear.weight": matrix})
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    marks = {"query_token_id": "fox", "doc_token_id": "light"}  # words of the tiny vocabulary
+    (tmp_path / "artifact.metadata").write_text(json.dumps({**marks, "query_maxlen": 8, "doc_maxlen": 16}))
+    with LLM(tmp_path, threads=1) as llm:
+        assert near(
+            llm.encode("the forest", output="multi", kind="query")[0],
+            hidden / np.linalg.norm(hidden, axis=1, keepdims=True),
+        )
+        (document,) = llm.encode("the forest.", output="multi", kind="document")
+        assert document.shape == (5, 32)  # marks count, and punctuation does not
+
+
+def test_the_sparse_head_of_gte(tmp_path: Path) -> None:
+    """Multilingual GTE has a classifier of tokens beside its encoder, whose scores weigh the tokens."""
+    write_checkpoint(tmp_path, "gte")
+    path = tmp_path / "model.safetensors"
+    saved, head = SafetensorsFile(path), {"weight": random(1, 80), "bias": random(1)}
+    tensors = {f"new.{name}": saved.tensor(name).numpy().copy() for name in saved}
+    write_safetensors(path, tensors | {f"classifier.{name}": values for name, values in head.items()})
+    with LLM(tmp_path, threads=1) as llm:
+        assert llm.outputs == ("dense", "sparse")
+        weights = np.maximum(llm.embed_tokens(IDS)[0] @ head["weight"][0] + head["bias"], 0)
+        (found,) = llm.encode([IDS], output="sparse")
+        assert found.as_dict() == pytest.approx(
+            {id: w for id in set(IDS) if (w := max(weights[[i for i, one in enumerate(IDS) if one == id]])) > 0},
+            rel=1e-3,
+        )
 
 
 @pytest.mark.parametrize(
