@@ -212,9 +212,10 @@ class LLM(BlockingCore):
         """Embed one prompt or several: the hidden states from which the logits are computed.
 
         Args:
-            pooling: ``"last"`` (the last token), ``"cls"`` (the first), ``"mean"`` (all tokens; a decoder then computes
-                the logits of all), or None for the model's own; if its file names none, an encoder uses the mean and a
-                decoder the last.
+            prompts: As for ``generate``, perhaps with images or sounds, which cannot be truncated.
+            pooling: ``"last"`` (the last token), ``"cls"`` (the first), ``"mean"`` or ``"max"`` (all tokens; a decoder
+                then computes the logits of all), or None for the model's own; if its file names none, an encoder uses
+                the mean and a decoder the last.
             normalize: Scale each vector to length 1.
             dimensions: Keep only the first ones, for models trained with Matryoshka loss (Kusupati et al. 2022).
             prompt_name: The entry of the model's ``prompts`` that goes before each text, such as ``"query"``.  None:

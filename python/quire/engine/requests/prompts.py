@@ -355,9 +355,12 @@ class Prompts:
         self, prompt: Prompt, pooling: Pooling, options: RequestOptions, second_text: int | None = None
     ) -> EngineRequest:
         """Return a request for the embedding of a prompt.  ``second_text``: see ``EngineRequest``."""
+        media = None
+        if isinstance(prompt, Mapping):
+            prompt, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
         ids = self.token_ids(prompt)
         request = EngineRequest(ids, None, options.salt, options.priority, options.key, embedding=pooling)
-        return replace(request, second_text=second_text)
+        return replace(request, second_text=second_text, media=media)
 
     def logits_request(self, token_ids: Sequence[int]) -> EngineRequest:
         """Return a request for the logits of every position."""

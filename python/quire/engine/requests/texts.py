@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, cast
 
 from ...errors import RequestError
+from .media_prompts import is_media_prompt
 from .prompts import prompt_list
 
 if TYPE_CHECKING:
@@ -76,8 +77,15 @@ class Texts:
             )
         return truncate
 
-    def embedded(self, prompt: Prompt, options: TextOptions) -> list[int]:
-        """Return the ids of a text to embed, with the model's prompt before it; given ids have it already."""
+    def embedded(self, prompt: Prompt, options: TextOptions) -> Prompt:
+        """Return the ids of a text to embed, with the model's prompt before it; given ids have it already.
+
+        A prompt with images or sounds stays as it is, besides the model's prompt.  It cannot be truncated.
+        """
+        if is_media_prompt(prompt):
+            before = self._advice.prompt(options.prompt_name, options.input_type)
+            name = "prompt" if isinstance(prompt.get("prompt"), str) else "prompt_string"
+            return {**prompt, name: before + str(prompt[name])}
         if isinstance(prompt, str):
             return self.single(self._advice.prompt(options.prompt_name, options.input_type) + prompt, options)
         if options.prompt_name is not None:
