@@ -1,11 +1,13 @@
 """Write a GGUF file of a published shape with random weights, since speed depends on shapes and types, not on values.
 
     python benchmarks/make_shape.py SHAPE OUT.gguf [--type q4_k] [--experts mxfp4] [--layers N] [--vocab FILE]
+                                    [--mmproj OUT.gguf] [--encoder f16] [--encoder-layers N]
 
 SHAPE is a config.json, or the name of one in benchmarks/shapes.  transformers lists the tensors of such a checkpoint
 without creating weights, and Quire's conversion decides what they become.  Matrices have the given type, or the nearest
 one whose blocks fit their rows; embedding and head are q6_k or q8_0; vectors and routers stay f32.  --vocab is a GGUF
-file with as many tokens as the shape; without it, tokens are bytes and the rest is unused.
+file with as many tokens as the shape; without it, tokens are bytes and the rest is unused.  --mmproj also writes the
+encoder of images or sounds.
 """
 
 from __future__ import annotations
@@ -15,25 +17,35 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
 from quire._native.core import DType
+from quire._native.gguf import TensorInfo
 from quire._native.quant import quantize
 from quire.checkpoints.conversion import CheckpointReader
+from quire.checkpoints.conversion.projector import ProjectorReader
 from quire.gguf import GGUFReader, GGUFWriter
 from transformers.core_model_loading import revert_weight_conversion
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 from tiny_checkpoints import tokenizer_json  # noqa: E402
+from tiny_media import family  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 PIECE = 1 << 22  # random numbers per matrix; the rest repeats them
 LAYER_LISTS = ("layer_types", "mlp_layer_types")
+# The tiny models that have the special tokens and the template of a shape, and the settings of its image processor.
+MEDIA: dict[str, tuple[str, dict[str, object]]] = {
+    "qwen3-asr-0.6b": ("qwen3asr", {"feature_size": 128}),
+    "qwen3-vl-0.6b": ("qwen3vl", {"size": {"shortest_edge": 65536, "longest_edge": 16777216}}),
+}
 SMALLER = {"q4_k": "q4_0", "q6_k": "q8_0", "q5_k": "q5_0"}  # blocks of 32 instead of 256
 
 
@@ -44,16 +56,23 @@ def shared_layers(kinds: list[str], n: int) -> int:
     return n
 
 
-def config_of(shape: str, layers: int | None) -> dict[str, object]:
+def config_of(shape: str, layers: int | None, encoder_layers: int | None = None) -> dict[str, object]:
     path = HERE / "shapes" / f"{shape}.json"
-    config: dict[str, object] = json.loads((path if path.is_file() else Path(shape)).read_text())
+    config: dict[str, Any] = json.loads((path if path.is_file() else Path(shape)).read_text())
+    text = config.get("text_config", config)
     if layers is not None:
-        config["num_hidden_layers"] = layers
+        text["num_hidden_layers"] = layers
         for name in LAYER_LISTS:
-            if isinstance(kinds := config.get(name), list):
-                config[name] = kinds[:layers]
-        if isinstance(n_shared := config.get("num_kv_shared_layers"), int):
-            config["num_kv_shared_layers"] = shared_layers(config["layer_types"], min(n_shared, layers // 2))  # type: ignore[arg-type]
+            if isinstance(kinds := text.get(name), list):
+                text[name] = kinds[:layers]
+        if isinstance(n_shared := text.get("num_kv_shared_layers"), int):
+            text["num_kv_shared_layers"] = shared_layers(text["layer_types"], min(n_shared, layers // 2))
+    if encoder_layers is not None:
+        for part, name in (("vision_config", "depth"), ("audio_config", "encoder_layers")):
+            if part in config:
+                config[part][name] = encoder_layers
+                taps = config[part].get("deepstack_visual_indexes", [])
+                config[part]["deepstack_visual_indexes"] = [i for i in range(encoder_layers) if i < len(taps)]
     return config
 
 
@@ -67,11 +86,16 @@ def shapes_of(config: dict[str, object]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in found.items() if not (is_tied and name == "lm_head.weight")}
 
 
-def write_folder(folder: Path, config: dict[str, object]) -> None:
+def write_folder(folder: Path, config: dict[str, object], shape: str) -> None:
     """Write a checkpoint whose weights are a hole in a sparse file."""
     (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "bfloat16"}))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "add_bos_token": False}))
+    if shape in MEDIA:
+        name, settings = MEDIA[shape]
+        tiny = family(name)
+        replace(tiny, processor={**tiny.processor, **settings}).save_texts(folder)
+    else:
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json()))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "add_bos_token": False}))
     header, end = {}, 0
     for name, shape in shapes_of(config).items():
         begin, end = end, end + 2 * int(np.prod(shape))
@@ -100,7 +124,7 @@ def vector_of(name: str, shape: tuple[int, ...], random: np.random.Generator) ->
         return -np.exp(0.5 * values)
     if "ssm_dt" in name and name.endswith("bias"):
         return 0.1 * values - 3
-    if "norm" in name or name.endswith(("scale", "scale.weight", "ssm_d")):
+    if "norm" in name or "ln" in name.split(".")[-2] or name.endswith(("scale", "scale.weight", "ssm_d")):
         return 1 + 0.05 * values
     if name.endswith(".bias"):
         return 0.1 * values
@@ -125,33 +149,39 @@ def copy_keys(writer: GGUFWriter, reader: GGUFReader, wanted: Callable[[str], bo
 
 
 def write(out: Path, options: argparse.Namespace) -> None:
-    random = np.random.default_rng(1)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         folder = Path(scratch) / "checkpoint"
         folder.mkdir()
-        write_folder(folder, config_of(options.shape, options.layers))
+        write_folder(folder, config_of(options.shape, options.layers, options.encoder_layers), options.shape)
         with CheckpointReader(folder, Path(scratch), "bf16") as reader:
-            arch = reader.metadata.text("general.architecture")
-            with GGUFWriter(out, arch) as writer:
-                copy_keys(writer, reader, lambda key: not (options.vocab and key.startswith("tokenizer.")))
-                if options.vocab:
-                    copy_keys(writer, GGUFReader(options.vocab), lambda key: key.startswith("tokenizer."))
-                writer.set("general.name", Path(options.shape).stem)
-                infos = list(reader.tensors)
-                dtypes = {
-                    info.name: DType("f32") if str(info.dtype) == "f32" else dtype_of(info.name, info.shape, options)
-                    for info in infos
-                }
-                for info in infos:
-                    writer.add_tensor(info.name, dtypes[info.name], info.shape)
-                for info in infos:
-                    if info.name.startswith("rope_"):
-                        writer.write(info.name, reader.tensor(info.name).numpy())
-                    elif str(info.dtype) == "f32":
-                        writer.write(info.name, vector_of(info.name, info.shape, random))
-                    else:
-                        for piece in pieces_of(info.shape, dtypes[info.name], random):
-                            writer.write(info.name, piece.tobytes())
+            write_file(out, reader, options, lambda info: dtype_of(info.name, info.shape, options))
+        if options.mmproj:
+            with ProjectorReader(folder, Path(scratch), options.encoder) as reader:
+                write_file(options.mmproj, reader, options, lambda info: info.dtype)
+
+
+def write_file(
+    out: Path, reader: GGUFReader, options: argparse.Namespace, dtype: Callable[[TensorInfo], DType]
+) -> None:
+    """Write the file that a reader describes; ``dtype`` tells the type of matrices."""
+    random = np.random.default_rng(1)
+    with GGUFWriter(out, reader.metadata.text("general.architecture")) as writer:
+        copy_keys(writer, reader, lambda key: not (options.vocab and key.startswith("tokenizer.")))
+        if options.vocab and "tokenizer.ggml.model" in reader.metadata:
+            copy_keys(writer, GGUFReader(options.vocab), lambda key: key.startswith("tokenizer."))
+        writer.set("general.name", Path(options.shape).stem)
+        infos = list(reader.tensors)
+        dtypes = {info.name: DType("f32") if str(info.dtype) == "f32" else dtype(info) for info in infos}
+        for info in infos:
+            writer.add_tensor(info.name, dtypes[info.name], info.shape)
+        for info in infos:
+            if info.name.startswith("rope_"):
+                writer.write(info.name, reader.tensor(info.name).numpy())
+            elif str(info.dtype) == "f32":
+                writer.write(info.name, vector_of(info.name, info.shape, random))
+            else:
+                for piece in pieces_of(info.shape, dtypes[info.name], random):
+                    writer.write(info.name, piece.tobytes())
 
 
 def main() -> None:
@@ -162,6 +192,11 @@ def main() -> None:
     parser.add_argument("--experts", help="type of stacked experts, if another")
     parser.add_argument("--vocab", type=Path)
     parser.add_argument("--layers", type=int, help="number of layers, if fewer than in the published model")
+    parser.add_argument("--mmproj", type=Path, help="the file of the encoder")
+    parser.add_argument(
+        "--encoder", default="f16", choices=("f16", "bf16", "f32"), help="type of the encoder's matrices"
+    )
+    parser.add_argument("--encoder-layers", type=int, help="layers of the encoder, if fewer")
     options = parser.parse_args()
     write(options.out, options)
 

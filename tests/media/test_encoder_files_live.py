@@ -126,6 +126,22 @@ def test_info_shows_encoders(folder: Path, made: Path, capsys: pytest.CaptureFix
     assert "--mmproj" in capsys.readouterr().out
 
 
+def test_files_hold_what_llama_cpp_requires(made: Path, tmp_path: Path) -> None:
+    from quire.checkpoints.conversion.projector import convert_projector
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    # It adds rows of the encoder to as many layers.
+    assert GGUFReader(made).metadata.integer("qwen3vl.n_deepstack_layers") == 2
+    # It has no defaults; this processor's settings rely on those of transformers.
+    tiny = family("qwen2vl")
+    assert "image_mean" not in tiny.processor
+    tiny.save(tiny.make(), tmp_path)
+    convert_projector(tmp_path, tmp_path / "mmproj.gguf")
+    found = GGUFReader(tmp_path / "mmproj.gguf").metadata
+    assert np.allclose(found["clip.vision.image_mean"], Qwen2VLImageProcessorPil.image_mean)
+    assert np.allclose(found["clip.vision.image_std"], Qwen2VLImageProcessorPil.image_std)
+
+
 def test_encoders_run_on_the_kernels_of_the_model(
     folder: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from .decode import Rgb
-from .pixels import Floats
+from .pixels import Floats, Normalization
 
 __all__ = ["MAX_PATCHES", "ImageProcessor", "Layout", "ProcessedImage", "View"]
 
@@ -56,6 +56,8 @@ MAX_PATCHES = 16384  # the largest view that encoders make room for
 
 class ImageProcessor(ABC):
     """Turns pixels into patches, by the rules of a model family and the settings of a checkpoint."""
+
+    normalization: Normalization
 
     @abstractmethod
     def layout(self, height: int, width: int) -> Layout:

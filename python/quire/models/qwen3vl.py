@@ -5,7 +5,8 @@ The three positions of a text token are equal.  The vision encoder is in ``media
 
 from __future__ import annotations
 
-from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, Checkpoint, tensor, u32
+from ..checkpoints.mapping import DECODER_KEYS, DECODER_TENSORS, SILU, tensor, u32
+from ..checkpoints.mapping.pictures import DeepStack
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
 from .base import Block, Decoder, DenseConfig
@@ -37,9 +38,14 @@ _TENSORS = {
     for ours, theirs in {**DECODER_TENSORS, **QK_NORMS}.items()
 }
 HF = {
-    "Qwen3VLForConditionalGeneration": Checkpoint(
+    "Qwen3VLForConditionalGeneration": DeepStack(
         "qwen3vl",
-        {**DECODER_KEYS, **HEADS, "attention.head_count_kv": u32("num_key_value_heads", default=32)},
+        {
+            **DECODER_KEYS,
+            **HEADS,
+            "attention.head_count_kv": u32("num_key_value_heads", default=32),
+            "n_deepstack_layers": u32("n_deepstack_layers", default=None),
+        },
         _TENSORS,
         fixed={"hidden_act": SILU},
         rope=mrope_keys(500000.0),

@@ -15,7 +15,7 @@ from ..checkpoints.mapping import (
     tensor,
     u32,
 )
-from ..checkpoints.mapping.pictures import thinking
+from ..checkpoints.mapping.pictures import DeepStack, thinking
 from ..checkpoints.mapping.rope import mrope_keys
 from ..nn import Keys, Weights
 from .qwen3 import QK_NORMS
@@ -73,7 +73,7 @@ _OMNI = thinking(
     )
 )
 HF = {
-    "Qwen3VLMoeForConditionalGeneration": Checkpoint(
+    "Qwen3VLMoeForConditionalGeneration": DeepStack(
         "qwen3vlmoe",
         {
             **DECODER_KEYS,
@@ -81,6 +81,7 @@ HF = {
             "expert_count": u32("num_experts", "num_local_experts", default=60),
             "expert_used_count": u32("num_experts_per_tok", default=4),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=1408),
+            "n_deepstack_layers": u32("n_deepstack_layers", default=None),
         },
         {
             **{

@@ -91,6 +91,10 @@ class TinyFamily:
     def save(self, model: Any, folder: Path) -> None:
         """Save a model with the tokenizer, the template and the processor's settings."""
         model.save_pretrained(folder)
+        self.save_texts(folder)
+
+    def save_texts(self, folder: Path) -> None:
+        """Save the tokenizer, the template and the processor's settings."""
         words = tokenizer_json()
         # transformers' tokenizers need every field.
         plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

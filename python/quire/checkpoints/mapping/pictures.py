@@ -18,6 +18,18 @@ UNUSED = (
 
 
 @dataclass(frozen=True)
+class DeepStack(Checkpoint):
+    """The mapping of Qwen3-VL's text model, whose first layers read features of several layers of the encoder."""
+
+    def config_of(self, whole: Fields) -> Fields:
+        """Return the configuration of the text model, with the number of those layers, which llama.cpp reads."""
+        config = super().config_of(whole)
+        encoder = whole.value("vision_config")
+        layers = encoder.get("deepstack_visual_indexes") if isinstance(encoder, Mapping) else None
+        return config.filled({"n_deepstack_layers": len(layers)}) if isinstance(layers, list) else config
+
+
+@dataclass(frozen=True)
 class Thinker(Checkpoint):
     """The mapping of a model of several parts, whose ``thinker_config`` describes the part that writes text."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ...checkpoints.mapping import Fields, Key, Source, computed
 from ...checkpoints.mapping.changes import Array, Change
-from ...errors import UnsupportedError
+from ...errors import QuireError, UnsupportedError
 from ...media import ImageProcessor, open_processor
 from ...media.image_processor import MAX_PATCHES
 from ...nn import Keys
@@ -82,6 +83,7 @@ class MediaCheckpoint:
 
 # Keys of a file below ``clip.vision.``, and the fields of preprocessor_config.json that they stand for.
 _COLOURS = ("image_mean", "image_std")  # called alike in both
+_NORMALIZATION = (*_COLOURS, "image_processor_type", "do_normalize", "rescale_factor")
 # The second field is the newer form of the first, below ``size``.
 _LIMITS = {
     "image_min_pixels": ("min_pixels", "shortest_edge"),
@@ -109,13 +111,24 @@ def image_keys(settings: Fields, *, limits_pixels: bool = True) -> list[tuple[st
     size = settings.value("size")
     bounds: Mapping[str, Any] = size if isinstance(size, Mapping) else {}
     found: list[tuple[str, str, object]] = []
-    for key in _COLOURS:
-        if isinstance(value := settings.value(key), list):
-            found.append((f"vision.{key}", "f32[]", value))
+    for key, values in _normalization(settings).items():
+        found.append((f"vision.{key}", "f32[]", values))
     for key, (limit, edge) in _LIMITS.items() if limits_pixels else ():
         if isinstance(value := settings.value(limit) or bounds.get(edge), int):
             found.append((f"vision.{key}", "u32", value))
     return found
+
+
+def _normalization(settings: Fields) -> Mapping[str, list[float]]:
+    """Return mean and standard deviation, perhaps the processor's defaults, which llama.cpp does not know."""
+    whole = {name: settings.value(name) for name in settings.names()}
+    few = {name: whole[name] for name in _NORMALIZATION if whole.get(name) is not None}
+    for config, patch_size in ((few, 16), (whole, 1)):  # other fields must fit the patches, or are needed
+        with suppress(QuireError):
+            pixels = open_processor(config, patch_size=patch_size, merge=1).normalization
+            return dict(zip(_COLOURS, (list(pixels.mean), list(pixels.std)), strict=True))
+    # A processor that is not the model's own.
+    return {name: value for name in _COLOURS if isinstance(value := few.get(name), list)}
 
 
 def activation_key(*names: str) -> Key:
