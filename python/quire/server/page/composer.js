@@ -5,7 +5,7 @@ import { countTokens } from "./api.js";
 import { toast } from "./dialogs.js";
 import { $, announce, duration, icon, iconButton } from "./dom.js";
 import { chip } from "./media_view.js";
-import { saveSetting, setting } from "./store.js";
+import { draftFiles, saveDraftFiles, saveSetting, setting } from "./store.js";
 
 export class Composer {
   /** `actions`: send(text, attachments), stop(), editLast(), usePrompt(); `models` says what the model reads. */
@@ -65,8 +65,9 @@ export class Composer {
   open(chatId) {
     this.chatId = chatId;
     this.text.value = setting(`draft.${chatId}`, "");
-    this.#show([]);
+    this.#list([]);
     this.#grow();
+    draftFiles(chatId).then((files) => chatId === this.chatId && this.#list([...files, ...this.files]), () => {});
   }
 
   /** Put a text into the input. */
@@ -162,6 +163,11 @@ export class Composer {
   }
 
   #show(files) {
+    this.#list(files);
+    saveDraftFiles(this.chatId, files).catch(() => {});
+  }
+
+  #list(files) {
     this.files = files;
     $("files").hidden = !files.length;
     $("files").replaceChildren(...files.map((file) => chip(file, () => this.#show(this.files.filter((other) => other !== file)))));

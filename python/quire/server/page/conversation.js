@@ -23,7 +23,14 @@ export class Conversation {
 
   /** Take over what another tab stored; messages in `own` are newer here. */
   merge(kept, own) {
-    for (const node of kept.nodes) if (!own.has(node.id)) this.nodes.set(node.id, node);
+    for (const node of kept.nodes) {
+      const here = this.nodes.get(node.id);
+      if (!here) this.nodes.set(node.id, node);
+      else if (!own.has(node.id)) {
+        for (const name of Object.keys(here)) if (!(name in node)) delete here[name];
+        Object.assign(here, node);
+      }
+    }
     Object.assign(this, { title: kept.title, pinned: kept.pinned, settings: kept.settings });
     if (this.nodes.has(this.leaf)) this.show(this.nodes.get(this.leaf));
     else this.leaf = kept.leaf;

@@ -14,13 +14,13 @@ import { Status } from "./status.js";
 import { chat, newId, onOtherTabs, saveChat, saveFile, saveSetting, setting } from "./store.js";
 import { keepPage } from "./trusted.js";
 import { ToolLoop } from "./tool_loop.js";
-import { Toolbox, toolChoices } from "./tools.js";
+import { showTools, Toolbox } from "./tools.js";
 import { Turns } from "./turns.js";
 import { welcome } from "./welcome.js";
 
 const startSettings = () => setting("new-settings", null) ?? setting("defaults", {});
 let conversation = new Conversation(undefined, startSettings());
-let reachable = true;
+let [reachable, following] = [true, null];
 
 const answers = new Answers({
   changed(of, node) {
@@ -50,16 +50,8 @@ const toolLoop = new ToolLoop(toolbox, {
   },
 });
 const turns = new Turns({
-  show(node) {
-    conversation.show(node);
-    draw();
-    keep();
-  },
-  choose(node) {
-    conversation.showUpTo(node);
-    draw();
-    keep();
-  },
+  show: (node) => branch(() => conversation.show(node)),
+  choose: (node) => branch(() => conversation.showUpTo(node)),
   edit(node, text) {
     const edited = conversation.add("user", text, node.parent);
     edited.attachments = node.attachments;
@@ -95,6 +87,7 @@ const composer = new Composer({
     node.attachments = attachments.map(({ blob: _, ...one }) => one);
     const stored = attachments.filter((one) => one.blob).map((one) => saveFile({ id: one.id, chat: conversation.id, blob: one.blob }));
     saveSetting("new-settings", null);
+    composer.chatId = conversation.id; // the next draft belongs to this chat
     await Promise.all(stored);
     respond(node);
   },
@@ -139,6 +132,13 @@ function setSettings(values) {
   showState();
 }
 
+/** Show another branch. */
+function branch(choose) {
+  choose();
+  draw();
+  keep();
+}
+
 /** Let the model answer a question, in a new branch; while comparing, let two settings answer it. */
 function respond(question) {
   const { compare } = conversation.settings;
@@ -169,7 +169,8 @@ async function write(of, node, fields, model = models.nameOf(of.settings.model))
 async function keep(of = conversation, whole = false) {
   if (of === conversation) saveSetting("chat", of.id);
   try {
-    if (of.nodes.size) await saveChat(of.kept(), whole || !answers.of(of.id).length ? [...of.nodes.values()] : []);
+    const own = [...of.nodes.values()].filter((node) => node.state !== "running" || answers.isRunning(node));
+    if (of.nodes.size) await saveChat(of.kept(), whole || !answers.of(of.id).length ? own : []);
   } catch (error) {
     toast(`This browser does not store the conversation: ${error.message}`, { bad: true });
   }
@@ -235,19 +236,9 @@ function showState() {
   $("compare-line").hidden = !compare;
   if (compare) $("compare-line").replaceChildren(`Each question is also answered with ${compare.label}`, iconButton("x", "Stop comparing", () => setSettings({ ...conversation.settings, compare: undefined })));
   $("compare-button").setAttribute("aria-pressed", String(Boolean(compare)));
-  showTools();
+  showTools(toolbox, conversation.settings, (tools) => setSettings({ ...conversation.settings, tools }));
   $("offline").hidden = reachable;
   $("offline").textContent = "The server is not responding. Your conversations are stored in this browser; you can read and write on, and send when it is back.";
-}
-
-function showTools() {
-  const offered = toolbox.offered(conversation.settings).length;
-  $("tools-section").hidden = $("tools-button").hidden = !toolbox.tools.length;
-  $("tools-button").title = `${offered} of ${toolbox.tools.length} tools offered to the model`;
-  $("tools-button").setAttribute("aria-label", $("tools-button").title);
-  if (!$("tools").contains(document.activeElement)) {
-    $("tools").replaceChildren(...toolChoices(toolbox, conversation.settings, (tools) => setSettings({ ...conversation.settings, tools })));
-  }
 }
 
 async function refresh() {
@@ -256,10 +247,27 @@ async function refresh() {
     await serverStatus.ask();
     if (!reachable) await toolbox.refresh(); // the server may have been started again
     reachable = true;
+    pickUp();
   } catch {
     reachable = false;
   }
   showState();
+}
+
+/** Show what another tab wrote into a conversation; calls in quick succession are one. */
+function follow(id) {
+  sidebar.refresh();
+  if (id !== conversation.id || following) return;
+  following = setTimeout(async () => {
+    following = null;
+    const kept = await chat(id);
+    if (!kept?.nodes.length || id !== conversation.id) return;
+    const shown = () => conversation.path().map((node) => node.id).join();
+    const before = shown();
+    conversation.merge(kept, answers.running);
+    if (shown() === before) conversation.path().filter((node) => node.role === "assistant").slice(-2).forEach((node) => turns.draw(node));
+    else draw();
+  }, 200);
 }
 
 /** Restore the last open conversation and set up the page. */
@@ -277,15 +285,7 @@ async function start() {
     else return;
     event.preventDefault();
   });
-  onOtherTabs(async (id) => {
-    sidebar.refresh();
-    if (id !== conversation.id) return;
-    const kept = await chat(id);
-    if (kept?.nodes.length && id === conversation.id) {
-      conversation.merge(kept, answers.running);
-      draw();
-    }
-  });
+  onOtherTabs(follow);
   const last = setting("chat", "");
   if (last) await open(last).catch(() => startNew());
   else show(conversation);

@@ -88,6 +88,7 @@ export async function saveNode(chatId, node) {
 
 export async function removeChat(id) {
   await run(["chats", "nodes", "files"], "readwrite", (chatStore, ...others) => {
+    others[1].delete(draftKey(id));
     for (const store of others) {
       store.index("chat").getAllKeys(id).onsuccess = ({ target }) => target.result.forEach((key) => store.delete(key));
     }
@@ -95,6 +96,13 @@ export async function removeChat(id) {
   });
   tell(id);
 }
+
+const draftKey = (chatId) => `draft:${chatId}`;
+
+/** Keep the files of a question that is not sent yet. */
+export const saveDraftFiles = (chatId, files) =>
+  run(["files"], "readwrite", (store) => (files.length ? store.put({ id: draftKey(chatId), chat: "", files }) : store.delete(draftKey(chatId))));
+export const draftFiles = async (chatId) => (await file(draftKey(chatId)))?.files ?? [];
 
 export const saveFile = (file) => run(["files"], "readwrite", (store) => store.put(file));
 export const file = (id) => run(["files"], "readonly", (store) => store.get(id));

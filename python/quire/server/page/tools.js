@@ -1,7 +1,7 @@
 // The server's tools, and how the conversation shows calls.
 
 import { callTool, listTools } from "./api.js";
-import { button, duration, el, icon } from "./dom.js";
+import { $, button, duration, el, icon } from "./dom.js";
 
 export class Toolbox {
   constructor() {
@@ -70,12 +70,17 @@ export function callView(call, { state, result, tool } = {}, { decide } = {}) {
 }
 
 /** Let the user choose for each tool if it is offered and if it asks. */
-export function toolChoices(toolbox, settings, changed) {
-  return toolbox.tools.map((tool) => {
+export function showTools(toolbox, settings, changed) {
+  const opener = $("tools-button");
+  $("tools-section").hidden = opener.hidden = !toolbox.tools.length;
+  opener.title = `${toolbox.offered(settings).length} of ${toolbox.tools.length} tools offered to the model`;
+  opener.setAttribute("aria-label", opener.title);
+  if ($("tools").contains(document.activeElement)) return;
+  $("tools").replaceChildren(...toolbox.tools.map((tool) => {
     const choice = el("select", { "aria-label": tool.name, onchange: () => changed({ ...settings.tools, [tool.name]: choice.value }) },
       tool.approval === "always" ? new Option("Runs without asking", "ask") : [new Option("Ask each time", "ask"), new Option("Always allow", "always")],
       new Option("Don't offer", "never"));
     choice.value = settings.tools?.[tool.name] ?? "ask";
     return el("label", { class: "wide", title: tool.definition.function.description }, el("span", {}, `${tool.tool} `, el("small", {}, tool.server)), choice);
-  });
+  }));
 }
