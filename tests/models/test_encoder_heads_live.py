@@ -30,6 +30,8 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("roberta", "CamembertForSequenceClassification", {"model_type": "camembert"}),
     ("electra", "ElectraForTokenClassification", {"embedding_size": 72}),
     ("mpnet", "MPNetForSequenceClassification", {}),
+    ("albert", "AlbertForSequenceClassification", {"hidden_act": "gelu"}),
+    ("albert", "AlbertForTokenClassification", {}),
     ("nomic-bert", "NomicBertForSequenceClassification", {}),
     ("nomic-bert", "NomicBertForTokenClassification", {}),
     ("jina-bert-v3", "JinaEmbeddingsV3ForTokenClassification", {}),
