@@ -85,6 +85,20 @@ def test_canvases_of_llama4() -> None:
     assert np.unique(view.patches) == np.float32(-0.21484375)
 
 
+def test_kimi_pads_to_whole_tokens() -> None:
+    processor = open_processor({"image_processor_type": "Kimi_K25ImageProcessor"}, patch_size=14, merge=2)
+    # Recorded from transformers with torchvision.
+    for size, view in (
+        ((97, 211), (8, 16)),
+        ((500, 375), (36, 28)),
+        ((2000, 3000), (106, 158)),
+        ((30, 9000), (2, 512)),
+    ):
+        assert processor.layout(*size).views == (view,)
+    (found,) = processor.process(np.full((14, 28, 3), 255, np.uint8)).views
+    assert [float(patch.max()) for patch in found.patches] == [1, 1, -1, -1]
+
+
 @pytest.mark.parametrize("size", [(1, 10_000), (10_000, 1), (3, 601)])
 def test_extreme_shapes_are_refused_where_the_model_has_no_size_for_them(size: tuple[int, int]) -> None:
     with pytest.raises(RequestError, match=f"{size[1]}x{size[0]}"):

@@ -36,7 +36,10 @@ KEPT_NULLS = ("q_lora_rank",)  # null differs from absence
 # Tensors that transformers saves although they follow from the configuration.
 MADE_TENSORS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 # Prefixes of models that add 1 to the weights of norms, and prefixes of exceptions.
-ONE_IS_ADDED, NONE_IS_ADDED = ("gemma", "vaultgemma", "qwen35", "qwen3next", "step35", "muse", "minimax-m3"), ("gemma3n", "gemma4")
+ONE_IS_ADDED, NONE_IS_ADDED = (
+    ("gemma", "vaultgemma", "qwen35", "qwen3next", "step35", "muse", "minimax-m3"),
+    ("gemma3n", "gemma4"),
+)
 
 
 def class_of(name: str) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MediaEncoder", "MediaInput", "MediaRows", "PromptMedia"]
 
+PADDING = 2048  # patches by which images may exceed the limit that they are shrunk to
 CACHE_BYTES = 256 << 20
 FIRST_PATCHES = 1024
 
@@ -44,7 +45,7 @@ class MediaEncoder:
         model: MediaModel,
         device: Device,
         *,
-        max_patches: int = MAX_PATCHES,
+        max_patches: int = MAX_PATCHES + PADDING,
         threads: int = 0,
         kernels: Literal["auto", "stock", "cpu"] = "auto",
         kernel_set: KernelSet | None = None,

@@ -37,6 +37,7 @@ class AnyText(Checkpoint):
         """Return the mapping of the text model that config.json names."""
         text = whole.inner("text_config")
         kind = text.text("model_type", self.kind)
+        kind = _KINDS.get(kind, kind)
         names = [name for name in classes_of(kind) if name.endswith("ForCausalLM")]
         if not names:
             raise UnsupportedError(f"[convert] unsupported text model '{kind}' of {whole.where}")
@@ -52,6 +53,7 @@ class AnyText(Checkpoint):
         )
 
 
+_KINDS = {"kimi_k2": "deepseek_v3"}  # other names of model_type
 _ARCHES = {"deepseek_v3": "deepseek2", "qwen3_5_text": "qwen35"}  # by model_type, if the names differ
 
 

@@ -222,22 +222,30 @@ class Weights:
         ends = list(accumulate(n_outs))
         return [whole.part(end - n, end) for n, end in zip(n_outs, ends, strict=True)]
 
-    def halves(self, name: str, n_in: int, n_out: int, n_head: int) -> Linear:
+    def halves(self, name: str, n_in: int, n_out: int, n_head: int, *, n_plain: int = 0) -> Linear:
         """Take ``name.weight`` and its bias, if any, whose rows in each head are stored as ``interleaved`` orders them.
 
-        The result has them in halves, as RoPE by sections rotates them.
+        The result has them in halves, as RoPE by sections rotates them.  The last ``n_plain`` rows stay as they are.
         """
         from .layers import Linear
 
+        n = n_out - n_plain
+
+        def reorder(rows: npt.NDArray[np.generic], into: npt.NDArray[np.generic]) -> None:
+            rest = rows.shape[1:]
+            into[:] = rows
+            into[:n].reshape(n_head, 2, -1, *rest)[:] = rows[:n].reshape(n_head, -1, 2, *rest).swapaxes(1, 2)
+
         full = self.tensor(f"{name}.weight", (n_out, n_in)).name
         stored = self._reader.tensor(full)
-        rows = stored.numpy().view("u1").reshape(n_head, n_out // n_head // 2, 2, -1)
         tensor = Tensor.empty(stored.dtype, (n_out, n_in))
-        tensor.numpy().view("u1").reshape(n_head, 2, n_out // n_head // 2, -1)[:] = rows.swapaxes(1, 2)
+        reorder(stored.numpy().view("u1").reshape(n_out, -1), tensor.numpy().view("u1").reshape(n_out, -1))
         bias = None
         if self.has(f"{name}.bias"):
-            pairs = self.numbers(f"{name}.bias", (n_out,)).reshape(n_head, -1, 2)
-            bias = self.computed(f"{name}.bias.halves", pairs.swapaxes(1, 2).reshape(-1).copy())
+            pairs = self.numbers(f"{name}.bias", (n_out,))
+            halves = pairs.copy()
+            reorder(pairs, halves)
+            bias = self.computed(f"{name}.bias.halves", halves)
         return Linear(Weight(full, self._place(tensor)), bias)
 
     def gates_and_ups(self, n_expert: int, ffn_dim: int, dim: int) -> tuple[Weight, Weight]:

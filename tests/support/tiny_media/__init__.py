@@ -24,6 +24,7 @@ FAMILIES = (
     "glm4v",
     "glm4vmoe",
     "glmocr",
+    "kimik25",
     "lfm2vl",
     "lightonocr",
     "internvl",

@@ -15,6 +15,7 @@ from .gemma4 import open_gemma4
 from .glm4v import open_glm4v
 from .idefics3 import open_idefics3
 from .internvl import open_internvl
+from .kimi import open_kimi
 from .lfm2_vl import open_lfm2_vl
 from .llama4 import open_llama4
 from .llava_next import open_llava_next
@@ -34,6 +35,7 @@ FAMILIES: Mapping[str, Opener] = {
     "Glm4vImageProcessor": open_glm4v,
     "GotOcr2ImageProcessor": open_internvl,
     "Idefics3ImageProcessor": open_idefics3,
+    "Kimi_K25ImageProcessor": open_kimi,
     "Lfm2VlImageProcessor": open_lfm2_vl,
     "Llama4ImageProcessor": open_llama4,
     "LlavaImageProcessor": open_clip,

@@ -46,6 +46,7 @@ PROJECTORS = {
     "glm4v": "glm4v",
     "idefics3": "idefics3",
     "internvl": "internvl",
+    "kimik25": "kimik25",
     "lfm2": "lfm2vl",
     "lightonocr": "pixtral",
     "llama4": "llama4",

@@ -91,7 +91,10 @@ class Attention:
         eps: float = 0.0,
     ) -> None:
         self.n_head, self.scale, self.rotation = n_head, (dim // n_head) ** -0.5, rotation
-        if is_paired:
+        if is_paired and weights.has("attn_qkv.weight"):
+            fused = weights.halves("attn_qkv", dim, 3 * dim, 2 * n_head, n_plain=dim)
+            self.q, self.k, self.v = (fused.part(i * dim, (i + 1) * dim) for i in range(3))
+        elif is_paired:
             self.q, self.k = (weights.halves(f"attn_{name}", dim, dim, n_head) for name in "qk")
             self.v = weights.linear("attn_v", dim, dim, bias=None)
         elif weights.has("attn_qkv.weight"):
