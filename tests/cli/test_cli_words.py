@@ -237,10 +237,11 @@ def test_create_registers_a_modelfile(
     (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER luck 7\n")
     assert main(("create", "x")) == 1
     assert "luck" in capsys.readouterr().err
-    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nTEMPLATE x\n")
+    (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nTEMPLATE {{{{ .Nonsense }}}}\n")
     assert main(("create", "x")) == 1
     said = capsys.readouterr().err
     assert said.startswith("quire: [create] TEMPLATE")
+    assert ".Nonsense" in said
     (tmp_path / "Modelfile").write_text(f"FROM {TINY}\nPARAMETER num_keep 24\n")
     assert main(("create", "x")) == 0
     assert "num_keep" in capsys.readouterr().err

@@ -98,7 +98,8 @@ def test_a_modelfile_names_adapters_beside_the_models(tmp_path: Path) -> None:
     ("body", "words"),
     [
         ({"modelfile": "SYSTEM x"}, "from"),
-        ({"modelfile": "FROM m\nTEMPLATE x"}, "TEMPLATE"),
+        ({"modelfile": "FROM m\nTEMPLATE {{ printf .System }}"}, "printf"),
+        ({"from_": "m", "template": "{% for %}"}, "TEMPLATE"),
         ({"modelfile": "FROM m\nADAPTER x.gguf"}, "adapter 'x.gguf'"),
         ({"modelfile": "FROM m\nADAPTER /etc/hostname"}, "adapter '/etc/hostname'"),
         ({"modelfile": "FROM m\nADAPTER ../x.gguf"}, "adapter '../x.gguf'"),

@@ -137,6 +137,8 @@ def chat_options(function: Callable[..., None]) -> Callable[..., None]:
         if system is None and preset is not None and not values.get("raw"):
             system = preset.system
         template = taken_template(values)
+        if template is None and preset is not None:
+            template = preset.template
         function(*args, chat=ChatSettings(system, _keywords(own), template), **values)
 
     decorated: Callable[..., None] = packed

@@ -61,7 +61,7 @@ def command(
 
 def keep_preset(
     source: str, name: str, *, system: str | None, options: dict[str, Any], sampling: dict[str, Any],
-    keep_alive: str | None = None,
+    keep_alive: str | None = None, template: str | None = None,
 ) -> None:  # fmt: skip
     """Store a name for a model in the registry.  UsageError for an unknown field of ``SamplingParams``."""
     from ..hub.registry import Preset, Registry
@@ -74,7 +74,7 @@ def keep_preset(
     SamplingParams(**names)
     registry = Registry()
     model = _lasting(source)
-    registry.add(name, Preset(model, system, options, names, keep_alive))
+    registry.add(name, Preset(model, system, options, names, keep_alive, template))
     note(f"{one_line(name)} now refers to {one_line(model)} ({registry.path})")
 
 

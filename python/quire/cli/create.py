@@ -57,7 +57,7 @@ def command(*, name: str, modelfile: Path | None, source: str | None, quantize: 
         options["lora"] = [_beside(folder, adapter) for adapter in read.adapters]
     if quantize is not None:
         options["quantize"] = quantize
-    keep_preset(model, name, system=read.system, options=options, sampling=sampling)
+    keep_preset(model, name, system=read.system, template=read.template, options=options, sampling=sampling)
 
 
 def _read(text: str) -> Modelfile:

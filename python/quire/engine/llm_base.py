@@ -131,6 +131,8 @@ class LLMBase:
             opened.media,
             n_ctx=self.n_ctx,
         )
+        if named.template is not None:
+            self._prompts.use_template(named.template)
         self._texts = Texts(self._prompts, self.n_ctx, opened.advice)
         self._vectors = VectorMaker(opened.retrieval, self._prompts, self._texts)
         self._engine = Engine(opened.decoder, opened.n_vocab, makes_logits=not opened.output.is_encoder)

@@ -27,7 +27,7 @@ from ..errors import LoadError, RequestError
 __all__ = ["Preset", "Registry", "registry_path"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
-_KEYS = ("model", "system", "adapters", "options", "sampling", "keep-alive")
+_KEYS = ("model", "system", "template", "adapters", "options", "sampling", "keep-alive")
 _NOT_YET = {
     "draft": "a draft model is an option, options = { draft = ... }",
 }
@@ -38,6 +38,7 @@ class Preset:
     """A registered name: a model with its default options.
 
     ``options`` are engine options by their long command-line names, ``sampling`` fields of ``SamplingParams``.
+    ``template`` is the Jinja source of a chat template in place of the model's.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Preset:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: str | float | None = None
+    template: str | None = None
 
 
 def registry_path() -> Path:
@@ -115,7 +117,7 @@ class Registry:
         lines = ["# Names for models: docs/registry.md of Quire."]
         for name, preset in sorted(self.presets.items()):
             lines += ["", f"[models.{json.dumps(name)}]", f"model = {_toml(preset.model)}"]
-            rows = {"system": preset.system, "options": dict(preset.options) or None,
+            rows = {"system": preset.system, "template": preset.template, "options": dict(preset.options) or None,
                     "sampling": dict(preset.sampling) or None, "keep-alive": preset.keep_alive}  # fmt: skip
             lines += [f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None]
         return "\n".join(lines) + "\n"
@@ -173,7 +175,8 @@ def _preset(path: Path, name: str, table: Any) -> Preset:
             raise LoadError(f"{place} has unsupported key {key!r}: {_NOT_YET[key]}")
         if key not in _KEYS:
             raise LoadError(f"{place} has unknown key {key!r:.80} (known: {', '.join(_KEYS)})")
-    for key, kinds in (("system", str), ("options", dict), ("sampling", dict), ("keep-alive", str | int | float)):
+    kinds_of = {"system": str, "template": str, "options": dict, "sampling": dict, "keep-alive": str | int | float}
+    for key, kinds in kinds_of.items():
         if key in table and (not isinstance(table[key], kinds) or isinstance(table[key], bool)):
             raise LoadError(f"{place}.{key} has the wrong type: {table[key]!r:.80}")
     adapters = table.get("adapters", [])
@@ -185,4 +188,5 @@ def _preset(path: Path, name: str, table: Any) -> Preset:
         {**table.get("options", {}), **({"lora": adapters} if adapters else {})},
         {key.replace("-", "_"): value for key, value in table.get("sampling", {}).items()},
         table.get("keep-alive"),
+        table.get("template"),
     )

@@ -32,6 +32,7 @@ class NamedModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
+    template: str | None = None
 
     def completed(self, config: EngineConfig) -> EngineConfig:
         """Return a caller's options, with the preset's for those that have their default."""
@@ -63,7 +64,11 @@ def named_model(model: str | os.PathLike[str] | None, call: str = "LLM", *, proj
     if preset is None:
         return NamedModel(model_path(model, projector=projector))
     return NamedModel(
-        model_path(preset.model, projector=projector), options_of_preset(preset), preset.sampling, preset.system
+        model_path(preset.model, projector=projector),
+        options_of_preset(preset),
+        preset.sampling,
+        preset.system,
+        preset.template,
     )
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...errors import LoadError, UnsupportedError
 from ..failures import ApiError, brief
 
-__all__ = ["Modelfile", "read_modelfile"]
+__all__ = ["Modelfile", "read_modelfile", "translated_template"]
 
 _INSTRUCTION = re.compile(r"([A-Za-z]+)[ \t]+(.*)")
 _QUOTES = '"""'
 _REFUSED: dict[str, tuple[Literal["template", "message"], str]] = {
-    "TEMPLATE": ("template", "chats go through the template in the model's file, so the instruction can be left out"),
     "MESSAGE": ("message", "put examples into SYSTEM, or send them with each chat"),
 }
 # Instructions without effect here: Quire takes the format from the model's file, not from Ollama's built-in ones.
@@ -28,10 +28,11 @@ _WITHOUT_EFFECT = {
 
 @dataclass
 class Modelfile:
-    """FROM, SYSTEM, PARAMETERs and ADAPTERs, and the PARAMETERs that are ignored."""
+    """FROM, SYSTEM, TEMPLATE, PARAMETERs and ADAPTERs, and the PARAMETERs that are ignored."""
 
     model: str | None = None
     system: str | None = None
+    template: str | None = None  # in Jinja
     parameters: list[tuple[str, Any]] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # names of parameters without effect
@@ -49,6 +50,8 @@ def read_modelfile(text: str) -> Modelfile:
             read.model = value
         elif word == "SYSTEM":
             read.system = value
+        elif word == "TEMPLATE":
+            read.template = translated_template(value)
         elif word == "PARAMETER":
             key, _, given = value.replace("\t", " ", 1).partition(" ")
             if key in _WITHOUT_EFFECT:
@@ -63,6 +66,19 @@ def read_modelfile(text: str) -> Modelfile:
         elif word not in _WITHOUT_MEANING:
             raise ApiError(400, "invalid_value", f"unknown instruction {brief(word)} in a Modelfile", "modelfile")
     return read
+
+
+def translated_template(source: str) -> str:
+    """Return a template of Go's language, or of Jinja, in Jinja."""
+    from ...chat import ChatTemplate  # late: the listener does without Jinja
+    from ...chat.go_template import jinja_of
+
+    try:
+        made = source if "{%" in source else jinja_of(source)
+        ChatTemplate(made)
+        return made
+    except (LoadError, UnsupportedError) as error:
+        raise ApiError(400, "unsupported_parameter", f"TEMPLATE of a Modelfile: {error}", "template") from None
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

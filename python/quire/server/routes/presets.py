@@ -14,7 +14,7 @@ from ...params.sampling import SamplingParams, fields_of
 from ..body_types import Body
 from ..failures import ApiError, brief
 from .fields import Name, Text
-from .modelfile import read_modelfile
+from .modelfile import read_modelfile, translated_template
 
 __all__ = ["CreateBody", "preset_of_body"]
 
@@ -32,11 +32,12 @@ class CreateBody(Body, kw_only=True, forbid_unknown_fields=True, rename={"from_"
     name: Name | None = None
     from_: Annotated[str, Meta(max_length=1024)] | None = None
     system: Text | None = None
+    template: Text | None = None
     parameters: dict[str, Any] = {}
     modelfile: Text | None = None
     stream: bool = True
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
-        "template": ("",), "adapters": ({},), "files": ({},), "messages": ([],), "quantize": ("",), "license": ("",),
+        "adapters": ({},), "files": ({},), "messages": ([],), "quantize": ("",), "license": ("",),
     }  # fmt: skip
 
 
@@ -62,9 +63,11 @@ def preset_of_body(body: CreateBody, folder: str | None) -> Preset:
     """The preset that a request body describes.  ApiError names any part that is missing or unsupported."""
     given: list[tuple[str, Any]] = [(key, value) for key, value in body.parameters.items() if value is not None]
     model, system, adapters = body.from_, body.system, list[str]()
+    template = translated_template(body.template) if body.template else None
     if body.modelfile is not None:
         read = read_modelfile(body.modelfile)
         model, system, adapters = read.model or model, read.system or system, read.adapters
+        template = read.template or template
         given += read.parameters
     if model is None:
         raise ApiError(400, "invalid_value", "from is absent: name a model", "from")
@@ -88,7 +91,7 @@ def preset_of_body(body: CreateBody, folder: str | None) -> Preset:
     for key in ("max_tokens", "seed"):
         if isinstance(sampling.get(key), int) and sampling[key] < 0:
             del sampling[key]
-    preset = Preset(model, system, options, sampling)
+    preset = Preset(model, system, options, sampling, template=template)
     try:
         SamplingParams(**sampling)
         options_of_preset(preset)

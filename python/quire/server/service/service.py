@@ -254,16 +254,17 @@ def open_service(
         scales: Sequence[float] | None = None,
     ) -> EngineClient:
         given: dict[str, Any] = {} if memory_bytes is None else {"memory_bytes": max(1, memory_bytes)}
-        sampling, system = dict(settings.sampling), settings.system
+        sampling, system, template = dict(settings.sampling), settings.system, settings.chat_template
         if preset is not None:
             given |= options_of_preset(preset)
             sampling, system = {**preset.sampling, **sampling}, preset.system if system is None else system
+            template = preset.template if template is None else template
         if n_ctx is not None:
             given["n_ctx"] = n_ctx
         if scales is not None:
             adapters = given.get("adapters", config.get("adapters", ()))
             given["adapters"] = tuple((path, scale) for (path, _), scale in zip(adapters, scales, strict=True))
-        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), settings.chat_template)
+        opened = Open(file, {**config, **given}, sampling, system, dict(settings.defaults), template)
         first = waiting.pop() if waiting else None
         return WorkerSupervisor(opened, launched=first, batch_delay_s=settings.batch_delay_s)
 
