@@ -15,7 +15,7 @@ import quire.models
 import quire.nn
 from quire.models import architectures, registry
 from test_models import tolerance_of
-from tiny_checkpoints import CONFIGS
+from tiny_checkpoints import CONFIGS, HEARING
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKER = "# --- checkpoint ---"
@@ -90,7 +90,7 @@ def test_deviations_of_all_tiny_models_are_recorded(models_page: ModuleType) -> 
     for name, model in recorded.items():
         for kernels in ("auto", "stock"):
             assert float(model[kernels]) <= tolerance_of(name, kernels), name
-    assert {model["architecture"] for model in recorded.values()} == set(architectures())
+    assert {model["architecture"] for model in recorded.values()} == set(architectures()) - HEARING
 
 
 def test_the_readme_counts_the_architectures() -> None:

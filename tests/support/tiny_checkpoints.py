@@ -29,6 +29,8 @@ _COMMON = {
 
 TINY = Path(__file__).resolve().parents[1] / "tiny"
 # Names of references/models, with the fields of their configurations that differ from the common ones.
+# Architectures that read sounds, without a tiny configuration here: tests/media/test_whisper_live.py has one.
+HEARING = {"whisper"}
 CONFIGS: dict[str, dict[str, object]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(TINY.glob("*.json"))
 }

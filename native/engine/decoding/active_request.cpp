@@ -75,10 +75,12 @@ std::vector<int64_t> message_ends(std::span<const int32_t> tokens, const VocabIn
 ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> vocab_info, int64_t n_ctx,
                              std::optional<int32_t> start)
     : request(std::move(given)), vocab(std::move(vocab_info)), decoder_start(start),
-      n_source(decoder_start ? static_cast<int64_t>(request.token_ids.size()) : 0),
-      n_prompt(decoder_start ? 1 : static_cast<int64_t>(request.token_ids.size())), max_tokens(n_prompt) {
+      n_source(hears()         ? request.media->spans.front().n_rows
+               : decoder_start ? static_cast<int64_t>(request.token_ids.size())
+                               : 0),
+      n_prompt(decoder_start && !hears() ? 1 : static_cast<int64_t>(request.token_ids.size())), max_tokens(n_prompt) {
     check_task(request);
-    check_prompt(request, *vocab, n_ctx, decoder_start.has_value());
+    check_prompt(request, *vocab, n_ctx, decoder_start && !hears());
     check_pair(request);
     check_visible(request, *vocab);
     check_prediction(request, *vocab);
@@ -97,19 +99,28 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
 
 SequenceSpec ActiveRequest::take_spec() {
     std::vector<int32_t> source;
-    if (decoder_start) source = std::exchange(request.token_ids, {*decoder_start});
+    PrefixContext context{{}, {}, request.salt};
+    std::shared_ptr<const PromptMedia> source_media;
+    if (hears()) {
+        // The rows depend on the sound alone, which its digest names.
+        source.assign(static_cast<size_t>(n_source), 0);
+        context.media = request.media->spans.front().digest;
+        source_media = std::exchange(request.media, nullptr);
+    } else if (decoder_start)
+        source = std::exchange(request.token_ids, {*decoder_start});
     const std::vector<int64_t> ends = message_ends(request.token_ids, *vocab);
     request.snapshot_positions.insert(request.snapshot_positions.end(), ends.begin(), ends.end());
     return {std::move(request.token_ids),
             max_tokens,
-            {{}, {}, request.salt},
+            std::move(context),
             request.priority,
             request.key,
             wants_prompt_rows() ? LogitRows::every : LogitRows::last,
             std::move(request.snapshot_positions),
             request.second_text.value_or(no_second_text),
             std::move(source),
-            std::move(request.media)};
+            std::move(request.media),
+            std::move(source_media)};
 }
 
 int32_t ActiveRequest::n_likeliest(int index) const {

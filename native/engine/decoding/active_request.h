@@ -42,11 +42,13 @@ struct Ending {
 class ActiveRequest {
   public:
     // RequestError naming the invalid part of the request.  n_ctx: the most tokens of prompt and answer together; with a
-    // decoder_start, the most of the prompt, which is then a source text, and of the answer.
+    // decoder_start, the most of the prompt, which is then a source text, and of the answer.  An encoder that reads sound
+    // reads the request's media in its place, and the answer continues the prompt.
     ActiveRequest(Request request, std::shared_ptr<const VocabInfo> vocab, int64_t n_ctx,
                   std::optional<int32_t> decoder_start = std::nullopt);
     // The scheduler's part of the request, with its own copy of the prompt.
     SequenceSpec take_spec();
+    bool hears() const { return decoder_start && request.media; } // the encoder reads a sound
     int64_t n_prompt_tokens() const { return n_source > 0 ? n_source : n_prompt; } // as the caller counts
     int n_choices() const { return static_cast<int>(choices.size()); }
     bool ended() const;

@@ -71,7 +71,19 @@ void Decoder::require_task(const Request &request) const {
         throw UnsupportedError("request", "second_text is unsupported: the model has no token types");
 }
 
+// A sound in place of the source text: one span of rows.
+void Decoder::require_sound(const Request &request) const {
+    const auto n_read = static_cast<size_t>(executor_->n_source_features());
+    if (!request.media || request.media->spans.size() != 1)
+        throw RequestError("request", "the model reads a sound: the request has none, or several");
+    const PromptMedia &media = *request.media;
+    if (media.width != n_read || media.spans.front().n_rows < 1 || !media.axes.empty())
+        throw ShapeError("request", cat("rows of the sound are [", media.spans.front().n_rows, ", ", media.width,
+                                        "]: expected ", n_read, " values in each"));
+}
+
 void Decoder::require_media(const Request &request) const {
+    if (executor_->n_source_features() > 0) return require_sound(request);
     if (!request.media) return;
     const auto n_read = static_cast<size_t>(executor_->n_features_read());
     if (n_read == 0 || decoder_start_) throw UnsupportedError("request", "the model reads no images and no sounds");
@@ -98,7 +110,7 @@ RequestId Decoder::submit(Request request) {
     auto active = std::make_unique<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
     const LogitRows rows = active->wants_prompt_rows() ? LogitRows::every : LogitRows::last;
     loop_.scheduler().require_fit(active->n_prompt, active->max_tokens, rows, active->n_source);
-    if (active->request.media) loop_.scheduler().require_whole_media(*active->request.media, rows);
+    if (active->request.media && !active->hears()) loop_.scheduler().require_whole_media(*active->request.media, rows);
     const RequestId id{++n_submitted_};
     active->id = id;
     active->drafters = drafters;

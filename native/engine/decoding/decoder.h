@@ -90,6 +90,7 @@ class Decoder {
     void push(Command command); // a no-op after close()
     void apply(Command &command);
     DrafterSet drafters_for(const Request &request) const;
+    void require_sound(const Request &request) const;
     void require_media(const Request &request) const;
     void require_task(const Request &request) const;
     void publish(); // statistics first, so that whoever sees an event sees its effect on them

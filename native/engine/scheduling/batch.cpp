@@ -133,4 +133,13 @@ bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool
     return !batch.tokens.empty();
 }
 
+void fill_source_media(std::vector<float> &rows, const Plan &plan) {
+    rows.clear();
+    for (const PlanItem &item : plan.items) {
+        if (item.n_encoded == 0 || !item.sequence->source_media) continue;
+        const std::vector<float> &read = item.sequence->source_media->spans.front().rows;
+        rows.insert(rows.end(), read.begin(), read.end());
+    }
+}
+
 } // namespace quire

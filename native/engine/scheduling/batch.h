@@ -10,6 +10,8 @@ namespace quire {
 void fill_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
 // Fills the arrays of the source texts that are encoded before; false: there are none.
 bool fill_source_batch(StepBatch &batch, const Plan &plan, const CachePool &pool);
+// The rows of sounds that are encoded before.
+void fill_source_media(std::vector<float> &rows, const Plan &plan);
 
 // The features of a model that reads media, [n_rows, 1 + width]: 1 and zeros for a token, 0 and the row for media.
 void fill_media(std::vector<float> &rows, const Plan &plan, size_t width);

@@ -34,6 +34,7 @@ struct SequenceSpec {
     // Text that an encoder reads, as a whole and before anything else; `tokens` then begin the text that answers it.
     std::vector<int32_t> source = {};
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
+    std::shared_ptr<const PromptMedia> source_media = {}; // rows that the encoder reads in place of tokens
 };
 
 // There are no phases: a sequence has work while a row of logits that it wants lies before its last token, and running
@@ -45,6 +46,7 @@ struct Sequence {
           max_tokens(spec.max_tokens), next_logit(spec.logit_rows == LogitRows::every ? 0 : n_prompt - 1),
           cache(pool, step_tokens), source(std::move(spec.source)),
           names_of_source(source_names(source, pool->block_tokens(), spec.context)), media(std::move(spec.media)),
+          source_media(std::move(spec.source_media)),
           chain(names_of_source.context, pool->block_tokens(), media ? media->names() : std::vector<MediaName>()),
           snapshot_positions(std::move(spec.snapshot_positions)), priority(spec.priority), arrival_s(arrival_s),
           key(std::move(spec.key)), second_text(spec.second_text) {}
@@ -64,7 +66,7 @@ struct Sequence {
     std::vector<int32_t> source; // for an encoder-decoder model
     SourceNames names_of_source;
     bool is_encoded = false; // the cache holds the source's rows
-    std::shared_ptr<const PromptMedia> media;
+    std::shared_ptr<const PromptMedia> media, source_media;
     HashChain chain;
     std::vector<int64_t> snapshot_positions;
     int priority;

@@ -25,7 +25,11 @@ void StepRunner::make_edits(const Plan &plan) {
 }
 
 void StepRunner::run(const Plan &plan, const CachePool &pool, StepWants wants, std::span<const float> features) {
-    if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) executor_->encode(source_batch_);
+    if (pool.has_source() && fill_source_batch(source_batch_, plan, pool)) {
+        fill_source_media(media_rows_, plan);
+        source_batch_.features = media_rows_;
+        executor_->encode(source_batch_);
+    }
     fill_batch(batch_, plan, pool);
     if (features.empty() && n_features_read_ > 0) {
         fill_media(media_rows_, plan, n_features_read_ - 1);

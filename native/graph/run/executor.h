@@ -59,6 +59,8 @@ class Executor {
     // that it reads itself, as StepBatch has them; and those of the last run's rows, like taps.
     virtual int n_features() const { return 0; }
     virtual int n_features_read() const { return 0; }
+    // Numbers of a row that the encoder reads in place of source tokens: those of a sound.  0: it reads tokens.
+    virtual int n_source_features() const { return 0; }
     virtual const float *features() { return nullptr; }
     // Size of the hidden states that logits are made of; 0 where they cannot be had.
     virtual int n_hidden() const { return 0; }

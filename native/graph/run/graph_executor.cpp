@@ -67,7 +67,7 @@ std::vector<WeightRef> weights_at(const std::vector<Pass *> &passes, Place place
 
 // Rows of the smallest table that ids index: those of the operation `ids`.
 int64_t rows_indexed_by(const Trace &trace, int ids) {
-    int64_t n = trace.encoder ? rows_indexed_by(*trace.encoder, ids) : std::numeric_limits<int32_t>::max();
+    int64_t n = std::numeric_limits<int32_t>::max();
     for (const Operation &operation : trace.operations)
         if (const Weight *table = operation.kind->table(); table != nullptr && operation.inputs[0] == ids)
             n = std::min(n, table->tensor.shape()[0]);
@@ -86,10 +86,13 @@ struct GraphExecutor::DevicePart {
         : backend(device, options.n_threads, options.memory), weights(backend) {}
 };
 
+GraphExecutor::Tables::Tables(const Trace &trace)
+    : n_ids(rows_indexed_by(trace, tokens_operation)), n_positions(rows_indexed_by(trace, positions_operation)),
+      n_types(rows_indexed_by(trace, token_types_operation)) {}
+
 GraphExecutor::GraphExecutor(Trace trace, Device device, const ExecutorOptions &options)
-    : trace_(std::move(trace)), max_sequences_(options.max_sequences),
-      n_ids_(rows_indexed_by(trace_, tokens_operation)), n_positions_(rows_indexed_by(trace_, positions_operation)),
-      n_types_(rows_indexed_by(trace_, token_types_operation)) {
+    : trace_(std::move(trace)), max_sequences_(options.max_sequences), tables_(trace_) {
+    if (trace_.encoder) source_tables_.emplace(*trace_.encoder);
     devices_.push_back(std::make_unique<DevicePart>(device, options));
     for (const Device &other : options.more_devices) devices_.push_back(std::make_unique<DevicePart>(other, options));
     check_options(trace_, options, first().backend);
@@ -290,7 +293,9 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     expect(n_rows > 0 && n_rows <= static_cast<size_t>(max_rows()), "a step has no tokens or more than max_rows");
     expect(batch.positions.size() == n_rows, "positions and tokens differ in number");
     expect(batch.token_types.size() == n_rows, "token types and tokens differ in number");
-    expect(batch.features.size() == n_rows * static_cast<size_t>(trace_.n_features_read),
+    const bool encodes = kind == Kind::encode;
+    const Tables &tables = encodes ? *source_tables_ : tables_;
+    expect(batch.features.size() == n_rows * static_cast<size_t>(encodes ? n_source_features() : n_features_read()),
            "features do not match the tokens");
     expect(batch.axes.empty() || batch.axes.size() == 3 * n_rows, "axes are not three for each token");
     expect(batch.logit_rows.size() <= static_cast<size_t>(max_logit_rows()), "more logit rows than max_logit_rows");
@@ -301,9 +306,9 @@ void GraphExecutor::check(const StepBatch &batch, Kind kind) const {
     expect(batch.row_begin.front() == 0 && static_cast<size_t>(batch.row_begin.back()) == n_rows,
            "row_begin does not span all rows");
     auto inside = [](int32_t value, int64_t limit) { return value >= 0 && value < limit; };
-    for (int32_t token : batch.tokens) expect(inside(token, n_ids_), "token id beyond the embedding");
-    for (int32_t position : batch.positions) expect(inside(position, n_positions_), "position beyond its table");
-    for (int32_t type : batch.token_types) expect(inside(type, n_types_), "token type beyond its table");
+    for (int32_t token : batch.tokens) expect(inside(token, tables.n_ids), "token id beyond the embedding");
+    for (int32_t position : batch.positions) expect(inside(position, tables.n_positions), "position beyond its table");
+    for (int32_t type : batch.token_types) expect(inside(type, tables.n_types), "token type beyond its table");
     for (int32_t row : batch.logit_rows)
         expect(inside(row, static_cast<int64_t>(n_rows)), "logit row beyond the step's rows");
     for (size_t s = 0; s < n_sequences; ++s) {

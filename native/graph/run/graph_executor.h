@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "graph/run/executor.h"
@@ -46,6 +47,9 @@ class GraphExecutor : public Executor {
     TapRows tap(size_t i) override;
     int n_features() const override;
     int n_features_read() const override { return static_cast<int>(trace_.n_features_read); }
+    int n_source_features() const override {
+        return trace_.encoder ? static_cast<int>(trace_.encoder->n_features_read) : 0;
+    }
     const float *features() override;
 
     std::shared_ptr<ThreadTeam> team() const; // used by Quire's own kernels, to be shared; null without them
@@ -97,7 +101,12 @@ class GraphExecutor : public Executor {
     std::vector<std::unique_ptr<KvStore>> stores_; // those of devices that have a part, then the CPU's
     size_t budget_bytes_ = 0;
     int max_sequences_;
-    int64_t n_ids_, n_positions_, n_types_; // rows of the tables that tokens, positions and types index
+    struct Tables { // rows of the tables that tokens, positions and types index
+        int64_t n_ids, n_positions, n_types;
+        explicit Tables(const Trace &trace);
+    };
+    Tables tables_;
+    std::optional<Tables> source_tables_; // the encoder's
     GraphLimits limits_;
     std::unique_ptr<OwnKernels> own_;
 };

@@ -118,6 +118,7 @@ class LLMBase:
         self.advised_sampling: Mapping[str, object] = {**opened.sampling, **named.sampling}
         # Kinds of input besides text: "audio", "image".
         self.media: list[str] = [] if opened.media is None else sorted(opened.media.encoders)
+        self._n_source = opened.n_source
         self._pooling = opened.pooling
         self._advice = opened.advice
         self._reserved_bytes = opened.reserved_bytes
@@ -193,6 +194,13 @@ class LLMBase:
         """Return the steps to a transcript.  UnsupportedError if the model does not hear."""
         if "audio" not in self.media:
             raise UnsupportedError("[transcribe] the model does not hear: it has no encoder of sounds")
+        media = self._prompts.media
+        if self._n_source and media is not None:
+            from .requests.whisper import Listener, WhisperTranscription
+
+            never = cast("Sequence[int]", self.advised_sampling.get("bad_token_ids", ()))
+            model = Listener(media, self.tokenizer, self.n_ctx, self.n_vocab, never)
+            return WhisperTranscription(model, samples, speech, options)
         return ChatTranscription(self._prompts, samples, speech, options)
 
     @property

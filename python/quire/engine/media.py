@@ -219,6 +219,18 @@ class MediaInput:
             self._keep(found)
         return found
 
+    def read_view(self, kind: Kind, view: View) -> MediaRows:
+        """Encode a view that the caller has prepared, or take it from the cache."""
+        encoder = self.encoders[kind]
+        told = f"{kind} view {encoder.model.processor!r} {view.patches.shape}".encode()
+        digest = hashlib.blake2b(told + b"\0" + view.patches.tobytes(), digest_size=32).digest()
+        with self._encoding:
+            if (found := self._cached(digest)) is None:
+                rows = encoder.encode(view)
+                found = MediaRows(kind, self._padded(rows), [len(rows)], None, digest)
+                self._keep(found)
+        return found
+
     def _cached(self, digest: bytes) -> MediaRows | None:
         with self._lock:
             if digest in self._cache:

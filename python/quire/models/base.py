@@ -84,6 +84,11 @@ class Config:
         return None
 
     @property
+    def n_source(self) -> int:
+        """Return the rows of sound that the encoder of an encoder-decoder model reads; 0: it reads text."""
+        return 0
+
+    @property
     def scores_classes(self) -> bool:
         """Return whether an encoder's vectors are class scores of a text."""
         return False

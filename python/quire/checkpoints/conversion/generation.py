@@ -66,6 +66,14 @@ _WITHOUT_EFFECT = {
     "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size", "transformers_version",
     "_from_model_config", "_commit_hash",
 }  # fmt: skip
+# Fields of speech models that describe the vocabulary, or the timestamps of words.  Transcripts follow Whisper's rules,
+# with their usual numbers (engine/requests/whisper.py).
+_OF_SPEECH: Mapping[str, tuple[object, ...]] = {
+    "begin_suppress_tokens": (), "is_multilingual": (), "lang_to_id": (), "task_to_id": (),
+    "no_timestamps_token_id": (), "prev_sot_token_id": (), "max_initial_timestamp_index": (50,), "max_length": (),
+    "forced_decoder_ids": (), "return_timestamps": (), "alignment_heads": (), "median_filter_width": (),
+    "language": (), "task": (),
+}  # fmt: skip
 
 
 def write_sampling(writer: GGUFWriter, folder: Path) -> None:
@@ -92,6 +100,9 @@ def write_sampling(writer: GGUFWriter, folder: Path) -> None:
     if never:
         writer.set(_NEVER, never, "u32[]")
     left = [name for name in advice.names() if advice.has(name) and not _is_followed(name, advice.value(name))]
+    if config.get("model_type") == "whisper":
+        known = {name for name, values in _OF_SPEECH.items() if not values or advice.value(name) in values}
+        left = [name for name in left if name not in known]
     if left or not whole:
         names = ", ".join(sorted([*left, *([] if whole else ["bad_words_ids"])]))
         _LOG.warning("[convert] ignoring sampling fields of %s that Quire does not follow: %s", advice.where, names)

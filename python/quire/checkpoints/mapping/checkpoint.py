@@ -207,7 +207,8 @@ class Checkpoint:
 
     def _n_layer(self, config: Fields) -> int:
         """Return the number of layers; with an encoder and a decoder, the larger number."""
-        counts = [self.keys[key].read(config) for key in ("block_count", "decoder_block_count") if key in self.keys]
+        names = ("block_count", "decoder_block_count", "audio.block_count")
+        counts = [self.keys[key].read(config) for key in names if key in self.keys]
         return max(count for count in counts if isinstance(count, int))
 
     def _factors(self, config: Fields, entries: Iterable[Entry]) -> Iterator[tuple[str, Array]]:

@@ -20,7 +20,7 @@ from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
 from .key_overrides import apply_overrides
-from .media import MediaSource, media_source, opened_media
+from .media import MediaSource, media_source, opened_media, opened_source
 from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..._native.core import Device, Tensor
     from ..._native.engine import Decoder
     from ...models import LoadedModel
+    from ..media import MediaInput
 
 __all__ = [
     "fit_of",
@@ -186,9 +187,11 @@ def open_reader(
     if fit is None:
         kv_dtype = cache_dtype(config.kv_dtype, kernel_set, is_kept=not model.config.is_encoder)
     # A model on a device may have a part on the CPU, whose kernels are not the encoder's.
-    encoders = opened_media(
-        media, config, model, tokenizer, devices[0], kernel_set=kernel_set if devices[0].kind == "cpu" else None
-    )
+    encoder_kernels = kernel_set if devices[0].kind == "cpu" else None
+    if model.config.n_source:
+        encoders: MediaInput | None = opened_source(reader, config, tokenizer, devices[0], kernel_set=encoder_kernels)
+    else:
+        encoders = opened_media(media, config, model, tokenizer, devices[0], kernel_set=encoder_kernels)
     predictor = predictor_beside(shown_name(path), model, config, kv_dtype)
     with opened_draft(config, devices[0], tokenizer, model, kv_dtype) as draft:
         return ModelParts(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from ..media import MediaInput
 
-__all__ = ["MediaSource", "check_encoders", "encoder_shapes", "media_source", "opened_media"]
+__all__ = ["MediaSource", "check_encoders", "encoder_shapes", "media_source", "opened_media", "opened_source"]
 
 _LOG = logging.getLogger("quire")
 
@@ -61,6 +61,27 @@ def media_source(mmproj: str | None, model: Path) -> MediaSource | None:
     if found is None or (found.is_dir() and not has_encoder(found)):
         return None
     return MediaSource(found, is_found=True)
+
+
+def opened_source(
+    reader: GGUFReader,
+    config: EngineConfig,
+    tokenizer: Tokenizer | None,
+    device: Device,
+    *,
+    kernel_set: KernelSet | None,
+) -> MediaInput:
+    """Open the encoder in the file of an encoder-decoder model that hears.  Raises as ``opened_media``."""
+    if tokenizer is None:
+        raise UnsupportedError("[media] transcripts need a model with a vocabulary")
+    from ...models.media.whisper import load_source
+    from ..media import MediaEncoder, MediaInput  # late: it imports numpy
+
+    encoder = MediaEncoder(
+        load_source(reader), device, threads=config.threads, kernels=config.kernels, kernel_set=kernel_set,
+        kv_dtype=_kv_dtype(reader, kernel_set),
+    )  # fmt: skip
+    return MediaInput({"audio": encoder}, tokenizer.control_tokens.__getitem__)
 
 
 class _OtherModelsError(LoadError):

@@ -76,6 +76,7 @@ def needs_of(
         state_bytes=cache.state_bytes,
         undivided=c.is_encoder,
         reads_source=c.decoder_start is not None,
+        n_source=c.n_source,
         n_ctx_advised=text_advice(reader.metadata).max_tokens,
         limited=_limited_groups(cache),
     )

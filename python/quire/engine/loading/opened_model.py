@@ -67,6 +67,7 @@ class OpenedModel:
     cache_kinds: tuple[str, ...]  # by group of layers: "full", "window 512", "chunk 8192", "source"
     has_state: bool
     n_ctx_train: int  # positions that the model was trained on
+    n_source: int = 0  # rows of sound that the encoder of an encoder-decoder model reads
     media: MediaInput | None = None
 
 
@@ -129,6 +130,7 @@ class ModelParts:
             cache_kinds=kinds_of(cache),
             has_state=cache.state_bytes > 0,
             n_ctx_train=n_ctx_train,
+            n_source=model.config.n_source,
             media=self.media,
         )
 
@@ -160,7 +162,7 @@ class ModelParts:
                 sizes.n_ctx,
                 config.taps,
                 fusion=None if head is None else head.fusion,
-                media_width=0 if self.media is None else self.media.width,
+                media_width=0 if self.media is None or self.model.config.n_source else self.media.width,
             ),
             device,
             n_blocks=sizes.n_blocks,

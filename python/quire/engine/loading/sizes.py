@@ -69,6 +69,7 @@ class ModelNeeds:
     - ``n_ctx_advised``: the length limit of an embedding model.
     - ``undivided``: an encoder, which computes a prompt in one step and caches nothing.
     - ``reads_source``: an encoder reads the prompt, in one step that also has a row of the answer.
+    - ``n_source``: rows of the sound that the encoder reads in place of a prompt; 0: it reads text.
     """
 
     name: str
@@ -81,6 +82,7 @@ class ModelNeeds:
     state_bytes: int = 0
     undivided: bool = False
     reads_source: bool = False
+    n_source: int = 0
     fixed_bytes: int = 0
     n_ctx_advised: int | None = None
     limited: tuple[GroupNeeds, ...] = ()
@@ -106,6 +108,11 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
     training if there is room (only the windows of layers that have one), and 1024 tokens for each of 32 sequences.
     CapacityError if the weights or the requested sizes do not fit.
     """
+    if needs.n_source > needs.n_ctx_train:
+        # A text of this length needs as much for its source, and for its answer more than a transcript.
+        texts = replace(needs, n_ctx_train=needs.n_source, n_source=0)
+        sizes = choose_sizes(texts, replace(config, n_ctx=needs.n_source), available_bytes)
+        return replace(sizes, n_ctx=min(config.n_ctx or needs.n_ctx_train, needs.n_ctx_train))
     check_weights(needs.name, needs.weights_bytes, available_bytes)
     left = available_bytes - needs.weights_bytes - needs.fixed_bytes
     if left <= 0:

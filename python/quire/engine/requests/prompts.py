@@ -133,6 +133,11 @@ class Prompts:
         return self._tokenizer
 
     @property
+    def media(self) -> MediaInput | None:
+        """The model's encoders; None if it reads text only."""
+        return self._media
+
+    @property
     def media_threads(self) -> Executor | None:
         """The threads on which calls are prepared that may read images or sounds; None if the model reads none."""
         return None if self._media is None else self._media.threads

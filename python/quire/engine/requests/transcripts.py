@@ -127,8 +127,8 @@ class Transcription(ABC):
         """Take a piece of the answer to the current request; return text to show."""
 
     @abstractmethod
-    def finish(self, result: GenerationResult) -> Sequence[Segment]:
-        """Take the whole answer to the current request; return the segments that it adds."""
+    def finish(self, result: GenerationResult) -> tuple[str, Sequence[Segment]]:
+        """Take the whole answer to the current request; return more text to show, and the segments that it adds."""
 
     @abstractmethod
     def transcript(self) -> Transcript:
@@ -152,7 +152,8 @@ class StepCollector:
         delta = self._collector.add(event)
         text = self._steps.feed(delta)
         if self.complete:
-            self.segments = self._steps.finish(self._collector.result())
+            more, self.segments = self._steps.finish(self._collector.result())
+            text += more
         return text, delta
 
 
@@ -212,8 +213,8 @@ class ChatTranscription(Transcription):
         self._shown += text
         return text
 
-    def finish(self, result: GenerationResult) -> Sequence[Segment]:
-        return ()
+    def finish(self, result: GenerationResult) -> tuple[str, Sequence[Segment]]:
+        return "", ()
 
     def transcript(self) -> Transcript:
         return Transcript(self._shown.strip(), self._language, self.duration)

@@ -53,8 +53,10 @@ def open_encoder_file(path: str | os.PathLike[str], load: LoadMode = "mmap") -> 
 
 
 def has_inner_encoder(reader: GGUFReader) -> bool:
-    """Return True if the file of a text model has the tensors of an encoder, too."""
+    """Return True if the file of a text model has the tensors of an encoder, too; Whisper's is a part of the model."""
     from .view import TranslatedReader
 
     stored = reader.source if isinstance(reader, TranslatedReader) else reader
+    if stored.metadata.text("general.architecture", "") == "whisper":
+        return False
     return any(info.name.startswith(_ENCODER) for info in stored.tensors)

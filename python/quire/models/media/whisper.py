@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ...checkpoints.mapping import Fields, Key, Source, computed, tensor, u32
 from ...checkpoints.mapping.changes import Array
 from ...errors import LoadError, RequestError, UnsupportedError
+from ...files.gguf import GGUFReader
 from ...media import Layout, View
 from ...media.audio import Samples
 from ...media.audio.whisper import WhisperFeatures
@@ -22,8 +23,8 @@ from .base import MediaModel, RunStage, Stage
 from .vit import Block
 
 __all__ = [
-    "CONVOLUTIONS", "KEYS", "LAYER", "SIZES", "TAPS", "WINDOW", "SoundWindow", "Whisper", "encoder_tensors",
-    "frames_under",
+    "CONVOLUTIONS", "KEYS", "LAYER", "SIZES", "TAPS", "WINDOW", "SoundWindow", "Whisper", "WhisperSource", "column",
+    "encoder_tensors", "frames_under", "load_source",
 ]  # fmt: skip
 
 # Frames of the longest sound that is encoded as a whole: 30 seconds.
@@ -135,6 +136,30 @@ class Whisper(MediaModel):
         return step.run_layers(self.blocks, x)
 
 
+class WhisperSource(Whisper):
+    """The encoder of Whisper itself; its decoder reads all hidden states of 30 seconds, those of padding as well."""
+
+    # No prompt has one.
+    pad = "<|startoftranscript|>"
+
+    def n_tokens(self, n_real: int) -> int:
+        return WINDOW // 2
+
+    def n_states(self, n_real: int) -> int:
+        return WINDOW // 2
+
+    def project(self, states: Floats, run: RunStage) -> Floats:
+        return states
+
+    def encode(self, step: Step) -> Tensor:
+        return self.norm(super().encode(step))
+
+
+def load_source(reader: GGUFReader) -> WhisperSource:
+    """Read the encoder in the file of a Whisper.  LoadError if a key or a tensor is missing or does not fit."""
+    return WhisperSource(Keys(reader.metadata), Weights(reader, lambda tensor: tensor))
+
+
 SIZES = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "num_mel_bins", "projection_dim",
 )  # fmt: skip
@@ -142,7 +167,8 @@ SIZES = (
 # --- checkpoint ---
 
 
-def _column(x: Array, config: Fields) -> Array:
+def column(x: Array, config: Fields) -> Array:
+    """Add a column to a convolution's bias, as ggml's convolutions do."""
     return x[:, None]
 
 
@@ -162,8 +188,7 @@ def encoder_tensors(model: Fields) -> dict[str, str | Source]:
     }
     for i in (1, 2):
         table[f"a.conv1d.{i}.weight"] = f"audio_tower.conv{i}.weight"
-        # ggml's convolutions add a column.
-        table[f"a.conv1d.{i}.bias"] = tensor(f"audio_tower.conv{i}.bias", change=_column)
+        table[f"a.conv1d.{i}.bias"] = tensor(f"audio_tower.conv{i}.bias", change=column)
     for ours, theirs in LAYER.items():
         table[f"a.blk.{{i}}.{ours}"] = f"audio_tower.layers.{{i}}.{theirs}"
     return table
