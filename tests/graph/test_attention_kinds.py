@@ -11,7 +11,7 @@ from quire._native import graph
 from quire._native.core import Tensor, find_device
 from quire._native.graph import CacheSpec, Executor, Trace, Tracer
 from quire.errors import InternalError, ShapeError
-from trace_bench import Bench
+from trace_bench import N_VOCAB, Bench
 
 Array = npt.NDArray[np.float32]
 N_HEAD, N_KV_HEAD, DIM = 4, 2, 8
@@ -37,7 +37,7 @@ def blocks_of(lengths: list[int]) -> tuple[list[list[int]], list[int]]:
     return tables, slots
 
 
-def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Array:
+def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str, kv_dtype: str = "f32") -> Array:
     """Sequences of those lengths in one step; block i + 1 and its followers are sequence i's."""
     executor = Executor(
         trace,
@@ -45,7 +45,7 @@ def run(trace: Trace, lengths: list[int], tokens: list[int], kernels: str) -> Ar
         n_blocks=64,
         threads=threads_of(kernels),
         kernels=kernels,
-        kv_dtype="f32",
+        kv_dtype=kv_dtype,
         max_rows=256,
         max_sequences=256,
     )  # type: ignore[arg-type]
@@ -339,11 +339,19 @@ def test_a_latent_layer_is_written_and_attended_to_by_its_own_operation() -> Non
 
 
 def picking(lengths: list[int], n_picked: int) -> tuple[Trace, Array, npt.NDArray[np.bool_], list[int]]:
-    """Return a trace in which rows attend to picked tokens, what NumPy finds, rows where that is unique, the tokens."""
+    """Return a trace in which rows attend to picked tokens, what NumPy finds, rows where that is unique, the tokens.
+
+    The indexer's keys are whole numbers of which the largest is 127, so that caches of all types store them exactly.
+    """
     indexed = CacheSpec.latent(rank=DIM - 1, n_rot=1)
     bench = Bench(tracer=Tracer([CacheSpec(n_kv_head=N_KV_HEAD, head_dim=DIM), indexed]))
     (q, k, v), numbers, tokens = heads_of(bench, sum(lengths))
-    (index_q, iq), (index_k, ik), (weights, w) = bench.value(3, DIM), bench.value(1, DIM), bench.value(3)
+    table = np.where(np.arange(DIM) == 2, 127, np.round(40 * bench.array(N_VOCAB, DIM)).clip(-99, 99)).astype(
+        np.float32
+    )
+    ik = table[bench.tokens].reshape(-1, 1, DIM)
+    index_k = graph.embed(bench.tracer.tokens, bench.weight(table)).heads(1)
+    (index_q, iq), (weights, w) = bench.value(3, DIM), bench.value(3)
     picked = graph.pick(1, index_q, index_k, weights, n_picked=n_picked, n_ctx=96)
     y = graph.attend(0, q, k, v, scale=0.3, picked=picked).merge_heads()
     trace = bench.tracer.finish_vectors(graph.select_rows(y, bench.tracer.logit_rows))
@@ -360,13 +368,16 @@ def picking(lengths: list[int], n_picked: int) -> tuple[Trace, Array, npt.NDArra
     return trace, np.concatenate(expected), unique, tokens
 
 
-@pytest.mark.parametrize("kernels", ["stock", "cpu"])
-def test_rows_attend_to_picked_tokens(kernels: str) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "kv_dtype"), [("stock", "f32"), ("cpu", "f32"), ("cpu", "f16"), ("cpu", "bf16"), ("cpu", "q8_0")]
+)
+def test_rows_attend_to_picked_tokens(kernels: str, kv_dtype: str) -> None:
     lengths = [3, 70, 1, 45]
     trace, expected, unique, tokens = picking(lengths, 7)
-    assert unique.mean() > 0.7
+    assert unique.mean() > 0.6
     same = unique if kernels == "stock" else slice(None)  # Quire's kernels pick the first of equal scores
-    np.testing.assert_allclose(run(trace, lengths, tokens, kernels)[same], expected[same], atol=2e-5)
+    found = run(trace, lengths, tokens, kernels, kv_dtype)
+    np.testing.assert_allclose(found[same], expected[same], atol=2e-5 if kv_dtype == "f32" else 0.03)
 
 
 def test_picked_tokens_are_checked() -> None:
