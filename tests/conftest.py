@@ -47,6 +47,7 @@ MARKS_OF_ROOMS = {
     "cli": ("python_only", "pythons"),
     "server": ("python_only", "pythons"),
     "repo_checks": ("python_only",),
+    "tools": ("python_only", "pythons"),
 }
 MARKS_OF_ROOMS["tokenizer"] = ("pythons",)
 MANY = 8
