@@ -32,12 +32,20 @@ def convolved(n: int) -> int:
     return n
 
 
-def squares_under(x: Floats) -> Floats:
-    """Return the inputs of a 3x3 convolution of stride 2: of ``[rows, cols, channels]``, 9 * channels a row."""
+def squares_under(x: Floats, room: Floats) -> Floats:
+    """Return the inputs of a 3x3 convolution of stride 2: of ``[rows, cols, channels]``, 9 * channels a row.
+
+    They are in ``room``, since fresh memory takes longer than the copies.
+    """
     n_rows, n_cols = (x.shape[0] + 1) // 2, (x.shape[1] + 1) // 2
-    padded = np.pad(x, ((1, 2), (1, 2), (0, 0)))
-    taps = [padded[i : i + 2 * n_rows : 2, k : k + 2 * n_cols : 2] for i in range(3) for k in range(3)]
-    return np.concatenate(taps, axis=2).reshape(n_rows * n_cols, -1)
+    squares = room[: n_rows * n_cols * 9 * x.shape[2]].reshape(n_rows, n_cols, 3, 3, -1)
+    squares[[0, -1]] = squares[:, [0, -1]] = 0  # what lies outside
+    for i, k in np.ndindex(3, 3):
+        taps = x[(1, 0, 1)[i] :: 2, (1, 0, 1)[k] :: 2]
+        first_row, first_col = i == 0, k == 0
+        taps = taps[: n_rows - first_row, : n_cols - first_col]
+        squares[first_row : first_row + len(taps), first_col : first_col + taps.shape[1], i, k] = taps
+    return squares.reshape(n_rows * n_cols, -1)
 
 
 class Qwen3Audio(MediaModel):
@@ -59,10 +67,14 @@ class Qwen3Audio(MediaModel):
 
         audio = weights.scope("a")
         self.n_channels = audio.n_rows("conv2d.1.weight")
-        self.convolutions = [
-            self._convolution(audio, f"conv2d.{i + 1}", self.n_channels if i else 1) for i in range(N_CONVOLUTIONS)
-        ]
         self.joined = audio.linear("conv_out", self.n_channels * convolved(self.patch_dim), self.dim)
+        # Files store convolutions as f16.  In f32, their inputs are not rounded: where no other product's are, and the
+        # spectrogram, whose values vary most.
+        is_f32 = self.joined.weight.dtype == "f32"
+        self.convolutions = [
+            self._convolution(audio, f"conv2d.{i + 1}", self.n_channels if i else 1, is_f32=is_f32 or i == 0)
+            for i in range(N_CONVOLUTIONS)
+        ]
         n_positions = audio.n_rows("position_embd.weight")
         self.positions = audio.numbers("position_embd.weight", (n_positions, self.dim))
         if n_positions < convolved(CHUNK):
@@ -81,8 +93,9 @@ class Qwen3Audio(MediaModel):
             "encoder": Stage(self.encode, n_layer=n_layer),
         }
 
-    def _convolution(self, weights: Weights, name: str, n_in: int) -> Linear:
-        kernel = weights.dequantized(f"{name}.weight", (self.n_channels, n_in, 3, 3)).astype(np.float32)
+    def _convolution(self, weights: Weights, name: str, n_in: int, *, is_f32: bool) -> Linear:
+        kernel = weights.dequantized(f"{name}.weight", (self.n_channels, n_in, 3, 3))
+        kernel = kernel.astype(np.float32) if is_f32 else kernel
         bias = weights.tensor(f"{name}.bias", (self.n_channels,), vector=True, stored=(self.n_channels, 1, 1))
         rows = kernel.transpose(0, 2, 3, 1).reshape(self.n_channels, 9 * n_in)
         return Linear(weights.computed(f"{name}.rows", rows), bias)
@@ -115,12 +128,14 @@ class Qwen3Audio(MediaModel):
     def rows(self, view: View, run: RunStage) -> Floats:
         assert isinstance(view, SoundWindow)
         found = []
+        # The second convolution has a quarter of the first one's outputs.
+        room = np.empty(9 * max(self.n_channels, 4) * -(-self.patch_dim // 4) * -(-CHUNK // 4), np.float32)
         for begin in range(0, view.n_real, CHUNK):
             # The reference's rows are mel bins, its columns are frames.
             x = view.patches[begin : begin + CHUNK].T[:, :, None]
             for i in range(N_CONVOLUTIONS):
                 shape = (x.shape[0] + 1) // 2, (x.shape[1] + 1) // 2, self.n_channels
-                x = self._in_pieces(run, f"convolution {i}", squares_under(x), view.n_rows).reshape(shape)
+                x = self._in_pieces(run, f"convolution {i}", squares_under(x, room), view.n_rows).reshape(shape)
             joined = run("join", x.transpose(1, 2, 0).reshape(x.shape[1], -1))
             n_tokens = convolved(min(view.n_real - begin, CHUNK))
             found.append((joined + self.positions[: len(joined)])[:n_tokens])
@@ -129,6 +144,8 @@ class Qwen3Audio(MediaModel):
     @staticmethod
     def _in_pieces(run: RunStage, stage: str, rows: Floats, most: int) -> Floats:
         """Run a stage that has more rows than the view has patches."""
+        if len(rows) <= most:
+            return run(stage, rows)
         return np.concatenate([run(stage, rows[begin : begin + most]) for begin in range(0, len(rows), most)])
 
     def encode(self, step: Step) -> Tensor:
