@@ -90,7 +90,10 @@ def _rows(path: Path) -> np.ndarray:
     return np.asarray(MediaEncoder(model, find_device("cpu"), threads=1).encode(view))
 
 
-@pytest.mark.parametrize(("name", "form"), [("qwen3vl", "qwen3vl"), ("gemma4", "gemma4-vl")])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("qwen3vl", "qwen3vl"), ("gemma4", "gemma4-vl"), ("lfm2vl", "lfm2-vl"), ("llama4", "llama4-vl")],
+)
 def test_an_encoder_in_the_models_own_file(name: str, form: str, tmp_path: Path) -> None:
     """Ollama writes such files."""
     tiny = family(name)
@@ -98,7 +101,12 @@ def test_an_encoder_in_the_models_own_file(name: str, form: str, tmp_path: Path)
     assert main(["convert", str(tmp_path), str(tmp_path / "t.gguf"), "--dtype", "f32", "--no-mmproj"]) == 0
     (path := tmp_path / "ollama").mkdir()
     settings = json.loads((tmp_path / "preprocessor_config.json").read_text())
-    settings |= {"min_pixels": 64, "max_pixels": 4096} if name == "qwen3vl" else {"max_soft_tokens": 280}
+    # Ollama's files hold these limits, or the usual ones.
+    settings |= {
+        "qwen3vl": {"min_pixels": 64, "max_pixels": 4096},
+        "gemma4": {"max_soft_tokens": 280},
+        "llama4": {"max_patches": 16},
+    }.get(name, {})
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     model = write_ollama_file(tmp_path, tmp_path / "t.gguf", path / "m.gguf", FAMILIES[form])
     assert answer(model) == answer(tmp_path)

@@ -161,6 +161,12 @@ def _gemma4_vision(tensors: Tensors) -> Tensors:
     return {**found, "v.patch_embd.weight": kernel, "v.clamp_data": np.zeros(4, np.float32)}
 
 
+def _lfm2_vision(tensors: Tensors) -> Tensors:
+    kernel = tensors.pop("v.patch_embd.weight")
+    side = int((kernel.shape[1] // 3) ** 0.5)
+    return {**tensors, "v.patch_embd.weight": kernel.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)}
+
+
 def _padded_vocabulary(reader: GGUFReader) -> Keys:
     """Add tokens of images without embeddings."""
     tokens = [*reader.metadata.strings("tokenizer.ggml.tokens"), *(b"<image%d>" % i for i in range(3))]
@@ -282,6 +288,64 @@ FAMILIES: dict[str, Family] = {
         ),
         vision=_gemma4_vision,
         vocabulary=lambda reader: {},
+    ),
+    "lfm2-vl": Family(
+        "lfm2",
+        more=lambda config: {
+            **sizes(
+                config,
+                "block_count num_hidden_layers embedding_length hidden_size feed_forward_length intermediate_size "
+                "attention.head_count num_attention_heads patch_size patch_size",
+            ),
+            "vision.attention.layer_norm_epsilon": ("f32", 1e-6),
+            "vision.num_channels": ("u32", 3),
+            "vision.image_size": ("u32", 32),
+            "vision.projector.scale_factor": ("u32", 2),
+            "vision.projector.use_layernorm": ("bool", True),
+            "vision.do_image_splitting": ("bool", True),
+            "vision.min_tiles": ("u32", 2),
+            "vision.max_tiles": ("u32", 6),
+            "vision.tile_size": ("u32", 64),
+            "vision.min_image_tokens": ("u32", 4),
+            "vision.max_image_tokens": ("u32", 16),
+            "vision.max_pixels_tolerance": ("f32", 2.0),
+            "vision.use_thumbnail": ("bool", True),
+            "vision.use_image_special_tokens": ("bool", True),
+            "vision.image_token_id": ("u32", 259),
+        },
+        tensors={"token_embd_norm.weight": "output_norm.weight"},
+        replacements=(
+            "model.vision_tower.vision_model.embeddings.patch_embedding v.patch_embd "
+            "model.vision_tower.embeddings.patch_embedding v.patch_embd "
+            "model.vision_tower.embeddings.position_embedding v.position_embd model.vision_tower.encoder.layers v.blk "
+            "model.vision_tower.post_layernorm v.post_ln model.multi_modal_projector.layer_norm mm.layer_norm "
+            "model.multi_modal_projector.linear_1 mm.1 model.multi_modal_projector.linear_2 mm.2 self_attn.q_proj attn_q "
+            "self_attn.k_proj attn_k self_attn.v_proj attn_v self_attn.out_proj attn_out layer_norm1 ln1 layer_norm2 ln2 "
+            "mlp.fc1 ffn_up mlp.fc2 ffn_down"
+        ),
+        vision=_lfm2_vision,
+        vocabulary=_with_pre("default"),
+    ),
+    "llama4-vl": Family(
+        "llama4",
+        {"expert_feed_forward_length": None, "feed_forward_length": None},
+        lambda config: {
+            "intermediate_size": ("u32", config["text_config"]["intermediate_size_mlp"]),
+            "intermediate_size_moe": ("u32", config["text_config"]["intermediate_size"]),
+            **sizes(
+                config,
+                "block_count num_hidden_layers embedding_length hidden_size feed_forward_length intermediate_size "
+                "attention.head_count num_attention_heads image_size image_size patch_size patch_size",
+            ),
+            "vision.rope.freq_base": ("f32", 1e4),
+            "vision.layer_norm_epsilon": ("f32", 1e-5),
+            "vision.pixel_shuffle_ratio": ("f32", 0.5),
+        },
+        replacements=(
+            "vision_model.model.layers v.blk vision_model v multi_modal_projector mm patch_embedding.linear patch_embedding "
+            "self_attn.q_proj attn_q self_attn.k_proj attn_k self_attn.v_proj attn_v self_attn.o_proj attn_output "
+            "input_layernorm attn_norm post_attention_layernorm ffn_norm"
+        ),
     ),
     "gpt-oss": Family(
         "gptoss",

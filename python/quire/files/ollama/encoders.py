@@ -158,6 +158,29 @@ def _paired(n_head: int) -> Make:
     return change
 
 
+def _lfm2(made: Translation) -> None:
+    for name, only in (("use_thumbnail", True), ("use_image_special_tokens", True), ("max_pixels_tolerance", 2.0)):
+        key = f"clip.vision.{name}"
+        if key in made.metadata and made.metadata[key] != only:
+            raise LoadError(f"[gguf] unsupported 'vision.{name}': {made.metadata[key]!r:.40} (expected {only})")
+        made.keys.remove(key)
+    if not made.metadata.flag("clip.vision.do_image_splitting", True):
+        made.set("vision.preproc_min_tiles", "u32", 1)
+        made.set("vision.preproc_max_tiles", "u32", 1)
+    unit = made.integer("vision.patch_size") * made.integer("vision.projector.scale_factor", 2)
+    for edge in ("min", "max"):
+        if tokens := made.integer(f"vision.{edge}_image_tokens"):
+            made.set(f"vision.image_{edge}_pixels", "u32", min(tokens * unit**2, 2**31 - 1))
+    _start(made)
+
+
+def _llama4(made: Translation) -> None:
+    ratio = made.metadata.number("clip.vision.pixel_shuffle_ratio", 0.5)
+    if ratio > 0:
+        made.set("vision.projector.scale_factor", "u32", round(1 / ratio))
+    _start(made)
+
+
 def _gemma4(made: Translation) -> None:
     made.tensors.remove("v.clamp_data")
     _start(made)
@@ -276,6 +299,40 @@ FORMS: Mapping[str, Form] = {
         defaults={"projector_type": ("string", "glm4v"), "use_silu": ("bool", True), **_CLIP_COLOURS},
         tensors=_SLICES,
         change=_glmocr,
+    ),
+    "lfm2": _encoder(
+        "lfm2",
+        keys={
+            "vision.tile_size": "vision.preproc_image_size",
+            "vision.min_tiles": "vision.preproc_min_tiles",
+            "vision.max_tiles": "vision.preproc_max_tiles",
+        },
+        unused=(*_UNUSED, "vision.projector.use_layernorm", "vision.image_*token_id"),
+        defaults={"projector_type": ("string", "lfm2"), "use_gelu": ("bool", True), **_HALF_COLOURS},
+        tensors={"mm.layer_norm": "mm.input_norm"},
+        change=_lfm2,
+    ),
+    "llama4": _encoder(
+        "llama4",
+        keys={"vision.layer_norm_epsilon": "vision.attention.layer_norm_epsilon"},
+        unused=_UNUSED,
+        defaults={"projector_type": ("string", "llama4"), "use_gelu": ("bool", True), **_HALF_COLOURS},
+        tensors={
+            "v.class_embedding": "v.class_embd",
+            "v.positional_embedding_vlm": "v.position_embd.weight",
+            "v.layernorm_pre": "v.pre_ln",
+            "v.layernorm_post": "v.post_ln",
+            "v.patch_embedding": "v.patch_embd",
+            "v.vision_adapter.mlp.fc1": "mm.model.mlp.1",
+            "v.vision_adapter.mlp.fc2": "mm.model.mlp.2",
+            "mm.linear_1": "mm.model.fc",
+            "attn_output": "attn_out",
+            "attn_norm": "ln1",
+            "ffn_norm": "ln2",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+        },
+        change=_llama4,
     ),
     # The first files of LLaVA's encoders do not name their kind.
     "clip": Form(
