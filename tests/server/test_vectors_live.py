@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import quire
 from quire.checkpoints.conversion import convert
+from quire.cli.main import main
 from quire.engine import LLM
 from quire.errors import RequestError
 from served import served
@@ -103,6 +105,23 @@ def test_vectors_in_every_format(tmp_path: Path) -> None:
             (pooled,) = client.post("/pooling", json={"input": TEXTS[0], **task}).json()["data"]
             assert near(pooled["data"], classes)
         assert client.post("/v1/embeddings", json={"input": "x"}).status_code in (400, 501)
+
+
+def test_the_command_prints_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_three_kinds(tmp_path)
+
+    def printed(*options: str) -> list[Any]:
+        assert main(("embed", str(path), "-p", TEXTS[0], *options, "-t", "1")) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    with LLM(path, threads=1) as llm:
+        (sparse,), (multi,) = (llm.encode(TEXTS[:1], output=output) for output in ("sparse", "multi"))  # type: ignore[call-overload]
+        dense = llm.embed(TEXTS[:1])
+    (found,) = printed("--vectors", "sparse")
+    assert {int(id): weight for id, weight in found.items()} == pytest.approx(sparse.as_dict(), rel=1e-3)
+    assert near(printed("--vectors", "multi")[0], multi)
+    assert printed("--precision", "ubinary", "--dimensions", "16") == np.packbits(dense[:, :16] > 0, axis=1).tolist()
+    assert main(("embed", str(path), "-p", "x", "--vectors", "multi", "--json")) == 2
 
 
 def test_vectors_in_fewer_bits() -> None:

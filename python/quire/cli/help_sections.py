@@ -128,7 +128,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
     ),
     "embed": (
         _common("path prompt_file pooling normalize prompt_name output as_json n_ctx threads gpu_layers"),
-        _section("Input", "texts separator"), *_ENGINE,
+        _section("Input", "texts separator"), _section("Vectors", "kind dimensions precision"), *_ENGINE,
     ),
     "rerank": (
         _common("path query document_files instruction top_n as_json n_ctx threads gpu_layers"), *_ENGINE,
