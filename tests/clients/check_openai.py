@@ -211,7 +211,9 @@ def in_background() -> None:
             break
         time.sleep(0.1)
     checks.equal("background", (response.status, response.output_text), ("completed", ANSWER))
-    next_one = client.responses.create(model=MODEL, input="Again.", previous_response_id=response.id, max_output_tokens=8)
+    next_one = client.responses.create(
+        model=MODEL, input="Again.", previous_response_id=response.id, max_output_tokens=8
+    )
     checks.true("continued", next_one.usage is not None and next_one.usage.input_tokens > 20)
     long = client.responses.create(model=MODEL, input="Tell me a story", max_output_tokens=1000, background=True)
     checks.equal("cancelled", client.responses.cancel(long.id).status, "cancelled")
@@ -248,7 +250,19 @@ async def at_once() -> None:
 
 checks.true("models", MODEL in [model.id for model in client.models.list()])
 checks.equal("model", client.models.retrieve(MODEL).id, MODEL)
-for part in (chats, streams, logprobs, tools, forms, completions, embeddings, responses, in_background, batches, refusals):
+for part in (
+    chats,
+    streams,
+    logprobs,
+    tools,
+    forms,
+    completions,
+    embeddings,
+    responses,
+    in_background,
+    batches,
+    refusals,
+):
     part()
 asyncio.run(at_once())
 finish(checks, f"openai {openai.__version__}", 100)

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 
 import pytest
 from fake_engine import FakeEngine
+from quire.server.app import build_app
+from quire.server.service.caller import Caller
 from quire.server.worker.engine_client import Stream
 from quire.server.worker.protocol import CallDelta, Chat, Delta, Finished, Started, Work
-from served_tools import HOME, Send, served
+from served_tools import HOME, Send, served, tool_service
 
 PATH = "/v1/responses"
 FREE = {"type": "mcp", "server_label": "s", "require_approval": "never"}
@@ -243,6 +245,25 @@ def test_pages_of_other_origins_cannot_use_tools_through_responses() -> None:
         assert plain.status_code == 200  # --cors-origin allows it
 
     served(script, Scripted([("s__free", "{}")], "done", "done"), cors_origins=("*",))
+
+
+def test_lines_of_batches_run_no_tools() -> None:
+    """A page that may call the server could otherwise store a batch that calls them later."""
+    calls: list[Any] = []
+
+    async def run() -> None:
+        service = tool_service(calls, Scripted([("s__free", "{}")], "done"))
+        build_app(service)
+        for more in ({}, {"background": True}):
+            body = json.dumps({"input": "x", "tools": [FREE], **more}).encode()
+            answer = await service.post(PATH, body, Caller(), True)
+            assert (answer.status, b"batches" in answer.content) == (400, True)
+        assert (await service.post(PATH, body, Caller(), False)).status == 200
+        await asyncio.sleep(0.05)
+        await service.background.stop()
+        assert len(calls) == 1
+
+    asyncio.run(run())
 
 
 def test_a_choice_may_name_a_server() -> None:

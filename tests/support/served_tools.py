@@ -23,25 +23,31 @@ _POLICIES: dict[str, Literal["ask", "always", "never"]] = {"ask": "ask", "free":
 def served(
     script: Callable[[Send, list[Any]], Awaitable[None]], engine: FakeEngine | None = None, **options: Any
 ) -> None:
-    """Run a script of requests against one server with three tools of the server "s", whose calls are recorded.
+    """Run a script of requests against one server with the tools of ``tool_service``, whose calls are recorded."""
+    calls: list[Any] = []
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(build_app(tool_service(calls, engine, **options)))
+        async with httpx.AsyncClient(transport=transport, base_url=HOME) as client:
+            await script(client.request, calls)
+
+    asyncio.run(run())
+
+
+def tool_service(calls: list[Any], engine: FakeEngine | None = None, **options: Any) -> Service:
+    """Return a service with three tools of the server "s".
 
     They return the argument ``text``, and fail if it is "fail".
     """
-    calls: list[Any] = []
 
     async def echo(arguments: dict[str, Any]) -> ToolResult:
         calls.append(arguments)
         text = str(arguments.get("text", ""))
         return ToolResult(text, is_error=text == "fail")
 
-    async def run() -> None:
-        service = Service(Settings(access_log=False, **options), Library.of("fake", lambda: engine or FakeEngine()))
-        box = service.toolbox
-        box.servers.append(MCPServer("s", url="http://s.example/mcp"))
-        for name, approval in _POLICIES.items():
-            box.add(Tool(name=f"s__{name}", own_name=name, parameters={}, call=echo, server="s", approval=approval))
-        transport = httpx.ASGITransport(build_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url=HOME) as client:
-            await script(client.request, calls)
-
-    asyncio.run(run())
+    service = Service(Settings(access_log=False, **options), Library.of("fake", lambda: engine or FakeEngine()))
+    box = service.toolbox
+    box.servers.append(MCPServer("s", url="http://s.example/mcp"))
+    for name, approval in _POLICIES.items():
+        box.add(Tool(name=f"s__{name}", own_name=name, parameters={}, call=echo, server="s", approval=approval))
+    return service

@@ -22,14 +22,14 @@ class InternalRequests:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, path: str, body: bytes, caller: Caller) -> Answer:
+    async def __call__(self, path: str, body: bytes, caller: Caller, in_batch: bool) -> Answer:
         """Answer ``POST path`` with a JSON body.  Runs after all requests of clients."""
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         scope: Scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "2", "method": "POST", "scheme": "http",
             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers,
         }  # fmt: skip
-        set_request_state(scope, caller)
+        set_request_state(scope, caller, in_batch=in_batch)
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[Message] = []
 

@@ -34,6 +34,7 @@ class RequestState:
         route, model: What answered, if a route did.
         abort: Closes the connection at once.
         is_background: Run it after the requests of clients.
+        in_batch: It is a line of a batch.
         ping_s: Silence after which the stream sends a ping, if the request sets it; 0 or less: never.
     """
 
@@ -51,11 +52,12 @@ class RequestState:
     abort: Callable[[], None] | None = None
     ping_s: float | None = None
     is_background: bool = False
+    in_batch: bool = False
 
 
-def set_request_state(scope: Scope, caller: Caller) -> None:
+def set_request_state(scope: Scope, caller: Caller, *, in_batch: bool) -> None:
     """Make a scope that of a request of the server itself, for a caller whose key was checked before."""
-    scope[_KEY] = RequestState(caller=caller, is_background=True)
+    scope[_KEY] = RequestState(caller=caller, is_background=True, in_batch=in_batch)
 
 
 def request_state_of(scope: Scope) -> RequestState:

@@ -58,7 +58,7 @@ class BackgroundResponses:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, caller: Caller, response: dict[str, Any], body: bytes) -> None:
-        answer = await post_when_free(self._post(), "/v1/responses", body, caller)
+        answer = await post_when_free(self._post(), "/v1/responses", body, caller, in_batch=False)
         found, id_ = json.loads(answer.content), response["id"]
         if answer.status == 200:
             self._kept.rename(caller, found["id"], id_, {**found, **{name: response[name] for name in _OURS}})

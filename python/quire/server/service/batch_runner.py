@@ -23,8 +23,8 @@ class Answer:
     headers: dict[bytes, bytes] = field(default_factory=dict)
 
 
-Post = Callable[[str, bytes, Caller], Awaitable[Answer]]
-"""Answers a request: its path, body and caller."""
+Post = Callable[[str, bytes, Caller, bool], Awaitable[Answer]]
+"""Answers a request: its path, body and caller, and whether it belongs to a batch, in which no tools run."""
 
 
 async def answer_lines(
@@ -57,11 +57,11 @@ async def answer_lines(
 
 
 async def _answered(line: BatchLine, post: Post, caller: Caller) -> tuple[BatchLine, Answer]:
-    return line, await post_when_free(post, line.path, line.body, caller)
+    return line, await post_when_free(post, line.path, line.body, caller, in_batch=True)
 
 
-async def post_when_free(post: Post, path: str, body: bytes, caller: Caller) -> Answer:
+async def post_when_free(post: Post, path: str, body: bytes, caller: Caller, *, in_batch: bool) -> Answer:
     """Answer a request as soon as the server has room for it."""
-    while (answer := await post(path, body, caller)).status == 429:
+    while (answer := await post(path, body, caller, in_batch)).status == 429:
         await asyncio.sleep(_RETRY_S)
     return answer

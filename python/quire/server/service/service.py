@@ -55,7 +55,7 @@ _OWN_LATER_BYTES = 8 << 20
 _FETCHING_THREADS = 8
 
 
-async def _no_application(path: str, body: bytes, caller: Caller) -> Answer:
+async def _no_application(path: str, body: bytes, caller: Caller, in_batch: bool) -> Answer:
     raise AssertionError("build_app has not run")
 
 

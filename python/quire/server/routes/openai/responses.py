@@ -245,6 +245,8 @@ def _mcp(context: RequestContext[ResponsesBody]) -> McpHistory:
     mcp = McpTools(context.body.tools, context.service.toolbox)
     if mcp:
         refuse_pages(context)
+        if context.state.in_batch:  # it may come from a page, and nobody could approve a call
+            raise ApiError(400, "unsupported", "tools of MCP servers do not run in batches", "tools")
     elif context.body.max_tool_calls is not None:
         context.ignore("max_tool_calls")
     for place in mcp.ignored:
