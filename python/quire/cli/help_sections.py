@@ -118,6 +118,7 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
         _section("Recipes", "recipe calibration parse_special chunks types layers_together rounds curve"),
         _section("File", "keep_split overrides"),
     ),
+    "route": (_common("targets host port allowed_hosts insecure"),),
     "batch": (
         _common("path system n_ctx max_sequences gpu_layers threads"), _section("Order", "policy step_s"),
         _CHAT, _SAMPLING, *_ENGINE,
@@ -159,6 +160,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "info": ("quire info model.gguf", "quire info model.gguf --fit"),
     "tokenize": ('quire tokenize model.gguf "Hello there"',),
     "detokenize": ("quire detokenize model.gguf 9707 1052", "quire tokenize --ids Hello | quire detokenize"),
+    "route": ("quire route --to http://10.0.0.1:8080,http://10.0.0.2:8080",),
     "batch": ("quire batch model.gguf requests.jsonl answers.jsonl",),
     "transcribe": (
         "quire transcribe model.gguf speech.mp3",
@@ -183,7 +185,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 COMMAND_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Use a model", ("run", "chat", "serve", "batch", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
     ("Models on this machine", ("pull", "list", "show", "info", "cp", "create", "rm")),
-    ("A running server", ("ps", "stop", "top")),
+    ("A running server", ("ps", "stop", "top", "route")),
     ("Convert and measure", ("convert", "quantize", "imatrix", "perplexity", "bench", "devices")),
     ("Help", ("help", "completion")),
 )

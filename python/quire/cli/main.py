@@ -43,6 +43,7 @@ COMMANDS = {
     "ps": "List the models loaded in a server.",
     "stop": "Unload a model from a server.",
     "top": "Watch a server's load.",
+    "route": "Pass requests on to several servers, each to the one that knows its prompt best.",
     "convert": "Convert a checkpoint to a GGUF file.",
     "quantize": "Quantize a model.",
     "imatrix": "Measure an importance matrix for quantization.",

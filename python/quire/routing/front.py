@@ -1,0 +1,268 @@
+"""An HTTP server that passes requests on to replicas, and tries another one if a replica fails before it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from ..server.origins import host_of
+from .policy import Policy
+from .prefixes import prefix_hashes
+from .replicas import HttpReplica, watch
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["Front"]
+
+MOST_BODY_BYTES = 64 << 20
+_HEAVY_BYTES = 256 << 10  # larger bodies are decoded on a thread
+_CONNECT_S = 3.0
+_WAIT_S = 10.0  # for a replica that is ready
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# RFC 9110, 7.6.1: these concern one connection; length and host are set anew.
+_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
+     b"transfer-encoding", b"upgrade", b"host", b"content-length", b"expect")
+)  # fmt: skip
+_log = logging.getLogger("quire.route")
+T = TypeVar("T")
+
+
+class _Lost(Exception):
+    """A replica failed.  ``has_begun``: part of its answer was passed on."""
+
+    def __init__(self, has_begun: bool) -> None:
+        super().__init__()
+        self.has_begun = has_begun
+
+
+class Front:
+    """The ASGI application.  ``hosts``: allowed names in the Host header; None: any."""
+
+    def __init__(
+        self, urls: Sequence[str], policy: Policy | None = None, hosts: Sequence[str] | None = _LOOPBACK
+    ) -> None:
+        self.replicas = [HttpReplica(url.rstrip("/"), is_ready=False) for url in urls]
+        self._policy = policy or Policy()
+        self._hosts = hosts
+        self.counts: Counter[str] = Counter()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+        timeout = httpx.Timeout(None, connect=_CONNECT_S)
+        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to watch the replicas."""
+        self._watching = asyncio.create_task(watch(self.replicas, self._client))
+
+    async def stop(self) -> None:
+        """Stop watching, and close the connections."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._client.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and host_of(host) not in self._hosts:
+            # A page whose name resolves to this address sends that name.
+            await _refuse(
+                send, 403, "host_not_allowed", "the Host header does not name this machine (see --allow-host)"
+            )
+        elif scope["path"] == "/metrics":
+            await _reply(send, 200, b"text/plain; version=0.0.4", self._metrics().encode())
+        else:
+            await self._pass_on(scope, headers, receive, send)
+
+    async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        if body is None:
+            await _refuse(send, 413, "body_too_large", f"the request has more than {MOST_BODY_BYTES} bytes")
+            return
+        hashes = await self._hashes(scope, headers, body)
+        tried: set[str] = set()
+        while (replica := await self._ready(hashes, tried)) is not None:
+            try:
+                await self._answer(
+                    replica, hashes, _request(self._client, replica, scope, headers, body), receive, send
+                )
+            except _Lost as error:
+                tried.add(replica.url)
+                replica.fail()
+                if error.has_begun:
+                    self.counts["broken"] += 1
+                    return
+                self.counts["retried"] += 1
+                continue
+            return
+        self.counts["refused"] += 1
+        await _refuse(send, 503, "no_replica", "no server is ready to answer", retry_after_s=5)
+
+    async def _hashes(self, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> list[int]:
+        if scope["method"] != "POST" or not body:
+            return []
+        key = (headers.get(b"authorization") or headers.get(b"x-api-key") or b"").decode("latin-1")
+        return await asyncio.to_thread(_hashes_of, body, key) if len(body) > _HEAVY_BYTES else _hashes_of(body, key)
+
+    async def _ready(self, hashes: Sequence[int], tried: set[str]) -> HttpReplica | None:
+        """Choose a replica that was not tried; wait for one if none is ready, as when the only one starts again."""
+        end_s = asyncio.get_running_loop().time() + _WAIT_S
+        while True:
+            left = [replica for replica in self.replicas if replica.url not in tried]
+            found = self._policy.choose(left or self.replicas, hashes)
+            if found is not None or asyncio.get_running_loop().time() > end_s:
+                return found  # type: ignore[return-value]
+            await asyncio.sleep(0.1)
+
+    async def _answer(
+        self, replica: HttpReplica, hashes: Sequence[int], request: httpx.Request, receive: Receive, send: Send
+    ) -> None:
+        matched = replica.digest.n_matching(hashes)
+        self.counts["blocks"] += len(hashes)
+        self.counts["matched"] += matched
+        self.counts["requests"] += 1
+        replica.digest.add(hashes)
+        replica.n_active += 1
+        gone = asyncio.ensure_future(_disconnected(receive))
+        answering = asyncio.ensure_future(self._relay(replica, request, send))
+        try:
+            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:
+            replica.n_active -= 1
+            gone.cancel()
+            answering.cancel()  # closes the connection, which cancels the request at the replica
+            await asyncio.gather(gone, answering, return_exceptions=True)
+
+    async def _relay(self, replica: HttpReplica, request: httpx.Request, send: Send) -> None:
+        lost = replica.lost
+        try:
+            response = await _unless(lost, self._client.send(request, stream=True))
+        except (httpx.TransportError, _Lost):
+            raise _Lost(has_begun=False) from None
+        async with contextlib.aclosing(response):
+            if response.status_code == 503 and await _stops(response, lost):
+                raise _Lost(has_begun=False)
+            headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in _HOP]
+            headers.append((b"x-quire-replica", replica.url.encode()))
+            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            try:
+                async for piece in _pieces(response, lost):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            except (httpx.TransportError, _Lost):
+                _log.warning("[route] %s was lost in the middle of an answer", replica.url)
+                if b"text/event-stream" in dict(headers).get(b"content-type", b""):
+                    event = b"data: " + _error("replica_lost", "the server that answered was lost") + b"\n\n"
+                    await send({"type": "http.response.body", "body": event})
+                # Otherwise the connection is closed without an end, which every client takes for an error.
+                raise _Lost(has_begun=True) from None
+            await send({"type": "http.response.body", "body": b""})
+
+    def _metrics(self) -> str:
+        lines = [f"quire_route_{name}_total {n}" for name, n in sorted(self.counts.items())]
+        for replica in self.replicas:
+            lines.append(f'quire_route_ready{{replica="{replica.url}"}} {int(replica.is_ready)}')
+            lines.append(f'quire_route_active{{replica="{replica.url}"}} {replica.n_active}')
+        return "\n".join(lines) + "\n"
+
+
+def _hashes_of(body: bytes, key: str) -> list[int]:
+    try:
+        given: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return []  # the replica says what is wrong with it
+    return prefix_hashes(given, key) if isinstance(given, dict) else []
+
+
+def _request(
+    client: httpx.AsyncClient, replica: HttpReplica, scope: Scope, headers: dict[bytes, bytes], body: bytes
+) -> httpx.Request:
+    path = scope.get("raw_path") or scope["path"].encode()
+    query = b"?" + scope["query_string"] if scope["query_string"] else b""
+    host = headers.get(b"host", b"")
+    # The page is of the front's own origin, which the replica does not know.
+    own = headers.get(b"origin", b"").partition(b"://")[2] == host
+    kept = [(name, value) for name, value in scope["headers"] if name not in _HOP and not (own and name == b"origin")]
+    content = body if body or scope["method"] == "POST" else None
+    url = httpx.URL(replica.url).copy_with(raw_path=path.partition(b"?")[0] + query)
+    return client.build_request(scope["method"], url, headers=kept, content=content)
+
+
+async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
+    """Return a result, or raise _Lost if the replica is lost before."""
+    task, ending = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
+    try:
+        await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _Lost(has_begun=False)
+        return task.result()
+    finally:
+        ending.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _pieces(response: httpx.Response, lost: asyncio.Event) -> AsyncIterator[bytes]:
+    if response.is_stream_consumed:
+        yield response.content
+        return
+    pieces = response.aiter_raw()
+    while (piece := await _unless(lost, anext(pieces, None))) is not None:
+        yield piece
+
+
+async def _stops(response: httpx.Response, lost: asyncio.Event) -> bool:
+    """Return whether a replica refused because it is stopping, so that another one should be asked."""
+    try:
+        return b"shutting_down" in await _unless(lost, response.aread())
+    except (httpx.TransportError, _Lost):
+        raise _Lost(has_begun=False) from None
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """Return the body, or None if it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY_BYTES:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(send: Send, status: int, code: str, message: str, retry_after_s: int | None = None) -> None:
+    more = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    await _reply(send, status, b"application/json", _error(code, message), more)
+
+
+def _error(code: str, message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": code}}).encode()
+
+
+async def _reply(
+    send: Send, status: int, media_type: bytes, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode()), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,67 @@
+"""The replicas behind a front: which ones are ready, and whose requests are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from .policy import Replica
+
+__all__ = ["HttpReplica", "watch"]
+
+EVERY_S = 1.0
+_TIMEOUT_S = 3.0
+_MOST_FAILURES = 3
+_log = logging.getLogger("quire.route")
+
+
+@dataclass
+class HttpReplica(Replica):
+    """A replica at a URL.  ``lost`` is set when it does not answer any more, and replaced when it does again."""
+
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    n_failures: int = 0
+
+    def fail(self) -> None:
+        """Note that a connection failed: no new requests until it is seen to be ready."""
+        self.is_ready = False
+
+    def seen(self, is_ready: bool) -> None:
+        """Note an answer about its health."""
+        if self.lost.is_set():
+            self.lost = asyncio.Event()
+            self.digest.clear()  # it has started again
+        if is_ready and not self.is_ready:
+            _log.info("[route] %s is ready", self.url)
+        self.is_ready, self.n_failures = is_ready, 0
+
+    def unseen(self) -> None:
+        """Note that it did not answer."""
+        self.n_failures += 1
+        self.is_ready = False
+        if self.n_failures == _MOST_FAILURES:
+            _log.warning("[route] %s does not answer", self.url)
+            self.lost.set()
+
+
+async def watch(replicas: Sequence[HttpReplica], client: httpx.AsyncClient) -> None:
+    """Ask the replicas for their health until cancelled."""
+    while True:
+        await asyncio.gather(*(_look(replica, client) for replica in replicas))
+        await asyncio.sleep(EVERY_S)
+
+
+async def _look(replica: HttpReplica, client: httpx.AsyncClient) -> None:
+    try:
+        answer = await client.get(f"{replica.url}/health", timeout=_TIMEOUT_S)
+    except httpx.TimeoutException:
+        replica.unseen()
+    except httpx.TransportError:  # nobody listens: no need to wait for more failures
+        replica.n_failures = max(replica.n_failures, _MOST_FAILURES - 1)
+        replica.unseen()
+    else:
+        replica.seen(answer.status_code == 200)

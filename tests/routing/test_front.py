@@ -1,0 +1,251 @@
+"""The front of several servers: streams, failures and refusals, with small servers in place of models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from quire.routing import replicas as watching
+from quire.routing.front import Front
+
+pytestmark = pytest.mark.python_only
+
+Handler = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
+LONG = "river house tree cat " * 100
+EVENTS = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Stub:
+    """An HTTP server whose handler answers everything but ``/health``."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.health = 200
+        self.is_silent = False
+        self.asked: list[str] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        """Close everything, as a killed process does."""
+        self._server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+                body = (await reader.readexactly(int(fields.get("content-length", 0)))).decode()
+                if self.is_silent:
+                    await asyncio.sleep(60)
+                if head.startswith("GET /health"):
+                    writer.write(f"HTTP/1.1 {self.health} X\r\ncontent-length: 0\r\n\r\n".encode())
+                else:
+                    self.asked.append(head + body)
+                    await self._handler(body, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+async def ok(body: str, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+
+async def hang(body: str, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(60)
+
+
+async def stop(body: str, writer: asyncio.StreamWriter) -> None:
+    said = b'{"error": {"code": "shutting_down"}}'
+    writer.write(f"HTTP/1.1 503 X\r\ncontent-length: {len(said)}\r\n\r\n".encode() + said)
+
+
+def chunk(text: str) -> bytes:
+    return f"{len(text):x}\r\n{text}\r\n".encode()
+
+
+async def begin(body: str, writer: asyncio.StreamWriter) -> None:
+    """Stream one event, then nothing."""
+    writer.write(EVENTS.encode() + chunk("data: 1\n\n"))
+    await asyncio.sleep(60)
+
+
+@asynccontextmanager
+async def routed(*handlers: Handler, **options: Any) -> AsyncIterator[tuple[list[Stub], Front, httpx.AsyncClient]]:
+    stubs = [Stub(handler) for handler in handlers]
+    front = Front([await stub.start() for stub in stubs], **options)
+    await front.start()
+    while not all(replica.is_ready for replica in front.replicas):
+        await asyncio.sleep(0.01)
+    transport = httpx.ASGITransport(front)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield stubs, front, client
+    finally:
+        await front.stop()
+        for stub in stubs:
+            await stub.stop()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+async def ask(client: httpx.AsyncClient, text: str = LONG, **more: Any) -> httpx.Response:
+    return await client.post("/v1/chat/completions?a=b", json={"messages": [{"role": "user", "content": text}], **more})
+
+
+def test_requests_arrive_as_they_were_sent_and_conversations_stay() -> None:
+    async def test() -> None:
+        async with routed(ok, ok) as (stubs, front, client):
+            headers = {"authorization": "Bearer x", "origin": "http://localhost"}
+            sent = await client.post("/v1/chat/completions?a=b", json={"prompt": LONG}, headers=headers)
+            assert (sent.status_code, sent.json()) == (200, {})
+            (asked,) = stubs[0].asked + stubs[1].asked
+            assert asked.startswith("POST /v1/chat/completions?a=b HTTP/1.1\r\n")
+            assert json.loads(asked.partition("\r\n\r\n")[2]) == {"prompt": LONG}
+            assert "authorization: Bearer x" in asked
+            assert "origin:" not in asked  # the front's own page
+            for _ in range(6):
+                await client.post("/v1/completions", json={"prompt": LONG + "x"}, headers={"authorization": "Bearer x"})
+            assert {len(stub.asked) for stub in stubs} == {0, 7}
+            assert front.counts["matched"] == 6 * (len(LONG) // 256)
+            foreign = await client.get("/v1/models", headers={"origin": "http://evil.example"})
+            assert foreign.status_code == 200
+            assert any("origin: http://evil.example" in each for stub in stubs for each in stub.asked)
+
+    run(test)
+
+
+@pytest.mark.parametrize("first", [stop, hang])
+def test_another_server_answers_for_one_that_fails_before_it_answers(first: Handler) -> None:
+    async def test() -> None:
+        async with routed(first, ok) as (stubs, front, client):
+            front.replicas[0].digest.add(range(0))
+            front.replicas[1].n_active = 3  # so that the first one is asked
+            asking = asyncio.create_task(ask(client))
+            while not stubs[0].asked:
+                await asyncio.sleep(0.01)
+            if first is hang:
+                await stubs[0].stop()
+            assert (await asking).status_code == 200
+            assert len(stubs[1].asked) == 1
+            assert front.counts["retried"] == 1
+
+    run(test)
+
+
+def test_a_stream_that_breaks_ends_with_an_error() -> None:
+    async def test() -> None:
+        async with routed(begin) as (stubs, front, client):
+            asking = asyncio.create_task(ask(client, stream=True))
+            while not stubs[0].asked:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            await stubs[0].stop()
+            lines = [line for line in (await asking).text.splitlines() if line]
+            assert lines[0] == "data: 1"
+            assert json.loads(lines[1].removeprefix("data: "))["error"]["code"] == "replica_lost"
+            assert front.counts["broken"] == 1
+
+    run(test)
+
+
+def test_a_server_that_no_longer_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "EVERY_S", 0.02)
+    monkeypatch.setattr(watching, "_TIMEOUT_S", 0.05)
+
+    async def test() -> None:
+        async with routed(begin) as (stubs, _, client):
+            asking = asyncio.create_task(ask(client, stream=True))
+            while not stubs[0].asked:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            stubs[0].is_silent = True
+            assert "replica_lost" in (await asking).text
+
+    run(test)
+
+
+def test_a_client_that_goes_away_ends_the_request() -> None:
+    async def test() -> None:
+        ended = asyncio.Event()
+
+        async def endless(body: str, writer: asyncio.StreamWriter) -> None:
+            writer.write(EVENTS.encode())
+            try:
+                while True:
+                    writer.write(chunk("data: 1\n\n"))
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+            finally:
+                ended.set()
+
+        async with routed(endless) as (_, front, _):
+            parts = [{"type": "http.request", "body": b"{}"}]
+            gone = asyncio.Event()
+
+            async def receive() -> Any:
+                if parts:
+                    return parts.pop()
+                await gone.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                gone.set()
+
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": "/x",
+                "query_string": b"",
+                "headers": [(b"host", b"localhost")],
+            }
+            await front(scope, receive, send)
+            await ended.wait()
+            assert front.replicas[0].n_active == 0
+
+    run(test)
+
+
+def test_refusals() -> None:
+    async def test() -> None:
+        async with routed(ok) as (stubs, front, client):
+            for host in ("evil.example", "", "127.0.0.1.evil.example"):
+                refused = await client.get("/v1/models", headers={"host": host})
+                assert (refused.status_code, refused.json()["error"]["code"]) == (403, "host_not_allowed")
+            assert "quire_route_ready" in (await client.get("/metrics")).text
+            stubs[0].health = 503
+            while front.replicas[0].is_ready:
+                await asyncio.sleep(0.01)
+            front.replicas[0].lost.set()
+            assert stubs[0].asked == []
+
+    run(test)
+
+
+def test_without_a_server_the_answer_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.routing.front._WAIT_S", 0.2)
+
+    async def test() -> None:
+        front = Front(["http://127.0.0.1:9"])
+        await front.start()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
+            refused = await ask(client)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replica")
+        await front.stop()
+
+    run(test)

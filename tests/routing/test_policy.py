@@ -1,0 +1,83 @@
+"""Which replica gets a request: prefix hashes and the policy."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from quire.routing.policy import Digest, Policy, Replica
+from quire.routing.prefixes import BLOCK_BYTES, prefix_hashes
+
+LONG = "river house tree cat " * 100
+
+
+def chat(*texts: str, **more: Any) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)], **more}
+
+
+def n_shared(first: dict[str, Any], second: dict[str, Any], *keys: str) -> int:
+    a, b = prefix_hashes(first, *keys[:1]), prefix_hashes(second, *keys[1:])
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def test_a_later_turn_has_the_blocks_of_the_earlier_one() -> None:
+    earlier, later = chat(LONG), chat(LONG, "An answer.", LONG)
+    assert len(prefix_hashes(earlier)) == len(LONG) // BLOCK_BYTES
+    assert n_shared(earlier, later) == len(prefix_hashes(earlier))
+    parts = [{"role": "user", "content": [{"type": "text", "text": LONG}]}]
+    assert prefix_hashes({"messages": parts}) == prefix_hashes(earlier)
+
+
+def test_what_changes_the_cache_parts_requests() -> None:
+    body = chat(LONG)
+    for change in ({"model": "b"}, {"cache_salt": "x"}, {"tools": [{"name": "f"}]}, {"lora": [{"id": 1}]}):
+        assert n_shared(body, {**body, **change}) == 0
+    assert n_shared(body, body, "key-1", "key-2") == 0
+    assert n_shared(body, {**body, "temperature": 0.5, "stream": True}) == len(prefix_hashes(body))
+    assert n_shared(chat("a" + LONG), chat("b" + LONG)) == 0
+
+
+def test_anything_is_a_request() -> None:
+    for body in ({}, {"messages": 3}, {"messages": ["x" * 600]}, {"prompt": [[1, 2], "y" * 600]}, {"input": None}):
+        assert isinstance(prefix_hashes(body), list)
+    assert prefix_hashes({"prompt": "\ud800" * 600})
+
+
+def test_a_digest_finds_the_longest_match_and_forgets_ends_first() -> None:
+    digest = Digest(most=10)
+    digest.add(range(8))
+    for n in range(9):
+        assert digest.n_matching([*range(n), -1, -2]) == n
+    digest.add(range(100, 105))
+    assert len(digest) == 10
+    assert digest.n_matching(range(8)) == 5
+    assert digest.n_matching(range(100, 105)) == 5
+
+
+def replicas(*n_active: int) -> list[Replica]:
+    return [Replica(str(i), n_active=n) for i, n in enumerate(n_active)]
+
+
+def test_the_longest_match_wins_unless_it_is_far_busier() -> None:
+    policy = Policy(draw=random.Random(1))
+    some = replicas(4, 0, 0)
+    some[0].digest.add(range(10))
+    some[1].digest.add(range(6))
+    assert policy.choose(some, list(range(12))) is some[0]
+    some[0].n_active = 5
+    assert policy.choose(some, list(range(12))) in some[1:]
+    some[0].n_active, some[0].is_ready = 0, False
+    assert policy.choose(some, list(range(12))) is some[1]
+    for replica in some:
+        replica.is_ready = False
+    assert policy.choose(some, []) is None
+
+
+def test_without_a_match_requests_are_spread() -> None:
+    policy, some = Policy(draw=random.Random(1)), replicas(0, 0, 0, 0)
+    for i in range(400):
+        chosen = policy.choose(some, [i])
+        assert chosen is not None
+        chosen.n_active += 1
+    assert max(each.n_active for each in some) - min(each.n_active for each in some) <= 3
