@@ -34,6 +34,7 @@ NAMES = [
     "ellipsis",
     "eye",
     "file-text",
+    "folder",
     "hard-drive",
     "image",
     "info",

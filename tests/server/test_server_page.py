@@ -571,6 +571,10 @@ def test_conversations_can_be_stored_searched_exported_and_removed(page: Page, e
     choose("renamed", "Pin")
     expect(titles).to_have_text(["renamed", "second question"])
     expect(tab.locator("#chats h3")).to_have_text(["Pinned", "Today"])
+    choose("second question", "Move to folder…")
+    tab.get_by_label("Folder", exact=True).fill("Zoo")
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#chats h3")).to_have_text(["Pinned", "Zoo"])
     with tab.expect_download() as saved:
         choose("renamed", "Save as Markdown")
     saved.value.save_as(tmp_path / "chat.md")
@@ -923,6 +927,30 @@ def test_tools_run_when_they_are_allowed(browser: Any, expect: Any, tmp_path: Pa
         page.picture("tools")
         assert bodies[-1]["messages"][-1]["content"] == "the user did not allow this call"
         page.close()
+
+
+def test_models_are_downloaded_where_it_is_allowed(page: Page, expect: Any) -> None:
+    tab = page.tab
+    tab.click("#status-button")
+    expect(tab.locator("#model-cards b")).to_be_visible()
+    expect(tab.locator("#downloads")).to_be_hidden()
+    tab.route("**/v1/status", lambda route: route.fulfill(json={**route.fetch().json(), "allow_changes": True}))
+    lines = [{"status": "pulling manifest"}, {"total": 4_000_000, "completed": 1_000_000}, {"error": "no space left"}]
+    asked = []
+
+    def pull(route: Any) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(
+            content_type="application/x-ndjson",
+            body="".join(json.dumps(line) + "\n" for line in lines[: len(asked) + 1]),
+        )
+
+    tab.route("**/api/pull", pull)
+    for said in ("is downloaded", "is not downloaded: no space left"):
+        tab.get_by_label("Model to download").fill("org/model")
+        tab.keyboard.press("Enter")
+        expect(tab.locator(".toast").last).to_contain_text(f"org/model {said}")
+    assert asked == [{"model": "org/model"}] * 2
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "narrow"])

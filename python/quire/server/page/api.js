@@ -54,6 +54,23 @@ async function* chunksOf(response) {
   throw new TypeError("the stream ended early");
 }
 
+/** The lines that report a download's progress.  Errors in them are thrown. */
+export async function* pullLines(model, signal) {
+  const response = await ask("api/pull", { model }, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines.filter(Boolean).map((one) => JSON.parse(one))) {
+      if (line.error) throw new ApiError(line.error, 0);
+      yield line;
+    }
+  }
+}
+
 /** Yield the data of server-sent events. */
 async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -10,6 +10,7 @@ export class Conversation {
     this.created = kept?.created ?? kept?.changed ?? Date.now();
     this.changed = kept?.changed ?? Date.now();
     this.pinned = kept?.pinned ?? false;
+    this.folder = kept?.folder ?? "";
     this.settings = kept?.settings ?? settings;
     this.nodes = new Map((kept?.nodes ?? []).map((node) => [node.id, node]));
     this.leaf = this.nodes.has(kept?.leaf) ? kept.leaf : ([...this.nodes.keys()].at(-1) ?? null);
@@ -17,8 +18,8 @@ export class Conversation {
 
   /** The data to store, without the messages. */
   kept() {
-    const { id, title, created, changed, pinned, settings, leaf } = this;
-    return { id, title, created, changed, pinned, settings, leaf };
+    const { id, title, created, changed, pinned, folder, settings, leaf } = this;
+    return { id, title, created, changed, pinned, folder, settings, leaf };
   }
 
   /** Take over what another tab stored; messages in `own` are newer here. */
@@ -31,7 +32,7 @@ export class Conversation {
         Object.assign(here, node);
       }
     }
-    Object.assign(this, { title: kept.title, pinned: kept.pinned, settings: kept.settings });
+    Object.assign(this, { title: kept.title, pinned: kept.pinned, folder: kept.folder, settings: kept.settings });
     if (this.nodes.has(this.leaf)) this.show(this.nodes.get(this.leaf));
     else this.leaf = kept.leaf;
   }

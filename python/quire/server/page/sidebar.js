@@ -1,7 +1,7 @@
 // The stored conversations: open, search, pin, rename, remove.
 
-import { confirmed, menu, toast } from "./dialogs.js";
-import { $, download, el, iconButton } from "./dom.js";
+import { confirmed, dialog, menu, toast } from "./dialogs.js";
+import { $, download, el, icon, iconButton } from "./dom.js";
 import { matches } from "./conversation.js";
 import { shareEntries } from "./share.js";
 import { allNodes, chat, chats, exportOf, filesOf, importChats, removeChat, saveChat, saveFile } from "./store.js";
@@ -11,6 +11,7 @@ const DAY = 86_400_000;
 /** The heading under which a conversation is listed. */
 function period(kept) {
   if (kept.pinned) return "Pinned";
+  if (kept.folder) return kept.folder;
   const midnight = new Date().setHours(0, 0, 0, 0);
   if (kept.changed >= midnight) return "Today";
   if (kept.changed >= midnight - DAY) return "Yesterday";
@@ -48,10 +49,11 @@ export class Sidebar {
       const nodes = grouped(await allNodes(), (node) => node.chat);
       found = found.filter((kept) => matches(wanted, kept, nodes.get(kept.id) ?? []));
     }
-    found.sort((a, b) => Number(b.pinned ?? false) - Number(a.pinned ?? false));
+    const rank = (kept) => (kept.pinned ? 0 : kept.folder ? 1 : 2);
+    found.sort((a, b) => rank(a) - rank(b) || (rank(a) === 1 ? a.folder.localeCompare(b.folder) : 0));
     const groups = grouped(found, period);
     $("chats").replaceChildren(...[...groups].map(([name, members]) =>
-      el("section", { "aria-label": name }, el("h3", {}, name), el("ul", {}, members.map((kept) => this.#entry(kept))))));
+      el("section", { "aria-label": name }, el("h3", {}, members[0].folder === name && icon("folder"), name), el("ul", {}, members.map((kept) => this.#entry(kept))))));
     $("no-chats").hidden = found.length > 0;
     $("no-chats").textContent = wanted ? "Nothing found" : "No conversations yet";
   }
@@ -66,6 +68,7 @@ export class Sidebar {
     const more = iconButton("ellipsis", `More about ${title}`, () => menu(more, [
       ["pencil", "Rename", () => this.#rename(kept, entry)],
       [kept.pinned ? "pin-off" : "pin", kept.pinned ? "Unpin" : "Pin", () => this.#change(kept, { pinned: !kept.pinned })],
+      ["folder", "Move to folder…", () => this.#move(kept)],
       ...shareEntries(kept.id, title),
       ["trash-2", "Remove", () => this.#remove(kept)],
     ]), { "aria-haspopup": "menu" });
@@ -92,6 +95,15 @@ export class Sidebar {
     input.addEventListener("blur", () => finish(true));
     entry.replaceChildren(input);
     input.select();
+  }
+
+  async #move(kept) {
+    const folders = [...new Set((await chats()).map((one) => one.folder).filter(Boolean))].sort();
+    const input = el("input", { type: "text", maxlength: 60, list: "folders", placeholder: "No folder", autofocus: true });
+    input.value = kept.folder ?? "";
+    const known = el("datalist", { id: "folders" }, folders.map((name) => el("option", { value: name })));
+    const shown = dialog("Move to folder", [el("label", {}, el("span", {}, "Folder"), input), known], [el("button", { value: "yes", class: "primary" }, "Move")]);
+    if ((await shown.closed) === "yes") this.#change(kept, { folder: input.value.trim() });
   }
 
   async #change(kept, fields) {

@@ -3,6 +3,7 @@
 import { metrics, status } from "./api.js";
 import { $, button, bytes, count, duration, el, icon, iconButton, plural } from "./dom.js";
 import { STATES } from "./models.js";
+import { downloadForm, showDownloads } from "./downloads.js";
 import { Plot } from "./plot.js";
 import { samplesSince, saveSample, saveSetting, setting } from "./store.js";
 
@@ -51,7 +52,7 @@ export class Status {
       el("div", { id: "plots" }, this.plots.map((plot) => plot.figure)),
       el("p", { class: "soft" }, "Recorded while this page is open, and kept for a day in this browser."),
       el("h3", {}, "Response times since the server started"), this.tiles,
-      el("h3", {}, "Models"), this.cards));
+      el("h3", {}, "Models"), this.cards, downloadForm(() => models.refresh())));
     this.#choose(this.span);
     samplesSince(Date.now() - 86_400_000).then((kept) => {
       this.samples = [...kept, ...this.samples];
@@ -110,6 +111,7 @@ export class Status {
     const open = new Set(now.models.map((model) => model.id));
     const closed = this.models.known.filter((model) => !open.has(model.id)).map(({ id, file_bytes, state }) => ({ id, file_bytes, state }));
     this.cards.replaceChildren(...[...now.models, ...closed].map((model) => this.#card(model)));
+    showDownloads(now.allow_changes);
     this.#plots();
   }
 

@@ -139,6 +139,7 @@ async def status(context: RequestContext[None]) -> Reply:
             "version": service.version,
             "uptime_s": round(time.monotonic() - service.started_s, 3),
             "draining": service.draining,
+            "allow_changes": service.settings.allow_changes,
             **service.recent.figures(),
             "history": service.recent.history(),
             "queue": {
