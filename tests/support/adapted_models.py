@@ -303,19 +303,40 @@ class Repeated(torch.nn.ModuleList):
 
 def with_passes(model: Any, config: Config) -> None:
     """Nanbeige: the layers run several times, with the output norm between the passes."""
-    layers, passes = list(model.model.layers), []
-    for k in range(config["num_loops"]):
+    layers, passes, n_pass = list(model.model.layers), [], config.get("num_loops") or config["total_ut_steps"]
+    for k in range(n_pass):
         for i, layer in enumerate(layers):
             own, attention = copy.copy(layer), copy.copy(layer.self_attn)
             attention.layer_idx = len(passes)
             own._modules = {**layer._modules, "self_attn": attention}
             own._forward_hooks = collections.OrderedDict()
-            if i == len(layers) - 1 and k < config["num_loops"] - 1 and not config["skip_loop_final_norm"]:
+            if i == len(layers) - 1 and k < n_pass - 1 and not config.get("skip_loop_final_norm"):
                 own.register_forward_hook(lambda module, given, out: model.model.norm(out))
             passes.append(own)
     model.model.layers = Repeated(layers)
     model.model.layers.__dict__["passes"] = passes
     model.config.num_hidden_layers = len(passes)
+
+
+class Sandwich(LlamaDecoderLayer):
+    """A layer with norms after attention and MLP too."""
+
+    def __init__(self, own: Any, i: int) -> None:
+        super().__init__(own, i)
+        self.input_layernorm_2 = copy.deepcopy(self.input_layernorm)
+        self.post_attention_layernorm_2 = copy.deepcopy(self.input_layernorm)
+
+    def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+        y = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **more)[0]
+        x = hidden_states + self.input_layernorm_2(y)
+        return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
+
+
+def with_passes_of_sandwiches(model: Any, config: Config) -> None:
+    """Ouro: the layers have norms after attention and MLP, and run several times."""
+    for i in range(len(model.model.layers)):
+        model.model.layers[i] = Sandwich(model.config, i)
+    with_passes(model, config)
 
 
 class GatedGelu(torch.nn.Module):
@@ -346,6 +367,7 @@ def with_gates_of_gelu(model: Any, config: Config) -> None:
 ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
+    "OuroForCausalLM": with_passes_of_sandwiches,
     "PLMForCausalLM": without_gates,
     "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),

@@ -388,6 +388,7 @@ SIBLINGS = {
     "MiMoForCausalLM": Sibling("Qwen2ForCausalLM", lambda config: {**config, "model_type": "qwen2"}, renamed({})),
     "PLMForCausalLM": Sibling("DeepseekV3ForCausalLM", plm_config, renamed({})),
     "NanbeigeForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "OuroForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLMForCausalLM": Sibling(
         "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
     ),

@@ -9,7 +9,7 @@ from ..checkpoints.mapping import computed
 from ..errors import LoadError
 from ..nn import GatedMLP, Keys, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama
-from .base import Block, Decoder, DenseConfig, Layer, Mixer
+from .base import Block, Decoder, DenseConfig, Layer, Mixer, SandwichBlock
 from .llama import Attention
 
 ARCHES = ("nanbeige",)
@@ -19,7 +19,7 @@ MAX_LAYERS = 512
 class Again:
     """A block that runs once more, with a cache of its own."""
 
-    def __init__(self, block: Block, layer: int) -> None:
+    def __init__(self, block: Block | SandwichBlock, layer: int) -> None:
         self.block = copy.copy(block)
         self.block.attention = copy.copy(block.attention)
         self.block.attention.layer = layer  # type: ignore[attr-defined]
@@ -41,16 +41,20 @@ class Normed:
 class Nanbeige(Decoder):
     """Files store q and k interleaved, as for Llama, and the layers once; each pass has its own rows in the cache."""
 
+    block: type[Block] | type[SandwichBlock] = Block
+
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
         config = DenseConfig.read(keys, n_vocab)
         n, n_pass = config.n_layer, keys.integer("num_loops", 1, low=1, high=MAX_LAYERS)
         if n * n_pass > MAX_LAYERS:
-            raise LoadError(f"[nanbeige] num_loops {n_pass} is out of range: expected at most {MAX_LAYERS // n}")
+            raise LoadError(f"[{keys.arch}] num_loops {n_pass} is out of range: expected at most {MAX_LAYERS // n}")
         is_normed = not keys.flag("skip_loop_final_norm", False)
         factors = frequency_factors(weights, config.n_rot)
         rotation = rope_spec(keys, n_dims=config.n_rot, layout="interleaved", factors=factors)
         blocks = [
-            Block(config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim))
+            self.block(
+                config, block, Attention(config, block, i, rotation), GatedMLP(block, config.dim, config.ffn_dim)
+            )
             for i, block in enumerate(weights.blocks(n))
         ]
         again: list[Mixer] = [Again(block, i + k * n) for k in range(1, n_pass) for i, block in enumerate(blocks)]
