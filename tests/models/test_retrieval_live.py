@@ -161,6 +161,7 @@ def test_late_interaction(tmp_path: Path, attends: bool, kernels: str) -> None:
         assert llm.outputs == ("multi",)
         query = vectors(QUERY, True)
         assert near(llm.encode(QUERY, output="multi", kind="query")[0], query)
+        assert near(llm.encode(QUERY, output="multi", prompt_name="query")[0], query)
         expected = [vectors(text, False) for text in DOCUMENTS]
         assert all(map(near, llm.encode(DOCUMENTS, output="multi"), expected))
         scores = np.array([(query @ one.T).max(axis=1).sum() for one in expected], np.float32)

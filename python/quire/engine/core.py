@@ -168,7 +168,7 @@ class LLMCore(LLMBase):
             ]
             if output == "sparse":
                 return [maker.sparse(ids, hidden) for ids, hidden in found]
-            return [maker.multi(ids, hidden, text.kind, normalize) for ids, hidden in found]
+            return [maker.multi(ids, hidden, maker.kind_of(text), normalize) for ids, hidden in found]
 
         return _vector_call(requests, result)
 

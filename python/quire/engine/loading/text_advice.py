@@ -9,10 +9,10 @@ from types import MappingProxyType
 from ...errors import LoadError, RequestError
 from ...files.gguf import Metadata
 
-__all__ = ["TextAdvice", "text_advice"]
+__all__ = ["QUERIES", "TextAdvice", "text_advice"]
 
 # Other programs' names for the two kinds of texts.
-_QUERIES = ("query", "search_query", "retrieval.query")
+QUERIES = ("query", "search_query", "retrieval.query")
 _DOCUMENTS = ("document", "passage", "corpus", "search_document", "retrieval.passage")
 _NEUTRAL = ("classification", "clustering", "image")  # Cohere's other kinds
 _PREFIX = "quire.embedding."
@@ -50,13 +50,13 @@ class TextAdvice:
         """Return the prompt of an input type; queries and documents without a prompt of their own get none."""
         if input_type in self.prompts:
             return self.prompts[input_type]
-        for names in (_QUERIES, _DOCUMENTS):
+        for names in (QUERIES, _DOCUMENTS):
             if input_type in names:
                 found = next((name for name in names if name in self.prompts), self.default_prompt)
                 return "" if found is None else self.prompts[found]
         if input_type in _NEUTRAL:
             return "" if self.default_prompt is None else self.prompts[self.default_prompt]
-        known = ", ".join([*_QUERIES, *_DOCUMENTS, *_NEUTRAL, *self.prompts])
+        known = ", ".join([*QUERIES, *_DOCUMENTS, *_NEUTRAL, *self.prompts])
         raise RequestError(f"[input_type] input_type {input_type!r:.80} is unknown: expected {known}")
 
 

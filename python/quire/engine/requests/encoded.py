@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 from ...errors import RequestError
+from ..loading.text_advice import QUERIES
 from .texts import TextKind, TextOptions
 from .vectors import normalized
 
@@ -73,9 +74,16 @@ class VectorMaker:
         second = n_own if n_own < len(ids) and rules.expansion == "apart" else None
         return self.prompts.embedding_request(ids, pooling, options, second)
 
+    @staticmethod
+    def kind_of(text: TextOptions) -> TextKind:
+        """Return how ColBERT reads a text, which requests of other formats tell by its prompt or its input type."""
+        if text.kind is not None:
+            return text.kind
+        return "query" if text.prompt_name in QUERIES or text.input_type in QUERIES else "document"
+
     def _marked(self, rules: MultiRules, prompt: Prompt, text: TextOptions) -> tuple[list[int], int]:
         """Return a text's ids with the mark of its kind, and how many are its own; a query may be filled up."""
-        kind = text.kind or "document"
+        kind = self.kind_of(text)
         longest = min(rules.lengths[kind], self.texts.limit(True) or 0)
         ids = self.texts.single(prompt, TextOptions(truncate=longest - 1, side=text.side))
         ids = [*ids[:1], rules.marks[kind], *ids[1:]]

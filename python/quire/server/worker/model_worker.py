@@ -371,7 +371,11 @@ class ModelWorker(LLMBase):
         if output == "classes":
             return self._classes_request(message, options, text)
         request = self._vectors.request(message.prompt, output, options, text)
-        make = made.sparse_values if output == "sparse" else partial(made.multi_values, kind=text.kind, asked=message)
+        make = (
+            made.sparse_values
+            if output == "sparse"
+            else partial(made.multi_values, kind=self._vectors.kind_of(text), asked=message)
+        )
         return request, partial(make, self._vectors, request.token_ids)
 
     def _classes_request(
