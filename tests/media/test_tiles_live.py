@@ -97,6 +97,20 @@ def test_exchanged_names_of_the_mlp(smolvlm: Path, tmp_path: Path) -> None:
     assert np.array_equal(rows_of(model, image), rows_of(other, image))
 
 
+def test_another_name_of_llama4s_norm(tmp_path: Path) -> None:
+    found = family("llama4")
+    found.save(found.make(), tmp_path)
+    model = converted(tmp_path, tmp_path / "x.gguf")
+    rewrite(
+        tmp_path / "x.gguf",
+        tmp_path / "y.gguf",
+        lambda name, shape: (renamed(name, {"ln2": "attn_post_norm"}), shape),
+    )
+    assert "v.blk.0.ln2.weight" not in {tensor.name for tensor in GGUFReader(tmp_path / "y.gguf").tensors}
+    other, image = load_media(GGUFReader(tmp_path / "y.gguf"))["image"], picture(64, 64)
+    assert np.array_equal(rows_of(model, image), rows_of(other, image))
+
+
 def test_further_dimensions_of_positions(tmp_path: Path) -> None:
     found = family("internvl")
     found.save(found.make(), tmp_path)

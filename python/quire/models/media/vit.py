@@ -148,9 +148,11 @@ class Block:
     ) -> None:
         if is_rms is None:
             is_rms = not weights.has("ln1.bias")
+        # llama.cpp's converter of October 2026 calls Llama 4's so, but does not compute it as that.
+        second = "ln2" if weights.has("ln2.weight") else "attn_post_norm"
         self.attn_norm, self.mlp_norm = (
             weights.norm(name, dim, eps) if is_rms else weights.layer_norm(name, dim, eps, bias=True)
-            for name in ("ln1", "ln2")
+            for name in ("ln1", second)
         )
         self.attention = Attention(weights, dim, n_head, rotation, is_paired=is_paired, eps=eps)
         # Early files of llama.cpp exchange the names.
