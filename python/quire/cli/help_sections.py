@@ -170,6 +170,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "rerank": ('quire rerank model.gguf "a question" "first document" "second document"',),
     "convert": ("quire convert ./checkpoint model.gguf", "quire convert ./checkpoint -o model.gguf --dtype q8_0"),
     "quantize": ("quire quantize model.gguf Q4_K_M", "quire quantize model.gguf small.gguf --bits 3.5"),
+    "gguf": (
+        "quire gguf cat model.gguf tokenizer.chat_template",
+        "quire gguf set model.gguf new.gguf general.name=str:Mine --chat-template-file chat.jinja",
+        "quire gguf split model.gguf parts --max-size 2G",
+    ),
     "imatrix": ("quire imatrix model.gguf -f calibration.txt -o imatrix.gguf",),
     "perplexity": ("quire perplexity model.gguf -f wiki.test.raw",),
     "pull": ("quire pull qwen3:0.6b", "quire pull org/name:Q4_K_M"),
@@ -186,12 +191,13 @@ COMMAND_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Use a model", ("run", "chat", "serve", "batch", "embed", "rerank", "transcribe", "tokenize", "detokenize")),
     ("Models on this machine", ("pull", "list", "show", "info", "cp", "create", "rm")),
     ("A running server", ("ps", "stop", "top", "route")),
-    ("Convert and measure", ("convert", "quantize", "imatrix", "perplexity", "bench", "devices")),
+    ("Convert and measure", ("convert", "quantize", "gguf", "imatrix", "perplexity", "bench", "devices")),
     ("Help", ("help", "completion")),
 )
 
 _DOCS = {
     "serve": "docs/server.md", "convert": "docs/building.md", "quantize": "docs/quantization.md",
+    "gguf": "docs/gguf.md",
     "imatrix": "docs/quantization.md", "perplexity": "docs/quantization.md", "devices": "docs/devices.md",
     "bench": "docs/benchmarks.md", "pull": "docs/registry.md", "cp": "docs/registry.md",
     "create": "docs/registry.md", "list": "docs/registry.md", "show": "docs/registry.md",
