@@ -38,3 +38,13 @@ def test_images_on_a_device(name: str, tmp_path: Path, counting: CountingDevice)
             assert result.choices[0].token_ids == found.greedy(oracle, result.prompt_token_ids, [image])
     weights = sum(4 * x.numel() for part, x in oracle.named_parameters() if "vis" in part)
     assert uploaded[0] - uploaded[1] > weights / 3  # or f16
+
+
+def test_the_cache_leaves_room_for_the_encoder(tmp_path: Path, counting: CountingDevice) -> None:
+    found = family("qwen3vl")
+    found.save(found.make(), tmp_path)
+    chat = [{"role": "user", "content": [{"type": "image", "image": picture(64, 64)}]}]
+    with counting.memory(64 << 20), LLM(tmp_path, device="Counting0", fit_target=0, mmproj="auto") as llm:
+        before = counting.held_bytes()
+        llm.chat(chat, SamplingParams(max_tokens=1))
+        assert counting.held_bytes() > before

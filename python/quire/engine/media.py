@@ -22,7 +22,7 @@ from ..media import View
 from ..media.image_processor import MAX_PATCHES
 from ..media.pixels import Floats
 from ..media.video import Video, decode_video
-from ..models.media import Kind, MediaModel, trace_stage
+from ..models.media import Kind, MediaModel, Stage, trace_stage
 from .media_places import Expansion, MediaRows, PromptMedia
 
 if TYPE_CHECKING:
@@ -30,11 +30,29 @@ if TYPE_CHECKING:
     from .._native.kernels import KernelSet
     from ..params.engine_options import CacheDType
 
-__all__ = ["MediaEncoder", "MediaInput", "MediaRows", "PromptMedia"]
+__all__ = ["MediaEncoder", "MediaInput", "MediaRows", "PromptMedia", "memory_of"]
 
 PADDING = 2048  # patches by which images may exceed the limit that they are shrunk to
 CACHE_BYTES = 256 << 20
 FIRST_PATCHES = 1024
+
+
+def memory_of(model: MediaModel, device: Device, kernels: Literal["auto", "stock", "cpu"]) -> int:
+    """Return the bytes that an encoder takes for views of ``FIRST_PATCHES``, on the CPU without those of weights."""
+    total = 0
+    for stage in model.stages.values():
+        n_rows, n_sequences = _limits(stage, FIRST_PATCHES)
+        on_device, on_cpu = Executor.measure(
+            trace_stage(stage, n_rows), device, n_blocks=1, kernels=kernels, max_rows=n_rows, max_sequences=n_sequences
+        )
+        total += on_cpu + sum(use["weights"] + use["compute"] for use in on_device)
+    return total
+
+
+def _limits(stage: Stage, n_patches: int) -> tuple[int, int]:
+    """Return the most rows and sequences of a stage."""
+    n_rows = -(-n_patches // stage.patches_per_row) + stage.more_rows
+    return n_rows, -(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1
 
 
 class MediaEncoder:
@@ -108,11 +126,8 @@ class MediaEncoder:
             self.model, self._with_weights = self._with_weights(), None
         team: Executor | None = None
         for name, stage in self.model.stages.items():
-            n_rows = -(-room // stage.patches_per_row) + stage.more_rows
-            made = self._made(
-                trace_stage(stage, n_rows), max_rows=n_rows, team_of=team,
-                max_sequences=-(-n_rows // stage.rows_per_sequence) if stage.rows_per_sequence else 1,
-            )  # fmt: skip
+            n_rows, n_sequences = _limits(stage, room)
+            made = self._made(trace_stage(stage, n_rows), max_rows=n_rows, max_sequences=n_sequences, team_of=team)
             team = team or (made if made.kernels == "cpu" else None)
             self._stages[name] = made
         self._n_patches = room

@@ -121,7 +121,8 @@ class _Fitter:
     def _room(self, device: Device, free: int | None = None) -> int:
         """Return the bytes that the model may take on a device."""
         free = device.memory_free_bytes if free is None else free
-        return max(0, min(free - self.config.fit_target * _MIB, self.config.memory_bytes or free))
+        beside = self.needs.media_bytes if device is self.devices[0] else 0
+        return max(0, min(free - self.config.fit_target * _MIB, self.config.memory_bytes or free) - beside)
 
     def _placement(self, n_gpu_layers: int | None, n_cpu_moe: int) -> Placement | None:
         config = replace(self.config, device="auto", n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe)

@@ -20,7 +20,7 @@ from .draft import opened_draft, predictor_beside, wants_predictor
 from .fit import Fit, fitted
 from .kernel_choice import cache_dtype, kernel_set_of
 from .key_overrides import apply_overrides
-from .media import MediaSource, media_source, opened_media, opened_source
+from .media import MediaSource, encoder_bytes, media_source, opened_media, opened_source
 from .model_names import named_model
 from .model_needs import needs_of
 from .opened_model import ModelParts, OpenedModel
@@ -174,7 +174,7 @@ def open_reader(
     _check_calls_are_known(tokenizer)
     fit = None
     if devices[0].kind != "cpu":
-        fit, kv_dtype = _fitted(path, reader, model, config, adapter_bytes)
+        fit, kv_dtype = _fitted(path, reader, model, config, adapter_bytes=adapter_bytes, media=media)
         if fit.note:
             _LOG.warning("[fit] %s", fit.note)
         if not fit.devices:
@@ -197,7 +197,7 @@ def open_reader(
         return ModelParts(
             reader, path, config, devices, model, adapter_bytes, tokenizer, fit, kv_dtype, kernel_set,
             drafts=[each for each in (predictor, draft) if each is not None], repack=repack, sums_inputs=sums_inputs,
-            media=encoders,
+            media=encoders, media_bytes=0 if encoders is None or fit else encoder_bytes(media, config, devices[0]),
         ).start()  # fmt: skip
 
 
@@ -231,14 +231,22 @@ def fit_of(reader: GGUFReader, path: Path, config: EngineConfig) -> Fit:
     if devices_of(config)[0].kind == "cpu":
         raise UnsupportedError("[fit] nothing to fit on the CPU: choose another device")
     model, adapter_bytes = _adapted(reader, config)
-    return _fitted(path, reader, model, config, adapter_bytes)[0]
+    media = media_source(config.mmproj, path)
+    return _fitted(path, reader, model, config, adapter_bytes=adapter_bytes, media=media)[0]
 
 
 def _fitted(
-    path: Path, reader: GGUFReader, model: LoadedModel, config: EngineConfig, adapter_bytes: int
+    path: Path,
+    reader: GGUFReader,
+    model: LoadedModel,
+    config: EngineConfig,
+    *,
+    adapter_bytes: int,
+    media: MediaSource | None,
 ) -> tuple[Fit, CacheDType]:
     kv_dtype = cache_dtype(config.kv_dtype, None, is_kept=not model.config.is_encoder)  # one type for all layers
     needs = needs_of(path, reader, model, config, kv_dtype=kv_dtype, adapter_bytes=adapter_bytes)
+    needs = replace(needs, media_bytes=encoder_bytes(media, config, devices_of(config)[0]))
     return fitted(needs, model, config, devices_of(config), kv_dtype), kv_dtype
 
 

@@ -168,6 +168,25 @@ def check_encoders(encoders: Mapping[Kind, MediaModel], model: LoadedModel) -> N
     model.trace(1, media_width=max(encoder.n_out for encoder in encoders.values()))
 
 
+def encoder_bytes(source: MediaSource | None, config: EngineConfig, device: Device) -> int:
+    """Return the bytes that encoders take on a device with the first image, which may be of ``FIRST_PATCHES``.
+
+    0 without any, and if they cannot be used.  Larger images take more when they arrive.
+    """
+    if source is None:
+        return 0
+    from ...models.media import load_media
+    from ..media import memory_of
+
+    kernels = config.kernels
+    try:
+        with encoder_shapes(source.path) as reader:
+            n_bytes = sum(memory_of(model, device, kernels) for model in load_media(reader).values())
+            return n_bytes + (reader.size_bytes if device.kind == "cpu" else 0)
+    except (LoadError, ShapeError, UnsupportedError):
+        return 0  # ``opened_media`` tells
+
+
 @contextmanager
 def encoder_shapes(path: Path) -> Iterator[GGUFReader]:
     """Read an ``mmproj`` file, or a checkpoint as the file that it would be converted to, with zeros as weights."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..._native.engine import Decoder, DecoderConfig, Drafter, GrammarDrafter, LookupDrafter, VocabInfo
@@ -93,6 +93,7 @@ class ModelParts:
     repack: Literal["no", "keep", "release", "lock"] | None
     sums_inputs: bool
     media: MediaInput | None = None
+    media_bytes: int = 0  # that encoders take; 0 if the fit counts them
 
     def start(self) -> OpenedModel:
         """Start the decoder.  CapacityError if the sizes do not fit."""
@@ -140,6 +141,7 @@ class ModelParts:
             self.path, self.reader, self.model, self.config, kv_dtype=self.kv_dtype, adapter_bytes=self.adapter_bytes,
             own_kernels=self.fit is None and self.kernel_set is not None,
         )  # fmt: skip
+        needs = replace(needs, media_bytes=self.media_bytes)
         for draft in self.drafts:
             needs = draft.add_to(needs)
         if self.fit is None:

@@ -64,6 +64,7 @@ class ModelNeeds:
       states; ``token_bytes``: each token of a step.
     - ``limited``: the groups of layers with a window or chunks.
     - ``fixed_bytes``: its vocabulary and the rows of logits, which do not depend on the sizes.
+    - ``media_bytes``: encoders of images and sounds.
     - ``paged``: a larger cache costs nothing until it is used.  Otherwise every graph is planned for the whole cache.
     - ``on_device``: a part on a device, whose graphs read only the used part of a cache.
     - ``n_ctx_advised``: the length limit of an embedding model.
@@ -84,6 +85,7 @@ class ModelNeeds:
     reads_source: bool = False
     n_source: int = 0
     fixed_bytes: int = 0
+    media_bytes: int = 0
     n_ctx_advised: int | None = None
     limited: tuple[GroupNeeds, ...] = ()
 
@@ -114,11 +116,12 @@ def choose_sizes(needs: ModelNeeds, config: EngineConfig, available_bytes: int) 
         sizes = choose_sizes(texts, replace(config, n_ctx=needs.n_source), available_bytes)
         return replace(sizes, n_ctx=min(config.n_ctx or needs.n_ctx_train, needs.n_ctx_train))
     check_weights(needs.name, needs.weights_bytes, available_bytes)
-    left = available_bytes - needs.weights_bytes - needs.fixed_bytes
+    fixed_bytes = needs.fixed_bytes + needs.media_bytes
+    left = available_bytes - needs.weights_bytes - fixed_bytes
     if left <= 0:
+        parts = "vocabulary and encoders" if needs.media_bytes else "vocabulary"
         raise CapacityError(
-            f"[memory] no room for the vocabulary of {needs.name} beside its weights: it needs "
-            f"{_mib(needs.fixed_bytes)}"
+            f"[memory] no room for the {parts} of {needs.name} beside its weights: {_mib(fixed_bytes)} are needed"
         )
     if needs.undivided:
         return _undivided(needs, config, left)
