@@ -22,11 +22,12 @@ export class Turns {
     this.following = true;
     this.pending = new Map();
     this.element.addEventListener("scroll", () => {
+      if (this.settling) return;
       const { scrollTop, scrollHeight, clientHeight } = this.element;
       this.following = scrollHeight - scrollTop - clientHeight < 40;
       this.down.hidden = this.following;
     });
-    this.down = iconButton("arrow-down", "To the end", () => this.follow(true), { id: "down", hidden: true });
+    this.down = iconButton("arrow-down", "To the end", () => this.toEnd(), { id: "down", hidden: true });
     $("scroll-down").append(this.down);
   }
 
@@ -37,7 +38,7 @@ export class Turns {
     this.element.replaceChildren(...turns);
     $("welcome").hidden = turns.length > 0;
     document.body.classList.toggle("empty", !turns.length);
-    this.follow(true);
+    this.toEnd();
   }
 
   /** Update an answer; several calls between two frames cause one update. */
@@ -89,6 +90,22 @@ export class Turns {
   /** Scroll to the end, unless the user has scrolled up to read. */
   follow(wanted) {
     if (wanted) this.element.scrollTop = this.element.scrollHeight;
+  }
+
+  /** Scroll to the end, again for as long as turns that come into view turn out higher than estimated. */
+  toEnd() {
+    this.following = this.settling = true;
+    this.down.hidden = true;
+    let [frames, stable] = [0, 0];
+    const settle = () => {
+      const { scrollTop, scrollHeight, clientHeight } = this.element;
+      stable = scrollHeight - scrollTop - clientHeight < 2 ? stable + 1 : 0;
+      this.follow(true);
+      frames += 1;
+      if (stable < 3 && frames < 20) requestAnimationFrame(settle);
+      else this.settling = false;
+    };
+    settle();
   }
 
   #place(node) {
