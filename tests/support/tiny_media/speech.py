@@ -58,6 +58,16 @@ def save(model: Any, folder: Path) -> None:
     words["pre_tokenizer"] = words["decoder"] = {
         "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
     }  # fmt: skip
+    before, after = (
+        [{"SpecialToken": {"id": text, "type_id": 0}} for text in texts]
+        for texts in (("<|startoftranscript|>", "<|notimestamps|>"), ("<|endoftext|>",))
+    )
+    words["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [*before, {"Sequence": {"id": "A", "type_id": 0}}, *after],
+        "pair": [*before, *({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB")), *after],
+        "special_tokens": {text: {"id": text, "ids": [END + i], "tokens": [text]} for i, text in enumerate(SPECIAL)},
+    }
     (folder / "tokenizer.json").write_text(json.dumps(words))
     tokens = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[0], "unk_token": SPECIAL[0]}
     (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, "tokenizer_class": "WhisperTokenizer"}))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_vocabulary"]
 
+_SPEECH = "<|startoftranscript|>"
 ARRAY_TYPES = {"token_type": "i32[]", "scores": "f32[]", "end_ids": "u32[]"}
 
 
@@ -25,6 +26,9 @@ def write_vocabulary(writer: GGUFWriter, folder: Path, n_vocab: int) -> None:
     Raises what ``Tokenizer.from_pretrained`` raises, and LoadError for an id that the model has no row for.
     """
     vocabulary = read_pretrained(folder)
+    if vocabulary.prefix_ids and vocabulary.texts[vocabulary.prefix_ids[0]] == _SPEECH:
+        # GGUF has no keys for these tokens, and the tokens around a transcript depend on what is asked for.
+        vocabulary = replace(vocabulary, prefix_ids=(), suffix_ids=())
     n_tokens = len(vocabulary.texts)
     if n_tokens > n_vocab:
         raise LoadError(f"[convert] token id {n_tokens - 1} is out of range: expected less than vocab_size {n_vocab}")
