@@ -339,6 +339,14 @@ def with_passes_of_sandwiches(model: Any, config: Config) -> None:
     with_passes(model, config)
 
 
+def with_biases_of_outputs(model: Any, config: Config) -> None:
+    """TeleChat: only the matrices that write to the residual have biases."""
+    width = config["hidden_size"]
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = torch.nn.Linear(layer.self_attn.o_proj.in_features, width)
+        layer.mlp.down_proj = torch.nn.Linear(config["ffn_hidden_size"], width)
+
+
 class GatedGelu(torch.nn.Module):
     """GTE's MLP: a gate with GELU below the other half of one matrix, and a bias only for the output."""
 
@@ -368,6 +376,7 @@ ADAPTED: dict[str, Callable[[Any, Config], None]] = {
     "ArcticForCausalLM": with_experts_beside,
     "NanbeigeForCausalLM": with_passes,
     "OuroForCausalLM": with_passes_of_sandwiches,
+    "TeleChat2ForCausalLM": with_biases_of_outputs,
     "PLMForCausalLM": without_gates,
     "SmallThinkerForCausalLM": with_early_routers,
     "DeepseekForCausalLM": with_experts(("n_routed_experts", "n_shared_experts")),

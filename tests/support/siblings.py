@@ -271,6 +271,33 @@ def jais(config: Config, tensors: Tensors) -> Tensors:
     return {name: np.ascontiguousarray(x.T) if ".c_" in name else x for name, x in out.items()}
 
 
+def telechat(config: Config, tensors: Tensors) -> Tensors:
+    n_kv_head = number(config, "num_key_value_heads")
+    out = dict(tensors)
+    for name in tensors:
+        if ".self_attn.k_proj" in name:
+            k, v = (out.pop(name.replace("k_proj", f"{one}_proj")) for one in "kv")
+            pairs = [x.reshape(n_kv_head, -1, *x.shape[1:]) for x in (k, v)]
+            out[name.replace("k_proj", "key_value")] = np.concatenate(pairs, 1).reshape(-1, *k.shape[1:])
+    return renamed(
+        {
+            "model.embed_tokens": "transformer.word_embeddings", "model.norm": "transformer.ln_f", "model.layers": "transformer.h",
+            "self_attn.q_proj": "self_attn.query", "self_attn.o_proj": "self_attn.dense", "self_attn": "self_attention",
+        }
+    )(config, out)  # fmt: skip
+
+
+def telechat_config(config: Config) -> dict[str, object]:
+    """Trained on twice the first length: the base grows as by NTK scaling with a factor of 3."""
+    n = number(config, "hidden_size") // number(config, "n_head")
+    assert number(config, "training_seqlen") == 2 * number(config, "base_seqlen")
+    return {
+        **config, "model_type": "llama", "rms_norm_eps": config["layer_norm_epsilon"], "num_hidden_layers": config["n_layer"],
+        "num_attention_heads": config["n_head"], "intermediate_size": config["ffn_hidden_size"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0 * 3 ** (n / (n - 2))},
+    }  # fmt: skip
+
+
 def bailingmoe(config: Config, tensors: Tensors) -> Tensors:
     return renamed(BAILING)(config, fused(tensors, QKV, "attention.query_key_value"))
 
@@ -388,6 +415,7 @@ SIBLINGS = {
     "MiMoForCausalLM": Sibling("Qwen2ForCausalLM", lambda config: {**config, "model_type": "qwen2"}, renamed({})),
     "PLMForCausalLM": Sibling("DeepseekV3ForCausalLM", plm_config, renamed({})),
     "NanbeigeForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
+    "TeleChat2ForCausalLM": Sibling("LlamaForCausalLM", telechat_config, telechat),
     "OuroForCausalLM": Sibling("LlamaForCausalLM", llama_config, renamed({})),
     "InternLMForCausalLM": Sibling(
         "LlamaForCausalLM", lambda config: {**llama_config(config), "attention_bias": config["bias"]}, renamed({})
