@@ -164,6 +164,8 @@ class PredictorOracle:
         self.eps, self.head = float(fields["rms_norm_eps"]), whole.lm_head.weight  # type: ignore[arg-type]
         self.embedding = whole.get_input_embeddings().weight
         self.block = self._cut(whole, [n])
+        if (indexer := getattr(self.block.layers[0].self_attn, "indexer", None)) is not None:
+            indexer.index_topk = 1 << 20  # Quire's layer attends to all tokens
         self.trunk = self._cut(whole, list(range(n)))
 
     def _cut(self, whole: Any, layers: list[int]) -> Any:
