@@ -17,6 +17,7 @@ from ..hub.registry import Preset
 from ..params.engine_options import EngineConfig, EngineOption, engine_options
 from ..params.engine_rules import (
     Adapters,
+    JsonObject,
     KeyValues,
     Overrides,
     Shares,
@@ -174,6 +175,14 @@ def _key_values(ctx: click.Context, param: click.Parameter, values: Sequence[str
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _json_object(ctx: click.Context, param: click.Parameter, value: str | None) -> object:
+    """Check an object of JSON, which stays text."""
+    try:
+        return JsonObject().check("[engine] hf_overrides", value)
+    except RequestError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 def _shares(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Parse shares of devices."""
     try:
@@ -205,6 +214,8 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
             return click.option(*flags, multiple=True, callback=_overrides, metavar=option.metavar, help=option.help)
         case KeyValues():
             return click.option(*flags, multiple=True, callback=_key_values, metavar=option.metavar, help=option.help)
+        case JsonObject():
+            return click.option(*flags, callback=_json_object, default=default, metavar=option.metavar, help=option.help)
         case Shares():
             return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
         case Choice():

@@ -155,7 +155,7 @@ class JsonObject(Rule):
     def _checked(self, label: str, value: object) -> object:
         try:
             found = json.loads(value) if isinstance(value, str) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise refusal(label, value, "is no JSON object")
