@@ -198,7 +198,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     first.kill()
     first.communicate()
     with out.open("ab") as file:
-        file.write(b'{"custom_id": "r0", "resp')  # as if it had been cut in the middle of a line
+        file.write(b'{"id":"batch_req_0", "resp')  # as if it had been cut in the middle of a line
     second = quire_batch(source, out)
     _, said = second.communicate()
     assert second.returncode == 0, said

@@ -62,6 +62,7 @@ def _request(number: int, line: bytes, path: str | None) -> BatchLine:
 
     try:
         given: Any = json.loads(line)
+        json.dumps(given, ensure_ascii=False).encode()  # half a surrogate pair cannot be written again
     except (ValueError, RecursionError) as error:
         raise refused(f"not valid JSON: {error}") from None
     if not isinstance(given, dict):

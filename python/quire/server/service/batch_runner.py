@@ -12,6 +12,8 @@ from .caller import Caller
 __all__ = ["Answer", "Post", "answer_lines", "post_when_free"]
 
 _RETRY_S = 0.2
+_MOST_RETRY_S = 5.0
+_MOST_TRIES = 12  # of a request that the server cannot answer now; about 45 seconds
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ async def answer_lines(
 ) -> AsyncIterator[tuple[BatchLine, int, bytes]]:
     """Yield each request with its answer's status and line, as answers are finished.
 
-    Requests that the server has no room for (429) wait; those that it does not accept because it stops (503) are left
-    out.  Closing the iterator cancels what runs.
+    Requests that the server has no room for wait; those that it does not accept because it stops are left out.  Closing
+    the iterator cancels what runs.
     """
     waiting = iter(lines)
     running: set[asyncio.Task[tuple[BatchLine, Answer]]] = set()
@@ -46,7 +48,7 @@ async def answer_lines(
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 line, answer = task.result()
-                if answer.status == 503:
+                if _is_stopping(answer):
                     continue
                 request_id = answer.headers.get(b"x-request-id", b"").decode()
                 yield line, answer.status, answer_line(line.custom_id, answer.status, request_id, answer.content)
@@ -61,7 +63,23 @@ async def _answered(line: BatchLine, post: Post, caller: Caller) -> tuple[BatchL
 
 
 async def post_when_free(post: Post, path: str, body: bytes, caller: Caller, *, in_batch: bool) -> Answer:
-    """Answer a request as soon as the server has room for it."""
-    while (answer := await post(path, body, caller, in_batch)).status == 429:
-        await asyncio.sleep(_RETRY_S)
-    return answer
+    """Answer a request as soon as the server has room for it.
+
+    A server that cannot answer for another reason (503: its model is loading, or its worker crashed) is asked a few
+    times, and then its refusal is the answer.
+    """
+    n_tries = 0
+    while True:
+        answer = await post(path, body, caller, in_batch)
+        if answer.status == 503 and not _is_stopping(answer) and n_tries < _MOST_TRIES:
+            await asyncio.sleep(min(_RETRY_S * 2**n_tries, _MOST_RETRY_S))
+            n_tries += 1
+        elif answer.status == 429:
+            await asyncio.sleep(_RETRY_S)
+        else:
+            return answer
+
+
+def _is_stopping(answer: Answer) -> bool:
+    # Anthropic's errors have no code.
+    return answer.status == 503 and (b"shutting_down" in answer.content or b"is shutting down" in answer.content)

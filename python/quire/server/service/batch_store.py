@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
 import sqlite3
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from .caller import Caller
 __all__ = ["BatchStore", "BatchWish", "StoredBatch", "StoredFile"]
 
 MOST_FILE_BYTES = 1 << 30  # of one caller
+MOST_FILES = 10_000
 _SCHEMA = """
 create table if not exists files (id text primary key, caller text, name text, purpose text, n_bytes integer,
   created integer);
@@ -120,21 +123,37 @@ class BatchStore:
     # --- files ---
 
     def add_file(self, caller: Caller, name: str, purpose: str, content: bytes) -> StoredFile:
-        """Store a file.  ApiError 413 if the caller's files become too large."""
-        (total,) = self._db.execute("select total(n_bytes) from files where caller = ?", (caller.name,)).fetchone()
+        """Store a file.  ApiError 413 if the caller's files become too large or too many, 507 if the disk is full."""
+        query = "select total(n_bytes), count(*) from files where caller = ?"
+        total, n = self._db.execute(query, (caller.name,)).fetchone()
         if total + len(content) > MOST_FILE_BYTES:
             raise ApiError(
                 413, "too_many_files", f"the files would have more than {MOST_FILE_BYTES} bytes: delete some"
             )
+        if n >= MOST_FILES:
+            raise ApiError(413, "too_many_files", f"there are {n} files already: delete some")
+        try:
+            return self._add_file(caller, name, purpose, (content,))
+        except (OSError, sqlite3.Error) as error:
+            raise ApiError(507, "not_stored", f"the server cannot store the file: {error}") from error
+
+    def _add_file(self, caller: Caller, name: str, purpose: str, pieces: Iterable[bytes]) -> StoredFile:
         id_ = f"file-{secrets.token_hex(12)}"
         part = self._folder / f"{id_}.part"
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._folder / id_)
-        row = (id_, caller.name, name, purpose, len(content), int(time.time()))
-        self._db.execute("insert into files values (?, ?, ?, ?, ?, ?)", row)
+        try:
+            with part.open("wb") as file:
+                n_bytes = sum(file.write(piece) for piece in pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._folder / id_)
+            row = (id_, caller.name, name, purpose, n_bytes, int(time.time()))
+            self._db.execute("insert into files values (?, ?, ?, ?, ?, ?)", row)
+        except OSError:  # the disk is full
+            part.unlink(missing_ok=True)
+            raise
+        except sqlite3.Error:
+            (self._folder / id_).unlink(missing_ok=True)
+            raise
         return self.file(caller, id_)
 
     def files(self, caller: Caller) -> list[StoredFile]:
@@ -152,7 +171,10 @@ class BatchStore:
         return StoredFile(*row)
 
     def content(self, caller: Caller, id_: str) -> bytes:
-        return self.path(caller, id_).read_bytes()
+        try:
+            return self.path(caller, id_).read_bytes()
+        except FileNotFoundError:
+            raise ApiError(404, "file_not_found", f"the content of file {id_!r:.80} was deleted") from None
 
     def path(self, caller: Caller, id_: str) -> Path:
         """Return where the content of a file is."""
@@ -193,6 +215,13 @@ class BatchStore:
             raise ApiError(404, "batch_not_found", f"no batch {id_!r:.80}")
         return _batch(row)
 
+    def cancel(self, caller: Caller, id_: str) -> StoredBatch:
+        """Ask for a batch to be cancelled.  ApiError 404 or, if it has ended, 409."""
+        batch = self.batch(caller, id_)
+        if batch.status not in OPEN:
+            raise ApiError(409, "batch_ended", f"batch {id_} is {batch.status}")
+        return self.set_status(batch, "cancelling")
+
     def set_status(
         self, batch: StoredBatch, status: str, output: str | None = None, errors: str | None = None
     ) -> StoredBatch:
@@ -209,25 +238,26 @@ class BatchStore:
     def add_answer(self, batch: StoredBatch, custom_id: str, status: int, line: bytes) -> None:
         with closing(self._db.cursor()) as cursor:
             cursor.execute("begin")
-            cursor.execute("insert into answers values (?, ?, ?, ?)", (batch.id, custom_id, status, line))
-            failed = int(status >= 400)
-            query = "update batches set n_done = n_done + 1, n_failed = n_failed + ? where id = ?"
-            cursor.execute(query, (failed, batch.id))
-            cursor.execute("commit")
+            try:
+                cursor.execute("insert into answers values (?, ?, ?, ?)", (batch.id, custom_id, status, line))
+                failed = int(status >= 400)
+                query = "update batches set n_done = n_done + 1, n_failed = n_failed + ? where id = ?"
+                cursor.execute(query, (failed, batch.id))
+                cursor.execute("commit")
+            except sqlite3.Error:  # the disk is full
+                if self._db.in_transaction:
+                    cursor.execute("rollback")
+                raise
 
     def finish(self, batch: StoredBatch, status: str) -> StoredBatch:
         """Write the answers of a batch to files, those that are errors to one of their own, and set its status."""
-        query = "select status, line from answers where batch = ? order by rowid"
-        rows = self._db.execute(query, (batch.id,)).fetchall()
-        contents = {
-            "output": b"".join(line for code, line in rows if code < 400),
-            "errors": b"".join(line for code, line in rows if code >= 400),
-        }
-        files = {
-            kind: self.add_file(batch.caller, f"{batch.id}_{kind}.jsonl", "batch_output", content).id
-            for kind, content in contents.items()
-            if content
-        }
+        files = {}
+        for kind, which in (("output", "status < 400"), ("errors", "status >= 400")):
+            # All answers together may not fit in memory.
+            rows = self._db.execute(f"select line from answers where batch = ? and {which} order by rowid", (batch.id,))
+            if (first := rows.fetchone()) is not None:
+                pieces = (row[0] for row in itertools.chain((first,), rows))
+                files[kind] = self._add_file(batch.caller, f"{batch.id}_{kind}.jsonl", "batch_output", pieces).id
         found = self.set_status(batch, status, **files)
         self._db.execute("delete from answers where batch = ?", (batch.id,))
         return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,8 @@ __all__ = ["Batches"]
 
 MOST_LINES = 50_000
 MOST_WAITING = 64  # batches of one caller
+_DISK_RETRY_S = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _log = logging.getLogger("quire.server")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,10 +86,7 @@ class Batches:
 
     async def cancel(self, caller: Caller, id_: str) -> StoredBatch:
         """Cancel a batch; what is answered stays.  ApiError 404 or, if it has ended, 409."""
-        batch = await self.call(self.store.batch, caller, id_)
-        if batch.status not in OPEN:
-            raise ApiError(409, "batch_ended", f"batch {id_} is {batch.status}")
-        batch = await self.call(self.store.set_status, batch, "cancelling")
+        batch = await self.call(self.store.cancel, caller, id_)
         if self._running is not None and self._running[0] == id_:
             self._running[1].cancel()
         self._wake.set()
@@ -98,22 +99,32 @@ class Batches:
     async def _work(self) -> None:
         while True:
             self._wake.clear()
-            for batch in await self.call(self.store.unfinished):
-                if batch.status == "cancelling":
-                    await self.call(self.store.finish, batch, "cancelled")
-                    continue
-                task = asyncio.create_task(self._answer(batch))
-                self._running = batch.id, task
-                try:
-                    await asyncio.wait({task})
-                finally:
-                    self._running = None
-                    task.cancel()
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    _log.error("[batch] %s failed: %s: %s", batch.id, type(error).__name__, error)
-                    await self.call(self.store.finish, batch, "failed")
-                self._wake.set()  # look again: it was cancelled, or another one was added
+            try:
+                await self._work_once()
+            except (OSError, sqlite3.Error) as error:  # the disk is full, for example
+                _log.error("[batch] cannot write to %s: %s", self._folder, error)
+                await asyncio.sleep(_DISK_RETRY_S)
+                continue
             await self._wake.wait()
+
+    async def _work_once(self) -> None:
+        for batch in await self.call(self.store.unfinished):
+            if batch.status == "cancelling":
+                await self.call(self.store.finish, batch, "cancelled")
+                continue
+            task = asyncio.create_task(self._answer(batch))
+            self._running = batch.id, task
+            try:
+                await asyncio.wait({task})
+            finally:
+                self._running = None
+                task.cancel()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                if isinstance(error, sqlite3.Error) or (isinstance(error, OSError) and error.errno in _FULL):
+                    raise error  # it goes on when there is room again
+                _log.error("[batch] %s failed: %s: %s", batch.id, type(error).__name__, error)
+                await self.call(self.store.finish, batch, "failed")
+            self._wake.set()  # look again: it was cancelled, or another one was added
 
     async def _answer(self, batch: StoredBatch) -> None:
         """Answer the requests of a batch that have no answer."""

@@ -20,6 +20,7 @@ __all__ = [
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 T = TypeVar("T")
+Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]]
 _MOST_SHOWN = 100
 
 
@@ -38,7 +39,7 @@ class BatchBody(Body, kw_only=True, forbid_unknown_fields=True):
     input_file_id: Id
     endpoint: Annotated[str, Meta(max_length=64)]
     completion_window: Annotated[str, Meta(max_length=16)] = "24h"
-    metadata: dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]] | None = None
+    metadata: Annotated[Metadata, Meta(max_length=16)] | None = None
     hints: ClassVar[dict[str, tuple[object, ...]]] = {"output_expires_after": ()}
 
 

@@ -272,5 +272,5 @@ async def show(context: RequestContext[None]) -> Reply:
 async def delete(context: RequestContext[None]) -> Reply:
     """Delete a stored response."""
     id_ = context.path("id")
-    context.service.responses.remove(context.caller, id_)
+    context.service.background.remove(context.caller, id_)
     return Reply.json({"id": id_, "object": "response", "deleted": True})
