@@ -250,13 +250,14 @@ Floats attend(const KernelSet &kernels, const Floats &q, const py::array &k_pool
     view.plan = &plan;
     DistanceBias bias;
     if (options.bias) bias = {options.bias->data(), dim(*options.bias, 1)};
-    const AttentionData data{q.data(),
-                             k_pool.data(),
-                             v_pool ? v_pool->data() : nullptr,
-                             options.sinks ? options.sinks->data() : nullptr,
-                             bias,
-                             out.mutable_data(),
-                             dim(q, 0)};
+    const AttentionData data{.q = q.data(),
+                             .k_pool = k_pool.data(),
+                             .v_pool = v_pool ? v_pool->data() : nullptr,
+                             .sinks = options.sinks ? options.sinks->data() : nullptr,
+                             .bias = bias,
+                             .picked = {},
+                             .out = out.mutable_data(),
+                             .n_out_rows = dim(q, 0)};
     py::gil_scoped_release release;
     std::atomic<int> next{0};
     Workers(options.n_workers)->run([&](int) { paged_attention(kernels, shape, view, data, next); });
