@@ -14,7 +14,7 @@ MOST_BLOCKS = 1 << 16
 
 
 class Digest:
-    """What a replica has probably cached: hashes of the blocks sent to it, of which the latest are kept."""
+    """A guess at the cache of a replica: hashes of the blocks sent to it, of which the latest are kept."""
 
     def __init__(self, most: int = MOST_BLOCKS) -> None:
         self._most = most

@@ -13,7 +13,7 @@ BLOCK_BYTES = 256
 """About 64 tokens of text."""
 MOST_BLOCKS = 4096
 _PROMPTS = ("prompt", "input", "inputs", "text", "content")
-# What changes the blocks of a server's cache, besides the prompt.
+# These fields change the blocks of a server's cache, as the prompt does.
 _APART = ("model", "cache_salt", "lora", "lora_request")
 _BEFORE = ("tools", "functions", "system", "instructions", "chat_template", "chat_template_kwargs", "reasoning_effort")
 

@@ -125,6 +125,10 @@ class RunStage(Protocol):
         """
 
 
+def _no_videos() -> UnsupportedError:
+    return UnsupportedError("[media] the model reads no videos")
+
+
 class MediaModel(ABC):
     """An encoder of images or sounds.
 
@@ -179,11 +183,11 @@ class MediaModel(ABC):
 
     def frames_of(self, n_frames: int, rate: float) -> Sequence[int]:
         """Return the frames to read of a video file with ``n_frames``, ``rate`` a second."""
-        raise NotImplementedError
+        raise _no_videos()
 
     def video(self, video: Video) -> Item:
         """Return a video as the encoder reads it; its views' rows follow each other."""
-        raise NotImplementedError
+        raise _no_videos()
 
     def assembled(self, rows: Sequence[Floats], layout: Layout) -> Floats:
         """Return the item's rows, of the rows of its views."""

@@ -39,7 +39,7 @@ def squares_under(x: Floats, room: Floats) -> Floats:
     """
     n_rows, n_cols = (x.shape[0] + 1) // 2, (x.shape[1] + 1) // 2
     squares = room[: n_rows * n_cols * 9 * x.shape[2]].reshape(n_rows, n_cols, 3, 3, -1)
-    squares[[0, -1]] = squares[:, [0, -1]] = 0  # what lies outside
+    squares[[0, -1]] = squares[:, [0, -1]] = 0  # the part that lies outside
     for i, k in np.ndindex(3, 3):
         taps = x[(1, 0, 1)[i] :: 2, (1, 0, 1)[k] :: 2]
         first_row, first_col = i == 0, k == 0

@@ -159,7 +159,7 @@ class RequestContext(Generic[T]):
 
 
 BACKGROUND_PRIORITY = -100
-"""Of requests that the server sends to itself: the lowest."""
+"""The priority of requests that the server sends to itself: the lowest."""
 
 Handler = Callable[[RequestContext[Any]], Awaitable[Reply | Events]]
 

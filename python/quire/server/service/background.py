@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BackgroundResponses"]
 
-MOST = 64  # of one caller
-MOST_BYTES = 64 << 20  # of one caller's requests that are not answered
+MOST = 64  # for one caller
+MOST_BYTES = 64 << 20  # the sum for a caller's requests that are not answered
 _log = logging.getLogger("quire.server")
 _OURS = ("id", "created_at", "background")
 

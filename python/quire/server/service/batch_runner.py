@@ -13,7 +13,7 @@ __all__ = ["Answer", "Post", "answer_lines", "post_when_free"]
 
 _RETRY_S = 0.2
 _MOST_RETRY_S = 5.0
-_MOST_TRIES = 12  # of a request that the server cannot answer now; about 45 seconds
+_MOST_TRIES = 12  # for a request that the server cannot answer now; about 45 seconds
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .caller import Caller
 
 __all__ = ["BatchStore", "BatchWish", "StoredBatch", "StoredFile"]
 
-MOST_FILE_BYTES = 1 << 30  # of one caller
+MOST_FILE_BYTES = 1 << 30  # for one caller
 MOST_FILES = 10_000
 _SCHEMA = """
 create table if not exists files (id text primary key, caller text, name text, purpose text, n_bytes integer,
@@ -53,7 +53,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class BatchWish:
-    """What a caller asks for: the file of requests, the path of all of them, and OpenAI's window, such as 24h."""
+    """A caller's wish: the file of requests, the path of all of them, and OpenAI's window, such as 24h."""
 
     input: str
     path: str
