@@ -10,8 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from quire.cli.main import main
 from quire.routing import replicas as watching
 from quire.routing.front import Front
+from quire.routing.serve import Protocol
+from uvicorn.server import ServerState
 
 pytestmark = pytest.mark.python_only
 
@@ -249,3 +253,107 @@ def test_without_a_server_the_answer_is_503(monkeypatch: pytest.MonkeyPatch) -> 
         await front.stop()
 
     run(test)
+
+
+def scope_of(path: str, method: str = "POST", headers: Any = ()) -> dict[str, Any]:
+    return {
+        "type": "http", "method": method, "path": path, "query_string": b"",
+        "headers": [(b"host", b"localhost"), *headers],
+    }  # fmt: skip
+
+
+async def raw(front: Front, scope: dict[str, Any], *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """Call the application with messages of a client that stays; return what it sends."""
+    left, sent = list(messages), []
+
+    async def receive() -> Any:
+        return left.pop(0) if left else await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await front(scope, receive, send)
+    return sent
+
+
+def test_what_may_have_acted_is_not_sent_again_and_nothing_is_sent_to_all() -> None:
+    async def drop(body: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"garbage\r\n\r\n")
+        writer.close()
+
+    async def test() -> None:
+        async with routed(drop, drop, drop) as (stubs, _, client):
+            for path, most in (("/v1/batches", 1), ("/v1/responses", 1), ("/v1/chat/completions", 2)):
+                for stub in stubs:
+                    stub.asked.clear()
+                lost = await client.post(path, json={})
+                assert (lost.status_code, lost.json()["error"]["code"]) == (502, "replica_lost")
+                assert sum(len(stub.asked) for stub in stubs) == most
+
+    run(test)
+
+
+def test_only_whole_requests_and_no_foreign_headers_arrive() -> None:
+    async def empty(body: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 X\r\nconnection: x-b\r\nx-b: 1\r\ncontent-length: 3\r\n")
+        writer.write(b"content-encoding: gzip\r\n\r\nabc")
+
+    async def test() -> None:
+        async with routed(empty) as (stubs, front, _):
+            part = {"type": "http.request", "body": b"{}", "more_body": True}
+            assert await raw(front, scope_of("/v1/files"), part, {"type": "http.disconnect"}) == []
+            for path in ("*", "http://evil.example/", "@evil.example/", "/v1/../metrics"):
+                (start, _) = await raw(front, scope_of(path), {"type": "http.request"})
+                assert start["status"] == 400
+            for header in ((b"a b", b"1"), (b"host", b"evil.example")):
+                (start, _) = await raw(front, scope_of("/x", headers=[header]), {"type": "http.request"})
+                assert (start["status"], front.replicas[0].is_ready) == (400, True)
+            assert stubs[0].asked == []
+            assert front._n_held == 0
+            named = [(b"connection", b"X-Secret, close"), (b"x-secret", b"1"), (b"transfer-encoding", b"chunked")]
+            start, *pieces = await raw(front, scope_of("/x", headers=named), {"type": "http.request", "body": b"{}"})
+            (asked,) = stubs[0].asked
+            assert not any(name in asked.lower() for name in ("x-secret", "chunked", "accept-encoding", "user-agent"))
+            assert asked.lower().count("content-length: 2") == 1
+            assert (start["status"], b"x-b" in dict(start["headers"])) == (503, False)
+            assert b"".join(piece["body"] for piece in pieces) == b"abc"  # as it was sent
+
+    run(test)
+
+
+def test_heads_have_limits_and_old_clients_get_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def get(port: int, head: str) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode())
+        try:
+            return (await reader.read(1000)).decode()
+        finally:
+            writer.close()
+
+    async def test() -> None:
+        async with routed(ok) as (_, front, _):
+            config = uvicorn.Config(front, lifespan="off", ws="none", log_config=None)
+            config.load()
+            state = ServerState()
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+            )
+            port = server.sockets[0].getsockname()[1]
+            monkeypatch.setattr("quire.routing.serve._HEAD_S", 0.1)
+            assert await get(port, "GET /x HTTP/1.1\r\nhost: localhost\r\n") == ""  # closed after a while
+            monkeypatch.undo()
+            answer = await get(port, "GET /x HTTP/1.0\r\nhost: localhost\r\n\r\n")
+            assert "content-length: 2\r\n" in answer
+            assert "chunked" not in answer
+            assert " 400 " in await get(port, "GET /x HTTP/1.1\r\nhost: localhost\r\na: " + "b" * 70_000)
+            server.close()
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+    run(test)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@host", "http://host/base", "http://host:x", "http://", "host:80"])
+def test_urls_with_more_than_a_host_are_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["route", "--to", url]) == 2
+    assert "secret" not in capsys.readouterr().err

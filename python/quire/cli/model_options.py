@@ -215,9 +215,7 @@ def _click_option(name: str, option: EngineOption, default: object) -> Decorator
         case KeyValues():
             return click.option(*flags, multiple=True, callback=_key_values, metavar=option.metavar, help=option.help)
         case JsonObject():
-            return click.option(
-                *flags, callback=_json_object, default=default, metavar=option.metavar, help=option.help
-            )
+            more["callback"] = _json_object
         case Shares():
             return click.option(*flags, callback=_shares, metavar=option.metavar, help=option.help)
         case Choice():

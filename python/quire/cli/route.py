@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,6 +20,13 @@ def _urls(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     for url in found:
         if not url.startswith(("http://", "https://")):
             raise click.BadParameter(f"{url!r:.80} is not a URL: write http://HOST:PORT", ctx, param)
+        try:
+            parts = urlsplit(url)
+            is_plain = parts.port != 0 and parts.hostname and "@" not in parts.netloc and url.isascii()
+        except ValueError:
+            is_plain = False
+        if not is_plain or parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise click.BadParameter("a server's URL has only a host and a port: http://HOST:PORT", ctx, param)
     return found
 
 

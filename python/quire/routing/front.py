@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -23,25 +23,38 @@ if TYPE_CHECKING:
 __all__ = ["Front"]
 
 MOST_BODY_BYTES = 64 << 20
+MOST_HELD_BYTES = 1 << 30  # bodies of all requests
 _HEAVY_BYTES = 256 << 10  # larger bodies are decoded on a thread
 _CONNECT_S = 3.0
 _WAIT_S = 10.0  # for a replica that is ready
+_BODY_S = 60.0  # for more of a request's body
+_MOST_SENT = 2  # replicas that a request is sent to: one that crashes servers shall not crash all
+_MOST_SHORT_BYTES = 4096  # of an answer that is read to see whether the replica is stopping
+# POST routes that only compute.  Others may have acted before the replica was lost, and are not sent again.
+_REPEATABLE = frozenset(
+    ("completions", "completion", "messages", "embeddings", "embedding", "rerank", "reranking", "score", "infill",
+     "tokenize", "detokenize", "apply-template", "count_tokens", "generate", "chat", "embed", "classify", "pooling",
+     "transcriptions", "input_tokens")
+)  # fmt: skip
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # RFC 9110, 7.6.1: these concern one connection; length and host are set anew.
 _HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer",
-     b"transfer-encoding", b"upgrade", b"host", b"content-length", b"expect")
+    (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length", b"expect")
 )  # fmt: skip
 _log = logging.getLogger("quire.route")
 T = TypeVar("T")
 
 
 class _Lost(Exception):
-    """A replica failed.  ``has_begun``: part of its answer was passed on."""
+    """A replica failed.
 
-    def __init__(self, has_begun: bool) -> None:
+    ``has_begun``: part of its answer was passed on; ``was_sent``: it may have acted on the request.
+    """
+
+    def __init__(self, has_begun: bool = False, was_sent: bool = True) -> None:
         super().__init__()
-        self.has_begun = has_begun
+        self.has_begun, self.was_sent = has_begun, was_sent
 
 
 class Front:
@@ -54,6 +67,7 @@ class Front:
         self._policy = policy or Policy()
         self._hosts = hosts
         self.counts: Counter[str] = Counter()
+        self._n_held = 0
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         timeout = httpx.Timeout(None, connect=_CONNECT_S)
         self._client = httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
@@ -75,7 +89,9 @@ class Front:
             return
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._hosts is not None and host_of(host) not in self._hosts:
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            await _refuse(send, 400, "malformed_request", "the request has several Host headers")
+        elif self._hosts is not None and host_of(host) not in self._hosts:
             # A page whose name resolves to this address sends that name.
             await _refuse(
                 send, 403, "host_not_allowed", "the Host header does not name this machine (see --allow-host)"
@@ -86,22 +102,62 @@ class Front:
             await self._pass_on(scope, headers, receive, send)
 
     async def _pass_on(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        if body is None:
-            await _refuse(send, 413, "body_too_large", f"the request has more than {MOST_BODY_BYTES} bytes")
-            return
+        body = bytearray()
+        try:
+            if await self._read(body, receive, send):
+                await self._try(scope, headers, bytes(body), receive, send)
+        finally:
+            self._n_held -= len(body)
+
+    async def _read(self, body: bytearray, receive: Receive, send: Send) -> bool:
+        """Read the body; return False if it is refused, or if the client left before its end."""
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), _BODY_S)
+            except asyncio.TimeoutError:
+                await _refuse(send, 408, "body_timeout", f"no more of the body arrived in {_BODY_S:g} seconds")
+                return False
+            if message["type"] == "http.disconnect":
+                return False
+            piece = message.get("body", b"")
+            body += piece
+            self._n_held += len(piece)
+            if len(body) > MOST_BODY_BYTES:
+                await _refuse(send, 413, "body_too_large", f"the request has more than {MOST_BODY_BYTES} bytes")
+                return False
+            if self._n_held > MOST_HELD_BYTES:
+                await _refuse(send, 503, "overloaded", "too many bytes of requests are in progress", retry_after_s=1)
+                return False
+            if not message.get("more_body"):
+                return True
+
+    async def _try(self, scope: Scope, headers: dict[bytes, bytes], body: bytes, receive: Receive, send: Send) -> None:
         hashes = await self._hashes(scope, headers, body)
         tried: set[str] = set()
-        while (replica := await self._ready(hashes, tried)) is not None:
+        n_tries = n_sent = 0
+        while n_tries < len(self.replicas) + 2 and (replica := await self._ready(hashes, tried)) is not None:
             try:
-                await self._answer(
-                    replica, hashes, _request(self._client, replica, scope, headers, body), receive, send
-                )
+                request = _request(self._client, replica, scope, headers, body)
+            except (httpx.InvalidURL, ValueError):
+                await _refuse(send, 400, "malformed_request", "the request's target is not a path")
+                return
+            try:
+                await self._answer(replica, hashes, request, receive, send)
+            except httpx.LocalProtocolError as error:  # not the replica's fault
+                await _refuse(send, 400, "malformed_request", f"the request cannot be passed on: {error}")
+                return
             except _Lost as error:
                 tried.add(replica.url)
                 replica.fail()
                 if error.has_begun:
                     self.counts["broken"] += 1
+                    return
+                n_tries += 1
+                n_sent += error.was_sent
+                if error.was_sent and (n_sent >= _MOST_SENT or not _is_repeatable(scope)):
+                    self.counts["broken"] += 1
+                    text = "the server was lost and may have acted on the request: it was not sent to another one"
+                    await _refuse(send, 502, "replica_lost", text)
                     return
                 self.counts["retried"] += 1
                 continue
@@ -150,20 +206,30 @@ class Front:
         lost = replica.lost
         try:
             response = await _unless(lost, self._client.send(request, stream=True))
+        except httpx.LocalProtocolError:
+            raise
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise _Lost(was_sent=False) from None
         except (httpx.TransportError, _Lost):
-            raise _Lost(has_begun=False) from None
+            raise _Lost from None
         async with contextlib.aclosing(response):
-            if response.status_code == 503 and await _stops(response, lost):
-                raise _Lost(has_begun=False)
-            headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in _HOP]
+            pieces = _pieces(response, lost)
+            first = await _stopping(pieces) if response.status_code == 503 else b""
+            headers = _kept([(name.lower(), value) for name, value in response.headers.raw])
+            length = response.headers.get("content-length", "")
+            has_length = length.isdecimal() and response.status_code not in (204, 304)
+            if has_length:  # httpx has checked it; clients of HTTP/1.0 need it
+                headers.append((b"content-length", length.encode()))
             headers.append((b"x-quire-replica", replica.url.encode()))
             await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             try:
-                async for piece in _pieces(response, lost):
+                if first:
+                    await send({"type": "http.response.body", "body": first, "more_body": True})
+                async for piece in pieces:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             except (httpx.TransportError, _Lost):
                 _log.warning("[route] %s was lost in the middle of an answer", replica.url)
-                if b"text/event-stream" in dict(headers).get(b"content-type", b""):
+                if not has_length and b"text/event-stream" in dict(headers).get(b"content-type", b""):
                     event = b"data: " + _error("replica_lost", "the server that answered was lost") + b"\n\n"
                     await send({"type": "http.response.body", "body": event})
                 # Otherwise the connection is closed without an end, which every client takes for an error.
@@ -194,10 +260,27 @@ def _request(
     host = headers.get(b"host", b"")
     # The page is of the front's own origin, which the replica does not know.
     own = headers.get(b"origin", b"").partition(b"://")[2] == host
-    kept = [(name, value) for name, value in scope["headers"] if name not in _HOP and not (own and name == b"origin")]
+    kept = [(name, value) for name, value in _kept(scope["headers"]) if not (own and name == b"origin")]
     content = body if body or scope["method"] == "POST" else None
+    if not path.startswith(b"/") or not {b".", b".."}.isdisjoint(path.partition(b"?")[0].split(b"/")):
+        raise ValueError(path)  # httpx would resolve dots, and replicas see another path than the front
     url = httpx.URL(replica.url).copy_with(raw_path=path.partition(b"?")[0] + query)
-    return client.build_request(scope["method"], url, headers=kept, content=content)
+    # Not client.build_request, which would add headers of its own, such as accept-encoding.
+    extensions = {"timeout": client.timeout.as_dict()}
+    return httpx.Request(scope["method"], url, headers=kept, content=content, extensions=extensions)
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are passed on: not those of one connection, nor those that ``connection`` names."""
+    found = list(headers)
+    named = {part.strip().lower() for name, value in found if name == b"connection" for part in value.split(b",")}
+    return [(name, value) for name, value in found if name not in _HOP and name not in named]
+
+
+def _is_repeatable(scope: Scope) -> bool:
+    return scope["method"] in ("GET", "HEAD", "OPTIONS") or (
+        scope["method"] == "POST" and scope["path"].rstrip("/").rpartition("/")[2] in _REPEATABLE
+    )
 
 
 async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
@@ -206,7 +289,7 @@ async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise _Lost(has_begun=False)
+            raise _Lost
         return task.result()
     finally:
         ending.cancel()
@@ -216,34 +299,22 @@ async def _unless(lost: asyncio.Event, work: Awaitable[T]) -> T:
 
 
 async def _pieces(response: httpx.Response, lost: asyncio.Event) -> AsyncIterator[bytes]:
-    if response.is_stream_consumed:
-        yield response.content
-        return
     pieces = response.aiter_raw()
     while (piece := await _unless(lost, anext(pieces, None))) is not None:
         yield piece
 
 
-async def _stops(response: httpx.Response, lost: asyncio.Event) -> bool:
-    """Return whether a replica refused because it is stopping, so that another one should be asked."""
+async def _stopping(pieces: AsyncIterator[bytes]) -> bytes:
+    """Return the beginning of a refusal.  _Lost if the replica is stopping, so that another one should be asked."""
+    first = b""
     try:
-        return b"shutting_down" in await _unless(lost, response.aread())
-    except (httpx.TransportError, _Lost):
-        raise _Lost(has_begun=False) from None
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """Return the body, or None if it is too large."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return bytes(body)
-        body += message.get("body", b"")
-        if len(body) > MOST_BODY_BYTES:
-            return None
-        if not message.get("more_body"):
-            return bytes(body)
+        while len(first) < _MOST_SHORT_BYTES and (piece := await anext(pieces, None)) is not None:
+            first += piece
+    except httpx.TransportError:
+        raise _Lost from None
+    if b"shutting_down" in first or b"is shutting down" in first:  # Anthropic's errors have no code
+        raise _Lost(was_sent=False)
+    return first
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -51,17 +51,19 @@ class HttpReplica(Replica):
 async def watch(replicas: Sequence[HttpReplica], client: httpx.AsyncClient) -> None:
     """Ask the replicas for their health until cancelled."""
     while True:
-        await asyncio.gather(*(_look(replica, client) for replica in replicas))
+        looks = (asyncio.wait_for(_look(replica, client), 2 * _TIMEOUT_S) for replica in replicas)
+        await asyncio.gather(*looks, return_exceptions=True)
         await asyncio.sleep(EVERY_S)
 
 
 async def _look(replica: HttpReplica, client: httpx.AsyncClient) -> None:
     try:
-        answer = await client.get(f"{replica.url}/health", timeout=_TIMEOUT_S)
+        async with client.stream("GET", f"{replica.url}/health", timeout=_TIMEOUT_S) as answer:
+            status = answer.status_code  # what else it says does not matter
     except httpx.TimeoutException:
         replica.unseen()
     except httpx.TransportError:  # nobody listens: no need to wait for more failures
         replica.n_failures = max(replica.n_failures, _MOST_FAILURES - 1)
         replica.unseen()
     else:
-        replica.seen(answer.status_code == 200)
+        replica.seen(status == 200)

@@ -251,10 +251,11 @@ class BatchStore:
 
     def finish(self, batch: StoredBatch, status: str) -> StoredBatch:
         """Write the answers of a batch to files, those that are errors to one of their own, and set its status."""
+        query = "select line from answers where batch = ? and status between ? and ? order by rowid"
         files = {}
-        for kind, which in (("output", "status < 400"), ("errors", "status >= 400")):
+        for kind, statuses in (("output", (0, 399)), ("errors", (400, 999))):
             # All answers together may not fit in memory.
-            rows = self._db.execute(f"select line from answers where batch = ? and {which} order by rowid", (batch.id,))
+            rows = self._db.execute(query, (batch.id, *statuses))
             if (first := rows.fetchone()) is not None:
                 pieces = (row[0] for row in itertools.chain((first,), rows))
                 files[kind] = self._add_file(batch.caller, f"{batch.id}_{kind}.jsonl", "batch_output", pieces).id
