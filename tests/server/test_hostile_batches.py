@@ -13,6 +13,7 @@ import pytest
 from quire.cli.main import main
 from quire.errors import RequestError
 from quire.server.failures import ApiError
+from quire.server.listener.forms import _FormReader
 from quire.server.service import batch_runner, batches
 from quire.server.service.background import BackgroundResponses
 from quire.server.service.batch_lines import read_lines
@@ -181,3 +182,11 @@ def test_a_response_in_the_background_never_stays_in_progress() -> None:
         assert not works._n_bytes
 
     asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_a_field_of_a_form_is_a_text_or_a_list() -> None:
+    for first, second in ((b"a", b"a[]"), (b"a[]", b"a"), (b"file", b"file[]")):
+        reader = _FormReader(b"B")
+        parts = [b'--B\r\nContent-Disposition: form-data; name="%b"\r\n\r\nx\r\n' % name for name in (first, second)]
+        with pytest.raises(ApiError, match="given twice"):
+            reader.feed(b"".join(parts) + b"--B--")

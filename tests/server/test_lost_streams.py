@@ -69,6 +69,13 @@ def test_a_lost_stream_is_cancelled(server: Served) -> None:
         assert client.get("/v1/status").json()["models"][0]["queue"]["running"] == 0
 
 
+def test_a_stream_cannot_resume_itself(server: Served) -> None:
+    with server.client() as client:
+        id_ = "itself-0123456789"
+        found = client.post("/v1/streams/resume", json={"id": id_}, headers={"x-quire-stream-id": id_}, timeout=10)
+        assert "stream_not_found" in found.text
+
+
 async def _read(pieces: AsyncIterator[bytes]) -> bytes:
     return b"".join([piece async for piece in pieces])
 

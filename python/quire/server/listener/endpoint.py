@@ -63,7 +63,9 @@ class Endpoint:
         else:
             received = await read_body(scope, receive, self._service.settings, ticket)
         assert state.caller is not None
-        buffer = self._service.stream_buffers.open(state.caller, header(scope, b"x-quire-stream-id"))
+        # Only answers of models are kept: a stream that resumes itself would never end.
+        id_ = header(scope, b"x-quire-stream-id") if self._route.opens else None
+        buffer = self._service.stream_buffers.open(state.caller, id_)
         sender = _Sender(scope, send, self._service, buffer)
         job = asyncio.ensure_future(self._run(scope, received, sender, form))
         gone = asyncio.ensure_future(_disconnected(receive))

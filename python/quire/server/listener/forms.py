@@ -145,7 +145,10 @@ class _FormReader:
             except UnicodeDecodeError:
                 raise ApiError(400, "invalid_value", f"{name[:64]} is not UTF-8", name[:64]) from None
         if name.endswith("[]"):
-            self._fields.setdefault(name[:-2], []).append(value)
+            texts = self._fields.setdefault(name[:-2], [])
+            if not isinstance(texts, list):
+                raise ApiError(400, "invalid_value", f"{name[:64]} is given twice", name[:64])
+            texts.append(value)
         elif name in self._fields:
             raise ApiError(400, "invalid_value", f"{name[:64]} is given twice", name[:64])
         else:
