@@ -255,6 +255,12 @@ def test_metered_operations_work(source: str, text: str) -> None:
     assert ChatTemplate(source).render(USER) == text
 
 
+def test_recursion_has_the_class_that_servers_know() -> None:
+    with pytest.raises(CapacityError) as caught:
+        ChatTemplate("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").render(USER)
+    assert type(caught.value) is CapacityError
+
+
 def test_a_big_honest_conversation_renders() -> None:
     source = (
         "{% for m in messages %}{% if m.role == 'user' %}<u>{{ m.content | trim }}</u>{% else %}"

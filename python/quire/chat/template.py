@@ -41,10 +41,6 @@ class TemplateSource(Protocol):
     def control_tokens(self) -> Mapping[str, int]: ...
 
 
-class _TooDeep(CapacityError):
-    """The template recurses too deeply, as some do for schemas without a type."""
-
-
 @dataclass(frozen=True)
 class Rendering:
     """A rendered prompt.
@@ -174,13 +170,16 @@ class ChatTemplate:
         fit = Fit(TurnPlan())
         if self._fitting is not None:
             fit = self._fitting.of(chat, bool(definitions), add_generation_prompt)
-        refused: RequestError | _TooDeep | None = None
+        refused: RequestError | CapacityError | None = None
         with rendering(self._limits, n_bytes):
             for form, shown in self._ways(fit.plan.of(chat), fit, definitions):
                 variables = self._variables(form, shown, add_generation_prompt, given)
                 try:
                     parts = self._run(variables, self._limits.output_bytes + n_bytes)
-                except (RequestError, _TooDeep) as error:
+                except (RequestError, CapacityError) as error:
+                    # Some templates recurse without end for schemas without a type.
+                    if isinstance(error, CapacityError) and not isinstance(error.__cause__, RecursionError):
+                        raise
                     refused = refused or error
                     continue
                 return Rendering(segments(parts, self._controls), tuple(fit.plan.moved(chat)))
@@ -246,7 +245,7 @@ class ChatTemplate:
         except jinja2.exceptions.SecurityError as error:
             raise UnsupportedError(f"[chat template] the sandbox stops the template: {_one_line(error)}") from None
         except RecursionError as error:
-            raise _TooDeep(f"[chat template] rendering takes too many calls: {_one_line(error)}") from None
+            raise CapacityError(f"[chat template] rendering takes too many calls: {_one_line(error)}") from error
         except (MemoryError, OverflowError) as error:
             raise CapacityError(f"[chat template] rendering exceeds its limits: {_one_line(error)}") from None
         except Exception as error:  # expressions of the template can raise anything

@@ -29,7 +29,7 @@ _CONNECT_S = 3.0
 _WAIT_S = 10.0  # for a replica that is ready
 _BODY_S = 60.0  # for more of a request's body
 _MOST_SENT = 2  # replicas that a request is sent to: one that crashes servers shall not crash all
-_MOST_SHORT_BYTES = 4096  # of an answer that is read to see whether the replica is stopping
+_MOST_SHORT_BYTES = 4096  # read of an answer to see if the replica is stopping
 # POST routes that only compute.  Others may have acted before the replica was lost, and are not sent again.
 _REPEATABLE = frozenset(
     ("completions", "completion", "messages", "embeddings", "embedding", "rerank", "reranking", "score", "infill",

@@ -59,7 +59,7 @@ async def watch(replicas: Sequence[HttpReplica], client: httpx.AsyncClient) -> N
 async def _look(replica: HttpReplica, client: httpx.AsyncClient) -> None:
     try:
         async with client.stream("GET", f"{replica.url}/health", timeout=_TIMEOUT_S) as answer:
-            status = answer.status_code  # what else it says does not matter
+            status = answer.status_code  # the body does not matter
     except httpx.TimeoutException:
         replica.unseen()
     except httpx.TransportError:  # nobody listens: no need to wait for more failures
