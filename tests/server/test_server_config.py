@@ -96,9 +96,16 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
         "1",
     ]
     arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU", "--n-cpu-ffn", "1", "--fit", "off", "--fit-target", "512"]
+    numbers = {"rope_scale": 2.0, "rope_freq_base": 3.0, "rope_freq_scale": 0.5, "yarn_orig_ctx": 4}
+    numbers |= {"yarn_ext_factor": 0.5, "yarn_attn_factor": 6.0, "yarn_beta_fast": 7.0, "yarn_beta_slow": 8.0}
+    for name, number in numbers.items():
+        arguments += [f"--{name.replace('_', '-')}", str(number)]
+    arguments += ["--rope-scaling", "yarn", "--override-kv", "a=int:1", "--hf-overrides", '{"b": 2}']
     arguments += ["--fit-ctx", "2048", "--split-mode", "none", "--tensor-split", "3,1", "--main-gpu", "0"]
     engine = opened(monkeypatch, *arguments)[2]
-    expected: dict[str, object] = {"n_cpu_moe": 2, "override_tensor": (("ffn", "CPU"),)}
+    expected: dict[str, object] = {**numbers, "rope_scaling": "yarn"}
+    expected |= {"override_kv": (("a", 1),), "hf_overrides": '{"b": 2}'}
+    expected |= {"n_cpu_moe": 2, "override_tensor": (("ffn", "CPU"),)}
     expected |= {"n_cpu_ffn": 1, "fit": "off", "fit_target": 512, "fit_ctx": 2048}
     expected |= {"split_mode": "none", "tensor_split": (3.0, 1.0), "main_gpu": 0}
     expected |= {"n_ctx": 512, "threads": 3, "cpu_mask": 3, "kernels": "cpu", "isa": "avx2", "kv_dtype": "bf16"}

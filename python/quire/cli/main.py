@@ -59,13 +59,14 @@ COMMANDS = {
 # Other programs' commands that Quire calls differently, and advice for those that it does not have.
 _ALIASES = {
     "ls": "list", "server": "serve", "download": "pull", "embedding": "embed", "embeddings": "embed", "remove": "rm",
-    "copy": "cp", "benchmark": "bench", "run-batch": "batch",
+    "copy": "cp", "benchmark": "bench",
 }  # fmt: skip
 _ADVICE = {
     "version": "quire --version",
     "push": "Quire does not upload models",
     "login": "for gated models, set HF_TOKEN or use quire pull --hf-token",
     "complete": "use quire run --raw",
+    "run-batch": "use quire batch MODEL IN OUT",
     "collect-env": "use quire devices",
     "cli": "use quire run for one prompt, quire chat for a conversation",
 }
