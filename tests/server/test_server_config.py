@@ -96,7 +96,7 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
         "1",
     ]
     arguments += ["--n-cpu-moe", "2", "-ot", "ffn=CPU", "--n-cpu-ffn", "1", "--fit", "off", "--fit-target", "512"]
-    numbers = {"rope_scale": 2.0, "rope_freq_base": 3.0, "rope_freq_scale": 0.5, "yarn_orig_ctx": 4}
+    numbers = {"rope_scale": 2.0, "rope_freq_base": 3.0, "yarn_orig_ctx": 4}
     numbers |= {"yarn_ext_factor": 0.5, "yarn_attn_factor": 6.0, "yarn_beta_fast": 7.0, "yarn_beta_slow": 8.0}
     for name, number in numbers.items():
         arguments += [f"--{name.replace('_', '-')}", str(number)]
@@ -113,8 +113,9 @@ def test_every_option_of_the_model_reaches_the_engine(monkeypatch: pytest.Monkey
     expected |= {"policy": "fifo", "max_sequences": 3, "n_blocks": 9, "max_step_tokens": 8, "step_s": 0.5}
     expected |= {"snapshot_tokens": 64, "quantize": "Q8_0"}
     expected |= {"mmproj": "m.gguf", "draft": "d.gguf", "speculation": "auto", "draft_max": 8, "draft_min": 1}
-    # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu.
-    others = {"memory_bytes", "taps", "adapters", "n_gpu_layers"}
+    # --memory-budget belongs to the server; taps are only for programs; -ngl cannot be combined with --device cpu, nor
+    # --rope-freq-scale with --rope-scale.
+    others = {"memory_bytes", "taps", "adapters", "n_gpu_layers", "rope_freq_scale"}
     assert set(expected) == {entry.name for entry in fields(EngineConfig)} - others
     assert {name: engine.get(name) for name in expected} == expected
     engine = opened(monkeypatch, "--lora", "a.gguf,c:b.gguf", "--lora-scaled", "b.gguf:0.5")[
