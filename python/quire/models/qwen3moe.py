@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..checkpoints.mapping import (
     DECODER_KEYS,
     DECODER_TENSORS,
@@ -22,7 +24,7 @@ ARCHES = ("qwen3moe",)
 
 
 class Qwen3Moe(Decoder):
-    def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
+    def __init__(self, keys: Keys, weights: Weights, n_vocab: int, sections: Sequence[int] = ()) -> None:
         config = DenseConfig.read(keys, n_vocab)
         n_expert = keys.integer("expert_count", low=1, high=4096)
         n_used = keys.same("expert_used_count", config.n_layer, low=1, high=n_expert)
@@ -33,7 +35,8 @@ class Qwen3Moe(Decoder):
         keys.without_effect("expert_group_used_count")
         # Expert probabilities are normalized by default; files have the key only if they are not.
         spec = MoeSpec(n_used=n_used, activation="silu", normalize=keys.flag("expert_weights_norm", True))
-        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=frequency_factors(weights, config.n_rot))
+        factors = frequency_factors(weights, config.n_rot)
+        rotation = rope_spec(keys, n_dims=config.n_rot, layout="half", factors=factors, sections=sections)
         blocks = [
             Block(
                 config, block, Attention(config, block, i, rotation), MoE(block, config.dim, expert_dim, n_expert, spec)

@@ -26,8 +26,9 @@ ARCHES = ("qwen3vlmoe",)
 
 class Qwen3VLMoe(Qwen3Moe):
     def __init__(self, keys: Keys, weights: Weights, n_vocab: int) -> None:
-        keys.without_effect("rope.dimension_sections", "n_deepstack_layers")  # for images only
-        super().__init__(keys, weights, n_vocab)
+        keys.without_effect("n_deepstack_layers")  # the vision encoder has the same number of them
+        sections = keys.integers("rope.dimension_sections", 3) if keys.has("rope.dimension_sections") else []
+        super().__init__(keys, weights, n_vocab, sections)
 
 
 MODEL = Qwen3VLMoe
@@ -64,6 +65,7 @@ _OMNI = thinking(
             "expert_count": u32("num_experts", "num_local_experts", default=128),
             "expert_used_count": u32("num_experts_per_tok", default=8),
             "expert_feed_forward_length": u32("moe_intermediate_size", default=768),
+            "n_deepstack_layers": u32("n_deepstack_layers", default=None),
         },
         {**DECODER_TENSORS, **QK_NORMS, **EXPERT_TENSORS},
         fixed={"hidden_act": SILU, "norm_topk_prob": (True,)},

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tiny_checkpoints import tokenizer_json
 
-__all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "TinyFamily", "family", "randomized"]
+__all__ = ["AUDIO_FAMILIES", "FAMILIES", "FIRST_MARK", "OMNI_FAMILIES", "TinyFamily", "family", "randomized"]
 
 # The tokenizer of bytes has 259 tokens; a family's marks follow.
 FIRST_MARK = 259
@@ -42,6 +42,8 @@ FAMILIES = (
     "smolvlm",
 )
 AUDIO_FAMILIES = ("qwen2audio", "qwen3asr", "ultravox", "voxtral")
+# Images and sounds.
+OMNI_FAMILIES = ("qwen25omni", "qwen3omni")
 
 
 @dataclass(frozen=True)

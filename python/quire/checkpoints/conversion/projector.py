@@ -1,4 +1,4 @@
-"""The encoder of images or sounds of a checkpoint folder, as the ``mmproj`` file that llama.cpp and Quire read."""
+"""The encoders of images and sounds of a checkpoint folder, as the ``mmproj`` file that llama.cpp and Quire read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..._native.core import DType, Tensor
 from ..._native.quant import quantize
 from ...errors import LoadError, UnsupportedError
 from ...files.gguf import GGUFWriter
-from ...models.media import media_checkpoint_of
-from ...models.media.checkpoint import image_keys, row_of
+from ...models.media import media_checkpoints_of
+from ...models.media.checkpoint import MediaCheckpoint, image_keys, row_of
 from ..formats import StoredCheckpoint
 from ..mapping import Fields, Source, Target, flattened, read_json
 from ..mapping.tensors import planned
@@ -29,16 +29,11 @@ __all__ = ["ProjectorReader", "convert_projector"]
 ARCH = "clip"
 
 
-class _Conversion:
-    """One encoder: its keys and tensors."""
+class _Encoder:
+    """One encoder of a checkpoint: its keys and tensors."""
 
-    def __init__(self, folder: Path, dtype: str) -> None:
-        if dtype not in DTYPES:
-            raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(DTYPES)}")
-        self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
-        whole = Fields("config.json", flattened(read_json(folder / "config.json")))
-        names = [str(name) for name in whole.items("architectures")]
-        self.mapping = mapping = media_checkpoint_of(names[0] if names else "", whole)
+    def __init__(self, folder: Path, checkpoint: StoredCheckpoint, whole: Fields, mapping: MediaCheckpoint) -> None:
+        self.mapping, self.checkpoint = mapping, checkpoint
         self.config = whole.inner(mapping.config).filled(mapping.defaults)
         settings, videos = _processor_settings(folder), _video_settings(folder)
         mapping.check_settings(settings)
@@ -47,9 +42,9 @@ class _Conversion:
             *((name, key.kind, key.read(whole)) for name, key in mapping.whole_keys.items()),
             *((name, key.kind, key.read(settings)) for name, key in mapping.settings.items()),
             *((name, key.kind, key.read(videos)) for name, key in mapping.video_settings.items()),
-            *image_keys(settings, limits_pixels=mapping.limits_pixels),
         ]
-        self.checkpoint = StoredCheckpoint(folder, None)
+        if not mapping.hears:
+            self.keys += image_keys(settings, limits_pixels=mapping.limits_pixels)
         roots = {root: self._spelling(spellings) for root, spellings in mapping.roots.items()}
         table = {ours: _spelled(Source.of(theirs), roots) for ours, theirs in mapping.tensors(whole).items()}
         table |= {ours: self._embedding(_token_id(folder, text)) for ours, text in mapping.token_rows.items()}
@@ -83,37 +78,69 @@ class _Conversion:
             raise LoadError(f"[convert] the checkpoint has no embedding of token {token}")
         return Source((name,), row_of(token))
 
+    def shape(self, target: Target) -> tuple[int, ...]:
+        import numpy as np
+
+        shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
+        return shape if target.change is None else target.change(np.zeros(shape, np.float32), self.config).shape
+
     def values(self, target: Target) -> npt.NDArray[np.float32]:
         (source,) = target.sources
         values = self.checkpoint.values(source)
         return values if target.change is None else target.change(values, self.config)
 
+
+class _Conversion:
+    """The encoders of a checkpoint."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        if dtype not in DTYPES:
+            raise UnsupportedError(f"[convert] unsupported dtype '{dtype}': expected one of {', '.join(DTYPES)}")
+        self.file_type, self._wanted = DTYPES[dtype], DType(dtype)
+        config = flattened(read_json(folder / "config.json"))
+        names = Fields("config.json", config).items("architectures")
+        if isinstance(thinker := config.get("thinker_config"), Mapping):  # the part that writes text
+            config = {**thinker, "architectures": names}
+        whole, checkpoint = Fields("config.json", config), StoredCheckpoint(folder, None)
+        mappings = media_checkpoints_of(str(names[0]) if names else "", whole)
+        self.encoders = [_Encoder(folder, checkpoint, whole, mapping) for mapping in mappings]
+        self._owners = {name: encoder for encoder in self.encoders for name in encoder.targets}
+
+    def _keys(self) -> Iterator[tuple[str, str, object]]:
+        """Return what stands before the keys of the encoders, and these, without the prefix of all of them."""
+        sections = ["audio" if encoder.mapping.hears else "vision" for encoder in self.encoders]
+        for section in sections:
+            yield f"has_{section}_encoder", "bool", True
+        projectors = [encoder.mapping.projector for encoder in self.encoders]
+        if len(set(projectors)) == 1:
+            yield "projector_type", "string", projectors[0]
+        else:
+            for section, projector in zip(sections, projectors, strict=True):
+                yield f"{section}.projector_type", "string", projector
+        for encoder in self.encoders:
+            yield from encoder.keys
+
     def announce(self, writer: GGUFWriter, name: str) -> dict[str, DType]:
         """Write all keys and declare all tensors; return the tensors' dtypes."""
-        import numpy as np
-
         writer.set("general.type", "mmproj")
         writer.set("general.name", name)
         writer.set("general.file_type", self.file_type, "u32")
         writer.set("general.quantization_version", 2, "u32")
-        section = "audio" if any(name.startswith("audio.") for name, _, _ in self.keys) else "vision"
-        writer.set(f"{ARCH}.has_{section}_encoder", True)
-        writer.set(f"{ARCH}.projector_type", self.mapping.projector)
-        for key, kind, value in self.keys:
+        for key, kind, value in self._keys():
             if value is not None:
                 writer.set(f"{ARCH}.{key}", value, kind)
         dtypes = {}
-        for target in self.targets.values():
-            shape: tuple[int, ...] = self.checkpoint.shape(target.sources[0])
-            if target.change is not None:
-                shape = target.change(np.zeros(shape, np.float32), self.config).shape
-            is_f16 = any(fnmatchcase(target.name, pattern) for pattern in self.mapping.f16)
-            dtypes[target.name] = DType("f16") if is_f16 else dtype_in_file(target, shape, self._wanted)
-            writer.add_tensor(target.name, dtypes[target.name], shape)
+        for encoder in self.encoders:
+            for target in encoder.targets.values():
+                shape = encoder.shape(target)
+                is_f16 = any(fnmatchcase(target.name, pattern) for pattern in encoder.mapping.f16)
+                dtypes[target.name] = DType("f16") if is_f16 else dtype_in_file(target, shape, self._wanted)
+                writer.add_tensor(target.name, dtypes[target.name], shape)
         return dtypes
 
-    def data(self, target: Target, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
-        yield quantize(self.values(target), dtype).numpy()
+    def data(self, name: str, dtype: DType) -> Iterator[npt.NDArray[np.generic]]:
+        encoder = self._owners[name]
+        yield quantize(encoder.values(encoder.targets[name]), dtype).numpy()
 
 
 def _spelled(source: Source, roots: Mapping[str, str]) -> Source:
@@ -147,7 +174,7 @@ def _token_id(folder: Path, text: str) -> int:
 
 
 def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str], dtype: str = "f16") -> None:
-    """Write the encoder of images or sounds of the checkpoint in ``folder`` as the ``mmproj`` file ``out``.
+    """Write the encoders of images and sounds of the checkpoint in ``folder`` as the ``mmproj`` file ``out``.
 
     Args:
         folder: A checkpoint in Hugging Face's form.
@@ -162,9 +189,9 @@ def convert_projector(folder: str | os.PathLike[str], out: str | os.PathLike[str
     todo = _Conversion(path, dtype)
     with GGUFWriter(out, ARCH) as writer:
         dtypes = todo.announce(writer, path.resolve().name)
-        for target in todo.targets.values():
-            for data in todo.data(target, dtypes[target.name]):
-                writer.write(target.name, data)
+        for target in dtypes:
+            for data in todo.data(target, dtypes[target]):
+                writer.write(target, data)
 
 
 class ProjectorReader(MadeReader):
@@ -182,4 +209,4 @@ class ProjectorReader(MadeReader):
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor, converted now."""
-        return self.made(name, self._todo.data(self._todo.targets[name], self._dtypes[name]))
+        return self.made(name, self._todo.data(name, self._dtypes[name]))

@@ -30,7 +30,7 @@ class DeepStack(Checkpoint):
 
 
 @dataclass(frozen=True)
-class Thinker(Checkpoint):
+class Thinker(DeepStack):
     """The mapping of a model of several parts, whose ``thinker_config`` describes the part that writes text."""
 
     def config_of(self, whole: Fields) -> Fields:

@@ -29,7 +29,7 @@ from ...media.video import Video
 from ...nn import CacheSpec, Keys, Step, Tensor, Weights, select_rows
 from .checkpoint import MediaCheckpoint
 
-__all__ = ["Item", "Kind", "MediaModel", "RunStage", "Stage", "load_media", "media_checkpoint_of", "trace_stage"]
+__all__ = ["Item", "Kind", "MediaModel", "RunStage", "Stage", "load_media", "media_checkpoints_of", "trace_stage"]
 
 Kind = Literal["image", "audio", "video"]
 # The section of each kind's keys, and its tensors.
@@ -53,6 +53,7 @@ PROJECTORS = {
     "mlp": "llava",
     "paddleocr": "paddleocr",
     "pixtral": "pixtral",
+    "qwen2.5o": "qwen25omni",
     "qwen2.5vl_merger": "qwen2vl",
     "qwen2a": "qwen2a",
     "qwen2vl_merger": "qwen2vl",
@@ -146,7 +147,7 @@ class MediaModel(ABC):
 
     kind: ClassVar[Kind] = "image"
     pad: str
-    video_pad: ClassVar[str] = ""
+    video_pad: str = ""
     template_text: ClassVar[str] = ""
     processor: ImageProcessor | FeatureExtractor
     patch_dim: int
@@ -198,6 +199,14 @@ class MediaModel(ABC):
         """Return the output rows ``[tokens, n_out]`` of a view."""
 
 
+def _classes_of(projector: str) -> Mapping[Kind, Callable[[Keys, Weights], MediaModel]]:
+    """Return the classes of the encoders that have this projector, by what they encode."""
+    if projector not in PROJECTORS:
+        return {}
+    classes = import_module(f".{PROJECTORS[projector]}", __package__).MODELS[projector]
+    return {each.kind: each for each in (classes if isinstance(classes, tuple) else (classes,))}
+
+
 def load_media(reader: GGUFReader, place: Callable[[Array], Array] = lambda tensor: tensor) -> dict[Kind, MediaModel]:
     """Read the encoders of an ``mmproj`` file; ``place`` moves a tensor to where they run.
 
@@ -210,10 +219,9 @@ def load_media(reader: GGUFReader, place: Callable[[Array], Array] = lambda tens
     without_effect = ["has_*", "projector_type", "*.projector_type", "vision.image_size"]
     for kind, (section, tensors) in SECTIONS.items():
         projector = keys.text(f"{section}.projector_type", keys.text("projector_type", ""))
-        module = PROJECTORS.get(projector)
-        make = None if module is None else import_module(f".{module}", __package__).MODELS[projector]
-        if make is not None and make.kind == kind:
-            found[kind] = make(keys, weights)
+        makes = _classes_of(projector)
+        if kind in makes:
+            found[kind] = makes[kind](keys, weights)
             continue
         # llama.cpp's converter writes keys of both kinds into every file.
         without_effect.append(f"{section}.*")
@@ -226,13 +234,23 @@ def load_media(reader: GGUFReader, place: Callable[[Array], Array] = lambda tens
     return found
 
 
-def media_checkpoint_of(name: str, config: Fields) -> MediaCheckpoint:
-    """Return how checkpoints of a transformers class, with this config.json, are converted to ``mmproj`` files."""
+def media_checkpoints_of(name: str, config: Fields) -> Sequence[MediaCheckpoint]:
+    """Return how checkpoints of a transformers class, with this config.json, are converted to ``mmproj`` files.
+
+    The first is of images, if there are two.
+    """
+    found: dict[bool, MediaCheckpoint] = {}
     for module in dict.fromkeys(PROJECTORS.values()):
-        table: Mapping[str, MediaCheckpoint] = import_module(f".{module}", __package__).HF
-        if name in table and table[name].reads(config):
-            return table[name]
-    raise UnsupportedError(f"[convert] the encoder of images or sounds of '{name:.80}' is unsupported")
+        table: Mapping[str, MediaCheckpoint | Sequence[MediaCheckpoint]] = import_module(f".{module}", __package__).HF
+        entry = table.get(name, ())
+        for mapping in (entry,) if isinstance(entry, MediaCheckpoint) else entry:
+            if mapping.reads(config):
+                found.setdefault(mapping.hears, mapping)
+    if len(found) > 1:  # models of a class may lack one of them
+        found = {hears: mapping for hears, mapping in found.items() if config.has(mapping.config)}
+    if not found:
+        raise UnsupportedError(f"[convert] the encoder of images or sounds of '{name:.80}' is unsupported")
+    return [found[hears] for hears in sorted(found)]
 
 
 def trace_stage(stage: Stage, n_rows: int, *, taps: bool = False) -> Trace:

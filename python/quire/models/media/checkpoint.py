@@ -68,6 +68,11 @@ class MediaCheckpoint:
     defaults: Mapping[str, object] = field(default_factory=dict)
     token_rows: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def hears(self) -> bool:
+        """Whether the encoder is one of sounds."""
+        return any(name.startswith("audio.") for name in self.keys)
+
     def reads(self, whole: Fields) -> bool:
         """Return whether the encoder that config.json describes is this one."""
         return not self.model_type or whole.inner(self.config).text("model_type", "") == self.model_type

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...checkpoints.mapping import Fields, Source, tensor, u32
 from ...checkpoints.mapping.changes import Array
-from ...errors import LoadError, UnsupportedError
+from ...errors import LoadError, RequestError, UnsupportedError
 from ...media import Layout, View
 from ...media.audio.whisper import WhisperFeatures
 from ...media.pixels import Floats
@@ -64,6 +64,7 @@ class Qwen3Audio(MediaModel):
         if self.dim % n_head or self.patch_dim > 256:
             raise LoadError(f"[clip] unsupported sizes: {self.dim} numbers, {n_head} heads, {self.patch_dim} mel bins")
         self.processor = WhisperFeatures(self.patch_dim)
+        self.shortest = 0 if keys.flag("has_vision_encoder", False) else SHORTEST  # Qwen3-Omni pads no sounds
 
         audio = weights.scope("a")
         self.n_channels = audio.n_rows("conv2d.1.weight")
@@ -105,21 +106,26 @@ class Qwen3Audio(MediaModel):
         return lambda step: activate(self.convolutions[i](step.features(n_in)), "gelu")
 
     def _frames(self, n_samples: int) -> int:
-        return self.processor.n_frames(max(n_samples, SHORTEST))
+        if not (n := self.processor.n_frames(max(n_samples, self.shortest))):
+            raise RequestError(f"the audio has {n_samples} samples: it is too short for the model")
+        return n
 
     def layout(self, data: npt.NDArray[Any]) -> Layout:
         n = self._frames(len(data))
         windows = [min(n - begin, WINDOW) for begin in range(0, n, WINDOW)]
-        grids = tuple((-(-real // CHUNK) * CHUNK, 1) for real in windows)
+        # Qwen3-Omni pads chunks to the longest.
+        is_alone = n < CHUNK and not self.shortest
+        grids = tuple((real if is_alone else -(-real // CHUNK) * CHUNK, 1) for real in windows)
         n_tokens = tuple(real // CHUNK * convolved(CHUNK) + convolved(real % CHUNK) for real in windows)
         return Layout(grids, 0, 0, n_tokens)
 
     def views(self, data: npt.NDArray[Any]) -> list[View]:
-        frames = self.processor.extract(data.astype(np.float32, copy=False), SHORTEST).frames
-        padded = np.pad(frames, ((0, -len(frames) % CHUNK), (0, 0)))
+        frames = self.processor.extract(data.astype(np.float32, copy=False), self.shortest).frames
+        grids = self.layout(data).views
+        padded = np.pad(frames, ((0, sum(n_rows for n_rows, _ in grids) - len(frames)), (0, 0)))
         return [
             SoundWindow(padded[begin : begin + WINDOW], n_rows, 1, min(len(frames) - begin, WINDOW))
-            for begin, (n_rows, _) in zip(range(0, len(frames), WINDOW), self.layout(data).views, strict=True)
+            for begin, (n_rows, _) in zip(range(0, len(frames), WINDOW), grids, strict=True)
         ]
 
     def markup(self, layout: Layout) -> Sequence[str | int]:
@@ -158,7 +164,7 @@ MODELS = {"qwen3a": Qwen3Audio}
 # --- checkpoint ---
 
 
-def _sinusoids(x: Array, config: Fields) -> Array:
+def sinusoids(x: Array, config: Fields) -> Array:
     """Return the positions, which checkpoints omit, for a tensor of their width; as many as llama.cpp writes."""
     half = len(x) // 2
     steps = np.exp(-np.log(10000) / (half - 1) * np.arange(half, dtype=np.float32))
@@ -176,7 +182,7 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
     if sizes != (CHUNK // 2, WINDOW) or audio.text("activation_function", "gelu") != "gelu":
         raise UnsupportedError(f"[convert] unsupported audio encoder: n_window and n_window_infer are {sizes}")
     table: dict[str, str | Source] = {
-        "a.position_embd.weight": tensor("audio_tower.ln_post.bias", change=_sinusoids),
+        "a.position_embd.weight": tensor("audio_tower.ln_post.bias", change=sinusoids),
         "a.conv_out": "audio_tower.conv_out",
         "a.post_ln": "audio_tower.ln_post",
         "mm.a.mlp.1": "multi_modal_projector.linear_1",
@@ -188,7 +194,22 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
     return table | {f"a.blk.{{i}}.{ours}": f"audio_tower.layers.{{i}}.{theirs}" for ours, theirs in LAYER.items()}
 
 
+def _omni_tensors(model: Fields) -> Mapping[str, str | Source]:
+    """Return the tensors as Qwen3-Omni names them."""
+    return {**_tensors(model), **{f"mm.a.mlp.{i}": f"audio_tower.proj{i}" for i in (1, 2)}}
+
+
+_OMNI = MediaCheckpoint(
+    "qwen3a",
+    "audio_config",
+    {"audio_tower.": ("thinker.audio_tower.", "model.audio_tower.", "audio_tower.")},
+    {**KEYS, "audio.projection_dim": u32("output_dim", default=3584)},
+    _omni_tensors,
+    f16=("a.conv2d.*.weight",),
+)
 HF = {
+    "Qwen3OmniMoeForConditionalGeneration": _OMNI,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _OMNI,
     "Qwen3ASRForConditionalGeneration": MediaCheckpoint(
         "qwen3a",
         "audio_config",
@@ -203,5 +224,5 @@ HF = {
         },
         _tensors,
         f16=("a.conv2d.*.weight",),
-    )
+    ),
 }

@@ -39,6 +39,8 @@ class Qwen3Vl(QwenVl):
     def __init__(self, keys: Keys, weights: Weights) -> None:
         super().__init__(keys, weights)
         keys.only("use_gelu", True)
+        if keys.flag("has_audio_encoder", False):  # Qwen3-Omni, which interleaves a video with its sound
+            self.video_pad = ""
         is_tapped = keys.integers("vision.is_deepstack_layers", self.n_layer, 0, high=1)
         self.taps = [i for i, tapped in enumerate(is_tapped) if tapped]
         ffn_dim = keys.integer("vision.feed_forward_length", low=1, high=1 << 16)
@@ -145,6 +147,17 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
     return table
 
 
+def _omni_tensors(model: Fields) -> Mapping[str, str | Source]:
+    """Return the tensors as Qwen3-Omni names them."""
+    parts = {"norm": "ln_q", "linear_fc1": "mlp.0", "linear_fc2": "mlp.2"}
+    table = dict(_tensors(model))
+    for ours, theirs in table.items():
+        if "merger" in (name := str(theirs)):
+            path, part = name.replace("deepstack_merger_list", "merger_list").rsplit(".", 1)
+            table[ours] = f"{path}.{parts[part]}"
+    return table
+
+
 _QWEN = MediaCheckpoint(
     "qwen3vl_merger",
     "vision_config",
@@ -163,7 +176,12 @@ _QWEN = MediaCheckpoint(
     _tensors,
     video_settings=VIDEO_KEYS,
 )
+_OMNI = replace(
+    _QWEN, roots={"visual.": ("thinker.visual.", "model.visual.", "visual.")}, tensors=_omni_tensors, video_settings={}
+)
 HF = {
+    "Qwen3OmniMoeForConditionalGeneration": _OMNI,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _OMNI,
     "Qwen3VLForConditionalGeneration": _QWEN,
     "Qwen3VLMoeForConditionalGeneration": _QWEN,
     "Qwen3_5ForConditionalGeneration": _QWEN,
