@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if zlib.crc32(item.name.encode()) % 2:
             item.add_marker("spare")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collecting the tests made out of garbage collections, which would take longer than limits of time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

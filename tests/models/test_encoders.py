@@ -55,9 +55,13 @@ def test_poolings_are_of_transformers_vectors(bert: LLM) -> None:
 def test_texts_of_one_batch_do_not_see_each_other(bert: LLM) -> None:
     ids, _ = reference("bert")
     texts = [ids[i : i + 1 + 5 * i % 31] for i in range(24)]
-    steps = bert.stats().n_steps
-    batch = bert.embed(texts, normalize=False)
-    assert bert.stats().n_steps - steps < len(texts)
+    for _ in range(5):  # on a busy machine, each text may be computed before the next one arrives
+        steps = bert.stats().n_steps
+        batch = bert.embed(texts, normalize=False)
+        if bert.stats().n_steps - steps < len(texts):
+            break
+    else:
+        pytest.fail("no texts shared a step")
     for text, vector in zip(texts, batch, strict=True):
         assert near(vector, bert.embed(text, normalize=False)[0])
 

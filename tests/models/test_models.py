@@ -32,11 +32,13 @@ class Runner:
 
     def __init__(self, path: Path, kernels: str = "auto", threads: int | None = None, n_ctx: int | None = None) -> None:
         threads = threads or threads_of(kernels)
-        model = load_model(GGUFReader(path))
+        reader = GGUFReader(path)
+        model, late = load_model(reader), f"{reader.metadata.text('general.architecture')}.classifier.late"
         self.has_rows = any(spec.n_kv_head for spec in model.cache)
         self.scores_classes = model.config.scores_classes
         self.n_ctx = model.config.n_ctx_train
         self.has_state = any(spec.states for spec in model.cache)
+        self.averages_scores = late in reader.metadata and bool(reader.metadata[late])
         self.state = 0
         self.decoder_start = model.config.decoder_start
         # An encoder reads the whole prompt in one step.
@@ -85,6 +87,8 @@ class Runner:
     def answer(self, ids: list[int]) -> Array:
         """Return what transformers' model returns: logits or vectors of every token, or class scores."""
         rows = self.logits(ids)
+        if self.averages_scores:
+            return np.asarray(rows.mean(axis=0))
         return rows[0] if self.scores_classes else rows
 
     def greedy(self, ids: list[int], n_new: int) -> list[int]:

@@ -118,6 +118,12 @@ def _renamed(source: str | Source) -> str | Source:
     return Source(tuple(name.replace(_OURS, _ATTENTION) for name in source.names), source.change)
 
 
+def _delta_size(config: Fields) -> int:
+    """Return the size of the delta rule's heads; where transformers saves it apart, head_dim is that of RoPE."""
+    size = config.integer("head_dim", 128)
+    return config.integer("linear_head_dim", size)
+
+
 class _Ling(Checkpoint):
     """Both kinds of layers have a ``g_proj``: of elements where the delta rule is, else of heads."""
 
@@ -139,7 +145,7 @@ _HYBRID = _Ling(
         "attention.q_lora_rank": q_rank(0),
         "attention.latent_norm_rms_epsilon": latent_eps(1e-6),
         "ssm.conv_kernel": u32("short_conv_kernel_size", default=4),
-        "kda.head_dim": u32("head_dim", default=128),
+        "kda.head_dim": computed("u32", _delta_size),
         "kda.safe_gate": flag("kda_safe_gate", default=True),
         "kda.gate_lower_bound": f32("kda_lower_bound", default=-5.0),
         "expert_count": u32("num_experts", "num_local_experts", default=512),
@@ -174,7 +180,8 @@ _HYBRID = _Ling(
     fixed={**deepseek2.FIXED, "kda_safe_gate": (True,)},
     checks=(deepseek2.all_heads,),
     rope=deepseek2.rope,
-    unused=(*deepseek2.UNUSED, "mtp_*", "pretraining_tp"),
+    # transformers writes linear_* as copies of the other fields.
+    unused=(*deepseek2.UNUSED, "mtp_*", "pretraining_tp", "linear_*"),
     ignored=("model.layers.24.*", "model.layers.42.*"),  # layers that predict later tokens
 )
 HF = {
@@ -182,6 +189,7 @@ HF = {
     # The class of published checkpoints
     "BailingMoeV3ForCausalLM": replace(
         _HYBRID,
+        keys={**_HYBRID.keys, "kda.head_dim": u32("head_dim", default=128)},
         fixed={
             **_HYBRID.fixed,
             "no_kda_lora": (True,),
