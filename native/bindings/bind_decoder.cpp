@@ -45,8 +45,10 @@ void copy_rows(PromptMedia &media, const Media &spans) {
     for (size_t i = 0; i < rows.size(); ++i) media.spans[i].rows.assign(rows[i].begin(), rows[i].end());
 }
 
-std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::optional<Places> &places,
-                                                size_t n_prompt) {
+std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::vector<bool> &is_causal,
+                                                const std::optional<Places> &places, size_t n_prompt) {
+    if (!is_causal.empty() && is_causal.size() != spans.size())
+        throw ShapeError("request", cat("is_causal has ", is_causal.size(), " values for ", spans.size(), " of media"));
     if (spans.empty() && !places) return nullptr;
     auto media = std::make_shared<PromptMedia>();
     for (const auto &[begin, digest, rows] : spans) {
@@ -56,7 +58,8 @@ std::shared_ptr<const PromptMedia> prompt_media(const Media &spans, const std::o
         if (!media->spans.empty() && width != media->width)
             throw ShapeError("request", cat("rows of media have ", width, " and ", media->width, " values"));
         media->width = width;
-        media->spans.push_back({begin, rows.shape(0), std::string(digest), {}});
+        const bool attends_back = !is_causal.empty() && is_causal[media->spans.size()];
+        media->spans.push_back({begin, rows.shape(0), std::string(digest), {}, !attends_back});
     }
     copy_rows(*media, spans);
     if (places) media->set_axes({places->data(), places->data() + places->size()}, static_cast<int64_t>(n_prompt));
@@ -69,11 +72,11 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
-                     const std::optional<Places> &places) {
+                     const std::vector<bool> &is_causal, const std::optional<Places> &places) {
     if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
-    auto found = prompt_media(media, places, token_ids.size());
+    auto found = prompt_media(media, is_causal, places, token_ids.size());
     return {std::move(token_ids),
             params ? std::make_shared<const SamplingParams>(*params) : nullptr,
             embedding       ? Task::embedding
@@ -153,7 +156,7 @@ void bind_event(py::module_ &m) {
              py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
              py::arg("second_text") = py::none(), py::arg("speculation") = "",
              py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
-             py::arg("places") = py::none());
+             py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

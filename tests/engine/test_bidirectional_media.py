@@ -15,7 +15,7 @@ import pytest
 from decoder_client import FULL, N_VOCAB, Client, Layers, hash_of, log_softmax, mix, params, prompt
 from quire._native.engine import Request
 from quire._native.testing import CachePool, PoolGroup, Scheduler, SchedulerConfig
-from quire.errors import CapacityError
+from quire.errors import CapacityError, ShapeError
 
 U64 = (1 << 64) - 1
 WINDOW = Layers(((0, 0), (9, 0)))
@@ -99,6 +99,9 @@ def test_an_image_too_large_for_a_step_is_refused() -> None:
             client.submit(tokens, params(), media=media)
         with pytest.raises(CapacityError, match=r"an image has 21 tokens.*at most 20 fit"):
             client.decoder.submit(Request([*[7] * 21, 1], prompt_logits=True, media=[image(0, 21, seed=1)]))
+        with pytest.raises(ShapeError, match=r"is_causal has 2 values for 1"):
+            Request(tokens, media=media, is_causal=[True, True])
+        client.submit(tokens, params(), media=media, is_causal=[True])  # may be cut
         client.submit([*[7] * 24, 1], params(), media=[image(0, 24, seed=1)])
         client.run()
         client.expect_all_free()

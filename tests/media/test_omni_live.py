@@ -60,7 +60,8 @@ def test_encoders(saved: Saved, kernels: Any) -> None:
             assert rows.shape == expected.shape
             assert sum(model.layout(item).n_tokens) == len(rows)
             assert np.abs(rows - expected).max() <= 1e-3 * np.abs(expected).max()
-        assert deviation_of_layers(found, oracle, model, ITEMS[kind][0], kernels) <= 1e-3
+        if any(stage.n_layer for stage in model.stages.values()):  # Gemma 4's encoder of sounds has stages in layers
+            assert deviation_of_layers(found, oracle, model, ITEMS[kind][0], kernels) <= 1e-3
 
 
 def part_of(part: Any) -> dict[str, object]:

@@ -119,6 +119,8 @@ class Request:
             decoder's default.
         prediction: The expected answer; drafts are looked up in it unless ``speculation`` excludes that.
         media: Position, digest and rows ``[n, width]`` of each image in the prompt, in order.
+        is_causal: For each of ``media``: its rows see earlier ones only, also in layers with ``bidirectional_media``;
+            empty: none of them.
         places: ``[3, tokens]``, the position of each prompt token in time, height and width; None if all three are its
             position.
     """
@@ -142,6 +144,7 @@ class Request:
         speculation: str = "",
         prediction: Sequence[int] = [],
         media: Sequence[tuple[int, bytes, npt.NDArray[np.float32]]] = [],
+        is_causal: Sequence[bool] = [],
         places: npt.NDArray[np.int32] | None = None,
     ) -> None: ...
 

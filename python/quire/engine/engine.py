@@ -155,6 +155,7 @@ class Engine:
             media=()
             if request.media is None
             else [(begin, digest, rows) for begin, digest, rows in request.media.spans],
+            is_causal=() if request.media is None else request.media.is_causal,
             places=None if request.media is None else request.media.places,
             snapshot_positions=() if request.media is None else request.media.ends,
         )

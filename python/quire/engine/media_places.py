@@ -49,11 +49,13 @@ class PromptMedia:
         places: int32 [3, tokens], RoPE positions in time, height and width; None: the positions in the prompt.
         ends: Positions behind images and sounds where recurrent layers keep their state for other questions: behind
             the first, with which a conversation may have begun, and the last three.
+        is_causal: Whether the rows of each span see earlier ones only, also where those of images see all of theirs.
     """
 
     spans: Sequence[tuple[int, bytes, Floats]]
     places: npt.NDArray[np.int32] | None
     ends: Sequence[int]
+    is_causal: Sequence[bool] = ()
 
 
 class Expansion:
@@ -67,6 +69,7 @@ class Expansion:
         self._next_place = 0
         self._has_grids = False
         self._ends: list[int] = []
+        self._is_causal: list[bool] = []
 
     def add(self, item: MediaRows, pad: int) -> None:
         at = 0
@@ -76,6 +79,7 @@ class Expansion:
             self._begin = end + 1
             digest = hashlib.blake2b(item.digest + i.to_bytes(4, "little"), digest_size=32).digest()
             self._spans.append((len(self._made), digest, item.rows[at : at + n_rows]))
+            self._is_causal.append(item.kind == "audio")
             if item.grid is None:
                 self._add_text([pad] * n_rows)
             else:
@@ -87,7 +91,8 @@ class Expansion:
     def finish(self) -> tuple[list[int], PromptMedia]:
         self._add_text(self._ids[self._begin :])
         places = np.concatenate(self._places, axis=1) if self._has_grids else None
-        return self._made, PromptMedia(self._spans, places, [*self._ends[:1], *self._ends[1:][-3:]])
+        ends = [*self._ends[:1], *self._ends[1:][-3:]]
+        return self._made, PromptMedia(self._spans, places, ends, self._is_causal)
 
     def _add_text(self, text: Sequence[int]) -> None:
         self._made += text

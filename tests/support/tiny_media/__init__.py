@@ -43,7 +43,7 @@ FAMILIES = (
 )
 AUDIO_FAMILIES = ("qwen2audio", "qwen3asr", "ultravox", "voxtral")
 # Images and sounds.
-OMNI_FAMILIES = ("qwen25omni", "qwen3omni")
+OMNI_FAMILIES = ("gemma4omni", "qwen25omni", "qwen3omni")
 
 
 @dataclass(frozen=True)

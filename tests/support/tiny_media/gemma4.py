@@ -33,8 +33,8 @@ def mark_id(text: str) -> int:
     return FIRST_MARK + MARKS.index(text)
 
 
-def make(text: Mapping[str, Any], vision: Mapping[str, Any]) -> Any:
-    """Return the model with these fields of its text and vision configurations."""
+def make(text: Mapping[str, Any], vision: Mapping[str, Any], audio: Mapping[str, Any] | None = None) -> Any:
+    """Return the model with these fields of its configurations; without ``audio``, it does not hear."""
     import torch
     import transformers
 
@@ -52,7 +52,7 @@ def make(text: Mapping[str, Any], vision: Mapping[str, Any]) -> Any:
             "num_key_value_heads": 3, "head_dim": 16, "patch_size": PATCH, "pooling_kernel_size": MERGE,
             "position_embedding_size": 400, **vision,
         },
-        audio_config=None, boi_token_id=mark_id("<|image>"), eoi_token_id=mark_id("<image|>"),
+        audio_config=audio, boi_token_id=mark_id("<|image>"), eoi_token_id=mark_id("<image|>"),
         image_token_id=mark_id("<|image|>"), audio_token_id=mark_id("<|audio|>"), video_token_id=mark_id("<|video|>"),
     )  # fmt: skip
     model = randomized(transformers.Gemma4ForConditionalGeneration(config).eval())
@@ -67,6 +67,9 @@ def make(text: Mapping[str, Any], vision: Mapping[str, Any]) -> Any:
                 limit.fill_((-1 if name.endswith("_min") else 1) * (0.7 + 0.01 * len(name)))
             elif name.startswith("std_"):
                 limit.normal_(mean=1.0, std=0.3)
+        for name, limit in model.model.audio_tower.named_buffers() if audio else ():
+            if name.endswith(("_min", "_max")):
+                limit.fill_((-1 if name.endswith("_min") else 1) * (1.5 + 0.01 * len(name)))
     return model
 
 

@@ -19,7 +19,7 @@ SUFFIXES = ("", ".weight", ".bias")
 KEPT_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "ssm_conv1d_q.weight",
             "ssm_conv1d_k.weight", "ssm_conv1d_v.weight", "shortconv.conv.weight", "position_embd.weight",
             "token_types.weight", "attn_rel_b.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
-            "ssm_a", "ssm_d", ".bias")  # fmt: skip
+            "ssm_a", "ssm_d", ".bias", "a.conv1d.0.weight", "a.conv1d.1.weight", "conv_dw.weight")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,13 @@ class Gemma4Features(FeatureExtractor):
     def n_frames(self, n_samples: int) -> int:
         return max(0, (-(-n_samples // MULTIPLE) * MULTIPLE - WINDOW // 2 - 1) // HOP + 1)
 
+    def n_real(self, n_samples: int) -> int:
+        """Return how many frames of samples hold sound only."""
+        return max(0, -(-(n_samples - WINDOW // 2) // HOP))
+
     def extract(self, samples: Samples, length: int = 0) -> AudioFeatures:
         n_samples = max(len(samples), length)
-        n_real = max(0, -(-(len(samples) - WINDOW // 2) // HOP))
+        n_real = self.n_real(len(samples))
         if not n_real:
             least = WINDOW // 2 + 1
             raise RequestError(f"the audio has {len(samples)} samples at {self.rate} Hz: at least {least} are needed")

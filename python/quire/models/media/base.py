@@ -41,6 +41,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 # The modules of ``clip.projector_type``.
 PROJECTORS = {
     "gemma3": "gemma3",
+    "gemma4a": "gemma4a",
     "gemma4uv": "gemma4uv",
     "gemma4v": "gemma4",
     "glm4v": "glm4v",

@@ -70,7 +70,7 @@ class MediaCheckpoint:
 
     @property
     def hears(self) -> bool:
-        """Whether the encoder is one of sounds."""
+        """True for encoders of sounds."""
         return any(name.startswith("audio.") for name in self.keys)
 
     def reads(self, whole: Fields) -> bool:

@@ -211,7 +211,7 @@ def _as_kernel(x: Array, config: Fields) -> Array:
     return np.ascontiguousarray(x.reshape(len(x), side, side, 3).transpose(0, 3, 1, 2))
 
 
-def _as_vector(x: Array, config: Fields) -> Array:
+def as_vector(x: Array, config: Fields) -> Array:
     return x.reshape(1)
 
 
@@ -229,7 +229,7 @@ def _tensors(model: Fields) -> Mapping[str, str | Source]:
         table[f"v.blk.{{i}}.{ours}.weight"] = f"{_LAYER}.{theirs}.linear.weight"
         if vision.flag("use_clipped_linears", False):
             for limit in ("input_min", "input_max", "output_min", "output_max"):
-                table[f"v.blk.{{i}}.{ours}.{limit}"] = tensor(f"{_LAYER}.{theirs}.{limit}", change=_as_vector)
+                table[f"v.blk.{{i}}.{ours}.{limit}"] = tensor(f"{_LAYER}.{theirs}.{limit}", change=as_vector)
     return table
 
 
