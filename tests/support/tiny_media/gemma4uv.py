@@ -16,7 +16,8 @@ from .gemma4 import MAX_TOKENS, MERGE, PATCH, PROCESSOR, mark_id
 SIDE = PATCH * MERGE
 
 
-def make() -> Any:
+def make(audio: dict[str, Any] | None = None) -> Any:
+    """Return the model; without the configuration ``audio``, it does not hear."""
     import torch
     import transformers
 
@@ -32,7 +33,7 @@ def make() -> Any:
             "patch_size": PATCH, "pooling_kernel_size": MERGE, "mm_embed_dim": 48, "mm_posemb_size": 80,
             "output_proj_dims": 48,
         },
-        audio_config=None, boi_token_id=mark_id("<|image>"), eoi_token_id=mark_id("<image|>"),
+        audio_config=audio, boi_token_id=mark_id("<|image>"), eoi_token_id=mark_id("<image|>"),
         image_token_id=mark_id("<|image|>"), audio_token_id=mark_id("<|audio|>"), video_token_id=mark_id("<|video|>"),
     )  # fmt: skip
     model = randomized(transformers.Gemma4UnifiedForConditionalGeneration(config).eval())

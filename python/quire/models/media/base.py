@@ -42,6 +42,7 @@ SECTIONS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 PROJECTORS = {
     "gemma3": "gemma3",
     "gemma4a": "gemma4a",
+    "gemma4ua": "gemma4ua",
     "gemma4uv": "gemma4uv",
     "gemma4v": "gemma4",
     "glm4v": "glm4v",
