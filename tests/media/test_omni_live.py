@@ -45,8 +45,9 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "stock"])
-def test_encoders(saved: Saved, kernels: Any) -> None:
+def test_encoders(saved: Saved, kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, found, oracle, folder = saved
+    monkeypatch.setattr("quire.engine.media.FIRST_PATCHES", 128)  # larger items make room for themselves
     file = folder / f"mmproj-{kernels}.gguf"
     convert_projector(folder, file, "f32")
     models = load_media(GGUFReader(file))
