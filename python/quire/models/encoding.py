@@ -28,8 +28,26 @@ from .base import MAX_DIM, MAX_HEAD_DIM, MAX_HEADS, PROBLEM_TYPES, RANK, Config,
 from .encoder_heads import CLS, NO_CLASSES, Classes, MaskedHead, head_of
 
 
+class _ReadsBothWays:
+    """The answers of a config of encoders about itself; a mixin."""
+
+    classes: Classes
+
+    @property
+    def is_encoder(self) -> bool:
+        return True
+
+    @property
+    def scores_classes(self) -> bool:
+        return self.classes.n > 0 and not self.classes.per_token
+
+    @property
+    def scores_tokens(self) -> bool:
+        return self.classes.per_token
+
+
 @dataclass(frozen=True)
-class EncoderConfig(Config):
+class EncoderConfig(_ReadsBothWays, Config):
     """The keys of encoders with uniform layers and bidirectional attention."""
 
     n_head: int
@@ -75,40 +93,16 @@ class EncoderConfig(Config):
         return max(self.ffn_dim, self.dim, self.n_vocab // 2 if self.predicts_masked else 0)
 
     @property
-    def is_encoder(self) -> bool:
-        return True
-
-    @property
-    def scores_classes(self) -> bool:
-        return self.classes.n > 0 and not self.classes.per_token
-
-    @property
-    def scores_tokens(self) -> bool:
-        return self.classes.per_token
-
-    @property
     def tells_texts_apart(self) -> bool:
         return self.n_token_types > 1
 
 
 @dataclass(frozen=True)
-class BothWaysConfig(DenseConfig):
+class BothWaysConfig(_ReadsBothWays, DenseConfig):
     """The keys of a decoder architecture used as an encoder, with bidirectional attention."""
 
     IS_CAUSAL: ClassVar[bool] = False
     classes: Classes = NO_CLASSES
-
-    @property
-    def is_encoder(self) -> bool:
-        return True
-
-    @property
-    def scores_classes(self) -> bool:
-        return self.classes.n > 0 and not self.classes.per_token
-
-    @property
-    def scores_tokens(self) -> bool:
-        return self.classes.per_token
 
 
 def projections(weights: Weights, dim: int) -> list[Linear]:
