@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from ..server.failures import says_shutting_down
 from ..server.origins import host_of
 from .policy import Policy
 from .prefixes import prefix_hashes
@@ -312,7 +313,7 @@ async def _stopping(pieces: AsyncIterator[bytes]) -> bytes:
             first += piece
     except httpx.TransportError:
         raise _Lost from None
-    if b"shutting_down" in first or b"is shutting down" in first:  # Anthropic's errors have no code
+    if says_shutting_down(first):
         raise _Lost(was_sent=False)
     return first
 

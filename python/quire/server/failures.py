@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import BusyError, QuireError
 from ..params.sampling import SamplingParams
 
-__all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire"]
+__all__ = ["ApiError", "Dialect", "api_error", "brief", "error_body", "of_quire", "says_shutting_down", "shutting_down"]
 
 # Engine errors begin with their place in brackets, and then the parameter at fault if there is one.
 _FIELD = re.compile(r"\[[\w ]+\] '?((\w+)(?:\[\d+\])?(?:\.\w+)*)")
@@ -84,6 +84,16 @@ class ApiError(Exception):
         if self.status in (408, 413, 431) or self.code in _CLOSING:
             found.append((b"connection", b"close"))
         return found
+
+
+def shutting_down() -> ApiError:
+    """Return the error of a server that stops and takes no new requests."""
+    return ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
+
+
+def says_shutting_down(body: bytes) -> bool:
+    """Return whether an error's body, in any dialect, is that of a server that stops."""
+    return b"shutting_down" in body or b"is shutting down" in body  # Anthropic's errors have no code
 
 
 def brief(value: object) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from starlette.exceptions import HTTPException
 
 from ...errors import QuireError
-from ..failures import ApiError, of_quire
+from ..failures import ApiError, of_quire, shutting_down
 from ..origins import Origins, host_of, preflight_headers
 from ..service.caller import Caller, caller_name
 from ..settings import is_loopback
@@ -98,7 +98,7 @@ class AccessMiddleware:
         if not state.is_background and await self._is_answered(scope, state, headers, send):
             return
         if self._service.draining and scope["method"] == "POST":
-            raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
+            raise shutting_down()
         await self._app(scope, receive, send)
 
     async def _is_answered(self, scope: Scope, state: RequestState, headers: dict[bytes, bytes], send: Send) -> bool:

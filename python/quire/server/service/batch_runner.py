@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..failures import says_shutting_down
 from .batch_lines import BatchLine, answer_line
 from .caller import Caller
 
@@ -81,5 +82,4 @@ async def post_when_free(post: Post, path: str, body: bytes, caller: Caller, *, 
 
 
 def _is_stopping(answer: Answer) -> bool:
-    # Anthropic's errors have no code.
-    return answer.status == 503 and (b"shutting_down" in answer.content or b"is shutting down" in answer.content)
+    return answer.status == 503 and says_shutting_down(answer.content)

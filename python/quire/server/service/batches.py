@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from ...errors import RequestError
-from ..failures import ApiError
+from ..failures import ApiError, shutting_down
 from .batch_lines import BatchLine, read_lines
 from .batch_runner import Post, answer_lines
 from .batch_store import OPEN, BatchStore, BatchWish, StoredBatch
@@ -61,7 +61,7 @@ class Batches:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the store.  ApiError 503 if the server is stopping."""
         if self._task is None:
-            raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5)
+            raise shutting_down()
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*args, **kwargs))
 
     async def add(self, caller: Caller, wish: BatchWish) -> StoredBatch:
