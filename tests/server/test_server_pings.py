@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
 import pytest
 from fake_engine import FakeEngine
 from one_call import post
+from quire.server.listener.pings import Pings
 from quire.server.worker.engine_client import Stream
 from quire.server.worker.protocol import CallDelta, Delta, Finished, FromEngine, Started, Work
 
@@ -82,6 +84,26 @@ def test_invisible_tokens_count_as_silence() -> None:
     first = next(i for i, block in enumerate(blocks) if '"a"' in block)
     assert 3 <= blocks[first:].count(EVENT) <= 5
     assert json.loads(blocks[-1].partition("data: ")[2]) == {"type": "message_stop"}
+
+
+def test_no_ping_follows_a_last_piece_sent_at_the_same_moment() -> None:
+    sent: list[bytes] = []
+
+    async def send(piece: bytes) -> None:
+        sent.append(piece)
+
+    async def stream() -> None:
+        pings = Pings(send, b"ping", 0.01)
+        time.sleep(0.02)  # the timer is due
+        for _ in range(2):  # it fires and makes the ping's task, which has not run yet
+            await asyncio.sleep(0)
+        pings.carrying()
+        await send(b"end")
+        pings.carried()
+        await pings.finish()
+
+    asyncio.run(stream())
+    assert sent == [b"end"]
 
 
 @pytest.mark.parametrize(("asked", "own", "n"), [(-1, 0.1, 0), (0, 0.1, 0), (0.1, -1, 3), (None, -1, 0)])

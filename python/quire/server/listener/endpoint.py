@@ -176,6 +176,8 @@ class _Sender:
         try:
             async for piece in events.pieces:
                 if piece:
+                    if pings is not None:
+                        pings.carrying()
                     await self._content(piece)
                     if pings is not None:
                         pings.carried()
@@ -183,6 +185,8 @@ class _Sender:
             failure = error if isinstance(error, ApiError) else of_quire(error)
             self._state.code = failure.code
             self._service.metrics.error(failure.code)
+            if pings is not None:
+                pings.carrying()
             await self._content(events.failed(failure))
 
     def _pings(self, events: Events) -> Pings | None:

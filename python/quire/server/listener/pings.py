@@ -22,15 +22,22 @@ class Pings:
         self._loop = asyncio.get_running_loop()
         self._after_s = min(_FIRST_S, interval_s)
         self._last_s = self._loop.time()
+        self._busy = False
         self._sending: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(self._after_s, self._look)
 
+    def carrying(self) -> None:
+        """Record that a piece is being sent, perhaps the last one, which no ping may follow."""
+        self._busy = True
+
     def carried(self) -> None:
         """Record that the stream has carried something."""
+        self._busy = False
         self._last_s = self._loop.time()
 
     async def finish(self) -> None:
         """Stop, and wait for a ping that is being sent: nothing may follow the end of a stream."""
+        self._busy = True
         self._timer.cancel()
         if self._sending is not None:
             await self._sending
@@ -49,7 +56,9 @@ class Pings:
             self._sending = self._loop.create_task(self._send_one())
 
     async def _send_one(self) -> None:
-        await self._send(self._ping)
-        self._after_s = self._interval_s
-        self.carried()
+        # The stream may have ended, or begun a piece, between the timer and this task.
+        if not self._busy and self._loop.time() >= self._last_s + self._after_s:
+            await self._send(self._ping)
+            self._last_s = self._loop.time()
+            self._after_s = self._interval_s
         self._timer = self._loop.call_later(self._after_s, self._look)
