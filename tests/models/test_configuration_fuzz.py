@@ -230,7 +230,7 @@ def test_a_changed_field_is_honoured_or_rejected(tmp_path: Path, name: str) -> N
     fields = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
     seen = compared(tmp_path, name, fields, lambda config: theirs(tmp_path, kind))
     assert seen["honoured"] >= 1  # few fields of StarCoder and T5 change the answer
-    assert seen["refused"] >= 3  # GPT-J has few
+    assert seen["refused"] >= 2  # GPT-J and GPT-Neo have few
     assert seen["harmless and accepted"] >= 30
 
 
