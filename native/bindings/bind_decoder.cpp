@@ -72,7 +72,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
                      const VisibleTokens &visible_tokens, const std::optional<std::string> &embedding, bool announced,
                      std::vector<int64_t> snapshot_positions, std::optional<int64_t> second_text,
                      std::string speculation, std::vector<int32_t> prediction, const Media &media,
-                     const std::vector<bool> &is_causal, const std::optional<Places> &places) {
+                     const std::vector<bool> &is_causal, const std::optional<Places> &places,
+                     std::vector<std::vector<int32_t>> bad_sequences) {
     if (embedding && prompt_logits) throw RequestError("request", "embedding cannot be combined with prompt_logits");
     std::vector<std::pair<int32_t, std::string>> visible;
     for (const auto &[token, bytes] : visible_tokens) visible.emplace_back(token, std::string(bytes));
@@ -94,7 +95,8 @@ Request make_request(std::vector<int32_t> token_ids, const SamplingParams *param
             second_text,
             std::move(speculation),
             std::move(prediction),
-            std::move(found)};
+            std::move(found),
+            std::move(bad_sequences)};
 }
 
 const char *kind_name(const Event &event) {
@@ -156,7 +158,8 @@ void bind_event(py::module_ &m) {
              py::arg("announced") = false, py::arg("snapshot_positions") = std::vector<int64_t>(),
              py::arg("second_text") = py::none(), py::arg("speculation") = "",
              py::arg("prediction") = std::vector<int32_t>(), py::arg("media") = Media(),
-             py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none());
+             py::arg("is_causal") = std::vector<bool>(), py::arg("places") = py::none(),
+             py::arg("bad_sequences") = std::vector<std::vector<int32_t>>());
     py::class_<Timings>(m, "Timings")
         .def_readonly("queue_s", &Timings::queue_s)
         .def_readonly("prefill_s", &Timings::prefill_s)

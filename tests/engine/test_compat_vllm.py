@@ -38,7 +38,7 @@ def test_answers_equal_those_of_the_engine(opened: vllm.LLM, llm: LLM) -> None:
     ("wrong", "text"),
     [
         ({"best_of": 2}, "best_of"), ({"truncate_prompt_tokens": 3}, "truncate_prompt_tokens"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"), ({"bad_words": ["a long sentence"]}, "bad_words"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"), ({"bad_words": [3]}, "bad_words"),
         ({"guided_decoding": vllm.GuidedDecodingParams(json={}, regex="a")}, "exactly one of"),
         ({"structured_outputs": vllm.StructuredOutputsParams(structural_tag="x")}, "structural_tag"),
         ({"temperature": -1.0}, "temperature"),

@@ -23,8 +23,8 @@ INTEGERS = {
     "penalty_last_n": (0, 2**31 - 1),
     "dry_allowed_length": (1, 2**31 - 1),
     "dry_penalty_last_n": (0, 2**31 - 1),
-    "logprobs": (0, 20),
-    "prompt_logprobs": (0, 20),
+    "logprobs": (0, 2**31 - 1),
+    "prompt_logprobs": (0, 2**31 - 1),
     "seed": (0, 2**64 - 1),
 }
 FLOATS = {
@@ -43,7 +43,7 @@ FLOATS = {
     "dry_multiplier": (0.0, math.inf),
     "dry_base": (1.0, math.inf),
 }
-MINUS_ONE = ("top_k", "seed")  # -1 stands for another value
+MINUS_ONE = ("top_k", "seed", "logprobs", "prompt_logprobs")  # -1 stands for another value
 POSITIVE = ["dynatemp_exponent", "top_n_sigma", "repetition_penalty"]
 OPTIONAL = [
     "max_tokens",
@@ -215,7 +215,7 @@ def test_ids_must_be_of_the_vocabulary():
 def test_defaults_are_the_native_ones():
     public, native = SamplingParams(), Native()
     for name in public.__dataclass_fields__:
-        if name in ("logits_processors", "logit_bias", "structured_outputs", "speculation", "prediction"):
+        if not PARAMETERS[name].native or name == "logit_bias":
             continue
         mine, theirs = getattr(public, name), getattr(native, name)
         assert theirs == (

@@ -168,6 +168,31 @@ def test_top_logprobs_include_the_drawn_token(client: httpx.Client) -> None:
     assert all(top[token] == pytest.approx(logprob) for token, logprob, top in rows)
 
 
+def test_log_probabilities_of_a_chats_prompt(client: httpx.Client, llm: LLM) -> None:
+    """Oracle: the engine's own; the format is vLLM's."""
+    expected = llm.chat(ASKED, temperature=0, max_tokens=1, prompt_logprobs=2).prompt_logprobs
+    assert expected is not None
+    body = {"messages": ASKED, "temperature": 0, "max_tokens": 1, "prompt_logprobs": 2}
+    first, *others = client.post("/v1/chat/completions", json=body).json()["prompt_logprobs"]
+    assert (first, expected[0]) == (None, None)
+    for shown, token in zip(others, expected[1:], strict=True):
+        assert token is not None
+        assert next(iter(shown)) == str(token.token_id)
+        ranks = {str(id_): rank for rank, (id_, _) in enumerate(token.top, 1)}
+        assert {id_: one["rank"] for id_, one in shown.items()} == {str(token.token_id): None, **ranks}
+        assert shown[str(token.token_id)]["logprob"] == pytest.approx(token.logprob, abs=1e-3)
+    refused = client.post("/v1/chat/completions", json={**body, "stream": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_logprobs")
+
+
+def test_bad_words_of_a_request(client: httpx.Client, llm: LLM) -> None:
+    (plain,) = llm.generate(STORY, temperature=0, max_tokens=8)
+    words = plain.text.split()[:2]
+    (expected,) = llm.generate(STORY, temperature=0, max_tokens=8, bad_words=words)
+    body = {"prompt": STORY, "temperature": 0, "max_tokens": 8, "bad_words": words}
+    assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == expected.text != plain.text
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "n_top"),
     [

@@ -35,7 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         str(packaged_model()), "-c", "256", "--seed", "3", "--temp", "1", "--chat-template", TEMPLATE,
         "--chat-template-kwargs", '{"shout": true, "lacking": 1}', "--reasoning-budget", "4", "--tags", "small,fast",
         "--pooling", "none", "--no-jinja", "--context-shift", "--slot-save-path", str(folder), "--spec-type", "none",
-        "--trust-request-chat-template",
+        "--trust-request-chat-template", "--max-logprobs", "-1",
     ]  # fmt: skip
     with served(folder, options) as server, httpx.Client(base_url=server.url, timeout=60) as opened:
         yield opened
@@ -55,6 +55,15 @@ def test_default_seed_and_template(client: httpx.Client, llm: LLM) -> None:
     own = client.post("/completion", json={"prompt": "Once", "n_predict": 8}).json()
     (with_seed,) = llm.generate("Once", max_tokens=8, seed=3, temperature=1, top_k=40, top_p=0.95, min_p=0.05)
     assert own["content"] == with_seed.text != other["content"]
+
+
+def test_all_log_probabilities_where_the_operator_allows_it(client: httpx.Client, llm: LLM) -> None:
+    body = {"messages": ASK, "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": -1}
+    (shown,) = client.post("/v1/chat/completions", json=body).json()["choices"][0]["logprobs"]["content"]
+    expected = llm.chat(ASK, max_tokens=1, temperature=0, logprobs=-1, template_values={"shout": True}).logprobs
+    assert expected is not None
+    assert len(shown["top_logprobs"]) == llm.n_vocab
+    assert [top["logprob"] for top in shown["top_logprobs"]] == pytest.approx([p for _, p in expected[0].top], abs=1e-3)
 
 
 def test_a_template_of_a_request(client: httpx.Client, llm: LLM) -> None:

@@ -60,10 +60,12 @@ std::optional<TokenMask> mask_of(const std::optional<MaskWords> &words, std::spa
 
 void bind_sampler(py::module_ &m) {
     py::class_<Sampler>(m, "Sampler")
-        .def(py::init([](std::shared_ptr<SamplingParams> params, std::shared_ptr<VocabInfo> vocab, int32_t choice) {
-                 return Sampler(std::make_shared<const SamplingParams>(*params), std::move(vocab), choice);
+        .def(py::init([](std::shared_ptr<SamplingParams> params, std::shared_ptr<VocabInfo> vocab, int32_t choice,
+                         TokenSequences bad_sequences) {
+                 return Sampler(std::make_shared<const SamplingParams>(*params), std::move(vocab), choice,
+                                std::move(bad_sequences));
              }),
-             py::arg("params"), py::arg("vocab"), py::arg("choice") = 0)
+             py::arg("params"), py::arg("vocab"), py::arg("choice") = 0, py::arg("bad_sequences") = TokenSequences())
         .def(
             "sample",
             [](Sampler &self, const Row &logits, const std::vector<int32_t> &tokens, int64_t n_prompt,

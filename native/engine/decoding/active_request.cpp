@@ -93,8 +93,12 @@ ActiveRequest::ActiveRequest(Request given, std::shared_ptr<const VocabInfo> voc
     max_tokens = p.max_tokens ? std::min(n_ctx, n_prompt + *p.max_tokens) : n_ctx;
     const StopText mode = p.include_stop_str_in_output ? StopText::include : StopText::exclude;
     for (int i = 0; i < p.n; ++i)
-        choices.push_back(
-            {{}, ChoiceState::generating, Sampler(request.params, vocab, i), nullptr, StopMatcher(p.stop, mode), {}});
+        choices.push_back({{},
+                           ChoiceState::generating,
+                           Sampler(request.params, vocab, i, request.bad_sequences),
+                           nullptr,
+                           StopMatcher(p.stop, mode),
+                           {}});
 }
 
 SequenceSpec ActiveRequest::take_spec() {

@@ -53,6 +53,7 @@ struct Request {
     std::string speculation;         // name of a drafter, "auto" or "off"; empty: the decoder's default
     std::vector<int32_t> prediction; // expected answer, for drafters
     std::shared_ptr<const PromptMedia> media = {}; // null: the prompt is text
+    std::vector<std::vector<int32_t>> bad_sequences = {}; // tokens that no answer has in this order
 };
 
 enum class EventKind {

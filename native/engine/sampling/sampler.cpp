@@ -49,10 +49,10 @@ struct Loan {
 } // namespace
 
 struct Sampler::State {
-    State(std::shared_ptr<const SamplingParams> p, std::shared_ptr<const VocabInfo> v, int32_t c)
+    State(std::shared_ptr<const SamplingParams> p, std::shared_ptr<const VocabInfo> v, int32_t c, TokenSequences bad)
         : params(std::move(p)), vocab(std::move(v)), choice(static_cast<uint32_t>(c)),
-          seed(params->seed ? *params->seed : seed_from_system()), counts(params->penalty_last_n), dry(*params, *vocab),
-          mirostat(*params, vocab->n_vocab) {
+          seed(params->seed ? *params->seed : seed_from_system()), bad_sequences(std::move(bad)),
+          counts(params->penalty_last_n), dry(*params, *vocab), mirostat(*params, vocab->n_vocab) {
         for (SamplingStage stage : params->samplers)
             if (is_active(stage, *params)) stages.push_back(stage);
         for (const auto &[id, value] : params->logit_bias) bias[id] = value;
@@ -66,7 +66,8 @@ struct Sampler::State {
     }
 
     void check(std::span<const float> logits, std::span<const int32_t> tokens, int64_t n_prompt) const;
-    void apply_token_rules(int64_t n_generated, const TokenMask *mask);
+    void apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask);
+    void exclude_ends(std::span<const int32_t> generated);
     void apply(SamplingStage stage, std::span<const int32_t> tokens, int64_t n_prompt);
     void run(const LogitRow &row, std::span<const int32_t> tokens, int64_t n_prompt, const TokenMask *mask);
 
@@ -76,6 +77,8 @@ struct Sampler::State {
     uint64_t seed;
     std::vector<SamplingStage> stages;            // those that do something
     std::vector<int32_t> allowed, banned, ending; // ascending
+    TokenSequences bad_sequences;
+    std::vector<int32_t> ends; // last tokens of bad sequences that the text has begun
     TokenMap<float> bias;
     TokenCounts counts;
     DryPenalty dry;
@@ -91,10 +94,25 @@ void Sampler::State::check(std::span<const float> logits, std::span<const int32_
         throw RequestError("sampler", cat("n_prompt is ", n_prompt, ": expected 0 to ", tokens.size()));
 }
 
-void Sampler::State::apply_token_rules(int64_t n_generated, const TokenMask *mask) {
+// The last tokens of bad sequences whose other tokens end the text.
+void Sampler::State::exclude_ends(std::span<const int32_t> generated) {
+    ends.clear();
+    for (const std::vector<int32_t> &sequence : bad_sequences) {
+        const size_t n = sequence.size() - 1;
+        if (n <= generated.size() &&
+            std::equal(sequence.begin(), sequence.end() - 1, generated.end() - static_cast<ptrdiff_t>(n)))
+            ends.push_back(sequence.back());
+    }
+    std::ranges::sort(ends);
+    candidates.exclude(ends);
+}
+
+void Sampler::State::apply_token_rules(std::span<const int32_t> generated, const TokenMask *mask) {
+    const auto n_generated = static_cast<int64_t>(generated.size());
     if (mask) candidates.restrict_to(*mask);
     if (params->allowed_token_ids) candidates.restrict_to(allowed);
     candidates.exclude(banned);
+    if (!bad_sequences.empty()) exclude_ends(generated);
     // A grammar that is complete allows nothing but an end: the answer is then as long as it can be.
     if (n_generated < params->min_tokens && !(mask && candidates.are_among(ending))) candidates.exclude(ending);
     candidates.require_some();
@@ -128,16 +146,24 @@ void Sampler::State::run(const LogitRow &row, std::span<const int32_t> tokens, i
     check(row.logits, tokens, n_prompt);
     candidates.start(row);
     random = token_random(seed, choice, tokens.size());
-    apply_token_rules(static_cast<int64_t>(tokens.size()) - n_prompt, mask);
+    apply_token_rules(tokens.subspan(static_cast<size_t>(n_prompt)), mask);
     for (SamplingStage stage : stages) apply(stage, tokens, n_prompt);
 }
 
-Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice) {
+Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice,
+                 TokenSequences bad_sequences) {
     vocab->validate();
     params->validate(*vocab);
     if (choice < 0 || choice >= params->n)
         throw RequestError("sampler", cat("choice is ", choice, ": expected 0 to ", params->n - 1));
-    state_ = std::make_unique<State>(std::move(params), std::move(vocab), choice);
+    for (const std::vector<int32_t> &sequence : bad_sequences) {
+        if (sequence.empty()) throw RequestError("sampling", "bad_sequences has an empty sequence");
+        for (int32_t id : sequence)
+            if (!vocab->contains(id))
+                throw RequestError("sampling",
+                                   cat("bad_sequences has the token id ", id, ": expected ids below ", vocab->n_vocab));
+    }
+    state_ = std::make_unique<State>(std::move(params), std::move(vocab), choice, std::move(bad_sequences));
 }
 
 Sampler::~Sampler() = default;
@@ -167,7 +193,8 @@ int32_t Sampler::n_likeliest(int64_t n_generated) const {
     const SamplingParams &params = *s.params;
     if (params.logprobs && !params.processed_logprobs) return 0;
     if (params.allowed_token_ids || !params.logit_bias.empty()) return 0;
-    const size_t n_excluded = s.banned.size() + (n_generated < params.min_tokens ? s.ending.size() : 0);
+    const size_t n_excluded =
+        s.banned.size() + s.bad_sequences.size() + (n_generated < params.min_tokens ? s.ending.size() : 0);
     for (SamplingStage stage : s.stages) {
         if (stage == SamplingStage::top_k)
             return params.top_k < most_likeliest ? params.top_k + static_cast<int32_t>(n_excluded) : 0;

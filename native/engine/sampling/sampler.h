@@ -15,14 +15,18 @@
 
 namespace quire {
 
+using TokenSequences = std::vector<std::vector<int32_t>>;
+
 // One choice of one request.  The draw depends on the logits, the sequence's tokens, and (seed, choice, position): not
 // on the slot, the batch or earlier calls.  Mirostat alone keeps state (its running target), here, so that a preempted
 // sequence goes on where it was; call sample() once per token.  Scratch is reused: no allocation per token in the
 // steady state.  Not thread safe.
 class Sampler {
   public:
-    // Validates the parameters against the vocabulary (RequestError).
-    Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice);
+    // Validates the parameters and the sequences against the vocabulary (RequestError).  bad_sequences: the answer never
+    // contains these tokens in this order.
+    Sampler(std::shared_ptr<const SamplingParams> params, std::shared_ptr<const VocabInfo> vocab, int32_t choice,
+            TokenSequences bad_sequences = {});
     ~Sampler();
     Sampler(Sampler &&) noexcept;
     Sampler &operator=(Sampler &&) noexcept;

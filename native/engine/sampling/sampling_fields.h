@@ -123,8 +123,8 @@ template <typename Visit> void visit_sampling_fields(const Visit &visit) {
     visit("allowed_token_ids", &SamplingFields::allowed_token_ids, IdLimits{2147483647, true});
     visit("bad_token_ids", &SamplingFields::bad_token_ids, IdLimits{2147483647, false});
     visit("seed", &SamplingFields::seed, NoLimits{});
-    visit("logprobs", &SamplingFields::logprobs, range(0, 20));
-    visit("prompt_logprobs", &SamplingFields::prompt_logprobs, range(0, 20));
+    visit("logprobs", &SamplingFields::logprobs, at_least(0));
+    visit("prompt_logprobs", &SamplingFields::prompt_logprobs, at_least(0));
     visit("processed_logprobs", &SamplingFields::processed_logprobs, NoLimits{});
     visit("samplers", &SamplingFields::samplers, NoLimits{});
 }

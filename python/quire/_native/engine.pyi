@@ -123,6 +123,7 @@ class Request:
             empty: none of them.
         places: ``[3, tokens]``, the position of each prompt token in time, height and width; None if all three are its
             position.
+        bad_sequences: Tokens that no answer contains in this order.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Request:
         media: Sequence[tuple[int, bytes, npt.NDArray[np.float32]]] = [],
         is_causal: Sequence[bool] = [],
         places: npt.NDArray[np.int32] | None = None,
+        bad_sequences: Sequence[Sequence[int]] = [],
     ) -> None: ...
 
 @final

@@ -532,7 +532,9 @@ class Sampler:
         RequestError: Parameters do not fit the vocabulary.
     """
 
-    def __init__(self, params: SamplingParams, vocab: VocabInfo, choice: int = 0) -> None: ...
+    def __init__(
+        self, params: SamplingParams, vocab: VocabInfo, choice: int = 0, bad_sequences: Sequence[Sequence[int]] = []
+    ) -> None: ...
     def sample(
         self,
         logits: npt.NDArray[np.float32],

@@ -368,7 +368,7 @@ _VLLM = (
     _note("--enable-reasoning", _ALWAYS),
     _note("--guided-decoding-backend --structured-outputs-config", "llguidance is always used", takes=True),
     _note("--swap-space --cpu-offload-gb --max-parallel-loading-workers", _NO_PART, takes=True),
-    _note("--max-seq-len-to-capture --max-logprobs --load-format", _NO_PART, takes=True),
+    _note("--max-seq-len-to-capture --load-format", _NO_PART, takes=True),
     _refused("--logprobs-mode", "set post_sampling_probs in a request (processed_logprobs in Python)",
              neutral="raw_logprobs"),
     _note("--quantization -q", "it comes from the model file", takes=True),

@@ -81,7 +81,8 @@ SECTIONS: Mapping[str, tuple[Section, ...]] = {
             "Access",
             "api_keys insecure allowed_hosts cors_origins allowed_media_domains allowed_local_media_path"
             " trust_request_chat_template allow_changes"
-            " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes",
+            " strict lenient rate_requests_per_minute rate_tokens_per_minute max_body_bytes"
+            " max_logprobs",
         ),
         _section("Models", "memory_budget_bytes keep_s tags state_dir"),
         _section(

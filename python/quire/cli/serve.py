@@ -164,6 +164,9 @@ def _entries(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option(
     "--max-queue-tokens", type=int, metavar="N", help="Most prompt and answer tokens of waiting requests [4000000]."
 )
+@click.option(
+    "--max-logprobs", type=int, metavar="N", help="Most alternatives beside each log-probability; -1: no limit [20]."
+)
 @click.option("--max-body", "max_body_bytes", type=int, metavar="BYTES", help="Largest request body [8388608].")
 @click.option(
     "--request-timeout", "request_timeout_s", type=float, metavar="S", help="Time limit until the last token [600]."

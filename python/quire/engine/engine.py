@@ -54,6 +54,7 @@ class EngineRequest:
         second_text: Position of the first token of a pair's second text, for models that distinguish the texts.
         prediction: Ids of the expected answer.
         media: The images in the prompt.
+        bad_sequences: Tokens that no answer contains in this order.
     """
 
     token_ids: list[int]
@@ -69,6 +70,7 @@ class EngineRequest:
     second_text: int | None = None
     prediction: Sequence[int] = ()
     media: PromptMedia | None = None
+    bad_sequences: Sequence[Sequence[int]] = ()
 
     @property
     def n(self) -> int:
@@ -158,6 +160,7 @@ class Engine:
             is_causal=() if request.media is None else request.media.is_causal,
             places=None if request.media is None else request.media.places,
             snapshot_positions=() if request.media is None else request.media.ends,
+            bad_sequences=request.bad_sequences,
         )
         # The lock keeps the dispatcher from seeing the first event before the request is known.
         with self._lock:

@@ -70,6 +70,7 @@ class RequestFields(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     allowed_token_ids: Sequence[int] | None
     bad_token_ids: Sequence[int]
+    bad_words: Sequence[str]
     seed: int | None
     logprobs: int | None
     prompt_logprobs: int | None

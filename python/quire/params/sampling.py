@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from ..errors import RequestError
 from .call_names import name_call
 from .parameter import Dialect, Parameter, Slider, Speculation, declared
-from .rules import Bias, Bool, Callables, Choice, Float, Ids, Instance, Int, Names, Seed, Strings, Text
+from .rules import INT_MAX, Bias, Bool, Callables, Choice, Float, Ids, Instance, Int, Names, Seed, Strings, Text
 from .structured import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -219,6 +219,12 @@ class SamplingParams:
         rule=Ids(), gguf="quire.sampling.bad_token_ids", aliases="suppress_tokens", doc="Tokens that are never sampled",
     ))
 
+    bad_words: Sequence[str] = declared((), Parameter(
+        rule=Strings(1024, 1024), native=False,
+        doc="Words that are never completed: the last token of their spelling, at the start or after a space, is"
+        " excluded where the others precede it in the answer, as in vLLM",
+    ))
+
     # The rest
 
     seed: int | None = declared(None, Parameter(
@@ -226,12 +232,12 @@ class SamplingParams:
         doc="The same seed gives the same tokens, whatever else is running",
     ))
     logprobs: int | None = declared(None, Parameter(
-        rule=Int(0, 20, optional=True),
-        doc="Return the log-probability of each sampled token, with this many alternatives (at most 20)",
+        rule=Int(minus_one=INT_MAX, optional=True),
+        doc="Return the log-probability of each sampled token, with this many alternatives; -1: the whole vocabulary",
     ))
     prompt_logprobs: int | None = declared(None, Parameter(
-        rule=Int(0, 20, optional=True),
-        doc="Return the log-probability of each prompt token, with this many alternatives (at most 20)",
+        rule=Int(minus_one=INT_MAX, optional=True),
+        doc="Return the log-probability of each prompt token, with this many alternatives; -1: the whole vocabulary",
     ))
     processed_logprobs: bool = declared(False, Parameter(
         rule=Bool(), doc="Return log-probabilities of the final distribution, after all stages",

@@ -36,6 +36,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "batch_delay_s": (0, 60),
     "rate_requests_per_minute": (1, 10**9),
     "rate_tokens_per_minute": (1, 10**12),
+    "max_logprobs": (-1, 2**31 - 1),
     "max_connections": (1, 100_000),
     "max_connections_per_address": (1, 100_000),
     "memory_budget_bytes": (1, 2**60),
@@ -80,6 +81,7 @@ class Settings:
     Limits of requests:
         max_body_bytes, max_depth: Size and nesting of a body.  8 MiB are two million tokens of text; decoding them
             takes 10 to 25 ms, during which nobody else is answered.
+        max_logprobs: Alternatives that a request may have beside each token's log-probability; -1: any number.
         max_queue, max_queue_tokens: Requests that may wait in addition to the running ones, and their prompt and answer
             tokens.
         request_timeout_s, first_token_timeout_s, queue_timeout_s: Time from a request's arrival to its last token, to
@@ -123,6 +125,7 @@ class Settings:
     allow_changes: bool = False
     max_body_bytes: int = 8 * MIB
     max_depth: int = 128
+    max_logprobs: int = 20
     max_queue: int = 256
     max_queue_tokens: int = 4_000_000
     request_timeout_s: float = 600.0

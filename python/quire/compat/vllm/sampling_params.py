@@ -112,10 +112,9 @@ class SamplingParams:
             )
         form = self.structured_outputs or self.guided_decoding
         values = {name: getattr(self, name) for name in _SAME}
-        for name in ("stop", "stop_token_ids", "logits_processors", "logit_bias"):
+        for name in ("stop", "stop_token_ids", "bad_words", "logits_processors", "logit_bias"):
             if (value := getattr(self, name)) is not None:
                 values[name] = value
-        values["bad_token_ids"] = [_single(tokenizer, word) for word in self.bad_words or ()]
         values["structured_outputs"] = None if form is None else form.form()
         return sampling.SamplingParams(**values)
 
@@ -129,16 +128,6 @@ _SAME = (
 _REFUSED: Mapping[str, object] = {
     "skip_special_tokens": True, "truncate_prompt_tokens": None, "extra_args": None, "detokenize": True,
 }  # fmt: skip
-
-
-def _single(tokenizer: Tokenizer, word: str) -> int:
-    """Return the token of a word.  UnsupportedError if it is several."""
-    ids = tokenizer.encode(word, add_special=False)
-    if len(ids) != 1:
-        raise UnsupportedError(
-            f"[vllm.SamplingParams] bad_words: {word!r:.40} is {len(ids)} tokens, only single tokens are supported"
-        )
-    return ids[0]
 
 
 def default_params(advised: Mapping[str, object]) -> SamplingParams:

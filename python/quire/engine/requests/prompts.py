@@ -167,16 +167,26 @@ class Prompts:
         params = options.keywords.sampling_params(params)
         form = self._forms.of_text(params.structured_outputs)
         if not isinstance(prompt, Mapping):
-            return _request(self.token_ids(prompt), params, options, form, self._predicted(params))
+            return self._request(self.token_ids(prompt), params, options, form)
         ids, media = encoded_prompt(prompt, self._media, self.tokenizer, self._n_ctx)
-        request = _request(self.token_ids(ids), params, options, form, self._predicted(params))
+        request = self._request(self.token_ids(ids), params, options, form)
         return replace(request, media=media)
 
-    def _predicted(self, params: SamplingParams) -> list[int]:
-        """Return the ids of a prediction, which is plain text like an answer."""
-        if not params.prediction:
-            return []
-        return self.tokenizer.encode(params.prediction, add_special=False)
+    def _request(
+        self, ids: list[int], params: SamplingParams, options: RequestOptions, form: GrammarSource | None
+    ) -> EngineRequest:
+        bad = [ids for word in params.bad_words for ids in self._spellings(word)]
+        # A prediction is plain text like an answer.
+        expected = self.tokenizer.encode(params.prediction, add_special=False) if params.prediction else ()
+        hints = (options.salt, options.priority, options.key)
+        return EngineRequest(ids, params, *hints, form=form, prediction=expected, bad_sequences=bad)
+
+    def _spellings(self, word: str) -> list[list[int]]:
+        """Return the ids of a word at the start of a text and after a space, as vLLM forbids them."""
+        bare = word.lstrip() or word
+        first, spaced = (self.tokenizer.encode(text, add_special=False) for text in (bare, f" {bare}"))
+        # Where the space is a token of its own, the bare spelling covers both.
+        return [first, spaced] if len(first) == len(spaced) and first[0] != spaced[0] else [first]
 
     def begin_grammar(self, form: GrammarSource, key: str) -> Future[Grammar]:
         """Start to compile the form of a draft, within its caller's turn and budget."""
@@ -257,7 +267,7 @@ class Prompts:
             params = without_tokens(params, call_marks(template, chat, self.tokenizer))
         ids = self.token_ids(ids)
         answer_form = self._forms.of_chat(params, chat, form, template, prompt, is_silent=thinking.off)
-        request = _request(ids, params, options, answer_form, self._predicted(params))
+        request = self._request(ids, params, options, answer_form)
         request = replace(request, visible_tokens=visible_tokens(form, self.tokenizer), media=media)
         ignored = [*thinking.ignored, *moved, *dropped]
         budgeted = chat.reasoning_budget is not None
@@ -408,13 +418,3 @@ def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, n: int) 
     if len(params) != n:
         raise RequestError(f"[sampling] params has {len(params)} entries for {n} prompts: give one, or one each")
     return list(params)
-
-
-def _request(
-    ids: list[int],
-    params: SamplingParams,
-    options: RequestOptions,
-    form: GrammarSource | None,
-    prediction: list[int],
-) -> EngineRequest:
-    return EngineRequest(ids, params, options.salt, options.priority, options.key, form=form, prediction=prediction)

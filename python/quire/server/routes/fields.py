@@ -139,6 +139,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     logit_bias: Annotated[dict[str, Bias], entry_limits("logit_bias")] = {}
     allowed_token_ids: Annotated[list[Id], Meta(min_length=1, max_length=1 << 18)] | None = None
     bad_token_ids: Annotated[list[Id], Meta(max_length=1 << 18)] = []
+    bad_words: Annotated[list[Annotated[str, limits_of("bad_words")]], entry_limits("bad_words")] = []
     cache_salt: Salt | None = None
     priority: Priority | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
@@ -173,7 +174,6 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
         "use_beam_search": (False,),
         "truncate_prompt_tokens": (-1,),
         "skip_special_tokens": (True,),
-        "bad_words": ([],),
         "return_tokens_as_token_ids": (False,),
         "return_token_ids": (False,),
         "n_indent": (0,),
@@ -207,6 +207,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
                 "include_stop_str_in_output": self.include_stop_str_in_output,
                 "logit_bias": logit_bias_of(self.logit_bias),
                 "allowed_token_ids": self.allowed_token_ids,
+                "bad_words": stops_of(self.bad_words),
                 "bad_token_ids": [*info.advised.get("bad_token_ids", ()), *self.bad_token_ids],
             }
         )

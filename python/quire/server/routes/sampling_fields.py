@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import inf
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -15,8 +15,13 @@ from ...params.parameter import Dialect
 from ...params.rules import Bool, Choice, Float, Int, Rule, Seed
 from ...params.sampling import PARAMETERS, fields_of
 from ..body_types import Body
+from ..failures import ApiError
+from ..listener.request_context import RequestContext
 
-__all__ = ["entry_limits", "limits_of", "sampling_fields", "sampling_of"]
+__all__ = ["TopCount", "check_alternatives", "entry_limits", "limits_of", "sampling_fields", "sampling_of"]
+
+TopCount: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""A number of alternatives beside log-probabilities; -1: the whole vocabulary."""
 
 B = TypeVar("B", bound=Body)
 
@@ -66,6 +71,16 @@ def limits_of(name: str) -> Meta:
     """Return the limits of a parameter's number, or of the length of its texts."""
     rule: Any = PARAMETERS[name].rule
     return Meta(max_length=rule.n_bytes) if hasattr(rule, "n_bytes") else Meta(ge=rule.low, le=rule.high)
+
+
+def check_alternatives(context: RequestContext[Any], **given: int | None) -> None:
+    """Check numbers of alternatives, by the names of their fields.  ApiError 400 for more than the server allows."""
+    most = context.service.settings.max_logprobs
+    for field, n in given.items():
+        if n is not None and most >= 0 and not 0 <= n <= most:
+            shown = "the whole vocabulary" if n < 0 else n
+            text = f"{field} asks for {shown}: at most {most} are allowed (quire serve --max-logprobs)"
+            raise ApiError(400, "invalid_value", text, field)
 
 
 def entry_limits(name: str) -> Meta:

@@ -22,6 +22,7 @@ from ..answers import ResponseStream
 from ..fields import hints_of
 from ..merging import merged
 from ..probabilities import probability, shown_token
+from ..sampling_fields import check_alternatives
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from .fields import CompletionBody, GenerationFields, InfillBody, PromptObject, Settings, prompts_of, settings_of
 
@@ -84,6 +85,7 @@ async def _answer(
     async def tokenize(text: str, add_special: bool, parse_special: bool) -> list[int]:
         return await _tokenize(context, engine, text, add_special, parse_special)
 
+    check_alternatives(context, n_probs=body.n_probs, logprobs=body.logprobs)
     settings = await settings_of(body, engine.info, tokenize)
     params = set_fields(settings.params)
     hints = hints_of(context.caller)

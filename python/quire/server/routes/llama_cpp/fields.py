@@ -26,7 +26,7 @@ _NO_SEED = 2**32 - 1
 
 Limit: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 Several: TypeAlias = Annotated[int, limits_of("n")]
-Probabilities: TypeAlias = Annotated[int, limits_of("logprobs")]
+Probabilities: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Breaker: TypeAlias = Annotated[str, Meta(min_length=1), limits_of("dry_sequence_breakers")]
 Stage: TypeAlias = Annotated[str, Meta(max_length=32)]
 BiasValue: TypeAlias = Bias | bool

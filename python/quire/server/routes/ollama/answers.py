@@ -23,6 +23,7 @@ from ..answers import ResponseStream, arguments_object
 from ..fields import hints_of
 from ..known_fields import functions_of
 from ..models import check_may_close
+from ..sampling_fields import check_alternatives
 from ..text_parts import is_prefill
 from .fields import Answered, ChatBody, GenerateBody, Options, keep_alive_s, name_of
 from .memory import numbers_of
@@ -120,6 +121,7 @@ async def _grow(context: RequestContext[Any], n_ctx: int) -> None:
 
 def _params(context: RequestContext[Any], engine: EngineClient, options: Options) -> dict[str, Any]:
     body: Answered = context.body
+    check_alternatives(context, top_logprobs=body.top_logprobs)
     params = options.params(engine.info, logprobs=body.n_logprobs(), structured_outputs=body.form())
     return set_fields(params)
 

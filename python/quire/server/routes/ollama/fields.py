@@ -16,7 +16,7 @@ from ...listener.request_context import RequestContext
 from ...worker.protocol import ModelInfo
 from ..fields import ConstrainedBody, Name, Stop, Stops, Text, Tools, stops_of
 from ..known_fields import check_fields
-from ..sampling_fields import limits_of, sampling_fields, sampling_of
+from ..sampling_fields import sampling_fields, sampling_of
 from ..text_parts import Shown, content_of, image_part
 from .memory import MOST_NUMBERS, conversation_of
 
@@ -97,7 +97,7 @@ class Answered(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     keep_alive: KeepAlive | None = None
     think: Think | None = None
     logprobs: bool = False
-    top_logprobs: Annotated[int, limits_of("logprobs")] = 0
+    top_logprobs: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     refused: ClassVar[dict[str, tuple[object, ...]]] = {
         "_debug_render_only": (False,),
     }

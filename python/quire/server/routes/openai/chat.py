@@ -20,7 +20,7 @@ from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from ..truncation import DROP_ADVICE
 from .chat_fields import ChatBody, checked_messages, counted
 
-__all__ = ["complete", "count", "delta_fields", "openai_logprob"]
+__all__ = ["complete", "count", "delta_fields", "openai_logprob", "ranked"]
 
 
 async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
@@ -68,8 +68,11 @@ class _Shape:
     async def whole(self, answer: ResponseStream) -> dict[str, Any]:
         """Collect the answer into one object."""
         parts = [Message(self._logprob) for _ in range(self._body.n)]
+        of_prompt: list[Any] | None = None if self._body.prompt_logprobs is None else [None]
         async for delta in answer.deltas():
             parts[delta.choice].add(delta)
+            if of_prompt is not None:
+                of_prompt += [sse.raw(ranked(token)) for token in delta.prompt_logprobs]
         choices = [
             {
                 "index": i,
@@ -80,7 +83,8 @@ class _Shape:
             for i, part in enumerate(parts)
         ]
         timings = timings_of(answer.ends[0])
-        return {**self._head, "choices": choices, "usage": answer.usage.openai(), "timings": timings}
+        shown = {} if of_prompt is None else {"prompt_logprobs": of_prompt}
+        return {**self._head, "choices": choices, "usage": answer.usage.openai(), "timings": timings, **shown}
 
     async def pieces(self, answer: ResponseStream) -> AsyncIterator[bytes]:
         """Yield the answer as server-sent events."""
@@ -153,6 +157,17 @@ def openai_logprob(token: Logprob) -> dict[str, Any]:
     """Return a token's log-probability in the format of chats."""
     top = [{"token": _text(shown), "logprob": p, "bytes": list(shown)} for _, shown, p in token.top]
     return {"token": _text(token.shown), "logprob": token.logprob, "bytes": list(token.shown), "top_logprobs": top}
+
+
+def ranked(token: Logprob) -> dict[str, Any]:
+    """Return a prompt token and its alternatives in vLLM's format; a rank beyond the alternatives is null."""
+
+    def one(shown: bytes, p: float, rank: int | None) -> dict[str, Any]:
+        return {"logprob": p, "rank": rank, "decoded_token": _text(shown)}
+
+    found = {str(id_): one(shown, p, rank) for rank, (id_, shown, p) in enumerate(token.top, 1)}
+    own = str(token.token_id)
+    return {own: found.get(own) or one(token.shown, token.logprob, None), **found}
 
 
 def _text(shown: bytes) -> str:

@@ -16,7 +16,7 @@ from ...worker.params import set_fields
 from ...worker.protocol import Ask, Chat, ModelInfo
 from ..fields import SharedFields, Tools
 from ..known_fields import functions_of, leave_out
-from ..sampling_fields import limits_of
+from ..sampling_fields import TopCount, check_alternatives
 from ..stages import stages_of
 from ..text_parts import without_billing_line
 from ..truncation import Truncation
@@ -73,8 +73,9 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool = True
     parse_tool_calls: bool = True
     logprobs: bool | Literal[0, 1] = False
-    top_logprobs: Annotated[int, limits_of("logprobs")] | None = None
-    n_probs: Annotated[int, limits_of("logprobs")] | None = None
+    top_logprobs: TopCount | None = None
+    n_probs: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    prompt_logprobs: TopCount | None = None
     samplers: Annotated[list[Stage], Meta(max_length=32)] | Stage | None = None
     stream_options: StreamOptions | None = None
     prediction: Prediction | None = None
@@ -149,8 +150,17 @@ class ChatBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
 
     def work(self, engine: EngineClient, context: RequestContext[ChatBody]) -> Chat:
         """Return the engine's work for the request."""
+        given = {name: getattr(self, name) for name in ("top_logprobs", "n_probs", "prompt_logprobs")}
+        check_alternatives(context, **given)
+        if self.stream and self.prompt_logprobs is not None:
+            text = "prompt_logprobs cannot be combined with stream"
+            raise ApiError(400, "invalid_value", text, "prompt_logprobs")
         params = self.params(
-            engine.info, self.limit(), logprobs=self.n_logprobs(), structured_outputs=self.wanted_form()
+            engine.info,
+            self.limit(),
+            logprobs=self.n_logprobs(),
+            prompt_logprobs=self.prompt_logprobs,
+            structured_outputs=self.wanted_form(),
         )
         hints = self.hints_for(context.caller)
         if not self.cache_prompt:

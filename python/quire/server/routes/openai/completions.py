@@ -23,7 +23,7 @@ from ...worker.protocol import Ask, Delta, Finished, Generate, Logprob
 from ..answers import ResponseStream, Usage, new_id
 from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
-from ..sampling_fields import limits_of
+from ..sampling_fields import TopCount, check_alternatives, limits_of
 from .chat_fields import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
@@ -41,8 +41,8 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
     best_of: Annotated[int, limits_of("n")] | None = None
     echo: bool = False
     suffix: Text = ""
-    logprobs: Annotated[int, limits_of("logprobs")] | bool | None = None
-    prompt_logprobs: Annotated[int, limits_of("prompt_logprobs")] | None = None
+    logprobs: TopCount | bool | None = None
+    prompt_logprobs: TopCount | None = None
     stream_options: StreamOptions | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +79,7 @@ class CompletionBody(SharedFields, kw_only=True, forbid_unknown_fields=True):
         if n_drawn > self.n and self.post_sampling_probs:
             text = "post_sampling_probs cannot be combined with best_of, which compares the model's own probabilities"
             raise ApiError(400, "invalid_value", text, "post_sampling_probs")
+        check_alternatives(context, logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs)
         logprobs = self.logprobs if n_drawn == self.n or self.logprobs is not None else 0
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None:
