@@ -19,7 +19,7 @@ ENGINE = Path(__file__).resolve().parent.parent / "python" / "quire" / "engine"
 SOURCE, TARGET = ENGINE / "llm.py", ENGINE / "async_llm.py"
 BEGIN = "    # BEGIN verbs (written by ci/make_async_llm.py from llm.py)\n"
 END = "    # END verbs\n"
-_KEPT = {"close"}  # written by hand in both
+_KEPT = {"close", "session"}  # written by hand in both
 
 
 def verbs(source: str) -> str:

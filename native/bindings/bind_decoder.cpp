@@ -281,6 +281,10 @@ void bind_stats(py::module_ &m) {
         .def_readonly("n_published_blocks", &DecoderStats::n_published_blocks)
         .def_readonly("n_evictions", &DecoderStats::n_evictions)
         .def_readonly("cache", &DecoderStats::cache)
+        .def_readonly("n_pins", &DecoderStats::n_pins)
+        .def_readonly("n_pinned_bytes", &DecoderStats::n_pinned_bytes)
+        .def_readonly("n_most_pinned_bytes", &DecoderStats::n_most_pinned_bytes)
+        .def_readonly("n_pins_given_way", &DecoderStats::n_pins_given_way)
         .def_readonly("n_failed_checks", &DecoderStats::n_failed_checks)
         .def_readonly("failed_check", &DecoderStats::failed_check);
 }
@@ -323,6 +327,17 @@ void bind_decoder(py::module_ &m) {
             "pause", [](Decoder &self, uint64_t id) { self.pause(RequestId{id}); }, py::arg("request_id"), Free())
         .def(
             "resume", [](Decoder &self, uint64_t id) { self.resume(RequestId{id}); }, py::arg("request_id"), Free())
+        .def(
+            "pin",
+            [](Decoder &self, const Request &request) {
+                const PinnedPrefixes::Pinned pinned = self.pin(request);
+                return std::pair(static_cast<uint64_t>(pinned.id), pinned.n_tokens);
+            },
+            py::arg("request"), Free())
+        .def(
+            "unpin", [](Decoder &self, uint64_t id) { self.unpin(PinId{id}); }, py::arg("pin_id"), Free())
+        .def("freeze", &Decoder::freeze, py::arg("frozen"), Free())
+        .def("forget_prefixes", &Decoder::forget_prefixes, Free())
         .def(
             "provide_logits",
             [](Decoder &self, uint64_t id, int choice, const Row &logits) {

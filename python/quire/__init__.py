@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from .engine import (
         LLM,
         AsyncLLM,
+        AsyncSession,
         ChatDelta,
         ChatResult,
         Delta,
         EngineConfig,
         GenerationResult,
         RunResult,
+        Session,
         open_decoder,
     )
     from .engine.requests.vectors import quantize_embeddings
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "AsyncLLM": "engine",
+    "AsyncSession": "engine",
     "BlockPool": "_native.kv",
     "BlockTable": "_native.kv",
     "ChatDelta": "engine",
@@ -72,6 +75,7 @@ _WHERE = {
     "MCPServer": "tools",
     "RunResult": "engine",
     "SamplingParams": "params.sampling",
+    "Session": "engine",
     "StructuredOutputsParams": "params.structured",
     "Tensor": "_native.core",
     "Tokenizer": "tokenizer",
@@ -87,6 +91,7 @@ _WHERE = {
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "AsyncSession",
     "BlockPool",
     "BlockTable",
     "BusyError",
@@ -112,6 +117,7 @@ __all__ = [
     "RequestError",
     "RunResult",
     "SamplingParams",
+    "Session",
     "ShapeError",
     "StructuredOutputsParams",
     "Tensor",

@@ -1,5 +1,6 @@
 #include "engine/decoding/decoder.h"
 
+#include <future>
 #include <utility>
 
 #include "core/error.h"
@@ -141,6 +142,33 @@ void Decoder::cancel(RequestId request) { push(CancelCommand{request}); }
 void Decoder::pause(RequestId request) { push(PauseCommand{request, true}); }
 void Decoder::resume(RequestId request) { push(PauseCommand{request, false}); }
 
+template <class Work> auto Decoder::ask(Work work) {
+    auto task =
+        std::make_shared<std::packaged_task<std::invoke_result_t<Work, DecoderLoop &>(DecoderLoop &)>>(std::move(work));
+    auto result = task->get_future();
+    inbox_.push(LoopCommand{[task](DecoderLoop &loop) { (*task)(loop); }});
+    return result.get();
+}
+
+PinnedPrefixes::Pinned Decoder::pin(Request request) {
+    require_task(request);
+    require_media(request);
+    const auto text = std::make_shared<ActiveRequest>(std::move(request), vocab_, n_ctx_, decoder_start_);
+    return ask([text](DecoderLoop &loop) { return loop.pin(*text); });
+}
+
+void Decoder::unpin(PinId id) {
+    push(LoopCommand{[id](DecoderLoop &loop) { loop.unpin(id); }});
+}
+
+void Decoder::freeze(bool frozen) {
+    ask([frozen](DecoderLoop &loop) { loop.freeze(frozen); });
+}
+
+void Decoder::forget_prefixes() {
+    ask([](DecoderLoop &loop) { loop.forget_prefixes(); });
+}
+
 void Decoder::provide_logits(RequestId request, int choice, std::vector<float> logits) {
     if (logits.size() != static_cast<size_t>(vocab_->n_vocab))
         throw ShapeError("decoder", cat("logits have ", logits.size(), " values: expected ", vocab_->n_vocab));
@@ -178,6 +206,8 @@ void Decoder::apply(Command &command) {
         loop_.provide_logits(provided->request, provided->choice, provided->logits);
     else if (const auto *mask = std::get_if<MaskCommand>(&command))
         loop_.resume(mask->request, mask->choice);
+    else if (const auto *call = std::get_if<LoopCommand>(&command))
+        call->work(loop_);
 }
 
 void Decoder::publish() {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,7 +34,11 @@ struct MaskCommand { // the mask that a choice waits for is there
     RequestId request;
     int choice;
 };
-using Command = std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand>;
+struct LoopCommand { // work between two steps
+    std::function<void(DecoderLoop &)> work;
+};
+using Command =
+    std::variant<std::unique_ptr<ActiveRequest>, CancelCommand, PauseCommand, LogitsCommand, MaskCommand, LoopCommand>;
 
 // The inbox.  Many producers, one consumer.
 class Inbox {
@@ -68,6 +73,13 @@ class Decoder {
     void cancel(RequestId request); // unknown requests have ended already
     void pause(RequestId request); // the client does not read: the request gives up its place until resume()
     void resume(RequestId request); // pause() and resume(): unknown requests have ended already
+    // Keeps what the cache has of a request's prompt from being evicted, until unpin().  Waits for the current step.
+    // RequestError for a request that can never run, and after close(); CapacityError beyond the budget.
+    PinnedPrefixes::Pinned pin(Request request);
+    void unpin(PinId id); // a no-op for unknown ones, which have given way to requests
+    // No step runs from the return of freeze(true) to freeze(false); requests wait.  RequestError after close().
+    void freeze(bool frozen);
+    void forget_prefixes(); // no later request finds what was computed so far
     void provide_logits(RequestId request, int choice, std::vector<float> logits);
     // For the threads that compute masks: what to compute next (none: see MaskExchange), and the answer to it.
     std::optional<MaskJob> wait_mask_job(double timeout_s) { return masks_->wait(timeout_s); }
@@ -89,6 +101,7 @@ class Decoder {
     void run();
     void push(Command command); // a no-op after close()
     void apply(Command &command);
+    template <class Work> auto ask(Work work); // its result, once the thread has done it
     DrafterSet drafters_for(const Request &request) const;
     void require_sound(const Request &request) const;
     void require_media(const Request &request) const;

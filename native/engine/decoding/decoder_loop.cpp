@@ -97,7 +97,10 @@ void DecoderLoop::cancel_all() {
     requests_.clear();
 }
 
+PinnedPrefixes::Pinned DecoderLoop::pin(ActiveRequest &request) { return scheduler_.pin(request.take_spec()); }
+
 bool DecoderLoop::step() {
+    if (frozen_) return false;
     draft();
     const Plan plan = scheduler_.plan_within(now_s(), pace_.tokens());
     if (plan.items.empty()) {
@@ -222,6 +225,11 @@ DecoderStats DecoderLoop::stats() const {
     stats.n_requests = static_cast<int64_t>(requests_.size());
     const CachePool &pool = scheduler_.pool();
     stats.cache = pool.stats();
+    const PinnedPrefixes &pins = scheduler_.pins();
+    stats.n_pins = pins.size();
+    stats.n_pinned_bytes = static_cast<int64_t>(pins.held_bytes());
+    stats.n_most_pinned_bytes = static_cast<int64_t>(pins.most_bytes());
+    stats.n_pins_given_way = pins.n_given_way();
     stats.drafters = speculator_.stats();
     if (const auto unit = static_cast<int64_t>(stats.cache.unit_bytes); unit > 0) {
         stats.n_usable_blocks = static_cast<int64_t>(stats.cache.budget_bytes) / unit;

@@ -35,6 +35,8 @@ struct DecoderStats {
     int64_t n_usable_blocks = 0, n_free_blocks = 0; // each with the bytes of a block in every group
     int64_t n_published_blocks = 0, n_evictions = 0; // summed over the groups
     CacheStats cache;
+    int64_t n_pins = 0, n_pinned_bytes = 0, n_most_pinned_bytes = 0; // n_pins: prefixes kept from eviction
+    int64_t n_pins_given_way = 0; // pins that were dropped so that a request could run
     std::vector<DrafterStats> drafters; // in the order in which they are asked
     int64_t n_failed_checks = 0; // checks of the invariants, when idle
     std::string failed_check;    // message of the last failed check
@@ -54,6 +56,11 @@ class DecoderLoop {
     void cancel_all();
     void pause(RequestId id, bool paused); // pauses or resumes; a no-op for unknown requests
     void provide_logits(RequestId id, int choice, std::span<float> logits);
+    PinnedPrefixes::Pinned pin(ActiveRequest &request);
+    void unpin(PinId id) { scheduler_.unpin(id); }
+    // Frozen: no step runs, and requests wait.
+    void freeze(bool frozen) { frozen_ = frozen; }
+    void forget_prefixes() { scheduler_.forget_published(); } // no later request finds them
     void resume(RequestId id, int choice); // the mask that a choice waited for is there
     // Runs one step; false when nothing can run before the next command.
     bool step();
@@ -111,6 +118,7 @@ class DecoderLoop {
     std::unordered_map<SequenceId, Owner> owners_;
     std::vector<Event> events_;
     std::vector<Late> late_; // empty between steps
+    bool frozen_ = false;
     bool awaited_ = false;   // the forced text of the next step was waited for
     DecoderStats totals_;
 };

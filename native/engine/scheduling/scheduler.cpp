@@ -28,7 +28,8 @@ std::string too_long(const CachePool &pool, const CacheNeed &need, int64_t max_t
 } // namespace
 
 Scheduler::Scheduler(SchedulerConfig config, std::shared_ptr<CachePool> pool)
-    : config_(std::move(config)), pool_(std::move(pool)), ranks_(config_.policy, config_.weights) {
+    : config_(std::move(config)), pool_(std::move(pool)), pins_(pool_, pool_->ledger().size_bytes() / 2),
+      ranks_(config_.policy, config_.weights) {
     require_positive(config_.max_step_tokens, "max_step_tokens");
     require_positive(config_.max_step_logit_rows, "max_step_logit_rows");
     require_positive(config_.max_step_kv_tokens.value_or(1), "max_step_kv_tokens");
@@ -123,6 +124,13 @@ std::vector<SequenceId> Scheduler::submit(SequenceSpec spec, int n_choices, doub
         ids.push_back(id);
     }
     return ids;
+}
+
+PinnedPrefixes::Pinned Scheduler::pin(SequenceSpec spec) {
+    const auto n_tokens = static_cast<int64_t>(spec.tokens.size());
+    Sequence text(SequenceId{}, std::move(spec), 0, pool_, config_.max_step_tokens);
+    const SequenceCache::Names names{hashes(text), text.names_of_source.blocks};
+    return pins_.add(names, text.cache.match(names, n_tokens));
 }
 
 void Scheduler::require_current(const Plan &plan) const {

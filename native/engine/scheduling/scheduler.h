@@ -3,7 +3,8 @@
 // Invariants (check() verifies them):
 // - a sequence is in exactly one queue, and only running sequences hold blocks and states;
 // - a running sequence's tables cover its computed tokens, and give back only the blocks of a draft; the pool's
-//   references are theirs;
+//   references are theirs and those of pinned prefixes;
+// - a pinned prefix gives way where a sequence could not run at all with it;
 // - a refused submission or admission changes nothing;
 // - the first running sequence of the policy's order advances in every step in which it has work, but for those that an
 //   image fills;
@@ -41,6 +42,7 @@
 
 #include "engine/scheduling/scheduler_policy.h"
 #include "engine/scheduling/sequence.h"
+#include "kv/pinned_prefixes.h"
 
 namespace quire {
 
@@ -136,7 +138,15 @@ class Scheduler {
     void resume(SequenceId id);
     void remove(SequenceId id); // finished, cancelled or failed: its blocks are free; plans are stale
 
-    void forget_published() { pool_->forget_published(); } // the cache's contents were lost
+    // Keeps what the cache has of a text from being evicted.  CapacityError beyond the budget, half of the cache.
+    PinnedPrefixes::Pinned pin(SequenceSpec spec);
+    void unpin(PinId id) { pins_.remove(id); }
+    const PinnedPrefixes &pins() const { return pins_; }
+
+    void forget_published() { // the cache's contents were lost
+        pins_.clear();
+        pool_->forget_published();
+    }
 
     const Sequence &sequence(SequenceId id) const { return const_cast<Scheduler *>(this)->find(id); }
     const std::vector<Sequence *> &running() const { return running_; }
@@ -211,6 +221,7 @@ class Scheduler {
 
     SchedulerConfig config_;
     std::shared_ptr<CachePool> pool_;
+    PinnedPrefixes pins_;
     PolicyRanks ranks_;
     std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
     std::vector<Sequence *> waiting_;

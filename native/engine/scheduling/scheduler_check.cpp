@@ -67,6 +67,7 @@ void Scheduler::check_references() const {
         References references(*pool_->group(i));
         for (const auto &[id, sequence] : sequences_)
             for (BlockId block : sequence->cache.tables()[i].blocks()) references.add(block);
+        pins_.for_each([&](size_t group, BlockId block) { references.add(group == i ? block : BlockId::null); });
         references.check();
     }
     if (!pool_->has_states()) return;
@@ -74,6 +75,8 @@ void Scheduler::check_references() const {
     for (const auto &[id, sequence] : sequences_)
         for (const auto state : {sequence->cache.state(), sequence->cache.kept_state()})
             references.add(state.value_or(BlockId::null));
+    pins_.for_each(
+        [&](size_t group, BlockId block) { references.add(group == pool_->n_groups() ? block : BlockId::null); });
     references.check();
 }
 

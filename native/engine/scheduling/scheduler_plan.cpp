@@ -141,6 +141,7 @@ int64_t Scheduler::next_snapshot(const Sequence &s, int64_t n_computed) const {
 bool Scheduler::make_room(Sequence &s, int64_t n, Plan &plan, Budget &budget) {
     while (!s.cache.has_room_to_write(s.n_computed, s.n_computed + n)) {
         Sequence &victim = *running_.back();
+        if ((running_.size() == 1 || is_guarded(victim)) && pins_.give_way()) continue;
         if (is_guarded(victim))
             throw InternalError("scheduler",
                                 cat("no block for sequence ", static_cast<uint64_t>(s.id), ": all others are guarded"));
@@ -205,11 +206,14 @@ void Scheduler::admit_waiting(Plan &plan, Budget &budget) {
 bool Scheduler::admit(Sequence &s, Plan &plan, Budget &budget) {
     const auto known = hashes(s);
     const SequenceCache::Names names{known, s.names_of_source.blocks};
-    const CacheMatch match = s.cache.match(names, s.next_logit);
+    CacheMatch match = s.cache.match(names, s.next_logit);
     if (prefix_in_flight(known, match.n_tokens, s.next_logit)) return true;
     const bool first = running_.empty();
     const int kept_back = first ? 0 : config_.kept_back_blocks.value_or(static_cast<int>(running_.size()));
-    if (!s.cache.has_room_for(names, match, s.n_tokens(), kept_back)) return false;
+    while (!s.cache.has_room_for(names, match, s.n_tokens(), kept_back)) {
+        if (!first || !pins_.give_way()) return false;
+        match = s.cache.match(names, s.next_logit); // which blocks are free has changed
+    }
     if (is_guarded(s) && !room_for_guarded(s)) return false;
     s.is_encoded = match.has_source;
     const int64_t n = chunk(s, match.n_tokens, plan, budget);

@@ -465,6 +465,16 @@ class DecoderStats:
     def cache(self) -> CacheStats:
         """The use of the cache in bytes."""
     @property
+    def n_pins(self) -> int:
+        """Pinned prefixes, which hold ``n_pinned_bytes`` of at most ``n_most_pinned_bytes``."""
+    @property
+    def n_pinned_bytes(self) -> int: ...
+    @property
+    def n_most_pinned_bytes(self) -> int: ...
+    @property
+    def n_pins_given_way(self) -> int:
+        """Pins that were dropped so that a request could run."""
+    @property
     def n_failed_checks(self) -> int:
         """How often the pool's invariants were broken when the decoder went idle; ``failed_check`` names one."""
     @property
@@ -497,6 +507,18 @@ class Decoder:
     def pause(self, request_id: int) -> None:
         """Take away the request's places until ``resume``, because nobody reads its answer."""
     def resume(self, request_id: int) -> None: ...
+    def pin(self, request: Request) -> tuple[int, int]:
+        """Keep what the cache has of the request's prompt from being evicted; return the pin's id and the tokens.
+
+        Raises CapacityError if pins would take more than half of the cache, RequestError for a request that can never
+        run or after ``close``.
+        """
+    def unpin(self, pin_id: int) -> None:
+        """End a pin; a no-op for unknown ones, which were dropped so that a request could run."""
+    def freeze(self, frozen: bool) -> None:
+        """Stop running steps once the current one has ended, or go on.  RequestError after ``close``."""
+    def forget_prefixes(self) -> None:
+        """Let no later request find what is cached, and end all pins.  RequestError after ``close``."""
     def provide_logits(self, request_id: int, choice: int, logits: npt.NDArray[np.float32]) -> None:
         """Answer an event of kind ``logits`` with a row ``[n_vocab]``.
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from .requests.results import Choice, Delta, GenerationResult, Timings, TokenLogprob
     from .requests.tool_turn import RunResult
     from .requests.transcripts import Segment, Transcript
+    from .sessions import AsyncSession, Session
 
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "AsyncSession",
     "ChatChoice",
     "ChatDelta",
     "ChatResult",
@@ -30,6 +32,7 @@ __all__ = [
     "GenerationResult",
     "RunResult",
     "Segment",
+    "Session",
     "Timings",
     "TokenLogprob",
     "Transcript",
@@ -38,6 +41,7 @@ __all__ = [
 
 _MODULES = {
     "AsyncLLM": "async_llm",
+    "AsyncSession": "sessions",
     "ChatChoice": "requests.chat",
     "ChatDelta": "requests.chat",
     "ChatResult": "requests.chat",
@@ -46,6 +50,7 @@ _MODULES = {
     "GenerationResult": "requests.results",
     "LLM": "llm",
     "Segment": "requests.transcripts",
+    "Session": "sessions",
     "RunResult": "requests.tool_turn",
     "Timings": "requests.results",
     "TokenLogprob": "requests.results",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
@@ -20,8 +20,12 @@ from .requests.results import Delta, GenerationResult
 from .requests.texts import Pair, TextKind, TextOptions, Truncate
 from .requests.transcripts import Sound, SpeechTask, TranscribeOptions, Transcript, speech_sampling
 from .running import Call, Running, Stream
+from .session_core import History, SessionOptions, Truncation, opened_session
+from .sessions import AsyncSession
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Unpack
@@ -335,6 +339,20 @@ class AsyncLLM(LLMCore):
         return await self._run(lambda: self._transcript(audio, speech, options))
 
     # END verbs
+
+    def session(
+        self,
+        history: History | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        salt: bytes = b"",
+        truncation: Truncation = "disabled",
+        keep_tokens: int = 0,
+    ) -> AsyncSession:
+        """Open a session: a text or a chat that each call continues, that can be forked, pinned and saved."""
+        options = SessionOptions(tools=tools, salt=salt, truncation=truncation, keep_tokens=keep_tokens)
+        return opened_session(AsyncSession, self, options, history, path)
 
     async def close(self) -> None:
         """Stop and free all memory; answers in progress end as cancelled.  May be called again."""

@@ -134,18 +134,29 @@ class Engine:
 
         RequestError or CapacityError if it can never run; UnsupportedError if an encoder is asked for text.
         """
+        made = self._native_request(request)
+        processors = () if request.params is None else request.params.logits_processors
+        # The lock keeps the dispatcher from seeing the first event before the request is known.
+        with self._lock:
+            decoder = self._open_decoder()
+            grammar = request.grammar
+            request_id = decoder.submit(made) if grammar is None else self._masks.submit(decoder, made, grammar)
+            token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
+            self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
+        return request_id
+
+    def _native_request(self, request: EngineRequest) -> native.Request:
         params = request.params
         if request.embedding is None and not self._makes_logits:
             raise UnsupportedError("[engine] the model is an encoder, which gives vectors and no text")
         assert request.form is None or request.grammar is not None, "a form must be compiled"
-        processors = () if params is None else params.logits_processors
-        made = native.Request(
+        return native.Request(
             request.token_ids,
             None if params is None else native_params(params),
             salt=request.salt,
             priority=request.priority,
             key=request.key,
-            external_logits=bool(processors),
+            external_logits=params is not None and bool(params.logits_processors),
             prompt_logits=params is None and request.embedding is None,
             embedding=request.embedding,
             visible_tokens=request.visible_tokens,
@@ -162,14 +173,6 @@ class Engine:
             snapshot_positions=() if request.media is None else request.media.ends,
             bad_sequences=request.bad_sequences,
         )
-        # The lock keeps the dispatcher from seeing the first event before the request is known.
-        with self._lock:
-            decoder = self._open_decoder()
-            grammar = request.grammar
-            request_id = decoder.submit(made) if grammar is None else self._masks.submit(decoder, made, grammar)
-            token_ids = [list(request.token_ids) for _ in range(request.n if processors else 0)]
-            self._waiting[request_id] = _Waiting(deliver, request.n, processors, token_ids)
-        return request_id
 
     def cancel(self, request_id: int) -> None:
         """End a request early.  No-op if it has ended."""
@@ -182,6 +185,34 @@ class Engine:
         with self._lock:
             if request_id in self._waiting and self._decoder is not None:
                 (self._decoder.pause if paused else self._decoder.resume)(request_id)
+
+    def pin(self, request: EngineRequest) -> tuple[int, int]:
+        """Keep what the cache has of a request's prompt from being evicted; return the pin's id and the tokens kept.
+
+        CapacityError if pins would take more than half of the cache.
+        """
+        made = self._native_request(request)
+        with self._lock:
+            decoder = self._open_decoder()
+        return decoder.pin(made)
+
+    def unpin(self, pin_id: int) -> None:
+        """End a pin.  No-op if it has ended, or the engine was closed."""
+        with self._lock:
+            if self._decoder is not None:
+                self._decoder.unpin(pin_id)
+
+    def freeze(self, frozen: bool) -> None:
+        """Stop computing, once the current step has ended, or go on.  Requests wait meanwhile."""
+        with self._lock:
+            decoder = self._open_decoder()
+        decoder.freeze(frozen)
+
+    def forget_prefixes(self) -> None:
+        """Let no later request find what is cached."""
+        with self._lock:
+            decoder = self._open_decoder()
+        decoder.forget_prefixes()
 
     def stats(self) -> DecoderStats:
         """Return counters and gauges of the decoder."""
