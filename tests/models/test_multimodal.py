@@ -46,8 +46,8 @@ def test_the_text_model_decides_the_architecture(kind: str, arch: str) -> None:
 
 
 def test_an_unknown_text_model_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="'persimmon'"):
-        keys_of({**LLAVA, "text_config": {"model_type": "persimmon", "vocab_size": 300}})
+    with pytest.raises(UnsupportedError, match="'reformer'"):
+        keys_of({**LLAVA, "text_config": {"model_type": "reformer", "vocab_size": 300}})
 
 
 def test_a_field_of_the_text_model_that_changes_answers_is_refused() -> None:

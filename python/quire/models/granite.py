@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from ..checkpoints.mapping import SILU, Checkpoint, Fields, f32, no_windows
+from ..checkpoints.mapping import SILU, Checkpoint, Fields, Key, computed, f32, no_windows
 from ..errors import LoadError, UnsupportedError
 from ..nn import GatedMLP, Keys, RopeSpec, Step, Tensor, Weights, frequency_factors, rope_spec
 from . import llama
@@ -98,13 +99,39 @@ def no_zeros(config: Fields) -> None:
             raise UnsupportedError(f"[convert] unsupported '{name}': 0")
 
 
+def _with_mup(name: str, *others: str) -> Key:
+    """Return a multiplier of TeleFLM: ``name``, divided by the other fields; 1 unless ``use_mup``."""
+
+    def read(config: Fields) -> float:
+        config.read((name, *others))
+        if not config.flag("use_mup", False):
+            return 1.0
+        values = [config.number(each) for each in (name, *others)]
+        if 0 in values:
+            raise UnsupportedError(f"[convert] unsupported '{name}': 0")
+        return values[0] / math.prod(values[1:])
+
+    return computed("f32", read)
+
+
+_GRANITE = Checkpoint(
+    "granite",
+    {**llama.KEYS, **MULTIPLIERS},
+    llama.TENSORS,
+    fixed={"hidden_act": SILU},
+    checks=(no_windows, no_zeros),
+    unused=("attention_bias", "mlp_bias"),
+)
 HF = {
-    "GraniteForCausalLM": Checkpoint(
-        "granite",
-        {**llama.KEYS, **MULTIPLIERS},
-        llama.TENSORS,
-        fixed={"hidden_act": SILU},
-        checks=(no_windows, no_zeros),
-        unused=("attention_bias", "mlp_bias"),
-    )
+    "GraniteForCausalLM": _GRANITE,
+    # Two of the multipliers (Yao et al. 2023)
+    "TeleFLMForCausalLM": replace(
+        _GRANITE,
+        keys={
+            **llama.KEYS,
+            "embedding_scale": _with_mup("input_mult"),
+            "logit_scale": _with_mup("mup_scale_factor", "output_mult"),
+        },
+        checks=(no_windows,),
+    ),
 }

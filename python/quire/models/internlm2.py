@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..checkpoints.mapping import (
     DECODER_KEYS,
     SILU,
@@ -39,30 +41,31 @@ def _part(which: str) -> Change:
 
 
 _LAYER = "model.layers.{i}"
+_INTERNLM2 = Checkpoint(
+    "internlm2",
+    {
+        **DECODER_KEYS,
+        "attention.key_length": computed("u32", llama.head_dim_of),
+        "attention.value_length": computed("u32", llama.head_dim_of),
+    },
+    {
+        "token_embd": "model.tok_embeddings",
+        "output_norm": "model.norm",
+        "output": "output",
+        "blk.{i}.attn_norm": f"{_LAYER}.attention_norm",
+        **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.attention.wqkv", change=_part(one)) for one in "qkv"},
+        "blk.{i}.attn_output": tensor(f"{_LAYER}.attention.wo", change=only_with("bias", default=True, biases=True)),
+        "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
+        "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
+        "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
+        "blk.{i}.ffn_down": f"{_LAYER}.feed_forward.w2",
+    },
+    fixed={"hidden_act": SILU},
+    checks=(no_windows,),
+    unused=("attn_implementation", "bias"),
+)
 HF = {
-    "InternLM2ForCausalLM": Checkpoint(
-        "internlm2",
-        {
-            **DECODER_KEYS,
-            "attention.key_length": computed("u32", llama.head_dim_of),
-            "attention.value_length": computed("u32", llama.head_dim_of),
-        },
-        {
-            "token_embd": "model.tok_embeddings",
-            "output_norm": "model.norm",
-            "output": "output",
-            "blk.{i}.attn_norm": f"{_LAYER}.attention_norm",
-            **{f"blk.{{i}}.attn_{one}": tensor(f"{_LAYER}.attention.wqkv", change=_part(one)) for one in "qkv"},
-            "blk.{i}.attn_output": tensor(
-                f"{_LAYER}.attention.wo", change=only_with("bias", default=True, biases=True)
-            ),
-            "blk.{i}.ffn_norm": f"{_LAYER}.ffn_norm",
-            "blk.{i}.ffn_gate": f"{_LAYER}.feed_forward.w1",
-            "blk.{i}.ffn_up": f"{_LAYER}.feed_forward.w3",
-            "blk.{i}.ffn_down": f"{_LAYER}.feed_forward.w2",
-        },
-        fixed={"hidden_act": SILU},
-        checks=(no_windows,),
-        unused=("attn_implementation", "bias"),
-    )
+    "InternLM2ForCausalLM": _INTERNLM2,
+    # Mono-InternVL: MLPs of their own for rows of images
+    "InternLM2VEForCausalLM": replace(_INTERNLM2, ignored=("model.layers.*.feed_forward_ve.*",)),
 }

@@ -1,4 +1,4 @@
-"""Classes whose forward pass is that of Llama: Aquila, InternLM and InternLM 3, IQuest Coder, Helium."""
+"""Classes whose forward pass is that of Llama: Aquila, InternLM and InternLM 3, IQuest Coder, Helium, GritLM."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _WIDE = replace(  # heads of 128 unless config.json says otherwise
 )
 _OLD = replace(_LLAMA, unused=(*_LLAMA.unused, "bias"))  # biases of q, k, v and o are in the checkpoint, or not
 HF = {
+    "GritLM": llama.HF["MistralForCausalLM"],
     "AquilaForCausalLM": _OLD,
     "AquilaModel": _OLD,
     "InternLMForCausalLM": _OLD,

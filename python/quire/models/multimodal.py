@@ -90,6 +90,11 @@ _VOXTRAL = {
     "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
     "head_dim": 128,
 }  # fmt: skip
+_HCX_VISION = (
+    "anyres", "unpad", "max_num_grids", "num_queries_vis_abstractor*", "mm_projector_type", "possible_resolutions",
+    "use_1x1_grid", "use_nth_layer", "proj_*", "ignore_index", "decoder_max_length", "freeze_*", "vision_*", "video_*",
+    "max_image_cnt", "language_config", "q_former_*", "img_start_id", "text_model_name_or_path", "model_kwargs", "*_id",
+)  # fmt: skip
 
 # --- checkpoint ---
 
@@ -124,5 +129,6 @@ HF = {
     "KimiK25ForConditionalGeneration": _of("deepseek_v3", tied=True),
     "Exaone4_5_ForConditionalGeneration": _of("exaone4"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": _of("hyperclovax", tied=True),
+    "HCXVisionForCausalLM": _of("llama", unused=_HCX_VISION),
     "Kimi_K25ForConditionalGeneration": _of("deepseek_v3", tied=True),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..checkpoints.mapping import DECODER_TENSORS, SILU, Array, Checkpoint, Fields, f32, flag, tensor, u32
 from ..errors import UnsupportedError
 from ..nn import GatedMLP, Keys, Weights, frequency_factors, rope_spec
@@ -47,26 +49,36 @@ def _head_norm(x: Array, config: Fields) -> Array:
 
 _LAYER = "model.layers.{i}"
 _BIASES = unless_unbiased("use_qkv_bias", default=False)
+_STABLELM = Checkpoint(
+    "stablelm",
+    {
+        **CLASSIC_KEYS,
+        "attention.head_count_kv": u32("num_key_value_heads", default=32, low=1),
+        "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
+        "rope.dimension_count": n_rotated(0.25),
+        "use_parallel_residual": flag("use_parallel_residual", default=False),
+    },
+    {
+        **DECODER_TENSORS,
+        "blk.{i}.ffn_norm": tensor(f"{_LAYER}.post_attention_layernorm", change=_between),
+        "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
+        "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
+        "blk.{i}.attn_v": tensor(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
+        "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_layernorm.norms.{{e}}", change=_head_norm),
+        "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_layernorm.norms.{{e}}", change=_head_norm),
+    },
+    fixed={"hidden_act": SILU},
+    unused=("use_qkv_bias", "qk_layernorm"),
+)
 HF = {
-    "StableLmForCausalLM": Checkpoint(
-        "stablelm",
-        {
-            **CLASSIC_KEYS,
-            "attention.head_count_kv": u32("num_key_value_heads", default=32, low=1),
-            "attention.layer_norm_epsilon": f32("layer_norm_eps", default=1e-5),
-            "rope.dimension_count": n_rotated(0.25),
-            "use_parallel_residual": flag("use_parallel_residual", default=False),
+    "StableLmForCausalLM": _STABLELM,
+    "StableLMEpochForCausalLM": replace(  # the first name
+        _STABLELM,
+        keys={
+            **_STABLELM.keys,
+            "attention.layer_norm_epsilon": f32("norm_eps", default=1e-5),
+            "rope.dimension_count": n_rotated(0.25, name="rope_pct"),
         },
-        {
-            **DECODER_TENSORS,
-            "blk.{i}.ffn_norm": tensor(f"{_LAYER}.post_attention_layernorm", change=_between),
-            "blk.{i}.attn_q": tensor(f"{_LAYER}.self_attn.q_proj", change=_BIASES),
-            "blk.{i}.attn_k": tensor(f"{_LAYER}.self_attn.k_proj", change=_BIASES),
-            "blk.{i}.attn_v": tensor(f"{_LAYER}.self_attn.v_proj", change=_BIASES),
-            "blk.{i}.attn_q_norm": tensor(f"{_LAYER}.self_attn.q_layernorm.norms.{{e}}", change=_head_norm),
-            "blk.{i}.attn_k_norm": tensor(f"{_LAYER}.self_attn.k_layernorm.norms.{{e}}", change=_head_norm),
-        },
-        fixed={"hidden_act": SILU},
-        unused=("use_qkv_bias", "qk_layernorm"),
-    )
+        fixed={**_STABLELM.fixed, "rotary_scaling_factor": (1.0, None)},
+    ),
 }
