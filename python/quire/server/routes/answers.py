@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -61,6 +61,16 @@ class Usage:
         self.n_accepted += other.n_accepted
 
 
+class Turn(Protocol):
+    """A turn of a session, which keeps the answer."""
+
+    def add(self, delta: Delta) -> None:
+        """Take a piece of the answer."""
+
+    async def commit(self, n_tokens: int) -> None:
+        """Take note that the answer is complete; ``n_tokens`` counts those of the prompt, too."""
+
+
 @dataclass
 class ResponseStream:
     """An answer in progress: its events in batches, its usage, and the ends of its choices."""
@@ -72,6 +82,7 @@ class ResponseStream:
     first_token_s: float | None = None
     n_seen: dict[int, int] = field(default_factory=dict)  # tokens received of each choice
     advice: str = "shorten it"  # shown if the prompt is too long
+    turn: Turn | None = None
 
     async def start(self) -> None:
         """Wait until the engine has accepted the request, so that an error still gets a status of its own."""
@@ -97,11 +108,16 @@ class ResponseStream:
                     self._finished(event)
                 elif event.n_read is None:
                     n_tokens += len(event.token_ids)
+                    if self.turn is not None:
+                        self.turn.add(event)
                     self.n_seen[event.choice] = self.n_seen.get(event.choice, 0) + len(event.token_ids)
                     if self.first_token_s is None:
                         self._first_token()
             if n_tokens:
                 self.context.service.recent.add_tokens(n_tokens)
+            if self.turn is not None and len(self.ends) == self.stream.n_choices:
+                await self.turn.commit(self.usage.n_prompt + self.usage.n_generated)
+                self.turn = None
             yield batch
 
     async def deltas(self) -> AsyncIterator[Delta]:
@@ -171,6 +187,16 @@ class Message:
         for call in delta.calls:
             empty = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
             self.calls.setdefault(call.index, empty)["function"]["arguments"] += call.arguments
+
+    def openai(self) -> dict[str, Any]:
+        """Return the message in OpenAI's format."""
+        content = "".join(self.content)
+        message: dict[str, Any] = {"role": "assistant", "content": content if content or not self.calls else None}
+        if reasoning := "".join(self.reasoning):
+            message["reasoning_content"] = reasoning
+        if self.calls:
+            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
+        return message
 
 
 def arguments_object(text: str) -> dict[str, Any]:

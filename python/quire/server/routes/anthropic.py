@@ -31,6 +31,7 @@ from .anthropic_blocks import (
 from .fields import ConstrainedBody, Count, Name, Stops, Text, Tools, hints_of, stops_of
 from .known_fields import leave_out
 from .sampling_fields import limits_of, sampling_fields, sampling_of
+from .session_turns import begin_turn
 from .text_parts import is_prefill, without_billing_line
 
 __all__ = ["CountBody", "MessagesBody", "count", "create"]
@@ -158,6 +159,7 @@ class MessagesBody(CountBody, kw_only=True, forbid_unknown_fields=True):
     stop_sequences: Stops = []
     stream: bool = False
     metadata: Metadata | None = None
+    session: Name | None = None
     inner: ClassVar[dict[str, type[Body]]] = {**CountBody.inner, "metadata": Metadata}
 
     def work(self, engine: EngineClient, context: RequestContext[MessagesBody]) -> Chat:
@@ -193,7 +195,8 @@ async def create(context: RequestContext[MessagesBody]) -> Reply | Events:
     await context.prepared(body.check, context)
     work = await context.prepared(body.work, engine, context)
     work = structs.replace(work, messages=await context.with_images(work.messages))
-    answer = ResponseStream(context, context.submit(engine, work), advice="shorten the conversation")
+    work, turn = begin_turn(context, engine, work, body.session)
+    answer = ResponseStream(context, context.submit(engine, work), advice="shorten the conversation", turn=turn)
     await answer.start()
     head = {"id": f"msg_{new_id()}", "type": "message", "role": "assistant", "model": body.model}
     if body.stream:

@@ -134,6 +134,7 @@ class SharedFields(ConstrainedBody, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[Id], entry_limits("stop_token_ids")] = []
     include_stop_str_in_output: bool = False
     min_tokens: Count = 0
+    session: Name | None = None
     lora: LoraScales = []
     post_sampling_probs: bool = False
     logit_bias: Annotated[dict[str, Bias], entry_limits("logit_bias")] = {}

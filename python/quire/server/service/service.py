@@ -34,6 +34,7 @@ from .model_files import find_models, memory_bytes, size_of
 from .named_models import NamedModel, named_models
 from .recent import Recent
 from .response_store import ResponseStore
+from .session_store import SessionStore
 from .stream_buffers import StreamBuffers
 from .traces import Traces
 
@@ -90,6 +91,7 @@ class Service:
         self.toolbox = Toolbox([] if mcp is None else MCPServer.load(mcp), settings.tools)
         self.approvals = Approvals()
         self.post: Post = _no_application
+        self.sessions = SessionStore()
         self.batches: Batches | None = None
         self.background = BackgroundResponses(lambda: self.post, self.responses)
         self._session_key = secrets.token_bytes(32)

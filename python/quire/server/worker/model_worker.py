@@ -31,6 +31,7 @@ from .defaults import Defaults
 from .event_encoder import Emit, EventEncoder, WorkerContext
 from .memory_share import check_share, committed_bytes, with_share_of_model
 from .params import params_of
+from .pins import Pins
 from .questions import Questions
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class ModelWorker(LLMBase):
         self._memory_bytes = committed_bytes(self.n_vocab, self._reserved_bytes)
         check_share(self._memory_bytes, opened.config.get("memory_bytes"))
         self._questions = Questions(self.tokenizer, shown, self._drafted, opened.path)
+        self._questions.add(Pins(self._engine, self._history_request).verbs())
 
     def info(self) -> wire.ModelInfo:
         """Return the model's properties for the listener."""
@@ -287,6 +289,13 @@ class ModelWorker(LLMBase):
         """Build a conversation's request without submitting it."""
         chat = ChatOptions(**self._defaults.chat(options))
         return self._prompts.chat_draft(self._with_system(messages), None, RequestOptions(), chat)
+
+    def _history_request(self, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> EngineRequest:
+        """Return a request whose prompt is a history: a raw ``prompt``, or ``messages``."""
+        if "messages" in history:
+            shown = {**options, "add_generation_prompt": False}
+            return replace(self._drafted(history["messages"], shown).engine, salt=salt, form=None)
+        return self._prompts.draft(history["prompt"], None, RequestOptions(salt=salt))
 
     def _compile(
         self, id_: int, form: GrammarSource, key: str, running: _Running, submit: Callable[[Grammar], None]

@@ -194,7 +194,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """
 
     id: int
-    verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe"]
+    verb: Literal["tokenize", "detokenize", "render", "count", "infill", "describe", "pin", "unpin"]
     values: JsonObject
     hints: SchedulingHints = SchedulingHints()
     encoded: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,10 @@ class Questions:
             "infill": self._infill,
             "describe": self._describe,
         }
+
+    def add(self, verbs: Mapping[str, Callable[..., object]]) -> None:
+        """Answer more verbs."""
+        self._verbs.update(verbs)
 
     def answer(self, verb: str, values: dict[str, Any]) -> object:
         """Answer a question.  QuireError for invalid values."""

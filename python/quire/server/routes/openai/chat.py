@@ -16,6 +16,7 @@ from ...worker.protocol import CallDelta, Delta, Finished, Logprob
 from ..answers import Message, ResponseStream, Usage, new_id
 from ..fields import shown_tier
 from ..probabilities import probability
+from ..session_turns import begin_turn
 from ..timings import progress_of, reading_so_far, timings_of, timings_so_far
 from ..truncation import DROP_ADVICE
 from .chat_fields import ChatBody, checked_messages, counted
@@ -29,7 +30,8 @@ async def complete(context: RequestContext[ChatBody]) -> Reply | Events:
     engine = context.engine(body.model)
     work = await context.prepared(body.work, engine, context)
     work = structs.replace(work, messages=await context.with_images(work.messages))
-    answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE)
+    work, turn = begin_turn(context, engine, work, body.session)
+    answer = ResponseStream(context, context.submit(engine, work), advice=DROP_ADVICE, turn=turn)
     await answer.start()
     shape = _Shape(body, body.model or context.model, context.service.version)
     if body.stream:
@@ -76,7 +78,7 @@ class _Shape:
         choices = [
             {
                 "index": i,
-                "message": _openai_message(part),
+                "message": part.openai(),
                 "logprobs": {"content": part.logprobs, "refusal": None} if self._shows_logprobs else None,
                 "finish_reason": answer.ends[i].reason,
             }
@@ -172,13 +174,3 @@ def ranked(token: Logprob) -> dict[str, Any]:
 
 def _text(shown: bytes) -> str:
     return shown.decode("utf-8", "replace")
-
-
-def _openai_message(parts: Message) -> dict[str, Any]:
-    content = "".join(parts.content)
-    message: dict[str, Any] = {"role": "assistant", "content": content if content or not parts.calls else None}
-    if reasoning := "".join(parts.reasoning):
-        message["reasoning_content"] = reasoning
-    if parts.calls:
-        message["tool_calls"] = [parts.calls[i] for i in sorted(parts.calls)]
-    return message

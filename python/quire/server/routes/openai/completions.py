@@ -24,6 +24,7 @@ from ..answers import ResponseStream, Usage, new_id
 from ..fields import Id, Ids, SharedFields, Text, shown_tier
 from ..merging import merged
 from ..sampling_fields import TopCount, check_alternatives, limits_of
+from ..session_turns import begin_turn
 from .chat_fields import StreamOptions
 
 __all__ = ["CompletionBody", "complete"]
@@ -136,7 +137,12 @@ async def complete(context: RequestContext[CompletionBody]) -> Reply | Events:
     if body.suffix:
         given = [await _filled(context, engine, prompt) for prompt in given]
     works = [await context.prepared(body.work, engine, context, prompt) for prompt in given]
-    prompts = [_Prompt(ResponseStream(context, context.submit(engine, work))) for work in works]
+    turn = None
+    if len(works) == 1 and not body.suffix:
+        works[0], turn = begin_turn(context, engine, works[0], body.session)
+    elif body.session is not None:
+        raise ApiError(400, "invalid_value", "a turn of a session takes a single text as its prompt", "prompt")
+    prompts = [_Prompt(ResponseStream(context, context.submit(engine, work), turn=turn)) for work in works]
     for prompt in prompts:
         await prompt.answer.start()
         await _read_prompt(context, engine, prompt)

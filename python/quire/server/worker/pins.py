@@ -1,0 +1,51 @@
+"""The pins of sessions, by the sessions' names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CapacityError
+
+if TYPE_CHECKING:
+    from ...engine.engine import Engine, EngineRequest
+
+__all__ = ["Pins"]
+
+
+class Pins:
+    """Pins what the cache has of histories.  ``request`` makes a request of a history, options of a chat and a salt."""
+
+    def __init__(
+        self, engine: Engine, request: Callable[[dict[str, Any], dict[str, Any], bytes], EngineRequest]
+    ) -> None:
+        self._engine, self._request = engine, request
+        self._lock = threading.Lock()
+        self._pins: dict[str, tuple[int, int]] = {}  # ids and tokens
+
+    def verbs(self) -> Mapping[str, Callable[..., object]]:
+        """Return the verbs of ``wire.Ask``."""
+        return {"pin": self._pin, "unpin": self._unpin}
+
+    def _pin(self, name: str, history: dict[str, Any], options: dict[str, Any], salt: bytes) -> object:
+        """Pin a history in place of what was pinned by this name.  CapacityError without room for a new pin."""
+        request = self._request(history, options, salt)
+        with self._lock:
+            before = self._pins.get(name)
+            try:
+                self._pins[name] = self._engine.pin(request)
+            except CapacityError:
+                if before is None:
+                    raise
+                return {"n_tokens": before[1]}
+            if before is not None:
+                self._engine.unpin(before[0])
+            return {"n_tokens": self._pins[name][1]}
+
+    def _unpin(self, name: str) -> object:
+        with self._lock:
+            pin = self._pins.pop(name, None)
+        if pin is not None:
+            self._engine.unpin(pin[0])
+        return {}

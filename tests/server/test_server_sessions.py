@@ -1,0 +1,122 @@
+"""``/v1/sessions``, and requests that continue them.
+
+Oracle: the same requests with the whole history, without a session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from served import served
+
+SYSTEM = {"role": "system", "content": "You are a helpful fox. " * 20}
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Client]]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "keys").write_text("first-key-0123456789\nsecond-key-0123456789\n")
+    (folder / "saved").mkdir()
+    arguments = ["--api-key-file", str(folder / "keys"), "--slot-save-path", str(folder / "saved")]
+    with served(folder, arguments) as server:
+        found = [server.client(headers={"x-api-key": f"{name}-key-0123456789"}) for name in ("first", "second")]
+        with found[0], found[1]:
+            yield found
+
+
+def made(client: httpx.Client, path: str, body: Any = None, status: int = 200) -> Any:
+    answer = client.post(path, json={} if body is None else body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def said(client: httpx.Client, *, stream: bool = False, **body: Any) -> str:
+    if not stream:
+        return str(made(client, "/v1/chat/completions", {**GREEDY, **body})["choices"][0]["message"]["content"])
+    text = client.post("/v1/chat/completions", json={**GREEDY, **body, "stream": True}).text
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_turns_equal_requests_with_the_whole_history(clients: list[httpx.Client]) -> None:
+    client = clients[0]
+    session = made(client, "/v1/sessions", {"messages": [SYSTEM], "metadata": {"a": "b"}})
+    id_ = session["id"]
+    assert (session["object"], session["turns"], session["metadata"]) == ("session", 0, {"a": "b"})
+    first = said(client, session=id_, messages=[SYSTEM, *user("Hello")], stream=True)
+    history = [SYSTEM, *user("Hello"), {"role": "assistant", "content": first}]
+    assert client.get(f"/v1/sessions/{id_}").json()["messages"] == history
+    fork = made(client, f"/v1/sessions/{id_}/fork")
+    assert (fork["forked_from"], fork["turns"]) == (id_, 1)
+    asked = {"messages": user("Why?"), "model": "tiny-chat", **GREEDY}
+    second = made(client, "/v1/messages", {**asked, "session": id_})["content"][0]["text"]
+    assert second == said(client, messages=[*history, *user("Why?")], cache_salt="x")
+    headers = {"x-quire-session": fork["id"]}
+    forked = client.post("/v1/chat/completions", json=asked, headers=headers).json()
+    assert forked["choices"][0]["message"]["content"] == second
+    assert forked["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+    listed = [each["id"] for each in client.get("/v1/sessions").json()["data"]]
+    assert listed[:2] == [fork["id"], id_]
+    assert client.delete(f"/v1/sessions/{id_}").json() == {"id": id_, "object": "session", "deleted": True}
+    made(client, "/v1/chat/completions", {**asked, "session": id_}, 404)
+
+
+def test_raw_prompts_continue(clients: list[httpx.Client]) -> None:
+    id_ = made(clients[0], "/v1/sessions", {"prompt": "Once upon"})["id"]
+    turn = made(clients[0], "/v1/completions", {"prompt": " a time", "session": id_, **GREEDY})["choices"][0]["text"]
+    whole = made(clients[0], "/v1/completions", {"prompt": "Once upon a time", **GREEDY})["choices"][0]["text"]
+    assert turn == whole
+    assert clients[0].get(f"/v1/sessions/{id_}").json()["prompt"] == f"Once upon a time{whole}"
+    made(clients[0], "/v1/completions", {"prompt": ["a", "b"], "session": id_}, 400)
+    made(clients[0], "/v1/chat/completions", {"messages": user("a"), "session": id_}, 400)
+
+
+def test_keys_see_only_their_own_sessions(clients: list[httpx.Client]) -> None:
+    id_ = made(clients[0], "/v1/sessions", {"messages": [SYSTEM]})["id"]
+    assert id_ not in [each["id"] for each in clients[1].get("/v1/sessions").json()["data"]]
+    assert clients[1].get(f"/v1/sessions/{id_}").status_code == 404
+    assert clients[1].delete(f"/v1/sessions/{id_}").status_code == 404
+    for path in ("fork", "pin", "unpin", "save"):
+        made(clients[1], f"/v1/sessions/{id_}/{path}", {"filename": "x"}, 404)
+    made(clients[1], "/v1/chat/completions", {"messages": user("a"), "session": id_}, 404)
+
+
+def test_pins_cover_later_turns(clients: list[httpx.Client]) -> None:
+    id_ = made(clients[0], "/v1/sessions", {"messages": [SYSTEM]})["id"]
+    pinned = made(clients[0], f"/v1/sessions/{id_}/pin")
+    assert pinned["pinned"]
+    assert pinned["pinned_tokens"] >= 96
+    said(clients[0], session=id_, messages=user("Tell me more about foxes. " * 8))
+    assert clients[0].get(f"/v1/sessions/{id_}").json()["pinned_tokens"] > pinned["pinned_tokens"]
+    assert made(clients[0], f"/v1/sessions/{id_}/unpin")["pinned"] is False
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"n": 2, "messages": user("a")}, "n"),
+        ({"messages": [{"role": "system", "content": "Another."}, *user("a")]}, "messages"),
+    ],
+)
+def test_what_does_not_fit_a_session_is_refused(clients: list[httpx.Client], body: Any, field: str) -> None:
+    id_ = made(clients[0], "/v1/sessions", {"messages": [SYSTEM]})["id"]
+    assert made(clients[0], "/v1/chat/completions", {**body, "session": id_}, 400)["error"]["param"] == field
+
+
+def test_full_contexts_drop_turns_only_when_asked(clients: list[httpx.Client]) -> None:
+    long = [turn for i in range(40) for turn in user(f"{i} fox " * 30)]
+    refused = made(clients[0], "/v1/sessions", {"messages": [SYSTEM, *long]})["id"]
+    made(clients[0], "/v1/chat/completions", {"messages": user("a"), "session": refused, **GREEDY}, 400)
+    id_ = made(clients[0], "/v1/sessions", {"messages": [SYSTEM, *long], "truncation": "auto"})["id"]
+    body = {"messages": user("a"), "session": id_, **GREEDY}
+    answer = clients[0].post("/v1/chat/completions", json=body)
+    assert "oldest messages" in answer.headers["x-quire-ignored"]
